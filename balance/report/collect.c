@@ -147,7 +147,7 @@ static ek_log *report_own_log(ek_report *report)
     pthread_mutex_lock(&report->logs_lock);
     ek_log *log = log_new(report->threads);
     if (log) {
-        log->worker = report_index(report, ek_thread_self()->worker_of);
+        log->worker = report_index(report, ek_thread_self()->own_device);
         log->next = report->logs;
         report->logs = log;
         report->threads++;

@@ -206,7 +206,7 @@ static int device_close_kind(int kind)
 static int device_check_not_worker(const char *what)
 {
     EK_TRY(ek_fork_check());
-    const ek_dev *dev = ek_thread_self()->worker_of;
+    const ek_dev *dev = ek_thread_self()->own_device;
     return dev ? EK_FAIL(EK_E_STATE,
                          "%s was called on the worker of %s; call it outside of modules", what,
                          dev->name)

@@ -145,14 +145,14 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     if (default_generator.left == 0)
         generator_seed_words(&default_generator, default_seed);
     const ek_thread *self = ek_thread_self();
-    if (self->draws_for) {
-        device_generator *own = generator_of_device_at(self->draws_for->id);
-        generator_seed_device(own, self->draws_for->id, default_generator.engine,
+    if (self->rng_device) {
+        device_generator *own = generator_of_device_at(self->rng_device->id);
+        generator_seed_device(own, self->rng_device->id, default_generator.engine,
                               default_generator.seed, seedings);
         own->goes_on = true;
         return &own->generator;
     }
-    const ek_dev *dev = self->worker_of;
+    const ek_dev *dev = self->own_device;
     if (!dev)
         return &default_generator;
     ek_random_engine engine = default_generator.engine;
@@ -170,7 +170,7 @@ ek_generator *ek_generator_lock(ek_generator *generator)
 /* Returns the generator of the device that the thread draws for; NULL: it draws for none. */
 static const ek_generator *generator_drawn_for(void)
 {
-    const ek_dev *dev = ek_thread_self()->draws_for;
+    const ek_dev *dev = ek_thread_self()->rng_device;
     return dev ? &generator_of_device_at(dev->id)->generator : NULL;
 }
 
@@ -183,9 +183,9 @@ void ek_generator_unlock(ek_generator *generator)
 ek_dev *ek_generator_draw_for(ek_dev *dev)
 {
     ek_thread *self = ek_thread_self();
-    ek_dev *before = self->draws_for;
-    if (!self->worker_of)
-        self->draws_for = ek_world.size > 1 ? dev : NULL;
+    ek_dev *before = self->rng_device;
+    if (!self->own_device)
+        self->rng_device = ek_world.size > 1 ? dev : NULL;
     return before;
 }
 

@@ -45,10 +45,10 @@ typedef struct ek_thread {
     void **owned; /* the scope list: one reference each */
     size_t owned_count, owned_capacity;
     unsigned scope_depth;
-    ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
-    ek_dev *draws_for; /* the device as whose worker it draws (generator.h); NULL: none */
     ek_group_rank rank;
-    ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
+    ek_dev *own_device;      /* this thread is its worker (worker.c sets it); NULL: not a worker */
+    ek_dev *rng_device;      /* random numbers are this device's (generator.c); NULL: see there */
+    ek_dev *current_device;  /* the device that this thread works for (work.c); NULL: none */
     uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
     uint64_t cpu_ns;         /* the thread's CPU time when it began work or last slept (worker.h) */
     unsigned autocast_depth; /* how many autocast regions the thread is in */
@@ -75,7 +75,7 @@ static inline ek_thread *ek_thread_self(void)
 static inline bool ek_thread_in_job(void)
 {
     const ek_thread *self = ek_thread_self();
-    return self->worker_of || self->rank.barrier;
+    return self->own_device || self->rank.barrier;
 }
 
 /* Registers a function that is called whenever a thread that has a state ends, and in ek_shutdown

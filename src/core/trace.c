@@ -95,10 +95,10 @@ void ek_span_open(ek_span *span)
 {
     ek_thread *self = ek_thread_self();
     span->outer = self->span;
-    if (self->worker_of)
-        span->dev = self->worker_of;
+    if (self->own_device)
+        span->dev = self->own_device;
     else if (!span->dev)
-        span->dev = span->outer ? span->outer->dev : self->works_for;
+        span->dev = span->outer ? span->outer->dev : self->current_device;
     span->open = true;
     self->span = span;
     span->began = ek_clock_ns();

@@ -25,10 +25,10 @@ static uint64_t work_thread_cpu_ns(void)
 void ek_work_begin(ek_work *work, ek_dev *dev)
 {
     ek_thread *self = ek_thread_self();
-    work->dev = self->works_for ? NULL : dev;
+    work->dev = self->current_device ? NULL : dev;
     if (!work->dev)
         return;
-    self->works_for = dev;
+    self->current_device = dev;
     work->began = ek_clock_ns();
     work->waited = self->waited_ns;
     if (dev->speed < 1)
@@ -44,7 +44,7 @@ void ek_work_end(ek_work *work)
     uint64_t waited = self->waited_ns - work->waited, lasted = ek_clock_ns() - work->began;
     if (lasted > waited && !work->dev->backend->clock_begin)
         atomic_fetch_add_explicit(&work->dev->busy_ns, lasted - waited, memory_order_relaxed);
-    self->works_for = NULL;
+    self->current_device = NULL;
 }
 
 uint64_t ek_dev_busy_ns(ek_dev *dev)
@@ -80,7 +80,7 @@ static int64_t work_owe(ek_dev *dev, int64_t more)
 void ek_work_rest(void)
 {
     ek_thread *self = ek_thread_self();
-    ek_dev *dev = self->works_for;
+    ek_dev *dev = self->current_device;
     if (!dev || dev->speed >= 1)
         return;
     uint64_t now = work_thread_cpu_ns();

@@ -97,7 +97,7 @@ static void *worker_main(void *user)
 {
     ek_worker *worker = user;
     ek_thread *self = ek_thread_self();
-    self->worker_of = worker->dev;
+    self->own_device = worker->dev;
     for (;;) {
         pthread_mutex_lock(&worker->lock);
         while (!worker->first)

@@ -205,7 +205,7 @@ static void device_close(ek_dev *dev)
 /* Makes the GPU current for a worker's thread for good, so begin and end change nothing. */
 static int thread_enter(ek_dev *dev)
 {
-    if (ek_thread_self()->worker_of != dev)
+    if (ek_thread_self()->own_device != dev)
         return 0;
     EK_TRY(ek_cuda_usable(dev));
     EK_CUDA_TRY(dev, cudaSetDevice(ek_cuda_of(dev)->physical));

@@ -222,7 +222,7 @@ int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user)
     pthread_condattr_t steady;
     int own = 0;
     for (int i = 0; i < group->count; i++)
-        if (ek_thread_self()->worker_of == group->devs[i])
+        if (ek_thread_self()->own_device == group->devs[i])
             own = i;
     pthread_mutex_init(&l.lock, NULL);
     pthread_condattr_init(&steady);

@@ -76,7 +76,7 @@ static ek_dev *ran_on[DEVICES];
 static int witness_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const int *index = ek_node_attributes(node);
-    ran_on[*index] = ek_thread_self()->worker_of;
+    ran_on[*index] = ek_thread_self()->own_device;
     results[0] = gradients[0];
     return 0;
 }

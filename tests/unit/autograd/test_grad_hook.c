@@ -86,7 +86,7 @@ static int recorder_arrived(ek_grad_hook *hook, int leaf, bool some)
     self->times[leaf]++;
     self->some[leaf] = some;
     self->value[leaf] = value;
-    self->worker[leaf] = ek_thread_self()->worker_of;
+    self->worker[leaf] = ek_thread_self()->own_device;
     self->grad_modes += ek_grad_enabled();
     pthread_mutex_unlock(&self->lock);
     return self->fails_for == leaf + 1 ? ek_error(EK_E_USER, "not this one") : 0;

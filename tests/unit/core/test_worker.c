@@ -35,7 +35,7 @@ static int part(void *user, int index)
 {
     record *seen = user;
     seen->thread[index] = pthread_self();
-    seen->worker[index] = ek_thread_self()->worker_of;
+    seen->worker[index] = ek_thread_self()->own_device;
     seen->modes[index] = ek_thread_self()->modes;
     ek_empty(EK_SHAPE(100), .device = ek_host(index)); /* gone with the job's scope */
     seen->made[index] = ek_keep(ek_empty(EK_SHAPE(16), .device = ek_host(index)));
