@@ -1,10 +1,10 @@
 /* allocator.c: a caching allocator per device, and the ledger.
  *
  * Memory comes from the system in segments, which requests share (segments.h). A request of at most
- * small_most bytes takes its block from a segment of 2 MiB; a larger one from a segment of 20 MiB,
- * or from one of its own size in whole MiB, an even number, if it is larger than half of that. So
- * there are few requests to the system, and none once the largest batch has been seen: what batches
- * of several sizes reserve together is what the largest needs, but for gaps between blocks.
+ * small_most bytes takes its block from a segment of 2 MiB, a larger one from a segment of 20 MiB.
+ * A request of more than 10 MiB gets a segment of its size, rounded up to an even number of MiB. So
+ * there are few requests to the system, and none once the largest batch has been seen: batches of
+ * several sizes together reserve what the largest needs, and the gaps between blocks.
  *
  * A small block that is released isn't merged with its neighbours at once. It is cached by its
  * size, and given out again for a request of the same size: a training step asks for the same sizes
@@ -14,12 +14,12 @@
  * them together.
  *
  * The ledger counts a block in use with the size that was asked for, in whole units of 64 bytes,
- * and as reserved all segments. The capacity limits what is in use, to the byte. Idle segments are
- * given back if reserved memory would exceed it, and a new segment takes no more than what is left
- * of it. Only segments with gaps between blocks in use may lie beyond it, and these by a quarter of
- * it at most (or by beyond_floor): what would take more is refused. Idle segments are given back
- * too if the system has no memory left, and, for memory of the host, if clearly more is cached than
- * was ever in use at once (and than cache_floor).
+ * and all segments as reserved. The capacity limits the bytes in use exactly. If reserved memory
+ * would exceed the capacity, idle segments are given back, and a new segment is no larger than what
+ * is left of the capacity. If all segments have blocks in use, reserved memory may exceed the
+ * capacity by a quarter (or by beyond_floor); a request that needs more is refused. Idle segments
+ * are also given back if the system has no memory left. Memory of the host is also given back if
+ * clearly more is cached than was ever in use at once (and than cache_floor).
  *
  * A block stays with the stream that it was asked for. A block of EK_STREAM_COMPUTE can be used
  * again at once, in that stream's order. A block of another stream keeps an event that was recorded
@@ -53,13 +53,14 @@ enum {
     GPU_UNIT = 512, /* A GPU's blocks are multiples of it: kernels read whole lines */
 };
 static const size_t small_most = 1 << 20, small_segment = 2 << 20, large_segment = 20 << 20;
-/* A small request of at least this size takes its block from a large segment, rather than from the
- * system: what is large in a large batch can be small in a small one. Smaller blocks stay apart,
- * since they often stay for long. */
+/* If small segments are full, a small request of at least this size takes its block from a large
+ * segment: a tensor that is large in a large batch can be small in a small one. Smaller requests
+ * never do, since they often live long. */
 static const size_t borrows_from = 64 << 10;
-/* This much cached memory of the host is never dropped for being too much. */
+/* Up to this many cached bytes of the host are always kept. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
-/* Reserved memory may exceed any capacity by this much: of a small one a quarter is soon taken. */
+/* Reserved memory may exceed any capacity by this many bytes, because a quarter of a small capacity
+ * is soon taken. */
 static const uint64_t beyond_floor = 20 << 20;
 
 /* The size of the block for a request. */
@@ -146,8 +147,9 @@ static int allocator_drop_until(ek_dev *dev, uint64_t most)
     return count;
 }
 
-/* The cache of a GPU has no limit: giving memory back waits for the device. That of the host leaves
- * a quarter for gaps, so that no step has to ask the system again for what the last gave back. */
+/* Returns how many bytes may be cached. A GPU's cache has no limit, because giving memory back
+ * waits for the device. The host's limit includes a quarter for gaps, so that no step asks the
+ * system for memory that the last step gave back. */
 static uint64_t allocator_most_cached(const ek_dev *dev)
 {
     uint64_t peak = dev->allocator->stats.peak, most = peak + peak / 4;
@@ -167,8 +169,8 @@ static size_t allocator_segment_size(const ek_dev *dev, size_t block)
     return block <= large_segment / 2 ? large_segment : ek_memory_round_up(block, small_segment);
 }
 
-/* Makes room for `block` more bytes within the capacity: takes what is left, gives idle segments
- * back, or goes beyond it by a quarter at most. Returns the size of the new segment, `wanted` at
+/* Makes room for `block` more bytes: takes what is left of the capacity, gives idle segments back,
+ * or exceeds the capacity by a quarter at most. Returns the size of the new segment, `wanted` at
  * most; 0 if there is no room. */
 static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
 {
@@ -186,9 +188,10 @@ static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
     return left >= wanted ? wanted : left > block ? (size_t)left : block;
 }
 
-/* Gives idle segments back that a large request can't use, if more than ever would be reserved
- * otherwise: a first step frees its activations before the optimizer asks for its state. Only so
- * often, because a step that needs both at other times would do so again and again. */
+/* Gives back idle segments that a large request can't use, if reserved memory would otherwise
+ * exceed its peak: a first step frees its activations before the optimizer asks for its state. The
+ * number of times is limited, because a program that alternates between the two would pay each
+ * time. */
 static void allocator_compact(ek_dev *dev, size_t nbytes)
 {
     enum { MOST = 16 };
@@ -199,8 +202,8 @@ static void allocator_compact(ek_dev *dev, size_t nbytes)
         a->compactions++;
 }
 
-/* Asks the system for a segment. Without memory for one that others can share, it asks for `block`
- * bytes only. */
+/* Asks the system for a segment of *wanted bytes. If the system hasn't that many, asks for `block`
+ * bytes, which this request alone fills. */
 static void *allocator_ask(ek_dev *dev, size_t block, size_t *wanted, int *status)
 {
     void *memory = NULL;
@@ -238,7 +241,7 @@ static bool allocator_add_segment(ek_dev *dev, ek_stream stream, size_t block, i
     return true;
 }
 
-/* A block for a request, or NULL. The stream has to wait for block->event. */
+/* Returns a block for a request, or NULL. The stream has to wait for block->event. */
 static ek_block *allocator_take(ek_dev *dev, ek_stream stream, size_t requested, int *status)
 {
     struct ek_allocator *a = dev->allocator;
@@ -259,7 +262,7 @@ static ek_block *allocator_take(ek_dev *dev, ek_stream stream, size_t requested,
     return block;
 }
 
-/* Tells that cached memory had to be given back, which waits for a GPU: once per device. */
+/* Logs, once per device, that cached memory had to be given back, which waits for a GPU. */
 static void allocator_warn(ek_dev *dev, const ek_memory_stats *stats, bool exhausted)
 {
     char text[2][32];

@@ -29,25 +29,25 @@ static inline size_t ek_memory_round_up(size_t nbytes, size_t unit)
 
 /* ---- ledger.c: the allocator's lock is held ---- */
 
-/* What the ledger counts for a request of nbytes. */
+/* Returns how many bytes the ledger counts for a request of nbytes. */
 static inline size_t ek_ledger_counted(size_t nbytes)
 {
     return ek_memory_round_up(nbytes, EK_MEMORY_UNIT);
 }
 
-/* Counts bytes that are in use from now on, or no longer. */
+/* Count bytes that a program begins to use, or has given back. */
 void ek_ledger_add(ek_dev *dev, size_t counted, ek_memory_category category);
 void ek_ledger_subtract(ek_dev *dev, size_t counted, ek_memory_category category);
 
-/* Counts bytes that come from the system, in a segment or otherwise. */
+/* Counts bytes that were obtained from the system, in a segment or otherwise. */
 void ek_ledger_reserve(ek_dev *dev, uint64_t nbytes);
 
 /* ---- ledger.c: sentences, without the lock ---- */
 
 /* "512 B", "1.5 MiB" */
 const char *ek_ledger_amount_text(uint64_t nbytes, char text[32]);
-/* Fails with EK_E_OUT_OF_MEMORY. exhausted: the system had no more memory, rather than the capacity
- * no room. */
+/* Fails with EK_E_OUT_OF_MEMORY. exhausted: the system had no memory left; otherwise the capacity
+ * has no room. */
 int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
                             const ek_memory_stats *stats, bool exhausted);
 

@@ -66,8 +66,8 @@ EK_FORMULA float ek_float_of_f16(uint16_t half)
     return value;
 #else
     uint32_t magnitude = (uint32_t)(half & 0x7fffu), sign = (uint32_t)(half & 0x8000u) << 16;
-    /* A subnormal number's bits follow 2^-14's leading one, which is then taken away. Others lose
-     * 0, because compilers make no vectors of sums that only some elements have. */
+    /* The bits of a subnormal number are put after the leading one of 2^-14, which is then
+     * subtracted. From other numbers 0 is subtracted: compilers vectorise no branch here. */
     uint32_t one = magnitude < 0x400u ? 0x38800000u : 0u;
     uint32_t bits = (magnitude << 13) + (magnitude < 0x400u ? 0x38800000u : 0x38000000u);
     bits = ek_bits_of(ek_float_of(bits) - ek_float_of(one));
@@ -88,7 +88,7 @@ EK_FORMULA uint16_t ek_f16_of(float x)
     /* From 65520 on, which is between the largest number and 2^16, everything is infinite. */
     uint32_t finite = magnitude < 0x477ff000u ? magnitude : 0x47800000u;
     uint32_t rounded = (finite - 0x38000000u + 0xfffu + ((finite >> 13) & 1u)) >> 13;
-    /* Below 2^-14 a sum with 1/2 shifts the bits to their place, and rounds them. */
+    /* Adding 1/2 to a number below 2^-14 shifts its bits to their place and rounds them. */
     float small = ek_float_of(magnitude < 0x38800000u ? magnitude : 0u);
     uint32_t tiny = ek_bits_of(small + 0.5f) - 0x3f000000u;
     uint32_t result = magnitude < 0x38800000u ? tiny : rounded;

@@ -7,15 +7,15 @@
 
 #include "core/thread.h"
 
-/* A list keeps MOST_KEPT_NBYTES and a cell more at most. */
+/* A list keeps at most MOST_KEPT_NBYTES and one cell. */
 enum { UNIT = 64, MOST_KEPT_NBYTES = 1 << 20 };
 
 struct ek_cell {
     struct ek_cell *next;
 };
 
-/* The calling thread's list for cells of nbytes; NULL if cells of that size are not kept. The
- * address sanitizer sees more if every object has memory of its own. */
+/* Returns the calling thread's list for cells of nbytes; NULL if cells of that size are not kept.
+ * Builds with AddressSanitizer keep none, so that it watches every object. */
 static ek_cell_list *cell_list(size_t nbytes)
 {
 #if defined(EK_SANITIZED) && !defined(EK_SANITIZED_THREAD)

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-/* A zeroed cell of nbytes, or NULL with EK_E_NO_MEMORY. */
+/* Returns a zeroed cell of nbytes, or NULL with EK_E_NO_MEMORY. */
 void *ek_cell_new(size_t nbytes);
 /* Frees a cell of ek_cell_new(nbytes); NULL is ignored. Any thread. */
 void ek_cell_free(void *cell, size_t nbytes);

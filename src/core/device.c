@@ -102,7 +102,7 @@ static ek_dev *open_device(const ek_backend *backend, ek_device device)
     return dev;
 }
 
-/* The end of a sentence that says how to get more devices. */
+/* Returns the end of a sentence that says how to get more devices. */
 static const char *device_hint(ek_device_kind kind, const ek_backend *backend)
 {
     if (kind == EK_HOST)
@@ -113,7 +113,8 @@ static const char *device_hint(ek_device_kind kind, const ek_backend *backend)
                    : " (this build has no CUDA backend)";
 }
 
-/* The reason why there are no devices of a kind; NULL if there are some or none is known. */
+/* Returns the reason why there are no devices of a kind; NULL if there are some, or if no reason is
+ * known. */
 static const char *device_why_none(const ek_backend *backend)
 {
     return backend && backend->why_none ? backend->why_none() : NULL;
@@ -152,8 +153,8 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
-/* Waits for the device's work and makes it give its workspaces back. An error of that work is
- * logged, because the device is closed all the same. */
+/* Waits for the device's work and makes the device give its workspaces back. An error of the work
+ * is logged only, because the device is closed in any case. */
 static void device_quiesce(ek_dev *dev)
 {
     ek_error_record before, late;

@@ -7,11 +7,11 @@
 
 #include "core/backend.h"
 
-/* The device, opened if need be (borrowed); NULL with EK_E_DEVICE if there is none. Any thread. */
+/* Returns the device (borrowed), which is opened if necessary; NULL with EK_E_DEVICE if it doesn't
+ * exist. Any thread. */
 ek_dev *ek_dev_get(ek_device device);
 
-/* The order of devices, by kind and then by index: negative if a comes before b, 0 if they are one.
- */
+/* Compares devices by kind and then by index: negative if a comes before b, 0 if they are equal. */
 static inline int ek_dev_compare(const ek_dev *a, const ek_dev *b)
 {
     return a->id.kind != b->id.kind ? (int)a->id.kind - (int)b->id.kind : a->id.index - b->id.index;
@@ -23,17 +23,17 @@ enum { EK_MOST_DEVICES = 2 * EK_MAX_DEVICES + 1 }; /* all devices of both kinds,
  * and for one that is too long. An empty list is fine. */
 int ek_device_list_check(const char *what, const ek_device_list *list);
 
-/* How long the device has worked: the wall time of threads' work for it (worker.h), or, if the
- * device has a clock, the time of the replicas' forwards that it has finished. The clock starts
- * with the first call of this function. If many forwards run between two calls, it counts only a
- * few of them. Doesn't wait. Any thread. */
+/* Returns how long the device has worked: the wall time of threads' work for it (worker.h), or, if
+ * the device has a clock, the time of the replicas' forwards that it has finished. The clock starts
+ * with the first call of this function. If many forwards run between two calls, the clock counts
+ * only a few of them. Doesn't wait. Any thread. */
 uint64_t ek_dev_busy_ns(ek_dev *dev);
 
 /* Fills with zero bytes, in order with the device's work. */
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
 
-/* Has `leave` called first thing in ek_shutdown, whose outcome its status becomes. For one
- * constructor: that of the folder that knows of other processes. */
+/* Makes ek_shutdown call `leave` first and return its status. For one constructor: that of
+ * src/distributed. */
 void ek_at_shutdown(int (*leave)(void));
 
 /* ---- allocator.c, ledger.c: memory, and the ledger that counts it by category ---- */
@@ -45,17 +45,19 @@ void ek_at_shutdown(int (*leave)(void));
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
 
-/* The same for memory that `stream` uses first: work issued there from now on may use it, without a
- * wait for all other streams. ek_dev_free_for takes the same stream, once EK_STREAM_COMPUTE comes
- * after all uses of the memory (ek_dev_wait_event); memory of EK_STREAM_EXCHANGE is used there
- * only, and may be given back at once. *event is an event that goes with the memory: the caller may
- * record it anew and hands it back with the memory. It is NULL for these two streams. */
+/* Allocates memory that `stream` uses first: work issued to that stream from now on may use it, and
+ * other streams are not waited for. ek_dev_free_for gets the stream of the allocation. It may be
+ * called once EK_STREAM_COMPUTE comes after all uses of the memory (ek_dev_wait_event). Memory of
+ * EK_STREAM_EXCHANGE is used in that stream only, and may be given back at once. *event belongs to
+ * the memory: the caller may record it anew and hands it back with the memory. It is NULL for
+ * EK_STREAM_COMPUTE and EK_STREAM_EXCHANGE. */
 int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
                      void **pointer, ek_event **event);
 void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,
                      ek_memory_category category, ek_event *event);
 
-/* Counts memory that the device uses from now on, or no longer, and that others have allocated. */
+/* Counts memory that the device begins to use, or no longer uses, and that the allocator hasn't
+ * allocated. */
 void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins);
 
 /* Moves nbytes that are in use from one category to another. */
@@ -69,13 +71,13 @@ typedef struct ek_memory_watch {
     uint64_t peak; /* guarded by the allocator's lock (ek_ledger_hold) */
     struct ek_memory_watch *next;
 } ek_memory_watch;
-/* Begins a watch whose peak is what is in use now. */
+/* Begins a watch. Its first peak is what is in use now. */
 void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch);
 /* Returns the peak so far, and starts a new one at what is in use now. */
 uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
 void ek_memory_watch_end(ek_memory_watch *watch);
 
-/* Restores the device's peaks from `before`, but not below what is in use now. Any thread. */
+/* Restores the device's peaks from `before`; a peak is at least what is in use now. Any thread. */
 void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before);
 
 /* Copies the ledger. Any thread. */
@@ -94,10 +96,10 @@ void ek_ledger_reset_peak(ek_dev *dev);
  * *in_use becomes what is in use either way. */
 bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use);
 
-/* The size of the largest free block. The device's allocator is locked. */
+/* Returns the size of the largest free block. The device's allocator is locked. */
 uint64_t ek_ledger_largest_free(const ek_dev *dev);
 
-/* Says how much the device uses that the ledger doesn't count (stats.system). */
+/* Stores how many bytes the device uses that the ledger doesn't count (stats.system). */
 void ek_ledger_count_system(ek_dev *dev, uint64_t nbytes);
 
 /* For the registry, core/device.c. ek_dev_trim gives all idle segments back to the system. */
@@ -105,8 +107,8 @@ int ek_allocator_open(ek_dev *dev);
 void ek_allocator_close(ek_dev *dev);
 void ek_dev_trim(ek_dev *dev);
 
-/* True if memory is cached that might go back to the system. For memory_alloc of backends, where
- * the allocator's lock is held. */
+/* Returns true if cached memory might be given back to the system. For memory_alloc of backends,
+ * which is called with the allocator's lock held. */
 bool ek_dev_has_cached(const ek_dev *dev);
 
 /* Gives idle segments back to the system. Returns 1 if there were some, 0 if there were none,
@@ -117,7 +119,7 @@ int ek_dev_trim_if_free(ek_dev *dev);
 /* ---- stream.c: order between devices and their streams, and copies: the backend's functions, or
  * the defaults of those that it lacks (backend.h) ---- */
 
-/* Makes work issued to `waiter` from now on come after all that was issued to `awaited` before. */
+/* Makes work issued to `waiter` from now on wait for all work issued to `awaited` so far. */
 int ek_dev_wait(ek_dev *waiter, ek_dev *awaited);
 
 /* Returns when all work issued to the device is done. */
@@ -126,34 +128,35 @@ int ek_dev_synchronize(ek_dev *dev);
 /* True if the device has several streams. */
 bool ek_dev_has_streams(const ek_dev *dev);
 
-/* Record an event, wait for it, ask for it and free it, as the backend's `event_record` and so on
- * (backend.h). They do nothing if the device has one stream; then all is done. NULL is done. */
+/* Record an event, wait for it, ask whether it is done, and free it: the backend's `event_record`
+ * and so on (backend.h). If the device has one stream, they do nothing and every event is done. A
+ * NULL event is done. */
 void ek_dev_record_event(ek_dev *dev, ek_stream stream, ek_event **event);
 void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event);
 int ek_dev_event_done(ek_dev *dev, ek_event *event);
 void ek_dev_free_event(ek_dev *dev, ek_event *event);
 
-/* Copies contiguous bytes from a device of the host to `dev` in EK_STREAM_UPLOAD, as the backend's
- * `upload`; if the device has one stream, as ek_dev_copy. */
+/* Copies contiguous bytes from a device of the host to `dev` in EK_STREAM_UPLOAD by the backend's
+ * `upload`; if the device has one stream, by ek_dev_copy. */
 int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-/* Copies contiguous bytes to pinned memory of the host in EK_STREAM_COMMUNICATE, as the backend's
- * `download`; if the device has one stream, as ek_dev_copy. */
+/* Copies contiguous bytes to pinned memory of the host in EK_STREAM_COMMUNICATE by the backend's
+ * `download`; if the device has one stream, by ek_dev_copy. */
 int ek_dev_download(ek_dev *dev, ek_dev *to, void *to_data, const void *from_data, size_t nbytes);
 
 /* Copies contiguous bytes between any two devices, after all earlier work of both and before all
- * later work of both. If one side is memory of the host, it returns when the host may change the
- * source or has all of the result. */
+ * later work of both. If one side is memory of the host, the call returns when the host may change
+ * the source, or has all of the result. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
 /* True if kernels of `dev` can use the memory of `other` as their own (after ek_dev_wait). */
 bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 
-/* The collectives to use among these devices (ek_collective), or a negative status. */
+/* Returns which collectives to use among these devices (ek_collective), or a negative status. */
 int ek_dev_collective(ek_dev *const *devs, int count);
 
-/* Collectives (backend.h) among devices for which ek_dev_collective has offered them. Without the
- * backend's own, broadcast and exchange copy from device to device. ek_dev_sum needs
+/* Run the backend's collectives (backend.h), if ek_dev_collective has offered them for the devices.
+ * Otherwise broadcast and exchange copy from device to device; ek_dev_sum needs
  * EK_COLLECTIVE_SUMS. */
 int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_dev_exchange(const ek_block_move *moves, int count);

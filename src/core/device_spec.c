@@ -172,7 +172,8 @@ static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(spec_lock);
 static ek_device_spec spec_now; /* guarded by spec_lock, as are the two below */
 static bool spec_known;
-static int spec_ranks; /* the ranks of this machine that spec_now suits; 0: any, it was asked for */
+static int spec_ranks; /* the number of this machine's ranks that spec_now was made for; 0: any,
+                          because the user asked for spec_now */
 
 /* One host device per two cores. */
 static void spec_default(ek_device_spec *spec)
@@ -185,7 +186,7 @@ static void spec_default(ek_device_spec *spec)
         spec->devices[i].speed = 1.0;
 }
 
-/* Writes the ranks of this machine that the answer suits; 0: any. */
+/* *ranks becomes the number of this machine's ranks that the answer depends on; 0: on none. */
 static int spec_from_environment(ek_device_spec *spec, int *ranks)
 {
     const int before = ek_error_status();

@@ -5,7 +5,8 @@
 
 #include "evenkeel/device.h"
 
-/* The lowest speed: a slower device would sleep for hours while a fast one works for seconds. */
+/* The lowest speed: with a lower one a device would sleep for hours while a fast one works for
+ * seconds. */
 #define EK_LEAST_SPEED 0.001
 
 typedef struct ek_device_spec {

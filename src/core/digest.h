@@ -1,5 +1,5 @@
-/* digest.h: FNV-1a (Fowler, Noll, Vo), 64 bits, by bytes or by words: hashes of tables' keys, and
- * digests of what several ranks must have alike. Different data have one digest only by chance. */
+/* digest.h: FNV-1a (Fowler, Noll, Vo), 64 bits, of bytes or of words. Used to hash keys of tables,
+ * and to compare data of several ranks: different data have equal digests only by chance. */
 #ifndef EK_CORE_DIGEST_H
 #define EK_CORE_DIGEST_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The digest of nothing, with which every other one begins. */
+/* The digest of no data. Every digest starts from it. */
 #define EK_DIGEST UINT64_C(0xcbf29ce484222325)
 
 static inline uint64_t ek_digest_word(uint64_t digest, uint64_t word)

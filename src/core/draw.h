@@ -6,20 +6,20 @@
 #include "evenkeel/random.h"
 #include "evenkeel/tensor.h"
 
-/* Takes a call of the generator (NULL: the calling thread's default one) for a tensor: writes seed,
- * call and the numbers of the elements. False if the generator is a Mersenne Twister. */
+/* Begins a call of the generator (NULL: the calling thread's default) for a tensor: fills in seed,
+ * call and the elements' numbers. Returns false if the generator is a Mersenne Twister. */
 bool ek_draw_begin(ek_draw *draw, ek_generator *generator, const ek_tensor *tensor);
 
-/* What a call writes and reads: tensors of one shape, on one device. x and residual are NULL except
- * for EK_DRAW_DROPOUT, which writes x's products, or adds them to `residual`. Then x has out's
- * dtype, or one of the two is f32 and the other bf16 or f16; factors and products are rounded to
- * the narrower of both. `residual` may be NULL; it has out's dtype. */
+/* The tensors of a call, which have one shape and one device. `out` is written. x and residual are
+ * read by EK_DRAW_DROPOUT and NULL otherwise: it writes x's products, or their sum with `residual`.
+ * x has out's dtype, or one of the two is f32 and the other bf16 or f16; factors and products are
+ * rounded to the narrower dtype. `residual` may be NULL; it has out's dtype. */
 typedef struct ek_drawn {
     ek_tensor *out;
     const ek_tensor *x, *residual;
 } ek_drawn;
 
-/* Writes the call's numbers by the backend's slot `draw`, or without one on the calling thread.
+/* Writes the call's numbers by the backend's `draw`; on the calling thread if the backend has none.
  * Elements are counted in row-major order, whatever the strides. */
 int ek_draw_run(const ek_drawn *tensors, const ek_draw *draw);
 
@@ -35,8 +35,8 @@ typedef struct ek_drawn_rows {
     ek_dtype dtype, x_dtype; /* the second is read if there is an x */
 } ek_drawn_rows;
 
-/* Writes the elements [begin, end) of a tensor, as ek_draw_run. They don't depend on how a tensor
- * is cut. */
+/* Writes the elements [begin, end) that ek_draw_run would write. They don't depend on how the
+ * tensor is cut into ranges. */
 void ek_draw_fill(const ek_draw *draw, ek_philox_blocks *blocks, const ek_drawn_rows *rows,
                   int64_t begin, int64_t end);
 

@@ -24,7 +24,7 @@
 #define EK_TYPE_OF_F64 double
 #define EK_TYPE_OF_I64 int64_t
 
-/* The number that an element in memory stands for, in a type that holds it. */
+/* EK_LOAD_x(v): the number that element v in memory stands for, in a type that holds it. */
 #define EK_LOAD_F32(v) (v)
 #define EK_LOAD_F64(v) (v)
 #define EK_LOAD_BF16(v) ek_float_of_bf16(v)
@@ -34,7 +34,7 @@
 #define EK_LOAD_I32(v) (v)
 #define EK_LOAD_BOOL(v) ((uint8_t)((v) != 0))
 
-/* The element in memory for a float or a double. */
+/* EK_x_OF_REAL(v): the element in memory for a float or a double. */
 #define EK_F32_OF_REAL(v) ((float)(v))
 #define EK_F64_OF_REAL(v) ((double)(v))
 #define EK_BF16_OF_REAL(v) ek_bf16_of((float)(v))
@@ -44,7 +44,7 @@
 #define EK_I32_OF_REAL(v) ek_i32_of((double)(v))
 #define EK_BOOL_OF_REAL(v) ((uint8_t)((v) != 0))
 
-/* The element in memory for an integer, modulo 2^n. */
+/* EK_x_OF_INTEGER(v): the element in memory for an integer, modulo 2^n. */
 #define EK_F32_OF_INTEGER(v) ((float)(v))
 #define EK_F64_OF_INTEGER(v) ((double)(v))
 #define EK_BF16_OF_INTEGER(v) ek_bf16_of((float)(v))

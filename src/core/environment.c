@@ -29,8 +29,8 @@ int ek_environment_count(const char *name)
     return number < 1 || number > EK_MOST_COUNT || *end ? -1 : (int)number;
 }
 
-/* The first word of *at, which becomes what follows it. Empty words don't count. False at the end.
- */
+/* Reads the next word of a list and moves *at past it. Empty words are skipped. Returns false at
+ * the end. */
 static bool environment_next_word(const char **at, const char **word, size_t *length)
 {
     if (*at)

@@ -32,7 +32,8 @@ int ek_open(const char *path, int flags)
     return descriptor;
 }
 
-/* The error for files that are not regular. Opening a socket gives ENXIO, which means the same. */
+/* Sets the error for files that are not regular. Opening a socket gives ENXIO, which is this error,
+ * too. */
 static int file_fail_kind(const char *what, const char *path)
 {
     return EK_FAIL(EK_E_IO, "%s: cannot open %.500s: it is no regular file", what, path);
@@ -126,8 +127,8 @@ static int file_synchronise(int descriptor)
 
 /* ---- the file while it is written ---- */
 
-/* A temporary file. It has no name if the file system can do that: then a process that is killed
- * leaves nothing behind. Such a file gets a name just before it is renamed to `path`. */
+/* A temporary file. If the file system allows, it has no name, so that a process that is killed
+ * leaves no file. A nameless file gets a name just before it is renamed to `path`. */
 typedef struct temporary {
     const char *what, *path;
     const char *directory; /* ends in a slash, or is empty */
@@ -137,7 +138,8 @@ typedef struct temporary {
 
 enum { NAME_TRIES = 1000 };
 
-/* Makes up a name. If it is taken (EEXIST), the caller tries the next number. */
+/* Writes the name for `number`. If a file has that name (EEXIST), the caller tries the next number.
+ */
 static void temporary_name(char *name, size_t room, const char *directory, int number)
 {
     struct timespec now;
@@ -146,8 +148,8 @@ static void temporary_name(char *name, size_t room, const char *directory, int n
              (unsigned long)now.tv_nsec, number);
 }
 
-/* Calls give(t, name) with new names as long as names are taken. Keeps the name for which `give`
- * returns 0. Returns -1 with errno if `give` fails for another reason. */
+/* Calls give(t, name) with one name after another while `give` fails with EEXIST. Keeps the name
+ * for which `give` returns 0. Returns -1 with errno if `give` fails for another reason. */
 static int temporary_with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
 {
     size_t room = strlen(t->directory) + 80;
@@ -172,14 +174,14 @@ static int temporary_open_named(temporary *t, const char *name)
     return t->descriptor < 0 ? -1 : 0;
 }
 
-/* The path under which the system shows an open file. */
+/* Writes the path under which the system shows an open file; returns text. */
 static char *file_descriptor_path(int descriptor, char text[32])
 {
     snprintf(text, 32, "/proc/self/fd/%d", descriptor);
     return text;
 }
 
-/* Opens a file without a name. Returns -1 if it cannot be opened, or not be named later. */
+/* Opens a file without a name. Returns -1 if that fails, or if the file couldn't be named later. */
 static int temporary_open_nameless(const char *directory)
 {
     char link[32];
@@ -211,7 +213,8 @@ static int temporary_link(temporary *t, const char *name)
                   AT_SYMLINK_FOLLOW);
 }
 
-/* Gives a new file the old one's permissions and, if the system allows that, owner and group. */
+/* Gives a new file the permissions of the old one and, if the system allows, its owner and group.
+ */
 static int temporary_make_alike(int descriptor, const struct stat *old)
 {
     if (fchown(descriptor, old->st_uid, old->st_gid) < 0 &&
@@ -220,7 +223,8 @@ static int temporary_make_alike(int descriptor, const struct stat *old)
     return fchmod(descriptor, old->st_mode & 0777);
 }
 
-/* Copies a nameless file to one with a name, because the system forbids to link it. */
+/* Copies a nameless file to a file with a name, for systems that forbid linking the nameless one.
+ */
 static int temporary_copy_to_named(temporary *t)
 {
     enum { CHUNK = 1 << 16 };
@@ -257,7 +261,8 @@ static int temporary_take_place(temporary *t)
     return rename(t->name, t->path) < 0 ? file_fail_write(t->what, t->path) : 0;
 }
 
-/* An old file must be regular and writable: a protected file is not replaced. */
+/* Checks that an old file is regular and writable, so that a protected file is never replaced.
+ * *there tells whether there is one. */
 static int file_check_old(const char *what, const char *path, bool *there, struct stat *old)
 {
     *there = stat(path, old) == 0;
@@ -281,7 +286,8 @@ static int file_synchronise_directory(int directory, const char *what, const cha
                    path, strerror(errno));
 }
 
-/* The path up to and including its last slash; owned by the caller, NULL if memory is short. */
+/* Returns the path up to and including its last slash, owned by the caller; NULL if memory is
+ * short. */
 static char *file_directory_of(const char *path)
 {
     char *directory = ek_strdup(path);
@@ -302,8 +308,8 @@ static int file_fill(temporary *t, int (*write)(const ek_file *file, void *user)
     return file_synchronise(t->descriptor) < 0 ? file_fail_write(t->what, t->path) : 0;
 }
 
-/* Until file_release_signal, a write beyond the process's limit of a file is an error, EFBIG: the
- * signal for it, which would end the process, is blocked on this thread. */
+/* Blocks SIGXFSZ on this thread until file_release_signal. A write beyond the process's limit of a
+ * file's size is then an error, EFBIG, and doesn't end the process. */
 static void file_hold_signal(sigset_t *before)
 {
     sigset_t beyond;
@@ -312,7 +318,8 @@ static void file_hold_signal(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &beyond, before);
 }
 
-/* Takes a signal that has come since, unless the program had blocked it itself. */
+/* Discards a SIGXFSZ that has arrived since file_hold_signal, and unblocks the signal. If the
+ * program had blocked it before, the signal stays pending and blocked. */
 static void file_release_signal(const sigset_t *before)
 {
     sigset_t beyond;

@@ -1,10 +1,9 @@
-/* file.h: opening files, and writing them whole or not at all.
+/* file.h: opens files, and writes files whole or not at all.
  *
- * A file is first written as a temporary one in the same directory, then synchronised, then
- * renamed. So a reader sees the old file or the new one, also after a loss of power. The temporary
- * file has no name if the file system can do that, else a name ".evenkeel-*.tmp". A process that is
- * killed leaves the temporary file behind only if it has a name at that moment. Errors are EK_E_IO
- * with the system's reason; `what` begins their sentences. */
+ * A file is first written as a temporary file in its directory, then synchronised, then renamed. So
+ * a reader sees the old file or the new one, even after a loss of power. If the file system allows,
+ * the temporary file has no name; otherwise its name is ".evenkeel-*.tmp", and it stays if the
+ * process is killed. Errors are EK_E_IO with the system's reason; `what` begins their sentences. */
 #ifndef EK_CORE_FILE_H
 #define EK_CORE_FILE_H
 
@@ -41,16 +40,17 @@ typedef struct ek_file {
     int descriptor;
 } ek_file;
 
-/* Replaces the file at `path` by what `write` writes. An old file has to be a regular one that the
- * caller may write. Its permissions stay, and its owner too if the system allows that. If `write`
- * returns an error, nothing has changed and the error is returned. */
+/* Replaces the file at `path` by what `write` writes. An old file must be regular and writable for
+ * the caller. The new file gets its permissions and, if the system allows, its owner. If `write`
+ * returns an error, the old file stays and the error is returned. */
 int ek_file_replace(const char *what, const char *path,
                     int (*write)(const ek_file *file, void *user), void *user);
 
-/* Writes bytes to the new file. To be called by `write`. */
+/* Writes bytes to the new file. Called by `write`. */
 int ek_file_write(const ek_file *file, const void *data, size_t nbytes);
 
-/* The same for text. The stream's errors are checked here, not by `write`. */
+/* ek_file_replace for text, which `write` writes to a stream. ek_file_replace_text checks the
+ * stream's errors. */
 int ek_file_replace_text(const char *what, const char *path, int (*write)(FILE *stream, void *user),
                          void *user);
 

@@ -1,10 +1,10 @@
 /* fork.h: what a child process may do.
  *
- * A forked child has the thread that forked and no other: no worker, no thread of a team or of
- * a loader. Its locks may be held by threads that it lacks. So once a device has been opened, a
- * child refuses all that computes, waits, or reads what those threads may have been changing: every
+ * A forked child has only the thread that forked: no worker, no thread of a team or of a loader.
+ * Threads that exist only in the parent may hold locks. So if a device was open at the fork, a
+ * child refuses to compute, to wait, and to read what such threads may have been changing: every
  * public function that locks a mutex, waits for a thread or allocates on a device calls
- * ek_fork_check first, itself or through its callees. */
+ * ek_fork_check first, directly or through its callees. */
 #ifndef EK_CORE_FORK_H
 #define EK_CORE_FORK_H
 
@@ -14,7 +14,7 @@
 
 extern atomic_bool ek_fork_happened;
 
-/* True in a child of a process that had opened a device. Any thread. */
+/* Returns true in a child of a process that had opened a device. Any thread. */
 static inline bool ek_forked(void)
 {
     return atomic_load_explicit(&ek_fork_happened, memory_order_relaxed);
@@ -23,13 +23,13 @@ static inline bool ek_forked(void)
 /* Fails with EK_E_STATE if ek_forked(), else returns 0. */
 int ek_fork_check(void);
 
-/* Says that a device is open, so that children from now on count as forked. Any thread. */
+/* Called when a device is opened: for children from now on ek_forked is true. Any thread. */
 void ek_fork_arm(void);
 
-/* Makes every forked child call `abandon` before anything else. For one constructor only. */
+/* Makes every forked child call `abandon` first. For one constructor only. */
 void ek_fork_at_child(void (*abandon)(void));
 
-/* Lock and unlock, but do nothing in a forked child: a thread that it lacks may hold the lock. */
+/* Lock and unlock. In a forked child they do nothing: a thread of the parent may hold the lock. */
 static inline void ek_lock(pthread_mutex_t *lock)
 {
     if (!ek_forked())
@@ -42,9 +42,9 @@ static inline void ek_unlock(pthread_mutex_t *lock)
         pthread_mutex_unlock(lock);
 }
 
-/* Declares that children use a static mutex and its data too. fork() holds the mutex, so that the
- * child finds it unlocked and the data consistent. Under it no other lock may be taken and no user
- * code called. */
+/* Declares that forked children may use a static mutex and its data. fork() holds the mutex, so
+ * that the child finds it unlocked and the data consistent. While it is held, no other lock may be
+ * taken and no user code called. */
 #define EK_FORK_SAFE(lock)                                                        \
     static void lock##_before_fork(void)                                          \
     {                                                                             \

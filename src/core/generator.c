@@ -1,5 +1,5 @@
-/* generator.c: the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998) as PyTorch seeds, draws
- * and stores it, the count of Philox, and the default generator with its lock. */
+/* generator.c: the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998), which is seeded, drawn
+ * from and stored as in PyTorch; the counters of Philox; the default generator with its lock. */
 #include "core/generator.h"
 
 #include <pthread.h>
@@ -22,14 +22,14 @@ static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(default_lock);
 static uint64_t seedings = 1; /* default_generator's seedings + 1; guarded by default_lock */
 
-/* The default generator of a device's worker. Workers do not share one, because replicas that draw
- * side by side would then get their numbers in an order that differs from run to run. No lock is
- * needed: each is used by its device's worker alone, or by the thread that draws in its place. */
+/* The default generator of a device's worker. Every worker has one, because replicas that drew from
+ * one generator at a time would get numbers in an order that differs from run to run. No lock is
+ * needed: a generator is used by its device's worker, or by the thread that draws in its place. */
 typedef struct device_generator {
     ek_generator generator;
     uint64_t seeding; /* the value of `seedings` when it was seeded; 0: not yet */
-    bool goes_on;     /* the device's next worker goes on with it: it was restored, or drawn from in
-                         the worker's place; an earlier worker hasn't left it */
+    bool continues;   /* the device's next worker draws on from this state, because the state was
+                         restored or a thread drew in the worker's place; false: it seeds anew */
 } device_generator;
 
 enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEVICES };
@@ -80,7 +80,7 @@ static void generator_twist_all(ek_generator *generator)
     generator->next = 0;
 }
 
-/* Words that are drawn one by one are those of a call that no tensor reaches. */
+/* Single words are drawn from the last call's number, which no tensor ever gets. */
 static void generator_count_block(ek_generator *generator)
 {
     ek_philox_words_of(generator->seed, UINT64_MAX, generator->drawn / EK_PHILOX_BLOCK,
@@ -119,7 +119,7 @@ uint64_t ek_generator_u64(ek_generator *generator)
 
 /* ---- generators ---- */
 
-/* Seeds a device's generator, unless that was done at this seeding of the shared one. */
+/* Seeds a device's generator once after each seeding of the shared generator. */
 static void generator_seed_device(device_generator *own, ek_device device, ek_random_engine engine,
                                   uint64_t seed, uint64_t seeding)
 {
@@ -149,7 +149,7 @@ ek_generator *ek_generator_lock(ek_generator *generator)
         device_generator *own = generator_of_device_at(self->rng_device->id);
         generator_seed_device(own, self->rng_device->id, default_generator.engine,
                               default_generator.seed, seedings);
-        own->goes_on = true;
+        own->continues = true;
         return &own->generator;
     }
     const ek_dev *dev = self->own_device;
@@ -160,9 +160,9 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     pthread_mutex_unlock(&default_lock);
     if (!of_worker) { /* an earlier worker of the device may have left its generator */
         of_worker = generator_of_device_at(dev->id);
-        of_worker->seeding = of_worker->goes_on ? of_worker->seeding : 0;
+        of_worker->seeding = of_worker->continues ? of_worker->seeding : 0;
     }
-    of_worker->goes_on = false;
+    of_worker->continues = false;
     generator_seed_device(of_worker, dev->id, engine, seed, seeding);
     return &of_worker->generator;
 }
@@ -196,8 +196,8 @@ ek_generator *ek_generator_stand_in(ek_generator *generator)
     return before;
 }
 
-/* Reseeds by a drawn number; `seed` stays, because workers' generators are seeded from it. Philox
- * counts on from afar instead. */
+/* Reseeds a Mersenne Twister by a number that it draws; `seed` stays, because workers' generators
+ * are seeded from it. Philox instead jumps to a distant counter. */
 static void generator_reseed(ek_generator *generator)
 {
     if (generator->engine == EK_RANDOM_PHILOX) {
@@ -310,7 +310,8 @@ uint64_t ek_random_u64(ek_generator *generator)
 
 /* ---- calls of Philox ---- */
 
-/* Numbers the elements of a tensor as those of the batch that the generator draws a share of. */
+/* Gives the elements of a tensor their numbers in the whole batch, of which the generator draws a
+ * share. */
 static void generator_number(const ek_generator_share *share, const ek_tensor *tensor,
                              ek_draw *draw)
 {
@@ -348,8 +349,8 @@ bool ek_draw_begin(ek_draw *draw, ek_generator *generator, const ek_tensor *tens
 
 /* ---- state ---- */
 
-/* The bytes of torch.get_rng_state: the layout of an early generator of PyTorch. Philox has left 0,
- * which no Mersenne Twister has, and its counts in the first words. */
+/* The bytes of torch.get_rng_state: the layout of an early generator of PyTorch. A Philox generator
+ * is marked by left 0, which no Mersenne Twister has; the first words hold its counters. */
 typedef struct state_blob {
     uint64_t seed;
     int32_t left, seeded;
@@ -484,5 +485,5 @@ void ek_generators_load(const ek_generator *shared, const ek_device *devices,
     pthread_mutex_unlock(&default_lock);
     for (int i = 0; i < count; i++)
         *generator_of_device_at(devices[i]) =
-            (device_generator){.generator = own[i], .seeding = current, .goes_on = true};
+            (device_generator){.generator = own[i], .seeding = current, .continues = true};
 }

@@ -1,4 +1,4 @@
-/* generator.h: the generators behind random.h, for the library's own draws. */
+/* generator.h: generators of random numbers (random.h), for the library's own draws. */
 #ifndef EK_CORE_GENERATOR_H
 #define EK_CORE_GENERATOR_H
 
@@ -8,7 +8,7 @@
 
 enum { EK_TWISTER_WORDS = 624 };
 
-/* What part of a batch a generator draws for. All zero: the whole batch. */
+/* The part of a batch that a generator draws for. All zero: the whole batch. */
 typedef struct ek_generator_share {
     int dim;             /* the dimension along which the batch is cut */
     int64_t samples;     /* the part's samples along it; 0: no part */
@@ -16,9 +16,9 @@ typedef struct ek_generator_share {
     int64_t total;       /* samples of the batch; read if dim isn't 0 */
 } ek_generator_share;
 
-/* The state of a generator. Of a Mersenne Twister, `left` counts down to the next twist; `next` is
- * the index of the next word. left + next is 625, but a fresh seed has left 1 and next 0. The names
- * are those of PyTorch, whose saved state holds both. */
+/* The state of a generator. In a Mersenne Twister `left` counts down to the next twist, and `next`
+ * is the index of the next word. left + next is 625; after seeding left is 1 and next 0. Both names
+ * are PyTorch's, whose saved state holds both. */
 struct ek_generator {
     ek_random_engine engine;
     uint32_t state[EK_TWISTER_WORDS];
@@ -27,42 +27,43 @@ struct ek_generator {
     uint64_t seed;
     bool has_cached_normal;
     double cached_normal;
-    /* Philox, whose `left` is 1: the number of the next tensor, and how many words were drawn one
-     * by one, of which `block` has the latest four. */
+    /* Philox (`left` is 1): the number of the next call, and how many single words were drawn;
+     * `block` holds the latest four. */
     uint64_t call, drawn;
     uint32_t block[EK_PHILOX_BLOCK];
     ek_generator_share share;
 };
 
-/* Returns `generator`, or if it is NULL the calling thread's default generator. This is the
- * thread's stand-in if one is set, else on a worker the generator of its device, else that of the
- * device that the thread draws for (ek_generator_draw_for), else the shared generator. Only the
- * last two are locked, until ek_generator_unlock. */
+/* Returns `generator`; if that is NULL, the calling thread's default generator: the thread's
+ * stand-in if one is set, else on a worker the generator of its device, else that of the device set
+ * by ek_generator_draw_for, else the shared generator. The last two stay locked until
+ * ek_generator_unlock. */
 ek_generator *ek_generator_lock(ek_generator *generator);
 void ek_generator_unlock(ek_generator *generator);
 
-/* Makes `generator` (borrowed) the calling thread's default generator; NULL ends that. Returns the
- * one set before. For draws that are to be repeated: the shared generator does not advance. */
+/* Makes `generator` (borrowed) the calling thread's default generator, so that draws can be
+ * repeated and the shared generator doesn't advance. NULL ends this. Returns the stand-in set
+ * before. */
 ek_generator *ek_generator_stand_in(ek_generator *generator);
 
-/* Makes the device's generator the calling thread's default one, for work that the thread does in
- * place of the device's worker; NULL ends that. Returns the device set before. It does nothing on
- * workers, which have that generator, and nothing without several ranks: there one device alone
- * draws from the shared generator, as a module without a wrapper does. With several ranks, whose
- * shared generators are alike, replicas of ranks with one device would otherwise all draw the same
- * numbers. */
+/* Makes the device's generator the calling thread's default generator, for work that the thread
+ * does in place of the device's worker. NULL ends this. Returns the device set before. Does nothing
+ * on a worker, which has that generator already, and nothing in a single process: there a wrapper
+ * over one device draws from the shared generator, as a module without a wrapper does. The shared
+ * generators of several ranks are equal, so that replicas of ranks with one device each would
+ * otherwise all draw equal numbers. */
 ek_dev *ek_generator_draw_for(ek_dev *dev);
 
-/* Takes the calling thread's default generator over for draws that stand-ins repeat while user code
- * runs. `begin` becomes a copy of it. No lock is held until ek_generator_give_back. So that no two
- * threads draw the same numbers, the shared generator is reseeded meanwhile, and `meanwhile`
- * becomes a copy of that state. */
+/* Borrows the calling thread's default generator, whose draws stand-ins then repeat while user code
+ * runs. `begin` becomes a copy of its state. No lock is held until ek_generator_give_back. If it is
+ * the shared generator, it is reseeded, so that no two threads draw equal numbers; `meanwhile`
+ * becomes a copy of the reseeded state. */
 void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile);
-/* Called by the same thread. The generator goes on as `end`, unless other threads have drawn from
- * it or seeded it: then it goes on as they left it. */
+/* Ends the loan; called by the thread that borrowed. The generator's state becomes `end`. If other
+ * threads have drawn from the generator or seeded it since, it keeps its state. */
 void ek_generator_give_back(const ek_generator *end, const ek_generator *meanwhile);
 
-/* Seeds a Mersenne Twister that is only used as a stand-in. Its words are computed when the first
+/* Seeds a Mersenne Twister that is used as a stand-in only. Its words are computed when the first
  * number is drawn; until then `left` is 0. */
 static inline void ek_generator_seed_late(ek_generator *generator, uint64_t seed)
 {
@@ -71,17 +72,17 @@ static inline void ek_generator_seed_late(ek_generator *generator, uint64_t seed
     generator->seed = seed;
 }
 
-/* A copy of the shared default generator and of all devices' generators, freed with free(). NULL
- * with an error. No work may run. */
+/* A copy of the shared default generator and of all devices' generators. ek_generators_save returns
+ * one, which the caller frees with free(), or NULL with an error. No work may run. */
 typedef struct ek_generators ek_generators;
 ek_generators *ek_generators_save(void);
 void ek_generators_restore(const ek_generators *saved);
 
-/* The generator of a device, which its worker goes on with (borrowed, for files). NULL, without an
- * error, if the worker would first seed it from the shared one. No work may run. */
+/* Returns the generator that the device's worker will continue with (borrowed, for files). Returns
+ * NULL without an error if the worker will first seed it from the shared one. No work may run. */
 ek_generator *ek_device_generator(ek_device device);
-/* The shared generator becomes `shared`, and that of devices[i] becomes own[i]. Those of all other
- * devices are seeded from the shared one at their next draw. No work may run. */
+/* Sets the shared generator to `shared` and the generator of devices[i] to own[i]. Generators of
+ * all other devices are seeded from the shared one at their next draw. No work may run. */
 void ek_generators_load(const ek_generator *shared, const ek_device *devices,
                         const ek_generator *own, int count);
 
@@ -107,8 +108,8 @@ static inline double ek_generator_f64(ek_generator *generator)
     return (double)(ek_generator_u64(generator) & 0x1fffffffffffffu) * 0x1p-53;
 }
 
-/* Draws `count` normal numbers from a Mersenne Twister in PyTorch's order (random_normal.c). 16
- * numbers or more are drawn in another way than fewer. bf16 and f16 numbers are written as f32. */
+/* Draw `count` normal numbers from a Mersenne Twister in PyTorch's order (random_normal.c), which
+ * for 16 numbers or more differs from that for fewer. bf16 and f16 numbers are written as f32. */
 void ek_generator_normal_f32(ek_generator *generator, float *out, int64_t count, double mean,
                              double std);
 void ek_generator_normal_f64(ek_generator *generator, double *out, int64_t count, double mean,

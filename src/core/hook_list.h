@@ -1,14 +1,14 @@
-/* hook_list.h: functions of the user's that a tensor or a module holds, in order of registration.
+/* hook_list.h: the user's functions that a tensor or a module calls, in order of registration.
  *
- * A list may have several owners: copies of a module share one, and who calls the hooks holds the
- * list meanwhile. A change is made in a list of the changer's own, so that hooks may add and remove
- * hooks while they are called. */
+ * A list may have several owners: copies of a module share a list, and a caller of the hooks holds
+ * the list during the calls. Adding and removing copies a shared list first, so that hooks may add
+ * and remove hooks. */
 #ifndef EK_CORE_HOOK_LIST_H
 #define EK_CORE_HOOK_LIST_H
 
 #include "core/object.h"
 
-/* Stands for a function of any type. It is called as what it was registered as. */
+/* A function of any type. It is cast back to its type before it is called. */
 typedef void ek_any_function(void);
 
 typedef struct ek_hook {
@@ -28,8 +28,8 @@ typedef struct ek_hook_list {
  * Returns the hook's id, or EK_E_NO_MEMORY. */
 int64_t ek_hook_list_add(ek_hook_list **list, int kind, ek_any_function *function, void *user);
 
-/* Removes the hook of this id in the same way; *list becomes NULL with the last. Returns 1, 0 if
- * there is none of this id, or EK_E_NO_MEMORY. */
+/* Removes the hook with this id, replacing the list if it has other owners; *list becomes NULL if
+ * it was the last hook. Returns 1, 0 if no hook has this id, or EK_E_NO_MEMORY. */
 int ek_hook_list_remove(ek_hook_list **list, int64_t id);
 
 #endif

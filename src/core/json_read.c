@@ -24,7 +24,7 @@ static bool json_at_end(const ek_json_reader *reader)
     return reader->at == reader->nbytes;
 }
 
-/* The next byte that is no white space. At the end it is NUL, which stands in no JSON text. */
+/* Returns the next byte that is no white space; NUL, which no JSON text contains, at the end. */
 static char json_look(ek_json_reader *reader)
 {
     while (!json_at_end(reader) && memchr(" \t\r\n", reader->text[reader->at], 4))
@@ -57,8 +57,8 @@ static bool json_is_between(unsigned char byte, unsigned char low, unsigned char
     return byte >= low && byte <= high;
 }
 
-/* The length of the UTF-8 character at `text`, where `nbytes` bytes are left; 0 if it is invalid.
- * Valid are shortest forms, no surrogates, nothing beyond U+10FFFF (Unicode, table 3-7). */
+/* Returns the length of the UTF-8 character at `text`, where `nbytes` bytes are left; 0 if it is
+ * invalid: not the shortest form, a surrogate, or beyond U+10FFFF (Unicode, table 3-7). */
 static size_t json_character_nbytes(const char *text, size_t nbytes)
 {
     const unsigned char *byte = (const unsigned char *)text;
@@ -209,7 +209,7 @@ static bool json_accept_any(ek_json_reader *reader, const char *wanted)
     return found;
 }
 
-/* The number from `begin` to the reader's place, as an int64_t. */
+/* Reads the digits from `begin` to the reader's position as an int64_t. */
 static int json_take_integer(ek_json_reader *reader, size_t begin, int64_t *integer)
 {
     bool negative = reader->text[begin] == '-';

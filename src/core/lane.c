@@ -6,7 +6,7 @@
 
 #include "core/worker.h"
 
-/* Terms that a sum reads, and the event that follows the sum. */
+/* The terms that a sum reads, and an event recorded after the sum. */
 typedef struct lane_terms {
     struct lane_terms *next;
     ek_event *summed;
@@ -209,8 +209,8 @@ static void terms_release(ek_dev *dev, lane_terms *terms)
     }
 }
 
-/* Takes the oldest terms from the lane while it holds more than `most`. The compute stream waits
- * for their sums. lane->lock is held. */
+/* Removes the lane's oldest terms and returns them, if the lane holds more than `most` bytes. The
+ * compute stream then waits for their sum. lane->lock is held. */
 static lane_terms *terms_take(ek_dev *dev, uint64_t most)
 {
     ek_lane *lane = dev->lane;

@@ -1,5 +1,5 @@
-/* linspace.h: numbers in equal distances, to the bit those of PyTorch 2 where the processor has
- * fused multiplications: counted from the nearer end, each rounded once. */
+/* linspace.h: evenly spaced numbers. Each is computed from the nearer end and rounded once, so that
+ * they equal PyTorch 2's to the bit on processors with fused multiplications. */
 #ifndef EK_CORE_LINSPACE_H
 #define EK_CORE_LINSPACE_H
 

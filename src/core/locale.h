@@ -1,7 +1,7 @@
-/* locale.h: numbers and letters that do not depend on the program's locale.
+/* locale.h: reads and writes numbers and letters independently of the program's locale.
  *
- * Device lists are read, and files, logs and sentences are written, with decimal points. Letters
- * and spaces are those of ASCII: in a Turkish locale too, the "i" of "512MiB" is an "i". */
+ * Device lists, files, logs and sentences have decimal points. Letters and spaces are ASCII's, so
+ * that the "i" of "512MiB" is an "i" in a Turkish locale, too. */
 #ifndef EK_CORE_LOCALE_H
 #define EK_CORE_LOCALE_H
 

@@ -7,8 +7,9 @@
 #include "core/multiversion.h"
 #include "core/tensor.h"
 
-/* A run's words, numbers and operands lie in the nearest cache together, and the processor begins
- * the next run's words while it stores the last one's numbers: longer runs take a fifth more. */
+/* A run's words, numbers and operands fit into the first-level cache together, and the processor
+ * begins the next run's words while it stores this run's numbers. Longer runs take 20 % more time.
+ */
 enum { RUN_WORDS = 256 };
 
 void ek_philox_plain_blocks(uint64_t seed, uint64_t call, uint64_t first, int64_t count,
@@ -132,8 +133,8 @@ DEFINE_DROPOUT(f16, uint16_t, float, ek_float_of_f16, ek_f16_of)
 
 /* ---- a run of elements with numbers that follow each other ---- */
 
-/* The run's numbers come from `words`, whose first element is `skipped` elements before the run's.
- * count + skipped elements fit a run of words. */
+/* A run's numbers are made of `words`. The first word belongs to the element that lies `skipped`
+ * elements before the run's first. `words` has room for count + skipped elements. */
 typedef struct philox_run {
     const uint32_t *words;
     int64_t skipped, count;
@@ -161,7 +162,7 @@ static void philox_run_uniform(const ek_draw *draw, const philox_run *run)
     }
 }
 
-/* The words begin at a block and so at a pair. */
+/* The words begin with a block of four, and so with a pair. */
 static void philox_run_normal(const ek_draw *draw, const philox_run *run)
 {
     const int64_t pairs = (run->skipped + run->count + 1) / 2;

@@ -3,13 +3,13 @@
  *
  * Ten rounds turn a counter of 128 bits and a key of 64 bits into a block of four words. The key is
  * a generator's seed. The counter is the block's number (low half) and the number of the call (high
- * half). So an element's number follows from seed, call and the element's own number alone,
- * whichever device and thread makes it. Elements follow each other in a call's words: most take one
- * word each; f64 uniforms and normals, and integers of a wide range, take two. A pair of normals is
- * made of the pair's words.
+ * half). So a random number depends on seed, call and the element's index alone, not on the device
+ * or thread that draws it. Elements use a call's words one after another: most take one word each;
+ * f64 uniforms and normals, and integers of a wide range, take two. A pair of normals is made of
+ * the pair's words.
  *
- * All compilers give the same bits. Products that are fused with a sum are written as fma, no other
- * product is added, and square roots and divisions are correctly rounded everywhere. */
+ * All compilers give the same bits: every product that is added to something is written as fma, and
+ * square roots and divisions are correctly rounded everywhere. */
 #ifndef EK_CORE_PHILOX_H
 #define EK_CORE_PHILOX_H
 
@@ -120,8 +120,8 @@ EK_FORMULA float ek_philox_log_f32(float x)
     return fmaf(e, 0.693359375f, m + y);
 }
 
-/* Sine and cosine of a turn's part: `word` of 2^32. The upper bits are the quarter, and what is
- * left of it lies in [-1/8, 1/8) turns, for which Cephes has polynomials. */
+/* Writes sine and cosine of word / 2^32 turns. The upper bits choose the quarter; the remainder
+ * lies in [-1/8, 1/8) turns, for which Cephes has polynomials. */
 EK_FORMULA void ek_philox_sincos_f32(uint32_t word, float *sine, float *cosine)
 {
     uint32_t quarter = (word + 0x20000000u) >> 30;
@@ -216,7 +216,8 @@ EK_FORMULA void ek_philox_normals_f64(const uint32_t words[4], double mean, doub
 
 __extension__ typedef unsigned __int128 ek_philox_u128;
 
-/* low + a number below `range`, which is at most 2^32: the high part of a product. */
+/* Returns low plus a number below `range`, which is at most 2^32: the upper half of word * range.
+ */
 EK_FORMULA int64_t ek_philox_integer(uint32_t word, int64_t low, uint64_t range)
 {
     return (int64_t)((uint64_t)low + (word * range >> 32));
@@ -227,7 +228,7 @@ EK_FORMULA int64_t ek_philox_wide_integer(uint64_t word, int64_t low, uint64_t r
     return (int64_t)((uint64_t)low + (uint64_t)((ek_philox_u128)word * range >> 64));
 }
 
-/* Words up to `last` are chosen; none at all if `any` is 0. */
+/* A word is chosen if it is at most `last`; no word is chosen if `any` is 0. */
 typedef struct ek_philox_choice {
     uint32_t last, any;
 } ek_philox_choice;

@@ -4,7 +4,7 @@
 
 enum { PYTHON, NUMPY, OWNERS };
 
-/* The process's two generators; left is 0 until they are seeded, at first use by seed 0. */
+/* The process's two generators. They are seeded with 0 at first use; until then `left` is 0. */
 static ek_generator own[OWNERS];
 
 ek_generator *ek_python_generator(void)

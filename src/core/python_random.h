@@ -1,10 +1,10 @@
 /* python_random.h: the draws of Python's `random` and of NumPy's RandomState, for samplers that
  * were written with them.
  *
- * Both are the Mersenne Twister of generator.h, each seeded and used in its own way. As for
- * `random.shuffle` and `np.random.choice`, NULL stands for the process's own generator of each
- * kind. These two start from seed 0 and are not locked: they are for one thread at a time. Numbers
- * are those of CPython 3.2 and later. */
+ * Both use the Mersenne Twister of generator.h, and differ in how they seed it and draw from it. A
+ * NULL generator means the process's global one, as in `random.shuffle` and `np.random.choice`. The
+ * two global generators start from seed 0; one thread at a time may use them. Numbers equal those
+ * of CPython 3.2 and later. */
 #ifndef EK_CORE_PYTHON_RANDOM_H
 #define EK_CORE_PYTHON_RANDOM_H
 
@@ -22,7 +22,7 @@ void ek_numpy_seed(ek_generator *generator, uint32_t seed);
 /* numpy.random.randint(0, below), with which numpy.random.choice draws indices with replacement. */
 int64_t ek_numpy_below(ek_generator *generator, int64_t below);
 
-/* The process's own generators, for checkpoints (borrowed). */
+/* Return the process's global generators, for checkpoints (borrowed). */
 ek_generator *ek_python_generator(void);
 ek_generator *ek_numpy_generator(void);
 

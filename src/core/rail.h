@@ -1,6 +1,6 @@
-/* rail.h: what carries tensors between the devices of several processes without the host's memory:
- * a table of functions of a backend (backend.h). Device d of all ranks is a rail. Jobs run in
- * EK_STREAM_COMMUNICATE. */
+/* rail.h: a rail carries tensors between the devices of several processes without a copy in the
+ * host's memory. It joins device d of every rank. A backend implements rails by a table of
+ * functions (backend.h). Jobs run in EK_STREAM_COMMUNICATE. */
 #ifndef EK_CORE_RAIL_H
 #define EK_CORE_RAIL_H
 
@@ -18,17 +18,18 @@ enum {
     EK_RAIL_GPU = 32  /* characters of a GPU's name */
 };
 
-/* What a rail has to do, on all its ranks alike. Three steps, of which the second and third may be
- * missing; or instead of them a step that the library behind it makes as it likes. Members are read
+/* A job of a rail; all ranks begin equal jobs. It has three steps, of which the second and third
+ * may be missing, or a single collective of the communication library (`data`). Members are read
  * until the job is done. */
 typedef struct ek_rail_job {
-    /* 1: out[r] goes to rank r, and in[r] comes from there. What a rank has for itself is copied if
-     * in[rank] is other memory. NULL: `data` instead. */
+    /* Step 1: out[r] is sent to rank r, and in[r] is received from rank r. out[rank] is copied to
+     * in[rank] if they are different memory. NULL: the job is the collective of `data`. */
     const ek_bytes *out, *in;
 
-    /* 2: sum[i] = terms[0][i] op terms[1][i] op ..., in the order of ranks, as ek_combine
-     * (distributed/link/combine.h) to the bit. The term of rank r lies `stride` bytes after that of
-     * rank r - 1, but this rank's own at `own`. `sum` may be `own`. Nothing if `sum` is NULL. */
+    /* Step 2: sum[i] = terms[0][i] op terms[1][i] op ..., in the order of ranks, equal to
+     * ek_combine (distributed/link/combine.h) to the bit. The term of rank r lies `stride` bytes
+     * after that of rank r - 1; this rank's term lies at `own`. `sum` may be `own`. NULL: there is
+     * no step 2. */
     const char *terms, *own;
     size_t stride;
     void *sum;
@@ -39,8 +40,8 @@ typedef struct ek_rail_job {
     /* 3: as the first; NULL: nothing. */
     const ek_bytes *out_after, *in_after;
 
-    /* Instead: `nbytes` of the root to all, or, with root -1, `count` elements reduced in place on
-     * all ranks, in an order of the library's. */
+    /* The collective in place of the steps: `nbytes` are broadcast from the root; or, with root -1,
+     * `count` elements are reduced in place on all ranks, in the library's order of addition. */
     void *data;
     size_t nbytes;
     int root;
@@ -58,20 +59,20 @@ typedef struct ek_rail_backend {
     const char *(*reason)(void);
     /* True if two ranks of a rail may be on one GPU. */
     bool (*shares)(void);
-    /* Writes the name of the device's GPU, by which those of a machine differ. */
+    /* Writes a name of the device's GPU that is unique on its machine. */
     int (*identify)(ek_dev *dev, char gpu[EK_RAIL_GPU]);
 
     /* Makes the name of a new rail, on one rank, which gives it to the others. */
     int (*make_id)(ek_dev *dev, char id[EK_RAIL_ID]);
-    /* Begins to make a rank's part; it is there when `test` says EK_RAIL_DONE. */
+    /* Begins to make this rank's part, which is ready when `test` returns EK_RAIL_DONE. */
     int (*open)(ek_dev *dev, const char id[EK_RAIL_ID], int ranks, int rank, ek_rail **rail);
     /* Begins a job, while none is under way. The device's work with the memory is done, and all
      * ranks have begun the job or are about to. */
     int (*begin)(ek_rail *rail, const ek_rail_job *job);
-    /* How far the job is (ek_rail_state), or a negative status: the rail can only be closed then.
-     */
+    /* Returns the state of the job (ek_rail_state). After a negative status the rail can only be
+     * closed. */
     int (*test)(ek_rail *rail);
-    /* Frees the rail, with a job under way too. Other ranks may then wait for this one for ever. */
+    /* Frees the rail, even while a job runs. Other ranks may then wait for this rank for ever. */
     void (*close)(ek_rail *rail);
 } ek_rail_backend;
 

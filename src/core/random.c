@@ -1,5 +1,5 @@
-/* random.c: tensors of random numbers. Those of a Mersenne Twister are drawn on the CPU and then
- * copied, those of Philox are made by the tensor's device. */
+/* random.c: tensors of random numbers. Numbers of a Mersenne Twister are drawn on the CPU and then
+ * copied. Numbers of Philox are made by the tensor's device. */
 #include "evenkeel/random.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ struct fill {
     uint64_t range;
 };
 
-/* As in PyTorch, x * (high - low) + low is rounded once (fma), for x uniform in [0, 1). */
+/* Draws x * (high - low) + low for x uniform in [0, 1), rounded once (fma) as in PyTorch. */
 static void random_draw_uniform(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     if (how->dtype == EK_F64) {
@@ -93,7 +93,7 @@ static void random_draw_integers(ek_generator *generator, const fill *how, void 
     }
 }
 
-/* As in PyTorch, numbers of every dtype are drawn by f64 uniforms. */
+/* Draws numbers of any dtype from f64 uniforms, as PyTorch does. */
 static void random_draw_bernoulli(ek_generator *generator, const fill *how, void *out,
                                   int64_t count)
 {
@@ -103,8 +103,8 @@ static void random_draw_bernoulli(ek_generator *generator, const fill *how, void
 
 /* ---- tensors of Philox ---- */
 
-/* The elements of a tensor, row-major, to be freed by the caller. With `load` they are read; else
- * they are zeros. *rc becomes negative on error. NULL for NULL, or after an error. */
+/* Returns row-major memory for the tensor's elements, which the caller frees: with `load` their
+ * values, else zeros. Returns NULL if x is NULL, or on an error, which makes *rc negative. */
 static void *random_rows_of(const ek_tensor *x, bool load, int *rc)
 {
     if (!x || *rc < 0)

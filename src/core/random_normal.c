@@ -4,8 +4,8 @@
  * next call. 16 numbers or more are first drawn as uniforms, then transformed in blocks of 16:
  * eight radii and eight angles each. A last partial block is drawn anew, together with the numbers
  * before it that fill it up. In f32, a block's logarithm, sine and cosine are the polynomials of
- * Cephes, with the order of roundings of PyTorch's build for Linux on x86-64: fmaf stands exactly
- * where its compiler fuses a product and a sum. The logarithm of Philox's normals is just that. */
+ * Cephes, rounded in the order of PyTorch's build for Linux on x86-64: the code has fmaf exactly
+ * where PyTorch's compiler fuses a product and a sum. Philox's normals use this logarithm, too. */
 #include <math.h>
 #include <string.h>
 

@@ -93,9 +93,9 @@ void ek_barrier_leave(ek_barrier *barrier, int index, ek_group_rank before)
     pthread_mutex_unlock(&barrier->lock);
 }
 
-/* The index of a job that has ended and so cannot arrive any more; -1 if there is none. A job that
- * failed by itself comes first, then one that gave up because of another (EK_E_ABORTED), then one
- * that ended well. barrier->lock is held. */
+/* Returns the index of a job that has ended and so cannot arrive any more; -1 if there is none.
+ * Prefers a job that failed by itself, then one that gave up because of another (EK_E_ABORTED),
+ * then one that ended well. barrier->lock is held. */
 static int barrier_absent(const ek_barrier *barrier)
 {
     int ended = -1, failed = -1;
@@ -128,15 +128,15 @@ static int barrier_fail(const ek_barrier *barrier, const char *name)
                    device, name);
 }
 
-/* Makes the pending error that of all jobs. barrier->lock is held. */
+/* Makes the thread's pending error the error of all jobs. barrier->lock is held. */
 static void barrier_break(ek_barrier *barrier)
 {
     ek_error_take(&barrier->broken);
     pthread_cond_broadcast(&barrier->changed);
 }
 
-/* The index of a job that waits at another rendezvous; -1 if there is none. barrier->lock is
- * held. */
+/* Returns the index of a job that waits at another rendezvous; -1 if there is none. barrier->lock
+ * is held. */
 static int barrier_elsewhere(const ek_barrier *barrier, const char *name, uint64_t place)
 {
     for (int i = 0; i < barrier->count; i++) {

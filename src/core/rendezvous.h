@@ -3,9 +3,9 @@
  * Note [A rendezvous cannot hang]
  *
  * A rendezvous is complete when every job of the group has arrived at it. The last job to arrive
- * does the common work while the others wait; then all go on with the results. A job that has
- * ended, with success or not, can no longer arrive: every job that waits for it gets an error. So
- * no job waits for ever, unless another one never ends.
+ * does the common work while the others wait; then all jobs continue with the results. A job that
+ * has ended can no longer arrive: every job that waits for it gets an error. So no job waits for
+ * ever if all jobs end.
  *
  * Lock rule: a barrier's lock is taken with no other lock held, and not held while jobs compute. */
 #ifndef EK_CORE_RENDEZVOUS_H
@@ -18,8 +18,8 @@
  * status with the error set, which every job gets. */
 typedef int ek_rendezvous_function(void *const *brought, int count);
 
-/* How many jobs meet when the calling thread calls ek_rendezvous: those of its group; 1 without a
- * group. A group of one job counts as part of the group around it. */
+/* Returns how many jobs the calling thread's group has, all of which ek_rendezvous waits for; 1
+ * without a group. A group of one job counts as part of the group around it. */
 int ek_rendezvous_count(void);
 
 /* Waits for all jobs of the group; one does the common work. `name` (a static string) and `place`

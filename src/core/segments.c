@@ -12,7 +12,7 @@ static int segment_high_bit(uint64_t bits)
     return 63 - __builtin_clzll(bits);
 }
 
-/* Lists hold sizes from one quarter of a power of two to the next. */
+/* Returns the list for a size: four lists for each power of two. */
 static int segment_list_of(size_t nbytes)
 {
     int power = segment_high_bit(nbytes);
@@ -54,7 +54,7 @@ static void segment_unlist(ek_segments *s, ek_block *block)
     block->free = false;
 }
 
-/* The first list from `list` on that has a block; -1 if there is none. */
+/* Returns the first list from `list` on that has a block; -1 if there is none. */
 static int segment_next_list(const ek_segment_kind *kind, int list)
 {
     for (int word = list / 64; word < (EK_SEGMENT_LISTS + 63) / 64; word++) {
@@ -67,7 +67,8 @@ static int segment_next_list(const ek_segment_kind *kind, int list)
     return -1;
 }
 
-/* The best fit in a list. Small blocks of one size are many, and any of them is as good. */
+/* Returns the smallest block of a list that is large enough; NULL if none is. The search ends at a
+ * block of exactly the size, because lists of small blocks are long. */
 static ek_block *segment_best(ek_block *first, size_t nbytes)
 {
     ek_block *best = NULL;
@@ -97,8 +98,8 @@ static void segment_chain(ek_segments *s, ek_block *block)
     *head = block;
 }
 
-/* Doubles the number of chains if there are as many blocks. Without memory chains get longer; false
- * if there are none. */
+/* Doubles the number of chains once there are as many blocks as chains. If memory is short the
+ * chains get longer. Returns false if there are no chains at all. */
 static bool segment_grow_table(ek_segments *s)
 {
     enum { FIRST = 256 };
@@ -158,8 +159,8 @@ static void segment_free_record(ek_segments *s, ek_block *block)
 
 /* ---- cutting and merging ---- */
 
-/* Leaves what lies behind the first nbytes as a free block. Without memory for a record the block
- * stays whole. */
+/* Cuts a block after its first nbytes; the rest becomes a free block. If there is no memory for the
+ * rest's record, the block stays whole. */
 static void segment_cut(ek_segments *s, ek_block *block, size_t nbytes)
 {
     ek_block *rest = block->nbytes > nbytes ? segment_new_record(s) : NULL;

@@ -1,24 +1,23 @@
 /* segments.h: memory of one device in segments, which requests share.
  *
  * A segment is one allocation of the system. It is cut into blocks that lie one after another, in
- * use or free. A request takes the smallest free block that is large enough, of those the one at
- * the lowest address, and leaves the rest as a free block. A block that is given back becomes one
- * with free neighbours, so that another request may have any part of it: memory that batches of one
- * size have used serves those of any other. A segment whose only block is free is idle, and can go
- * back to the system.
+ * use or free. A request takes the smallest free block that is large enough (of equal ones the one
+ * at the lowest address) and leaves the rest as a free block. A block that is given back merges
+ * with free neighbours, so that memory which batches of one size have used serves batches of any
+ * other size. A segment whose only block is free is idle, and can be given back to the system.
  *
- * Small requests and large ones have segments of their own: what is small often stays, and would
- * keep large blocks apart.
+ * Small requests and large ones have separate segments: small blocks often live long, and would
+ * keep large blocks from merging.
  *
  * Blocks of different streams never share a segment. A free block keeps the event that its next
- * user's stream has to wait for. The event goes with the part that is taken: its stream waits for
- * it before the taker lets go of the lock, and so the rest, which only that stream can get, has
- * nothing to wait for. When two blocks become one, the later event stays, because all events are
- * recorded in the same stream.
+ * user's stream has to wait for. If a block is cut, the event stays with the part that is taken.
+ * The taker's stream waits for the event before the taker releases the lock. Only that stream can
+ * get the rest, which therefore needs no event. When two blocks merge, the later event stays,
+ * because all events are recorded in one stream.
  *
- * Free blocks are listed by size, four lists for each power of two; blocks that are not free are
- * found by their address. So taking and giving back take a time that doesn't grow with the number
- * of blocks, but for the free blocks of one list.
+ * Free blocks are listed by size, four lists for each power of two. Blocks in use are found by
+ * their address. So the time to take a block and to give it back grows only with the free blocks of
+ * one list.
  *
  * The caller locks (allocator.c). */
 #ifndef EK_CORE_SEGMENTS_H
@@ -28,7 +27,7 @@
 
 typedef struct ek_block {
     char *start;
-    struct ek_block *chain;           /* among blocks in use whose address hashes alike */
+    struct ek_block *chain;           /* the next block in use with an equal hash */
     struct ek_block *next, *previous; /* in a list of free blocks, or of the allocator's */
     size_t nbytes;
     ek_event *event;   /* for a stream other than EK_STREAM_COMPUTE: what the next user waits for */
@@ -55,24 +54,25 @@ typedef struct ek_segments {
     ek_block *spare;    /* unused records */
 } ek_segments;
 
-/* Takes nbytes, a multiple of 64, from a free block; with `whole`, only from one of that size. NULL
- * if there is none. block->event is what the stream has to wait for, owned by the taker. */
+/* Takes nbytes, a multiple of 64, from a free block; with `whole`, only from a block of that size.
+ * Returns NULL if there is none. The stream has to wait for block->event, which the taker owns. */
 ek_block *ek_segments_take(ek_segments *s, ek_stream stream, bool large, size_t nbytes, bool whole);
 
-/* Adds memory of the system as a segment with one free block. False if there is no memory for its
- * record; one block can then be taken from it at least. */
+/* Adds memory of the system as a segment with one free block. Returns false if there is no memory
+ * for the segment's record. On success at least one block can be taken from the segment. */
 bool ek_segments_add(ek_segments *s, ek_stream stream, bool large, void *memory, size_t nbytes);
 
 /* The block in use that begins there. */
 ek_block *ek_segments_find(const ek_segments *s, const void *pointer);
 
-/* Makes a block free. block->event is owned by it from now on, and block->released its number. */
+/* Makes a block free. The block owns block->event from now on; block->released is its number. */
 void ek_segments_give(ek_dev *dev, ek_segments *s, ek_block *block);
 
-/* The smallest idle segment of at least nbytes, else the largest one; NULL if none is idle. */
+/* Returns the smallest idle segment of at least nbytes, else the largest idle segment; NULL if none
+ * is idle. */
 ek_block *ek_segments_idle(const ek_segments *s, uint64_t nbytes);
 
-/* Forgets an idle segment, whose memory and event are the caller's. */
+/* Removes an idle segment, whose memory and event the caller then owns. */
 void ek_segments_remove(ek_segments *s, ek_block *segment);
 
 /* The size of the largest free block. */

@@ -42,7 +42,7 @@ bool ek_dtype_holds(ek_dtype dtype, double value)
 
 /* ---- shapes ---- */
 
-/* A product that stops at INT64_MAX, for sizes that have not been checked yet. */
+/* Returns a * b, or INT64_MAX if the product exceeds it; for sizes that aren't checked yet. */
 static int64_t shape_multiply(int64_t a, int64_t b)
 {
     int64_t product;

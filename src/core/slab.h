@@ -1,7 +1,7 @@
 /* slab.h: one contiguous storage for many tensors of one dtype on one device.
  *
- * Members keep their own shape, strides and version counter, and start at multiples of 64 bytes. So
- * a broadcast is few large copies, a reduction is one pass, and an optimizer step one kernel. */
+ * Every member has its shape, strides and version counter, and starts at a multiple of 64 bytes. A
+ * broadcast of a slab is one copy, a reduction one pass, an optimizer step one kernel. */
 #ifndef EK_CORE_SLAB_H
 #define EK_CORE_SLAB_H
 
@@ -18,15 +18,16 @@ typedef struct ek_slab {
     ek_tensor **members; /* one reference each */
 } ek_slab;
 
-/* The distance, in elements, from the start of a member of `count` elements to the next member. */
+/* Returns the distance in elements from the start of a member of `count` elements to the next
+ * member. */
 static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
 {
     int64_t unit = EK_SLAB_ALIGNMENT / (int64_t)ek_dtype_size(dtype);
     return (count + unit - 1) / unit * unit;
 }
 
-/* Where range `index` begins, if `count` elements are cut into `ranges` at multiples of `unit`;
- * with `ranges` itself, the end. No range is longer than the first. */
+/* Returns where range `index` begins if `count` elements are cut into `ranges` ranges at multiples
+ * of `unit`. Index `ranges` gives the end of the last range. No range is longer than the first. */
 static inline int64_t ek_slab_cut(int64_t count, int64_t unit, int ranges, int index)
 {
     int64_t units = (count + unit - 1) / unit, rest = units % ranges;
@@ -34,12 +35,13 @@ static inline int64_t ek_slab_cut(int64_t count, int64_t unit, int ranges, int i
     return begin < count ? begin : count;
 }
 
-/* A slab on dev with a member for each of `tensors`, which are of one dtype. A member has its
+/* Makes a slab on dev with a member for each of `tensors`, which have one dtype. A member has its
  * tensor's shape and order of memory, without gaps. All bytes are zero, because padding must be
- * finite, and count under the calling thread's category. One reference. */
+ * finite. The memory counts under the calling thread's category. Returns one reference. */
 ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
 
-/* Elements [begin, end) as a flat handle, in the scope, with a version that no member shares. */
+/* Returns elements [begin, end) as a flat tensor in the scope; its version is separate from the
+ * members'. */
 ek_tensor *ek_slab_range(const ek_slab *slab, int64_t begin, int64_t end);
 
 #endif

@@ -1,4 +1,4 @@
-/* status.c: the pending error of each thread, log lines, and memory whose lack is an error. */
+/* status.c: the pending error of each thread, log lines, and allocation with an error. */
 #include "evenkeel/status.h"
 
 #include <limits.h>
@@ -187,8 +187,9 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_log_function *log_function;
 static void *log_user;
 
-/* The child has no log function if another thread was inside it at the fork: its locks may stay
- * locked for ever. log_lock is not held over forks, because the log function itself may fork. */
+/* Removes the log function in a forked child if another thread was inside it at the fork, because
+ * the function's locks may stay locked for ever. log_lock is not held over forks, because the log
+ * function itself may fork. */
 static void log_in_child(void)
 {
     if (pthread_mutex_trylock(&log_lock) == 0) {

@@ -27,7 +27,7 @@ static int tensor_dims_by_stride(const ek_tensor *tensor, int *order)
     return count;
 }
 
-/* True if the strides are those of EK_CONTIGUOUS. */
+/* Returns true if the strides are those of EK_CONTIGUOUS. */
 static bool tensor_is_row_major(const ek_tensor *tensor)
 {
     int64_t step = 1;
@@ -112,8 +112,8 @@ static void tensor_destroy(ek_object *object)
     ek_cell_free(tensor, sizeof *tensor);
 }
 
-/* Checks that no size is negative and that their product, times the size of any dtype, fits in an
- * int64_t. A view that repeats elements can have more than any memory holds. */
+/* Checks that no size is negative and that the number of elements times the largest dtype's size
+ * fits in an int64_t. A view that repeats elements may have more elements than any memory holds. */
 static int tensor_check_sizes(int ndim, const int64_t *shape)
 {
     int64_t count = 1;
@@ -130,7 +130,7 @@ static int tensor_check_sizes(int ndim, const int64_t *shape)
     return 0;
 }
 
-/* A handle without storage and version; one reference, in no scope. */
+/* Makes a handle without storage and version; returns one reference, in no scope. */
 static ek_tensor *tensor_handle_new(ek_dtype dtype, int ndim, const int64_t *shape,
                                     const int64_t *stride, int64_t offset)
 {

@@ -1,7 +1,7 @@
 /* tensor.h: the tensor struct, storages and versions, for the library's own use.
  *
- * A storage is a block of device memory. A version counts the writes to a range of a storage: views
- * share that of their base, members of a slab have their own. Strides count elements. */
+ * A storage is a block of device memory. A version counts the writes to a range of a storage. Views
+ * share their base's version; every member of a slab has a version. Strides count elements. */
 #ifndef EK_CORE_TENSOR_H
 #define EK_CORE_TENSOR_H
 
@@ -11,8 +11,9 @@
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
 
-/* A value computed from a storage's elements and kept with the storage. Writes outdate it. No write
- * is missed if the object is published (ek_storage_derive) before the elements are read. */
+/* A value that was computed from a storage's elements and is kept with the storage. A write marks
+ * it outdated. It must be published (ek_storage_derive) before the elements are read; otherwise a
+ * concurrent write could be missed. */
 typedef struct ek_derived {
     ek_object object;
     void (*outdated)(struct ek_derived *self); /* called after each write. Any thread */
@@ -69,56 +70,58 @@ struct ek_tensor {
     struct ek_hook_list *hooks;
 };
 
-/* A storage of nbytes on dev for the calling thread's stream, counted under its category. One
- * reference. */
+/* Makes a storage of nbytes on dev for the calling thread's stream, counted under the thread's
+ * category. Returns one reference. */
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
-/* A storage in memory that `stream` uses first (ek_dev_alloc_for). */
+/* Makes a storage in memory that `stream` uses first (ek_dev_alloc_for). */
 ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes);
 /* Makes EK_STREAM_COMPUTE wait for a copy of EK_STREAM_UPLOAD into the storage, if there is one. */
 void ek_storage_receive(ek_storage *storage);
-/* A storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
+/* Makes a storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
-/* Copies the elements to `data`, memory of the host that `owner` holds and that has room for them,
- * and gives the old memory back. Handles stay valid; nobody may use them meanwhile. */
+/* Copies the elements to `data`, which is large enough memory of the host that `owner` holds, and
+ * frees the old memory. Handles stay valid; nobody may use them during the call. */
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
-/* Returns the storage's derived object (borrowed); without one, makes `fresh` it, unless NULL. */
+/* Returns the storage's derived object (borrowed). If it has none, `fresh` (may be NULL) becomes
+ * it. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_write_count *ek_version_new(void);
-/* Counts the storage's bytes under another category from now on. Any thread. */
+/* Moves the storage's bytes to another category of the ledger. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 
 /* Releases `count` references (NULL: none) and frees the list. NULL does nothing. */
 void ek_tensors_release(ek_tensor **tensors, int count);
 
-/* A new tensor in the scope, uninitialised. The format is row-major, or channels-last for 4
+/* Makes a tensor in the scope, uninitialised. The format is row-major, or channels-last for 4
  * dimensions. Given strides must be dense: those of a contiguous tensor, permuted. */
 ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                          ek_memory_format format);
 ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                                  const int64_t *strides);
-/* A new tensor as `like`: dtype, device, shape and order of memory, but without gaps. */
+/* Makes a tensor with the dtype, device, shape and order of memory of `like`, without gaps. */
 ek_tensor *ek_tensor_like(const ek_tensor *like);
 /* As ek_tensor_like, but of another dtype. */
 ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
-/* The same on another device; only the geometry of `like` is read. */
+/* Makes a tensor with the shape and order of memory of `like`, whose data is not read. */
 ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev);
 
-/* A new handle in the scope on the same storage and version, without history. An alias is the
- * whole tensor. A view has its own geometry (`offset` is from the start of the storage) and
- * is_view set. */
+/* Make a handle in the scope that shares the tensor's storage and version and has no history. An
+ * alias has the tensor's geometry. A view has a geometry of its own (`offset` counts from the start
+ * of the storage) and is_view set. */
 ek_tensor *ek_tensor_alias(const ek_tensor *tensor);
-/* An alias with one reference for the caller, in no scope. */
+/* Makes an alias in no scope; returns one reference. */
 ek_tensor *ek_tensor_alias_owned(const ek_tensor *tensor);
 ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset);
-/* A view with dimensions by descending stride: its row-major order is the order of memory. */
+/* Returns a view whose dimensions are sorted by descending stride: its row-major order is the order
+ * of memory. */
 ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor);
-/* A handle in the scope on part of a storage, with a version of its own: a slab's member. */
+/* Makes a slab's member: a handle in the scope on part of a storage, with a separate version. */
 ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape *shape,
                             const int64_t *strides, int64_t offset);
 
-/* Gives `tensor` the storage, version, dtype, offset and strides of `source`, which has the same
- * shape. The handle stays the same. For parameters that move. */
+/* Gives `tensor` the storage, version, dtype, offset and strides of `source`, which has an equal
+ * shape. The handle's address stays. For parameters that move. */
 void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source);
 
 static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
@@ -140,20 +143,23 @@ static inline int64_t ek_count(const ek_tensor *tensor)
     return count;
 }
 
-/* Geometry. A stride that would exceed INT64_MAX becomes INT64_MAX. A dense tensor has no gaps or
- * overlaps, in some order of dimensions. Dimensions of size 1 never matter. */
+/* Geometry. A stride that would exceed INT64_MAX becomes INT64_MAX. A tensor is dense if its
+ * elements fill their memory without gaps or overlaps, in some order of dimensions. Dimensions of
+ * size 1 never matter. */
 void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides);
 bool ek_is_dense(const ek_tensor *tensor);
-/* True if the shapes are equal, and the strides of all dimensions of more than one element. */
+/* Returns true if the shapes are equal, and the strides of all dimensions with more than one
+ * element. */
 bool ek_same_layout(const ek_tensor *a, const ek_tensor *b);
 bool ek_same_shape(const ek_tensor *a, const ek_tensor *b);
-/* True if elements repeat: a stride is 0 over more than one element. */
+/* Returns true if elements repeat: a dimension of more than one element has stride 0. */
 bool ek_repeats(const ek_tensor *tensor);
 
-/* Records a write by `writer` (a static string): bumps the version, outdates the derived object. */
+/* Records a write by `writer` (a static string): counts the version up and marks the derived object
+ * outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
 
-/* "f32[2, 3] on host:0" for sentences; returns text. */
+/* Writes a text such as "f32[2, 3] on host:0" for sentences; returns text. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);
 
 /* ---- dtypes ---- */
@@ -164,7 +170,7 @@ static inline bool ek_dtype_is_narrow(ek_dtype dtype)
     return dtype == EK_BF16 || dtype == EK_F16;
 }
 
-/* The dtype that sums of a floating dtype are made in. */
+/* Returns the dtype in which a floating dtype's sums are computed. */
 static inline ek_dtype ek_dtype_wide(ek_dtype dtype)
 {
     return ek_dtype_is_narrow(dtype) ? EK_F32 : dtype;
@@ -179,7 +185,7 @@ const ek_dtype_range *ek_dtype_range_of(ek_dtype dtype);
 /* True if the dtype is floating, or an integer dtype or bool that holds the value. */
 bool ek_dtype_holds(ek_dtype dtype, double value);
 
-/* A number of a narrow dtype, to and from f32. */
+/* Convert a number of a narrow dtype from and to f32. */
 static inline uint16_t ek_narrow_of(ek_dtype dtype, float value)
 {
     return dtype == EK_F16 ? ek_f16_of(value) : ek_bf16_of(value);

@@ -1,7 +1,7 @@
 /* tensor_io.c: copies elements between tensors and the caller's memory, in row-major order.
  *
- * What is copied between devices is a tensor's span: the memory from its first to its last element.
- * The CPU then puts the elements in order. */
+ * A tensor's span, the memory from its first to its last element, is copied between devices in one
+ * piece. The CPU then puts the elements in order. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "core/dtypes.h"
 #include "core/tensor.h"
 
-/* How many elements the span has, gaps included. */
+/* Returns how many elements the span has, gaps included. */
 static int64_t io_span(const ek_tensor *tensor)
 {
     int64_t last = 0;

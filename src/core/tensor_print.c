@@ -56,7 +56,7 @@ static void print_put_element(printer *p, int64_t i)
     print_put(p, padded);
 }
 
-/* True if element or row `i` of a dimension of `size` is left out; "..." stands in its place. */
+/* Returns true if element or row `i` of a dimension of `size` is replaced by "...". */
 static bool print_is_left_out(const printer *p, int64_t i, int64_t size)
 {
     return p->summarised && size > 2 * EDGE && i >= EDGE && i < size - EDGE;

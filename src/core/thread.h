@@ -1,5 +1,5 @@
-/* thread.h: the state of each thread. Includes what nearly every file needs: errors, memory,
- * forks. */
+/* thread.h: the state of each thread. Includes the headers that nearly every file needs: errors,
+ * memory, forks. */
 #ifndef EK_CORE_THREAD_H
 #define EK_CORE_THREAD_H
 
@@ -9,7 +9,7 @@
 
 typedef struct ek_dev ek_dev;
 
-/* A job starts with its submitter's modes. Autograd and autocast give `flags` their meaning. */
+/* Modes of a thread. A job starts with its submitter's modes. `flags` is a sum of EK_MODE_x. */
 typedef struct ek_thread_modes {
     unsigned flags;
     ek_memory_category category;
@@ -25,14 +25,14 @@ enum {
     EK_MODE_AUTOCASTS = EK_MODE_AUTOCAST | EK_MODE_AUTOCAST_F16
 };
 
-/* Which job of which group the thread runs (rendezvous.h). */
+/* The job that the thread runs, by its group's barrier and its index (rendezvous.h). */
 typedef struct ek_group_rank {
     struct ek_barrier *barrier; /* NULL: no group of several jobs */
     int index;
     bool leads; /* the thread does the common work of a rendezvous, while the other jobs wait */
 } ek_group_rank;
 
-/* Cells of one size that the thread has freed (cells.h). */
+/* Freed cells of one size, which the thread keeps (cells.h). */
 enum { EK_CELL_LISTS = 16 };
 typedef struct ek_cell_list {
     struct ek_cell *first;
@@ -59,8 +59,8 @@ typedef struct ek_thread {
     ek_cell_list cells[EK_CELL_LISTS];
 } ek_thread;
 
-/* The state of the calling thread, once ek_thread_begin has made it; else NULL. A pointer fits in
- * the static TLS of a library that dlopen loads, and is read without a call. */
+/* The state of the calling thread; NULL until ek_thread_begin has made it. A pointer fits in the
+ * static TLS of a library that dlopen loads, and reading it takes no call. */
 extern _Thread_local ek_thread *ek_thread_state __attribute__((tls_model("initial-exec")));
 ek_thread *ek_thread_begin(void);
 
@@ -70,8 +70,8 @@ static inline ek_thread *ek_thread_self(void)
     return state ? state : ek_thread_begin();
 }
 
-/* True on workers and in jobs of a group. A group that is started there runs inline, because the
- * workers may be waiting for the calling thread. */
+/* Returns true on workers and in jobs of a group. A group that is started there runs on the calling
+ * thread, because the workers may be waiting for that thread. */
 static inline bool ek_thread_in_job(void)
 {
     const ek_thread *self = ek_thread_self();

@@ -37,8 +37,8 @@ static place *trace_place(ek_thread *self)
     return &places[self->trace_number % PLACES];
 }
 
-/* Counts the caller in and returns the tracer, which stays until trace_leave; NULL if there is
- * none. Either way trace_leave has to follow. See Note [Removing the tracer]. */
+/* Counts the caller in and returns the tracer, which stays until trace_leave; NULL if there is no
+ * tracer. trace_leave must follow in both cases. See Note [Removing the tracer]. */
 static const ek_tracer *trace_enter(place *at)
 {
     atomic_fetch_add(&at->callers, 1);

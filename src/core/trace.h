@@ -1,4 +1,4 @@
-/* trace.h: tells a tracer what happens when and where.
+/* trace.h: reports to a tracer what the library does, when, and on which device.
  *
  * Code that computes, moves data or waits puts a span around it:
  *
@@ -8,8 +8,8 @@
  *     ek_span_end(&span);
  *
  * Spans of one thread nest, and time counts for the innermost. Without a tracer a span costs one
- * relaxed load. The allocator also tells every change of a device's memory, with the thread's
- * innermost span, which says what asked for it. */
+ * relaxed load. The allocator also reports every change of a device's memory, with the thread's
+ * innermost span, which tells what asked for the memory. */
 #ifndef EK_CORE_TRACE_H
 #define EK_CORE_TRACE_H
 
@@ -58,8 +58,8 @@ void ek_span_close(ek_span *span);
 void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats);
 
 /* Begins a span. On a worker it belongs to the worker's device, whatever span_dev is. On another
- * thread NULL stands for the device of the span around it, or that which the thread works for. The
- * struct must not move until ek_span_end, because spans are linked by address. */
+ * thread a NULL span_dev means the device of the enclosing span; without one, the device that the
+ * thread works for. The struct must not move until ek_span_end: spans are linked by address. */
 #define ek_span_begin(span, span_kind, span_what, span_name, span_dev)  \
     do {                                                                \
         (span)->open = false;                                           \

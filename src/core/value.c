@@ -160,7 +160,8 @@ static int dict_compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the keys and compares neighbours: a dictionary from a file may have very many. */
+/* Checks that no key repeats: sorts the keys and compares neighbours, because a dictionary from a
+ * file may have very many. */
 static int dict_check_many_keys(const ek_value_entry *entries, int count)
 {
     int status = 0;
@@ -224,7 +225,7 @@ ek_value ek_value_dict(const ek_value_entry *entries, int count)
     return (ek_value){.kind = EK_VALUE_DICT, .as.dict = dict};
 }
 
-/* ---- trees of the same structure with other leaves ---- */
+/* ---- trees of equal structure with other leaves ---- */
 
 static ek_value dict_like(ek_value dict, const ek_value *items)
 {

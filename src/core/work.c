@@ -7,9 +7,10 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
-/* The shortest sleep: shorter ones are inexact, and are put off. */
+/* The shortest sleep. Shorter ones are inexact, and are postponed. */
 static const int64_t least_rest_ns = 1000000;
-/* The longest credit for a sleep that took too long. A longer delay is not the timer's fault. */
+/* The longest credit for a sleep that took too long. A longer delay has another cause than the
+ * timer. */
 static const int64_t most_credit_ns = 20000000;
 
 /* The longest sleep, more than a year. Sums of it stay far from overflow. */
@@ -67,7 +68,7 @@ static void work_sleep_ns(int64_t nanoseconds)
     nanosleep(&rest, NULL);
 }
 
-/* Adds to the time that the device has to sleep, up to most_owed_ns, and returns all of it. */
+/* Adds to the time that the device has to sleep, up to most_owed_ns. Returns the new time. */
 static int64_t work_owe(ek_dev *dev, int64_t more)
 {
     int64_t before = atomic_load(&dev->rest_ns), owed;

@@ -120,7 +120,7 @@ static void *worker_main(void *user)
     }
 }
 
-/* The device's worker, started if there is none yet. group_lock is held. */
+/* Returns the device's worker, which is started if necessary. group_lock is held. */
 static ek_worker *worker_of(ek_dev *dev)
 {
     if (dev->worker)
@@ -209,8 +209,8 @@ static int group_run_on_workers(job_group *group, ek_dev *const *devs, int count
     return rc;
 }
 
-/* The index of the job whose error the caller gets: the first that failed by itself, else the first
- * that gave up because of another; -1 if none failed. */
+/* Returns the index of the job whose error the caller gets: the first job that failed by itself,
+ * else the first that gave up because of another job; -1 if none failed. */
 static int group_first_failed(const ek_error_record *errors, int count)
 {
     int first = -1;

@@ -31,8 +31,8 @@ static int world_cores_allowed(void)
     return cores > 1 ? cores : 1;
 }
 
-/* How many threads the user wants; below 1 if nothing is said. Of OpenMP's list, the first number
- * counts, and what is none doesn't. */
+/* Returns how many threads the user wants; below 1 if no variable tells. OMP_NUM_THREADS may be a
+ * list, whose first number counts; a text that isn't a number is ignored. */
 static int world_threads_wanted(void)
 {
     const char *openmp = getenv("OMP_NUM_THREADS");

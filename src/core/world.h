@@ -1,9 +1,8 @@
-/* world.h: where this process stands among the processes of its job.
+/* world.h: this process's rank among the processes of its job.
  *
- * Plain numbers for folders that know nothing of processes: samplers take their shares by them,
- * generators their numbers, the host backend its threads. src/distributed writes them when a
- * process group is made and resets them when it is destroyed; both happen while no other thread
- * uses the library. */
+ * Samplers, generators and the host backend read these numbers, without a dependency on
+ * src/distributed. src/distributed writes them when a process group is made and resets them when it
+ * is destroyed; both happen while no other thread uses the library. */
 #ifndef EK_CORE_WORLD_H
 #define EK_CORE_WORLD_H
 
@@ -20,13 +19,13 @@ typedef struct ek_world_place {
 
 extern ek_world_place ek_world;
 
-/* How many cores this process is to compute on: EVENKEEL_THREADS, else OMP_NUM_THREADS, else those
- * of its affinity mask, divided among the ranks of this machine; at least 1. Any thread. */
+/* Returns on how many cores this process computes: EVENKEEL_THREADS, else OMP_NUM_THREADS, else the
+ * cores of its affinity mask, divided among the ranks of this machine; at least 1. Any thread. */
 int ek_world_cores(void);
 
-/* An error if EVENKEEL_THREADS cannot be understood. Logs a warning, once, if this machine has more
- * ranks than this process may use cores, though the machine has more: a launcher has bound the rank
- * to them. No lock may be held. */
+/* Fails if EVENKEEL_THREADS isn't a valid number. Logs a warning, once, if a launcher seems to have
+ * bound the rank to few cores: this machine has more ranks than the process may use cores, although
+ * the machine has more cores. No lock may be held. */
 int ek_world_check_cores(void);
 
 #endif
