@@ -1,14 +1,13 @@
 /* cast_list.c: the casts of leaves' gradients, many at a time.
  *
- * Autocast computes the gradients of parameters in 16 bits, and casts each to f32. The kernel of a
- * cast is short, and a network has a parameter for each weight and bias, so their launches would
- * take longer than what they do. A list therefore collects casts that nobody reads before the pass
- * is over: of leaves that get no other gradient in the pass, and that nobody has a hook on. The
- * list is flushed, by one launch for all its casts, when it is full, when it keeps too much memory,
- * and at the end of the pass.
+ * Autocast computes the gradients of parameters in 16 bits, and casts each to f32. A network has
+ * many parameters, and the kernel of a cast is short, so that launching takes longer than casting.
+ * A list therefore collects casts whose result nobody reads before the end of the pass: those of
+ * leaves that have no hook and get no other gradient in the pass. One launch does all casts of the
+ * list when the list is full, when it holds too much memory, and at the end of the pass.
  *
- * A user's code that runs inside a pass (a hook, a function's backward, a nested pass) may read the
- * gradients of leaves. All lists of the thread are flushed before it runs. */
+ * User code inside a pass (a hook, a function's backward, a nested pass) may read the gradients of
+ * leaves. All lists of the thread are flushed before user code runs. */
 #include "autograd/run.h"
 #include "kernels/kernels.h"
 
@@ -61,7 +60,7 @@ bool ek_cast_list_has(const ek_cast_list *list, const ek_tensor *tensor)
     return false;
 }
 
-/* Where the gradient of `leaf` goes: its grad buffer, or new memory. */
+/* Returns the tensor that the gradient of `leaf` is cast to: its grad buffer, or new memory. */
 static ek_tensor *cast_list_room(const ek_tensor *leaf)
 {
     if (leaf->grad_buffer)
@@ -72,8 +71,8 @@ static ek_tensor *cast_list_room(const ek_tensor *leaf)
     return room;
 }
 
-/* True if add_n casts such a gradient: both are dense, with one layout, and neither belongs to a
- * communication beside the pass. */
+/* Returns true if add_n can cast the gradient: it is dense and has the leaf's layout, and no
+ * communication that runs concurrently with the pass uses the memory of either. */
 static bool cast_list_takes(const ek_tensor *leaf, const ek_tensor *gradient)
 {
     return leaf->dtype == EK_F32 && ek_dtype_is_narrow(gradient->dtype) && ek_is_dense(leaf) &&

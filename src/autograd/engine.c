@@ -35,7 +35,7 @@ static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor 
     ek_run_lock(run);
     buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
     if (buffer->queue == queue) {
-        /* The sum is this thread's: the task cannot start before this contribution is counted. */
+        /* The sum belongs to this thread: the task cannot start before this contribution counts. */
         ek_run_unlock(run);
         rc = ek_buffer_sum(run, task, buffer);
         if (task->arrivals)
@@ -225,7 +225,7 @@ static int run_queue(void *user, int index)
 /* Delivers the roots' gradients, and runs all queues until they have ended. */
 static int run_queues(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
-    /* Queue -1 stands for the calling thread: the queues' own threads will add. */
+    /* Queue -1 is the calling thread, which adds nothing: the threads of the queues will add. */
     for (int i = 0; i < root_count; i++)
         run_deliver(run, -1, &routes[i], gradients[i]);
     if (!run->threaded) {
@@ -257,7 +257,7 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
         rc = ek_check_meeting(run->meetings[0]->node->operation->name);
     bool assigned = rc >= 0 && (rc = ek_run_open_queues(run)) >= 0;
     run_set_modes(run);
-    /* Hooks are told of a pass that has failed already, too: other ranks may wait for this one. */
+    /* Hooks are called even if the pass has failed already: other ranks may wait for this one. */
     ek_error_record error;
     ek_error_take(&error);
     int begun = ek_run_begin_hooks(run);

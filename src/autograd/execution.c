@@ -1,4 +1,5 @@
-/* execution.c: the backward call that a thread is in, and what its operation may ask about it. */
+/* execution.c: the backward calls that a thread is in, and the questions that a running backward
+ * may ask about its call. */
 #include "autograd/run.h"
 
 static _Thread_local ek_execution *execution_current; /* the innermost of this thread */
@@ -16,7 +17,7 @@ void ek_execution_end(const ek_execution *execution)
 
 /* ---- what a backward asks ---- */
 
-/* The innermost backward call of `node` on this thread, or NULL. */
+/* Returns the innermost backward call of `node` on this thread, or NULL. */
 static const ek_execution *execution_of(const ek_node *node)
 {
     const ek_execution *execution = execution_current;
@@ -40,8 +41,8 @@ uint64_t ek_node_pass(const ek_node *node)
     return execution ? execution->run->number : 0;
 }
 
-/* The leaf that alone gets the gradient of the node's input, in an operation that isn't recorded;
- * NULL: none. */
+/* Returns the leaf behind the node's input, if the leaf gets no other gradient in this pass and the
+ * pass records nothing; else NULL. */
 static const ek_tensor *execution_leaf_behind(const ek_node *node, int input)
 {
     const ek_execution *execution = execution_of(node);
@@ -79,7 +80,8 @@ bool ek_node_accumulates(const ek_node *node, int input)
     return leaf && leaf->grad;
 }
 
-/* The innermost backward call of this thread that runs beside those of other queues, or NULL. */
+/* Returns the innermost backward call of this thread that is concurrent with other queues, or NULL.
+ */
 static const ek_execution *execution_beside(void)
 {
     const ek_execution *execution = execution_current;

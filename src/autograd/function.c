@@ -8,8 +8,8 @@
 #include "core/thread.h"
 #include "core/trace.h"
 
-/* One application of a user's function. Its forward and its backwards share this object, of which
- * the graph's node holds a reference. `function` is a copy; `user` is owned. */
+/* One application of a user's function. The forward and the backwards share this object. The
+ * graph's node holds a reference to it. `function` is a copy; `user` is owned. */
 typedef struct application {
     ek_object object;
     ek_operation operation;
@@ -87,7 +87,7 @@ bool ek_function_needs(const ek_function_call *call, int input)
 
 /* ---- backward ---- */
 
-/* Casts gradients to their inputs' dtypes if autocast computed them in 16 bits or f32 instead. */
+/* Casts gradients to their inputs' dtypes if autocast computed them in another dtype. */
 static void function_match_inputs(const ek_node *node, ek_tensor **results)
 {
     for (int i = 0; i < node->input_count; i++) {
@@ -144,8 +144,8 @@ static int function_check_call(const ek_function *function, ek_tensor *const *in
     return 0;
 }
 
-/* Checks an output. Returns a handle of the call's own, in the scope, because the user may hold the
- * forward's. */
+/* Checks an output. Returns a new handle of it, in the scope, because the user may hold the handle
+ * that the forward returned. */
 static ek_tensor *function_check_output(const ek_function_call *call, int index, ek_tensor *output)
 {
     const char *name = call->application->function.name;
@@ -172,7 +172,7 @@ static ek_tensor *function_check_output(const ek_function_call *call, int index,
     return ek_tensor_alias(output);
 }
 
-/* Replaces the outputs, also among the saved tensors, by handles of the call's own. */
+/* Replaces the outputs by new handles, in the list of saved tensors, too. */
 static int function_check_outputs(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
     for (int o = 0; o < output_count; o++) {

@@ -24,7 +24,7 @@ int ek_leaf_set_grad_hook(ek_tensor *leaf, ek_grad_hook *hook, int index)
 
 /* ---- the hooks of a pass ---- */
 
-/* The run's entry for the hook. Makes a missing one, at the end of the list. */
+/* Returns the run's entry for the hook. A missing entry is made at the end of the list. */
 static ek_run_hook *hook_entry(ek_run *run, ek_grad_hook *hook)
 {
     ek_run_hook **at = &run->hooks;
@@ -96,7 +96,7 @@ static ek_hook_call hook_call_begin(const ek_run *run)
     return call;
 }
 
-/* Ends the call, and returns its outcome: a status of 0 with an error pending counts as that. */
+/* Ends the call and returns its status; a pending error's status, if the call returned 0. */
 static int hook_call_end(ek_hook_call *call, int status)
 {
     status = ek_error_outcome(status);

@@ -9,8 +9,8 @@
 #include "autograd/graph.h"
 #include "evenkeel/random.h"
 
-/* A function of several outputs. Writes at most `room` outputs, of which any may be NULL. Returns
- * how many, or an error. */
+/* A function of several outputs. Writes at most `room` outputs, any of which may be NULL. Returns
+ * their number, or a negative status. */
 typedef int check_outputs(void *user, ek_tensor *const *inputs, int count, ek_tensor **outputs,
                           int room);
 
@@ -47,7 +47,7 @@ static int gradcheck_dtype(const checker *check, const char *what, int index,
                    ek_tensor_text(tensor, text));
 }
 
-/* The direction of output `index`, in the scope: the same in every evaluation. */
+/* Returns the direction of output `index`, equal in every evaluation, in the scope. */
 static ek_tensor *gradcheck_direction_of(int index, const ek_tensor *output)
 {
     ek_generator *generator = ek_generator_new(20181027 + (uint64_t)index);
@@ -89,8 +89,8 @@ static int gradcheck_evaluate(const checker *check, double *loss)
     return rc < 0 ? rc : 0;
 }
 
-/* ek_grad of the weighted outputs with respect to the inputs that require a gradient; NULL entries
- * are zero. In the scope. */
+/* Writes the gradients of the weighted outputs with respect to the inputs that require one, by
+ * ek_grad, in the scope. NULL entries are zero. */
 static int gradcheck_differentiate(const checker *check, ek_tensor **gradients)
 {
     size_t room = (size_t)check->output_room, input_count = (size_t)check->input_count;
@@ -257,8 +257,8 @@ int ek_gradcheck_with(ek_gradcheck_options options)
     return rc;
 }
 
-/* The gradient as a function. Its inputs are the function's inputs and, last, the gradient of the
- * output. Its outputs are the gradients of the inputs that require one. */
+/* The gradient as a function, for second derivatives. Its inputs are the function's inputs and then
+ * the gradient of the output. Its outputs are the gradients of the inputs that require one. */
 static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int count,
                                       ek_tensor **outputs, int room)
 {
@@ -283,7 +283,8 @@ static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int 
     return rc < 0 ? rc : wanted_count;
 }
 
-/* A random gradient of the output, varied like an input. Its seed is that of no direction. */
+/* Returns a random gradient of the output, which is varied as inputs are. Its seed differs from all
+ * seeds of directions. */
 static ek_tensor *gradcheck_random_gradient(const ek_gradcheck_options *options)
 {
     ek_tensor *output = options->function(options->inputs, options->input_count, options->user);

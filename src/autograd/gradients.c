@@ -1,4 +1,4 @@
-/* gradients.c: sums of gradients, in input buffers and in leaves, and the few differentiable
+/* gradients.c: adds gradients in input buffers and in leaves, and defines the few differentiable
  * operations that these sums need. src/ops has the other operations. */
 #include "autograd/run.h"
 #include "kernels/kernels.h"
@@ -62,7 +62,7 @@ ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype)
 
 /* ---- sums in input buffers ---- */
 
-/* True if nobody else can see the tensor's memory. */
+/* Returns true if the caller has the only handle on the tensor's memory. */
 static bool gradient_is_exclusive(const ek_tensor *tensor)
 {
     /* Acquire: threads that released the other references have finished with the memory. */
@@ -71,9 +71,9 @@ static bool gradient_is_exclusive(const ek_tensor *tensor)
            atomic_load_explicit(&tensor->storage->object.references, memory_order_acquire) == 1;
 }
 
-/* sum + gradient. The result lies in `into`, which may be one of the two. If `into` is NULL, it
- * lies in new memory, and is recorded if create_graph. Takes both references; returns one, or NULL.
- */
+/* Returns sum + gradient. The result lies in `into`, which may be either of the two; if `into` is
+ * NULL, in new memory, and is recorded if create_graph. Takes both references; returns one, or NULL
+ * with an error. */
 static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *into,
                                bool create_graph, const char *writer)
 {
@@ -95,8 +95,8 @@ static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *i
     return out;
 }
 
-/* Adds in the memory of one of the two if nobody else can see that memory. The last sum of a leaf
- * goes where the leaf's gradient will be. */
+/* Adds in the memory of the sum or of the gradient if nobody else has a handle on it. The last sum
+ * of a leaf is written to `slot`, the memory of the leaf's gradient, unless that is NULL. */
 static ek_tensor *buffer_add(const ek_run *run, ek_tensor *slot, ek_tensor *sum,
                              ek_tensor *gradient)
 {
@@ -108,7 +108,7 @@ static ek_tensor *buffer_add(const ek_run *run, ek_tensor *slot, ek_tensor *sum,
     return gradient_sum(sum, gradient, into, run->create_graph, "gradient sum");
 }
 
-/* Takes the next contribution if it has arrived. */
+/* Takes the contribution with the next ordinal. Returns false if it hasn't arrived. */
 static bool buffer_take_next(ek_run *run, ek_buffer *buffer, ek_tensor **gradient)
 {
     if (buffer->summed == buffer->expected)
@@ -122,8 +122,8 @@ static bool buffer_take_next(ek_run *run, ek_buffer *buffer, ek_tensor **gradien
     return arrived;
 }
 
-/* The grad buffer that the leaf's gradient is to be in, if it has none yet and the sum is for it
- * alone; else NULL. */
+/* Returns the leaf's grad buffer if the leaf has no gradient yet and nothing else captures the sum;
+ * else NULL. */
 static ek_tensor *buffer_slot(const ek_run *run, const ek_task *task, const ek_buffer *buffer)
 {
     const ek_tensor *leaf =
@@ -156,8 +156,8 @@ static bool gradient_fills_storage(const ek_tensor *tensor)
            (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) == tensor->storage->nbytes;
 }
 
-/* Returns a gradient for the leaf alone: the tensor itself if nobody else can see its memory, else
- * a copy. Takes and returns one reference. */
+/* Returns a gradient that belongs to the leaf alone: `gradient` if nobody else has a handle on its
+ * memory, else a copy. Takes and returns one reference. */
 static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
 {
     if (gradient_is_exclusive(gradient) && gradient_fills_storage(gradient) &&
@@ -170,9 +170,9 @@ static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
     return copy;
 }
 
-/* Sets a leaf's first gradient: a copy in the leaf's grad buffer; without such a buffer, or with
- * create_graph, the gradient itself or a copy in new memory. An unset one is in the right memory.
- */
+/* Sets a leaf's first gradient: a copy in the leaf's grad buffer; without a grad buffer, or with
+ * create_graph, `gradient` or a copy in new memory. With `unset`, `gradient` lies in its final
+ * memory already. */
 static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_graph, bool unset)
 {
     ek_tensor *slot = leaf->grad_buffer;

@@ -1,9 +1,9 @@
 /* graph.h: how operations record themselves and write their backward.
  *
  * A graph node has edges to the nodes (or leaves) of its inputs, saved tensors, and a copy of the
- * operation's attributes. Graph nodes hold references to tensors, never scopes; a saved output is
- * stored without its own edge and rebuilt when read, so that there is no reference cycle. Graphs
- * are released iteratively.
+ * operation's attributes. Graph nodes hold references to tensors, never scopes. A saved output is
+ * stored without its edge to the node, which is restored when the output is read; so there is no
+ * reference cycle. Graphs are freed iteratively.
  *
  *     static int tanh_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
  *     {
@@ -30,21 +30,20 @@ typedef struct ek_node ek_node;
 typedef struct ek_operation {
     const char *name;
     /* gradients[o] is the gradient of output o, or NULL if none arrived (counts as zero).
-     * results[i], NULL at first, gets the gradient of input i, in the scope. It stays NULL if
-     * ek_node_needs says no or the gradient is zero. Backwards are written with differentiable
-     * operations, which record if create_graph is set. Returns 0 or a negative status. A NULL
-     * result with an error pending is taken as that error. */
+     * results[i], NULL at first, gets the gradient of input i, in the scope; it stays NULL if
+     * ek_node_needs is false or the gradient is zero. Backwards are written with differentiable
+     * operations, which record if create_graph is set. Returns 0 or a negative status. If an error
+     * is pending and a result is NULL, 0 counts as that error. */
     int (*backward)(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
-    /* Optional: frees what the attributes own. Called once, also if recording fails, but not if
-     * ek_records says no. */
+    /* Optional: frees what the attributes own. Called once if ek_records is true, even if recording
+     * fails. */
     void (*destroy)(void *attributes);
-    /* True: the backward runs as soon as it is ready, before nodes that were recorded later. For
-     * operations that other threads wait for or that free memory, like reducing a bucket of
-     * gradients. */
+    /* True: a ready backward runs before those of all other nodes. For operations that other
+     * threads wait for or that free memory, like reducing a bucket of gradients. */
     bool urgent;
-    /* True: the backward meets other ranks. It runs also if no gradient arrived, because theirs
-     * run: gradients that did not arrive are given as zeros. Such backwards run one after another
-     * (Note [Nodes that meet]), and are not urgent. */
+    /* True: the backward communicates with the same node's backward on other ranks. It always runs,
+     * because theirs run: a gradient that did not arrive is given as zeros. Such backwards run one
+     * after another (Note [Nodes that meet]), and are not urgent. */
     bool meets;
 } ek_operation;
 
@@ -54,11 +53,11 @@ typedef struct ek_edge {
     ek_tensor *leaf; /* a leaf that accumulates, else NULL */
 } ek_edge;
 
-/* What ek_record gets. Arrays are read during the call only. NULL inputs have no edge. */
+/* The arguments of ek_record. Arrays are read during the call only. NULL inputs have no edge. */
 typedef struct ek_record_options {
     ek_tensor *const *inputs;
     int input_count;
-    ek_tensor *const *saved; /* inputs, outputs or plain tensors; NULL entries stay NULL */
+    ek_tensor *const *saved; /* inputs, outputs or other tensors; NULL entries stay NULL */
     int saved_count;
     const void *attributes; /* copied by ek_record */
     size_t attributes_size;
@@ -83,14 +82,14 @@ ek_tensor *ek_record(ek_tensor *y, const ek_operation *operation, const ek_recor
 int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_operation *operation,
                       const ek_record_options *options);
 
-/* Records an in-place operation on x, which is written and has its version bumped. The new node
- * becomes x's history. Input 0 of the node is x, and its edge leads to x's earlier history. A saved
- * tensor that is x counts as the output. EK_E_AUTOGRAD if x is a view, because its base would not
- * know. */
+/* Records an in-place operation on x after x was written and its version counted up. The new node
+ * becomes x's history. Input 0 of the node is x, and its edge leads to x's earlier history. If x is
+ * among the saved tensors, it counts as the output. EK_E_AUTOGRAD if x is a view, because the write
+ * would be missing in its base's history. */
 ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
                               const ek_record_options *options);
-/* To be called before an operation writes x in place. EK_E_AUTOGRAD, in gradient mode, if x is a
- * leaf that requires a gradient or a view with a history. */
+/* Called before an operation writes x in place. In gradient mode, EK_E_AUTOGRAD if x is a leaf that
+ * requires a gradient or a view with a history. */
 int ek_check_in_place(const char *operation, const ek_tensor *x);
 
 /* True if the operation would be recorded: gradient mode is on and one of the inputs (NULLs are
@@ -99,66 +98,67 @@ bool ek_records(ek_tensor *const *inputs, int count);
 
 /* ---- in backward ---- */
 
-/* Saved tensor `index`, in the scope; in gradient mode with its history. NULL without an error if
- * NULL was saved. EK_E_MODIFIED, which names both operations, if the tensor was modified since.
- * EK_E_STATE ("call backward with retain_graph") if an earlier backward freed it. */
+/* Returns saved tensor `index`, in the scope; in gradient mode with its history. Returns NULL
+ * without an error if NULL was saved. EK_E_MODIFIED, which names both operations, if the tensor was
+ * modified since. EK_E_STATE ("call backward with retain_graph") if an earlier backward freed it.
+ */
 ek_tensor *ek_node_saved(ek_node *node, int index);
 const void *ek_node_attributes(const ek_node *node);
-/* True if this input's gradient is wanted. Only the thread that runs the node's backward gets an
- * exact answer; any other thread may get true for a gradient that nobody wants. */
+/* Returns true if this input's gradient is wanted. The answer is exact on the thread that runs the
+ * node's backward; another thread may get true for a gradient that nobody wants. */
 bool ek_node_needs(const ek_node *node, int input);
-/* The number of the pass in which the calling thread runs the node's backward; 0: in none. No other
- * pass of the process has it. */
+/* Returns the number of the pass in which the calling thread runs the node's backward; 0 outside of
+ * backward. Numbers are unique in the process. */
 uint64_t ek_node_pass(const ek_node *node);
 int ek_node_input_count(const ek_node *node);
 int ek_node_output_count(const ek_node *node);
-/* Zeros of the output's shape, dtype and device, in the scope. */
+/* Makes zeros of the output's shape, dtype and device, in the scope. */
 ek_tensor *ek_node_zeros(ek_node *node, int output);
 
-/* The empty grad buffer of the leaf behind `input`, if the leaf gets no other contribution in this
- * run; else NULL. A backward that writes its result there, and returns the buffer, saves the engine
- * a copy. The leaf owns it. Only the thread that runs the node's backward may call this. */
+/* Returns the empty grad buffer of the leaf behind `input`, if the leaf gets no other contribution
+ * in this pass; else NULL. A backward that writes its result there and returns the buffer saves a
+ * copy. The leaf owns the buffer. For the thread that runs the node's backward. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
-/* For the backward of a cast to 16 bits: casts `gradient` to the input's dtype together with others
- * of the pass, if nobody reads the result before the pass ends. Returns 1 with the gradient of the
- * input in *result, whose elements may be written later; 0 if it has to be cast at once; negative
- * on error. The caller doesn't write to `gradient` again. */
+/* For the backward of a cast to 16 bits: if nobody reads the input's gradient before the pass ends,
+ * adds the cast of `gradient` to the thread's cast list and returns 1; *result is the tensor that
+ * will get it. Returns 0 if the caller has to cast at once; negative on an error. The caller
+ * doesn't write to `gradient` again. */
 int ek_node_cast_later(const ek_node *node, int input, ek_tensor *gradient, ek_tensor **result);
-/* Flushes the cast lists of all passes of this thread. To be called before a user's code, which may
- * read gradients of leaves. */
+/* Flushes the cast lists of all passes of this thread. Called before user code, which may read
+ * gradients of leaves. */
 int ek_cast_lists_flush_all(void);
-/* True if the gradient of this input is only added to the gradient that a leaf has already. */
+/* Returns true if this input's gradient is only added to an existing gradient of a leaf. */
 bool ek_node_accumulates(const ek_node *node, int input);
-/* For the backward of an urgent operation that defers its sections (core/lane.h): when the
- * gradients of the node's outputs were computed. Borrowed until the backward ends. */
+/* Returns events after which the gradients of the node's outputs were computed, for the backward of
+ * an urgent operation that defers its sections (core/lane.h). Borrowed until the backward ends. */
 ek_deferral ek_node_arrivals(const ek_node *node);
 
-/* To be called before an operation meets other ranks, in forward or backward; recording does it for
- * operations that `meets`. EK_E_STATE on threads that run side by side, whose order is not the same
- * on all ranks: jobs of a group, except in the common work of a rendezvous, and backwards of
- * several devices, except those of operations that `meets`. */
+/* Checks that an operation may meet other ranks here; called before it does, in forward or
+ * backward. Recording calls it for operations with `meets`. EK_E_STATE on concurrent threads, whose
+ * order may differ from rank to rank: in jobs of a group (the common work of a rendezvous is
+ * allowed), and in backwards of several devices (operations with `meets` are allowed). */
 int ek_check_meeting(const char *operation);
 
 /* ---- leaves ---- */
 
-/* Gives a leaf a grad buffer: memory in a slab where its gradients are to lie, of its shape, dtype
- * and device (else EK_E_INVALID). NULL takes the buffer away. Its elements need not be set; a
- * gradient that the leaf has already is copied there. ek_tensor_set_grad(leaf, NULL) marks the
- * gradient as unset and doesn't touch the buffer. With create_graph the gradient lies elsewhere,
- * and leaf->grad != leaf->grad_buffer. */
+/* Gives a leaf a grad buffer: memory in a slab in which its gradients will lie, of its shape, dtype
+ * and device (else EK_E_INVALID). NULL removes the buffer. The buffer's elements need not be set;
+ * if the leaf has a gradient, it is copied there. ek_tensor_set_grad(leaf, NULL) marks the gradient
+ * as unset and keeps the buffer. With create_graph the gradient lies elsewhere: leaf->grad !=
+ * leaf->grad_buffer. */
 int ek_leaf_set_grad_buffer(ek_tensor *leaf, ek_tensor *slot);
 
 /* ---- an operation that keeps only its inputs ----
  *
- * F is a function of tensors that any operations make up. C(F) has F's values, but no graph of the
- * inside: the node holds the inputs, and its backward evaluates F again, on leaves of its own, and
- * differentiates that. This backward is itself a function of the inputs and the gradients,
- * F'(x, g), and it is called as C(F'). So with create_graph the node of the gradient keeps inputs
- * only too, and its backward evaluates F' again. In this way gradients of any order follow. */
+ * F is a function of tensors, composed of any operations. C(F) has F's values, but its graph is one
+ * node, which holds the inputs. The node's backward evaluates F again on new leaves and
+ * differentiates that evaluation. The backward is a function F'(x, g) of inputs and gradients, and
+ * is called as C(F'). So with create_graph the node of the gradient keeps only inputs, too, and its
+ * backward evaluates F' again. This gives gradients of any order. */
 
-/* F sets outputs[o], which is NULL before, in the scope. In gradient mode the outputs' graph ends
- * at the inputs, which are leaves of this evaluation; requires_grad tells whose gradients are
- * wanted. With equal state F gives equal values each time. */
+/* F. Sets outputs[o], which is NULL before, in the scope. In gradient mode the inputs are leaves of
+ * this evaluation, at which the outputs' graph ends; requires_grad tells whose gradients are
+ * wanted. With equal state F must give equal values each time. */
 typedef int ek_recomputed_function(ek_object *state, ek_tensor *const *inputs, int input_count,
                                    ek_tensor **outputs, int output_count);
 
@@ -170,8 +170,8 @@ typedef struct ek_recomputed {
 } ek_recomputed;
 
 /* Records C(F) for outputs that were computed without a graph. Each output that carries a gradient
- * is replaced by a new handle. An output that is an input, or has a history already, stays as it
- * is. */
+ * is replaced by a new handle. An output that is an input, or has a history already, is unchanged.
+ */
 int ek_record_recomputed(ek_tensor **outputs, int output_count, const ek_recomputed *recomputed,
                          ek_tensor *const *inputs, int input_count);
 
@@ -181,13 +181,15 @@ void ek_recomputed_destroy(void *attributes);
 
 /* ---- the operations that the engine itself needs; src/ops has the others ---- */
 
-/* x + y of one shape, dtype and device, for sums of gradients; recorded in gradient mode. */
+/* Returns x + y of one shape, dtype and device, for sums of gradients. Recorded in gradient mode.
+ */
 ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
 
-/* A copy of x with the layout of `like` (same shape, dtype, device); recorded in gradient mode. */
+/* Copies x to the layout of `like`, which has its shape, dtype and device. Recorded in gradient
+ * mode. */
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like);
 
-/* x in a floating dtype; x itself if that is its dtype. Recorded in gradient mode. */
+/* Casts x to a floating dtype; returns x if it has that dtype. Recorded in gradient mode. */
 ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype);
 
 /* ---- for the engine ---- */
@@ -206,7 +208,7 @@ struct ek_node {
     ek_node *next_dead; /* next node in the list of dead nodes (node.c) */
 };
 
-/* What a node keeps of an output: enough for ek_node_zeros and ek_node_dev. */
+/* A node's description of an output, which ek_node_zeros and ek_node_dev need. */
 typedef struct ek_output_info {
     ek_dev *dev;
     ek_dtype dtype;
@@ -215,8 +217,8 @@ typedef struct ek_output_info {
     struct ek_hook_list *hooks; /* one reference to its tensor hooks (tensor_hook.c), or NULL */
 } ek_output_info;
 
-/* The device on which a node's backward runs: its outputs', or, if these lie on several devices,
- * that of the first input with an edge. */
+/* Returns the device on which a node's backward runs: the device of its outputs, or, if these lie
+ * on several devices, the device of the first input with an edge. */
 ek_dev *ek_node_dev(const ek_node *node);
 
 /* Drops the saved tensors. Afterwards ek_node_saved fails with EK_E_STATE. */

@@ -217,7 +217,9 @@ int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
     return leaf_copy_elements(to, 0, whole, shard->begin, shard->end - shard->begin);
 }
 
-/* This process's elements, flat, for the ranks to join. NULL with an error. */
+/* Returns this process's elements as one flat tensor, for the join of all ranks; NULL with an
+ * error.
+ */
 static ek_tensor *shards_own(const ek_shard *shards, int count, const ek_tensor *whole)
 {
     int64_t begin = shards[0].begin;
@@ -231,7 +233,7 @@ static ek_tensor *shards_own(const ek_shard *shards, int count, const ek_tensor 
     return own;
 }
 
-/* All ranks' elements, one rank's after another. NULL with an error, on all of them. */
+/* Returns the elements of all ranks, in the order of ranks; NULL with an error, on all ranks. */
 static ek_tensor *shards_join(const ek_shard *shards, int count, ek_ranks *ranks, int status,
                               const ek_tensor *whole)
 {
@@ -278,8 +280,9 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
     return copy;
 }
 
-/* Memory for a shard's range of the whole gradient. If the shard has no gradient: its grad buffer,
- * or new memory, which becomes the gradient. Else a temporary through which the range is added. */
+/* Returns memory for a shard's range of the whole gradient. If the shard has no gradient, that is
+ * its grad buffer, or new memory, and becomes the gradient. Otherwise it is a temporary, from which
+ * the range is added. */
 static ek_tensor *leaf_shard_room(const ek_tensor *tensor)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(tensor->dtype),
@@ -400,7 +403,7 @@ static int leaf_list_gradients(const ek_tensor *leaf, ek_shard *list)
     return 0;
 }
 
-/* Joins the shards' gradients in `whole`, and adds the leaf's own if there is one. */
+/* Joins the shards' gradients in `whole`, and adds the gradient of the leaf if it has one. */
 static int leaf_gather_gradient(ek_tensor *whole, const ek_tensor *leaf)
 {
     const int count = ek_leaf_shard_count(leaf);
@@ -435,7 +438,7 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
 
 static int leaf_change_shards(ek_tensor *leaf, ek_shards *shards, int index)
 {
-    /* Shards of other ranks are not in this process: their gradients are not joined. */
+    /* The gradients of other ranks' shards are not in this process, and are not joined. */
     bool elsewhere = ek_leaf_ranks(leaf);
     ek_tensor *gradient = elsewhere ? ek_tensor_grad(leaf) : ek_gather_grad(leaf);
     if (!gradient && !elsewhere && ek_leaf_has_gradient(leaf))

@@ -7,9 +7,9 @@
 #include "core/cells.h"
 #include "kernels/kernels.h"
 
-/* A saved tensor. The node has a handle of its own, so that neither in-place operations on the
- * caller's handle nor a parameter's move to other memory change it. The handle has no history, so
- * that it never leads back to the node. */
+/* A saved tensor. The node has a separate handle, which neither in-place operations on the caller's
+ * handle nor a parameter's move to other memory change. The handle has no history, so that it never
+ * leads back to the node. */
 typedef struct ek_saved {
     ek_tensor *tensor; /* one reference, without history; NULL if NULL was saved */
     ek_edge edge;      /* history of the saved tensor; holds references */
@@ -21,13 +21,13 @@ static atomic_uint_fast64_t next_sequence;
 
 /* ---- release ---- */
 
-/* Nodes without an owner, and whether this thread is freeing them. A release that is caused by
- * another one only appends, so that a chain of a million nodes needs no deep stack. */
+/* Nodes without an owner, and whether this thread is freeing them. A release within another release
+ * only appends to the list, so that a chain of a million nodes needs no deep stack. */
 static _Thread_local ek_node *dead_nodes;
 static _Thread_local bool releasing;
 
-/* The edge along which the gradient of `tensor` goes, with one reference. All zero if the tensor
- * requires no gradient. */
+/* Returns the edge to where the gradient of `tensor` goes, with one reference; all zero if the
+ * tensor requires no gradient. */
 static ek_edge edge_to(ek_tensor *tensor)
 {
     ek_edge edge = {NULL, 0, NULL};
@@ -124,7 +124,7 @@ static size_t node_aligned(size_t nbytes)
     return (nbytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
 }
 
-/* A node in one block: node, edges, saved tensors, outputs, attributes. */
+/* Allocates a node in one block: node, edges, saved tensors, outputs, attributes. */
 static ek_node *node_new(const ek_operation *operation, int output_count,
                          const ek_record_options *options)
 {
@@ -329,7 +329,7 @@ static int saved_check(const ek_node *node, const ek_saved *saved)
         (unsigned long long)saved->version, writer ? writer : "something", (unsigned long long)now);
 }
 
-/* A new handle on the saved tensor, whose history is `output` of `node`. In the scope. */
+/* Makes a handle on the saved tensor whose history is `output` of `node`. In the scope. */
 static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int output)
 {
     ek_tensor *tensor = ek_tensor_alias(saved->tensor);
@@ -341,7 +341,8 @@ static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int o
     return tensor;
 }
 
-/* History of a saved leaf that was moved since: from the leaf to a handle on the saved memory. */
+/* The history of a handle on the memory of a saved leaf that has moved to other memory since: the
+ * gradient of the handle is the leaf's. */
 static int saved_leaf_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     (void)node;

@@ -1,9 +1,9 @@
 /* queue.c: the ready queues of a pass: which thread runs which task, and in which order.
  *
- * ek_run_open_queues gives every task a queue and a priority. A task gets ready when the last of
- * its contributions has arrived (ek_queue_ready), and its queue's thread takes it by ek_queue_next.
- * Whatever here reads or changes heaps or counts does so under the run's lock (Note [Lock of a
- * run]): the functions below take it or are called with it, as said at each. */
+ * ek_run_open_queues gives every task a queue and a priority. A task is ready when the last of its
+ * contributions has arrived (ek_queue_ready), and its queue's thread takes it by ek_queue_next. The
+ * run's lock guards heaps and counts (Note [Lock of a run]). The comment of each function tells
+ * whether the function locks, or is called with the lock held. */
 #include "autograd/run.h"
 #include "core/trace.h"
 #include "core/worker.h"
@@ -42,7 +42,7 @@ static ek_task *queue_pop(ek_ready_queue *queue)
 
 /* ---- a pass begins: one thread, without the lock ---- */
 
-/* Adds a device that tasks run on. cpu has no ready queue of its own. */
+/* Adds a device that tasks run on. cpu has no ready queue. */
 static void queue_add_dev(ek_dev_set *devs, ek_dev *dev)
 {
     if (dev && dev->id.kind != EK_CPU)

@@ -1,15 +1,15 @@
 /* shards.h: leaves whose gradient and optimizer state are sharded.
  *
  * A shard is a range of a leaf's elements in the order of memory. One device of one process owns
- * the shard. The shard's `tensor` is a flat leaf of its own on the owner's copy of the elements,
- * with a grad buffer. The optimizer steps the shards in place, and `publish` then copies their
- * elements to the leaves and to all devices. An ek_shards has the shards of many leaves. Each leaf
- * knows its ek_shards and its index there. parallel/sharding.h makes them.
+ * the shard. The shard's `tensor` is a flat leaf on the owner's copy of the elements, with a grad
+ * buffer. The optimizer steps the shards in place, and `publish` then copies their elements to the
+ * leaves and to all devices. An ek_shards has the shards of many leaves; each leaf refers to its
+ * ek_shards and has an index there. parallel/sharding.h makes them.
  *
- * Without `ranks` the shards of a leaf are all of its elements. Forwards are recorded from the
- * shards (comm/collectives.h), so that gradients arrive at the shards. With `ranks` the shards are
- * the elements that this process owns. Gradients then arrive at the leaf, and whoever averages them
- * over the ranks gives each rank those of its shards. */
+ * Without `ranks` the shards of a leaf together are all of its elements. Forwards are recorded from
+ * the shards (comm/collectives.h), so that gradients arrive at the shards. With `ranks` the shards
+ * are the elements that this process owns. Gradients then arrive at the leaf; the average over the
+ * ranks gives each rank the gradients of its shards. */
 #ifndef EK_AUTOGRAD_SHARDS_H
 #define EK_AUTOGRAD_SHARDS_H
 
@@ -25,28 +25,29 @@ typedef struct ek_shards {
     ek_object object;
     uint64_t id;         /* unique in the process; not 0 */
     int leaf_count;      /* leaves, sharded or not */
-    ek_shard *all;       /* owned; by leaf, those of one leaf in order and without gaps */
+    ek_shard *all;       /* owned; leaf by leaf, the shards of a leaf in order and without gaps */
     int count;           /* how many shards all leaves have */
     int *first, *counts; /* owned; per leaf: its first shard in `all`, and how many there are */
     ek_ranks *ranks;     /* one reference; the processes that own the leaves; NULL: this one */
-    bool *stepped;       /* owned; per leaf: set by the step if the leaf takes part */
-    /* Optional: gives the calling thread the shards and all copies until `leave`. EK_E_STATE if
-     * another thread has them. */
+    bool *stepped;       /* owned; per leaf: the optimizer's last step updated the leaf */
+    /* Optional: reserves the shards and all copies for the calling thread until `leave`. EK_E_STATE
+     * if another thread has reserved them. */
     int (*enter)(struct ek_shards *shards);
     void (*leave)(struct ek_shards *shards);
     /* Updates shards whose leaf was written since (by a checkpoint or a user). */
     int (*refresh)(struct ek_shards *shards);
-    /* With `ranks`, else NULL: comes between what can fail and the first update. `status` is the
-     * outcome so far; if it is negative, the error is pending. Returns 0 if no rank has failed: all
-     * of them will update, and `publish` has to follow. Else an error of all ranks. */
+    /* With `ranks`, else NULL: called before the first update, after everything that can fail.
+     * `status` is the outcome so far; if it is negative, its error is pending. If no rank has
+     * failed, returns 0: all ranks then update, and `publish` must follow. Otherwise fails on all
+     * ranks. */
     int (*agree)(struct ek_shards *shards, int status);
-    /* Copies the shards to the leaves and to every copy. Allocates no host memory, because the
-     * update before it can't be undone: the step must not fail here for want of memory. `status` is
-     * the update's; a negative one is told to the other ranks. */
+    /* Copies the shards to the leaves and to every copy. `status` is the update's; a negative
+     * status is sent to the other ranks. Allocates no host memory, so that it never fails for lack
+     * of memory: the update can't be undone. */
     int (*publish)(struct ek_shards *shards, int status);
 } ek_shards;
 
-/* Initialises shards of leaf_count leaves with room for `most` shards in all; the caller
+/* Initialises shards of leaf_count leaves with room for `most` shards in total; the caller
  * initialises shards->object. Returns 0 or EK_E_NO_MEMORY. ek_shards_clear frees what they hold. */
 int ek_shards_init(ek_shards *shards, int leaf_count, int most);
 void ek_shards_clear(ek_shards *shards);
@@ -55,11 +56,11 @@ void ek_shards_clear(ek_shards *shards);
  * those of another. Retains the tensor, which may be NULL and be set later. */
 void ek_shards_add(ek_shards *shards, int leaf, int64_t begin, int64_t end, ek_tensor *tensor);
 
-/* Shards a dense leaf, which retains `shards`; they don't change from now on. NULL makes the leaf
- * whole again. EK_E_INVALID unless the leaf's shards are flat leaves of its dtype that cover it.
- * The leaf's gradient moves to the new shards, or with NULL back to the leaf; shards that are given
- * up lose theirs. With `ranks` the gradients of the shards are dropped instead, since the rest of
- * them is elsewhere. The leaf's grad buffer is taken away. On an error nothing has changed. */
+/* Shards a dense leaf, which retains `shards`; `shards` must not change from now on. NULL makes the
+ * leaf whole again. EK_E_INVALID if the leaf's shards aren't flat leaves of its dtype that cover
+ * it. The leaf's gradient moves to the new shards, with NULL back to the leaf; the old shards lose
+ * theirs. With `ranks` the shards' gradients are dropped, because other ranks have the rest of
+ * them. The leaf's grad buffer is removed. On an error nothing has changed. */
 int ek_leaf_set_shards(ek_tensor *leaf, ek_shards *shards, int index);
 
 /* NULL if the leaf is whole. */
@@ -68,7 +69,7 @@ static inline ek_shards *ek_leaf_shards(const ek_tensor *leaf)
     return (ek_shards *)leaf->shards;
 }
 
-/* The ranks over which the leaf is sharded; NULL: the leaf is this process's. */
+/* Returns the ranks over which the leaf is sharded; NULL if this process has all of the leaf. */
 static inline ek_ranks *ek_leaf_ranks(const ek_tensor *leaf)
 {
     return leaf->shards ? ek_leaf_shards(leaf)->ranks : NULL;
@@ -99,19 +100,20 @@ static inline ek_shard ek_leaf_shard(const ek_tensor *leaf, int index)
 int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole);
 int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole);
 
-/* Copies the elements of a leaf's shards to their ranges of `whole`. A NULL tensor stands for
- * zeros. With `ranks`: a call of all of them, and the elements are those of all ranks. If `status`
- * is negative, this process has failed, and its error is pending. */
+/* Copies the elements of a leaf's shards to their ranges of `whole`. A NULL tensor counts as zeros.
+ * With `ranks` the call is collective, and copies the shards of all ranks. If `status` is negative,
+ * this process has failed, and its error is pending. */
 int ek_shards_gather(const ek_shard *shards, int count, ek_ranks *ranks, int status,
                      ek_tensor *whole);
 
-/* Completes the gradient of a sharded leaf: if the leaf or a shard has one, all shards have one
- * afterwards. A gradient of the leaf itself (its module was used without replicas) is added to the
- * shards' and dropped. Shards that got none get zeros. Does nothing for whole leaves. On an error
- * the gradient is unchanged. */
+/* Completes the gradient of a sharded leaf: if the leaf or a shard has a gradient, all shards have
+ * one afterwards. A gradient of the leaf, from a use of its module without replicas, is added to
+ * the shards' gradients and dropped. Shards without a gradient get zeros. Does nothing for a whole
+ * leaf. On an error the gradient is unchanged. */
 int ek_leaf_settle_gradient(ek_tensor *leaf);
 
-/* `gradient` in the order of memory of `like`: itself, or a copy on its device, in the scope. */
+/* Returns `gradient` if it has the order of memory of `like`; else a copy in that order, on its
+ * device, in the scope. */
 ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like);
 
 /* True if the leaf or one of its shards has a gradient. */

@@ -1,8 +1,7 @@
-/* tensor_hook.c: functions of the user's that see, and may replace, the gradient of a tensor.
+/* tensor_hook.c: the user's functions that get, and may replace, the gradient of a tensor.
  *
- * Hooks of a leaf are held by the leaf. Hooks of other tensors are held by the node that made the
- * tensor, beside its description of the output: so they are there as long as gradients can arrive.
- */
+ * A leaf holds its hooks. Hooks of another tensor are held by the node that made the tensor, so
+ * that they exist as long as gradients can arrive. */
 #include "autograd/run.h"
 #include "core/hook_list.h"
 
@@ -45,7 +44,8 @@ int ek_tensor_remove_hook(ek_tensor *tensor, int64_t id)
 
 /* ---- calls ---- */
 
-/* What the hook makes of the gradient, with one reference; NULL with an error. */
+/* Calls the hook. Returns one reference to the gradient that replaces `gradient`; NULL with an
+ * error. */
 static ek_tensor *hook_call(const ek_hook *hook, ek_tensor *gradient)
 {
     char texts[2][200];

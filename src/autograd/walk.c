@@ -1,7 +1,8 @@
 /* walk.c: which nodes take part in a backward pass, and in which order gradients are summed.
  *
- * The walk is depth-first over the edges, with a list instead of recursion. Its order follows from
- * the structure of the graph alone, so ordinals don't depend on the timing of replicas' threads. */
+ * The walk is depth-first over the edges, with a list in place of recursion. Its order depends on
+ * the structure of the graph alone, so that ordinals don't depend on the timing of replicas'
+ * threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +18,8 @@ typedef struct ek_block {
 
 enum { LEAST_BLOCK_NBYTES = 1 << 12, MOST_FIRST_NBYTES = 1 << 24 };
 
-/* How much the last pass used. The next one begins with a block of that size: malloc keeps a single
- * block, but may give the pages of several back to the system whenever a pass ends. */
+/* How many bytes the last pass used. The next pass begins with a block of this size: malloc keeps a
+ * single block, but may give the pages of several blocks back to the system when a pass ends. */
 static atomic_size_t last_pass_nbytes;
 
 void *ek_run_alloc(ek_run *run, size_t nbytes)
@@ -66,8 +67,8 @@ static ek_task *walk_new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
     return task;
 }
 
-/* The task of a node, or of a leaf if node is NULL. Makes a missing task if `make`, else gives
- * NULL. */
+/* Returns the task of a node, or of a leaf if node is NULL. If it is missing, makes it if `make`,
+ * else returns NULL. */
 static ek_task *walk_task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
 {
     const void *key = node ? (const void *)node : (const void *)leaf;
@@ -109,7 +110,7 @@ static int walk_append(ek_run *run, ek_task *task)
     return 0;
 }
 
-/* Decides whether the task takes part. All tasks behind it are decided already. */
+/* Decides whether the task takes part. All tasks that its gradients reach are decided already. */
 static void walk_decide(ek_run *run, ek_task *task)
 {
     task->runs = task->leaf && run->accumulate;
@@ -125,8 +126,8 @@ static void walk_decide(ek_run *run, ek_task *task)
     run->needed_count += task->needed;
 }
 
-/* Sets the route of input `index`. *next is the task behind it, or NULL if there is none or the
- * walk has been there. */
+/* Sets the route of input `index`. *next becomes the task at its end; NULL if there is none, or if
+ * the walk has visited it. */
 static int walk_visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
 {
     const ek_edge *edge = &task->node->edges[index];
@@ -134,7 +135,7 @@ static int walk_visit_edge(ek_run *run, ek_task *task, int index, ek_task **next
     if (!edge->node && !edge->leaf)
         return 0;
     /* ek_grad has made tasks for the leaves that it wants, and ignores all others. A leaf whose
-     * requires_grad was switched off since the forward is ignored too. */
+     * requires_grad was switched off after the forward is ignored, too. */
     bool make = edge->node || (run->accumulate && edge->leaf->requires_grad);
     ek_task *behind = walk_task_of(run, edge->node, edge->leaf, make);
     if (!behind)
