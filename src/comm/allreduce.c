@@ -23,7 +23,8 @@ static int allreduce_check_devices(ek_dev *const *devs, int devices)
     return 0;
 }
 
-/* Adds on the first list's device, then broadcasts. tensors and out: by device, then by tensor. */
+/* Adds on the first list's device, then broadcasts. tensors[d * count + i] is tensor i of device d;
+ * out is indexed alike. */
 static int allreduce_sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tensor **out)
 {
     ek_dev *devs[EK_MAX_DEVICES];
@@ -53,8 +54,8 @@ typedef struct share {
     ek_tensor **out; /* one reference each */
 } share;
 
-/* Sums all replicas' tensors. Gradient mode is on whichever replica's thread runs this; replicas
- * without gradient mode give tensors without history. */
+/* Sums all replicas' tensors. Any replica's thread may run this, with gradient mode on; replicas
+ * without gradient mode bring tensors without history. */
 static int allreduce_sum_shares(void *const *brought, int parts)
 {
     share *const *shares = (share *const *)brought;
@@ -133,8 +134,8 @@ int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor
     }
     if (count > 0)
         memset(out, 0, (size_t)count * sizeof(ek_tensor *));
-    /* In backward the threads of a group serve ready queues (run.h) and are no replicas: a full
-     * list is summed by the calling thread alone. */
+    /* In backward the threads of a group serve ready queues (run.h), and are not replicas: the
+     * calling thread alone sums a full list. */
     bool in_backward = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
     if (in_backward || ek_rendezvous_count() == 1)
         return num_inputs > 0 ? allreduce_sum_lists(tensors, count / num_inputs, num_inputs, out)

@@ -59,8 +59,9 @@ int ek_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t
     return list.closed;
 }
 
-/* Broadcasts or sums lists of all->count whole tensors, bucket by bucket. To broadcast, `in` is one
- * list and `out` one per device; to sum, the other way round. `limit` 0 is the default. */
+/* Broadcasts or sums lists of all->count whole tensors, bucket by bucket. A broadcast reads one
+ * list `in` and writes a list per device to `out`; a sum reads a list per device and writes one.
+ * `limit` 0 is the default. */
 static int bucket_each(ek_bucket_rule rule, const ek_placement *all, ek_tensor *const *in,
                        size_t limit, ek_tensor **out)
 {
@@ -131,7 +132,7 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
 
 /* ---- reduce_add ---- */
 
-/* Checks that tensor i is given on every device, of one shape and dtype. */
+/* Checks that tensor i is given for every device, with one shape and dtype. */
 static int coalesced_check_alike(const char *what, ek_tensor *const *inputs, int devices, int count,
                                  int i)
 {
@@ -174,7 +175,7 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
     return 0;
 }
 
-/* The device of `destination`; an error if it is none of the devices. */
+/* Returns the device `destination`, which must be one of devs; NULL with an error. */
 static ek_dev *coalesced_root_of(const char *what, ek_device destination, ek_dev *const *devs,
                                  int devices)
 {

@@ -54,7 +54,7 @@ static int placement_tensor(const ek_placement *placement, int slice)
     return placement->slices ? placement->slices[slice].tensor : slice;
 }
 
-/* The attributes of a node. The tensors in `shapes` have dtype, shape and strides but no memory. */
+/* The attributes of a node. Tensors in `shapes` have dtype, shape and strides, and no memory. */
 typedef struct placement_kept {
     ek_placement placement;
     ek_dev *devs[EK_MAX_DEVICES];
@@ -119,7 +119,8 @@ static int placement_record(const ek_placement *placement, ek_tensor *const *inp
                                                         EK_ATTRIBUTES(kept)});
 }
 
-/* True for each input of the node whose gradient is wanted. To be freed with free(). */
+/* Returns an array with true for each input of the node whose gradient is wanted; the caller frees
+ * it. */
 static bool *placement_wanted_inputs(const ek_node *node)
 {
     int count = ek_node_input_count(node);
@@ -131,8 +132,8 @@ static bool *placement_wanted_inputs(const ek_node *node)
 
 /* ---- slices to all devices ---- */
 
-/* Sums for leaves alone are deferred (Note [Deferred sections] in core/lane.h): those in leaves'
- * own memory, and those that are added to what whole leaves have. */
+/* A sum is deferred (Note [Deferred sections] in core/lane.h) if only a leaf gets it: if it is
+ * written to the leaf's grad buffer, or added to the gradient of a whole leaf. */
 static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_placement placement = placement_of(node);
@@ -188,9 +189,9 @@ int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *s
     return rc;
 }
 
-/* Makes device d's tensors, whole[0 .. count): aliases of slices that lie there whole, else new
- * memory. Appends the moves that fill this memory to `moves`, which has n, and returns the new
- * count. `work` has room for two lists. */
+/* Makes device d's tensors, whole[0 .. count): an alias of the slice if a whole tensor lies on the
+ * device as a slice, else new memory. Appends the moves that fill new memory to `moves`, which
+ * holds n moves, and returns the new number of moves. `work` has room for two lists. */
 static int gather_room(const ek_placement *placement, ek_tensor *const *slices, const bool *wanted,
                        int d, ek_tensor **work, ek_move *moves, int n, ek_tensor **whole)
 {
@@ -275,8 +276,7 @@ static const ek_operation reduce_operations[] = {
     {.name = "reduce_scatter", .backward = reduce_backward, .destroy = placement_forget},
 };
 
-/* Writes to `terms` the tensors that have slice p's elements, in order of addition. Returns the
- * count. */
+/* Writes the terms of slice p's sum to `terms`, in order of addition. Returns their number. */
 static int reduce_terms(const ek_placement *placement, ek_tensor *const *whole, const int *order,
                         int p, ek_tensor **terms)
 {
@@ -289,8 +289,8 @@ static int reduce_terms(const ek_placement *placement, ek_tensor *const *whole, 
     return n;
 }
 
-/* Memory for slice p's sum: `into` if that is given, the term itself if it is the only one and lies
- * there already, else a new tensor. */
+/* Returns memory for slice p's sum: `into` if it isn't NULL; the term, if it is the only one and
+ * lies on the slice's device; else a new tensor. */
 static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *into,
                               ek_tensor *const *terms, int n)
 {
@@ -311,9 +311,9 @@ static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *i
     return room;
 }
 
-/* Makes elements [begin, end) of a sum, in the order of memory of `out`, if the terms are laid out
- * otherwise. Whole rows of the slowest dimension are added at once; rows that are cut are split
- * along the next dimension. `out` needs memory for these elements only. */
+/* Sums elements [begin, end), counted in the order of memory of `out`, for terms with other
+ * layouts. Whole rows of the slowest dimension are added at once; a row that is cut is split along
+ * the next dimension. `out` needs memory for these elements only. */
 static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
 {
     int dim = ek_comm_slowest(sum->out);
@@ -332,8 +332,8 @@ static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
     return 0;
 }
 
-/* Replaces each term by its range for slice p and returns the number of terms. If the terms are not
- * laid out like the tensor, makes the sum at once and returns 0. */
+/* Replaces each term by its range for slice p and returns the number of terms. If a term has
+ * another layout than the tensor, computes the sum at once and returns 0. */
 static int reduce_range(const ek_placement *placement, int p, ek_tensor *out, ek_tensor **terms,
                         int n)
 {

@@ -1,8 +1,8 @@
 /* collectives.h: lists of tensors that lie on several devices, as graph nodes.
  *
- * There is one pair of operations, and each is the other's backward. `count` tensors lie whole on
- * each of `devices` devices: whole[d * count + i] is tensor i on device d. Their elements also lie
- * once, as slices (whole tensors or shards):
+ * There are two operations, and each is the other's backward. `count` tensors lie whole on each of
+ * `devices` devices: whole[d * count + i] is tensor i on device d. Slices hold every element once;
+ * a slice is a whole tensor or a range of a tensor's elements:
  *
  *     slices                                  to all devices   sums of all devices
  *     one for each tensor, whole, on a root   broadcast        reduce_add
@@ -15,12 +15,12 @@
 
 #include "autograd/graph.h"
 
-/* Looks up the devices of a list. EK_E_DEVICE if one isn't there, EK_E_INVALID if the list is
+/* Looks up the devices of a list. EK_E_DEVICE if one doesn't exist, EK_E_INVALID if the list is
  * empty. `what` begins the error's sentence. */
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs);
 
-/* Writes the order of addition (Note [Order of terms]) to order[0 .. count), as indices of devs.
- * The root is the last of devs that is `first`. */
+/* Writes the order of addition (Note [Order of terms]) to order[0 .. count), as indices into devs.
+ * The root is the last entry of devs that equals `first`. */
 void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order);
 
 /* ---- placements ---- */
@@ -35,7 +35,7 @@ typedef struct ek_comm_slice {
 typedef struct ek_placement {
     ek_dev *const *devs;
     int devices;
-    /* Shape, order of memory and dtype of each tensor; dense. Not read if slices are whole. */
+    /* Give shape, order of memory and dtype of each tensor; dense. Not read if `slices` is NULL. */
     ek_tensor *const *like;
     int count;
     /* The slices, tensor by tensor. NULL: slice i is tensor i, whole, on the root. */
@@ -44,42 +44,42 @@ typedef struct ek_placement {
     ek_dev *root; /* the device whose terms are added first */
 } ek_placement;
 
-/* The placement of `count` tensors that lie whole on `root`. */
+/* Returns the placement of `count` tensors that lie whole on `root`. */
 ek_placement ek_placement_whole(ek_dev *root, ek_dev *const *devs, int devices, int count);
 
 /* Joins the slices, all of one dtype, on every device: writes whole[d * count + i], in the scope. A
  * NULL slice counts as zeros; a tensor whose slices are all NULL becomes NULL. `wanted`, indexed
- * like whole, says which tensors to make; NULL: all. A device that has a tensor whole as its slice
- * gets an alias. */
+ * like `whole`, tells which tensors to make; NULL: all. If a device's slice is a whole tensor, the
+ * device gets an alias of the slice. */
 int ek_comm_all_gather(const ek_placement *placement, ek_tensor *const *slices, const bool *wanted,
                        ek_tensor **whole);
 
-/* Records an all_gather whose results exist already in `whole`, as in replicas whose memory
- * persists. Does nothing if gradient mode is off. */
+/* Records an all_gather whose results exist in `whole` already, for replicas whose memory persists.
+ * Does nothing if gradient mode is off. */
 int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *slices,
                               ek_tensor *const *whole);
 
 /* Sums each slice's elements over all devices, on the slice's device: writes slices[p], in the
- * scope. NULL terms count as zeros; a slice whose terms are all NULL becomes NULL. `wanted` says
- * which slices to make; NULL: all. into[p] is memory for slice p, if `into` and into[p] aren't
- * NULL. */
+ * scope. NULL terms count as zeros; a slice whose terms are all NULL becomes NULL. `wanted` tells
+ * which slices to make; NULL: all. into[p] is memory for slice p's sum; `into` and each into[p] may
+ * be NULL. */
 int ek_comm_reduce_scatter(const ek_placement *placement, ek_tensor *const *whole,
                            const bool *wanted, ek_tensor *const *into, ek_tensor **slices);
 
-/* ---- lists from callers, and which of their tensors travel together ---- */
+/* ---- callers' lists, and the buckets that their tensors are sent in ---- */
 
-/* Checks that inputs[d * count + i] are given, that tensor i is of one shape and dtype on all
+/* Checks that no inputs[d * count + i] is NULL, that tensor i has one shape and dtype on all
  * devices, and that each list lies on one device. Writes the devices to devs if count > 0.
- * EK_E_INVALID, EK_E_DTYPE, EK_E_SHAPE or EK_E_DEVICE names the first that isn't so. */
+ * EK_E_INVALID, EK_E_DTYPE, EK_E_SHAPE or EK_E_DEVICE names the first tensor that violates this. */
 int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices, int count,
                         ek_dev **devs);
 
-/* When the open bucket of a dtype is closed, as in PyTorch. */
+/* Tells when the open bucket of a dtype is closed, as in PyTorch. */
 typedef enum ek_bucket_rule {
-    /* A bucket closes once it holds `limit` bytes. Those open at the end follow by dtype. */
+    /* A bucket closes once it holds `limit` bytes. Buckets open at the end follow by dtype. */
     EK_BUCKETS_OF_BROADCAST,
-    /* A bucket closes before it exceeds `limit`. Those open at the end follow in the order in which
-     * their dtypes were first seen. */
+    /* A bucket closes before it exceeds `limit`. Buckets open at the end follow in the order in
+     * which their dtypes first occurred. */
     EK_BUCKETS_OF_REDUCE
 } ek_bucket_rule;
 

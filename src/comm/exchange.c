@@ -11,7 +11,7 @@
 
 enum {
     MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* for fewer bytes, waking workers takes longer than it saves */
+    WORKER_BYTES = 1 << 18 /* workers copy from so many bytes on: waking them takes time */
 };
 
 /* ---- memory for copies, and parts ---- */
@@ -117,7 +117,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
 
 /* ---- runs: moves that are one copy ---- */
 
-/* How many moves, from the first on, are one copy. */
+/* Returns how many moves, from the first on, are one copy. */
 static int exchange_run_length(const ek_move *moves, int count)
 {
     int n = 1;
@@ -133,7 +133,8 @@ static int exchange_run_length(const ek_move *moves, int count)
     return n;
 }
 
-/* How many moves, from the first on, can be packed at once: their targets lie as in a slab. */
+/* Returns how many moves, from the first on, can be packed at once: their targets lie as in a slab.
+ */
 static int exchange_pack_length(const ek_move *moves, int count)
 {
     int n = 1;
@@ -151,7 +152,7 @@ static int exchange_pack_length(const ek_move *moves, int count)
     return n;
 }
 
-/* Copies the moves' elements to packed[i], on their device, laid out as at the receiver. In the
+/* Copies the moves' elements to packed[i] on their own device, in the receiver's layout. In the
  * scope. */
 static int exchange_pack(const ek_move *moves, int count, ek_tensor **packed)
 {
@@ -199,16 +200,17 @@ static int exchange_route_length(const ek_move *moves, int count)
     return n;
 }
 
-/* True if the move can be one block: `to` is dense, and packing isn't needed or fits the buffer. */
+/* Returns true if the move can be one block: `to` is dense, and either `from` needs no packing or
+ * the packed elements fit the buffer. */
 static bool exchange_is_block(const ek_move *move)
 {
     return ek_is_dense(move->to) && (ek_comm_alike(move->to, move->from) ||
                                      ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
 }
 
-/* Makes moves until MOST_AT_ONCE blocks have come together, then sends the blocks at once. Moves
- * between devices that exchange, and moves that are packed first, become blocks; all others are
- * copied. Returns how many moves are done. */
+/* Collects up to MOST_AT_ONCE blocks and sends them at once. Moves between devices that exchange,
+ * and moves that are packed first, become blocks; all others are copied on the way. Returns how
+ * many moves are done. */
 static int exchange_send_some(const ek_move *moves, int count, bool collective)
 {
     ek_block_move blocks[MOST_AT_ONCE];
@@ -294,7 +296,7 @@ static void exchange_survey(exchange *x)
     }
 }
 
-/* Makes the moves to `dev`, or all moves if dev is NULL. */
+/* Does the moves to `dev`; all moves if dev is NULL. */
 static int exchange_copy_to(const exchange *x, const ek_dev *dev)
 {
     for (int i = 0, n; i < x->count; i += n) {
@@ -324,8 +326,9 @@ static int exchange_copy_on_worker(void *user, int index)
     return rc;
 }
 
-/* Makes the moves to each receiver on its worker, and moves within a device on the calling thread.
- * If there is no memory for the workers' jobs, the calling thread makes all moves once more. */
+/* Does the moves to each receiver on the receiver's worker, and moves within a device on the
+ * calling thread. If there is no memory for the workers' jobs, the calling thread does all moves
+ * again. */
 static int exchange_copy_on_workers(exchange *x)
 {
     int pending = ek_error_status();
@@ -340,8 +343,9 @@ static int exchange_copy_on_workers(exchange *x)
     return rc;
 }
 
-/* False in backward, because workers then serve the ready queues of a pass (autograd/run.h), which
- * may be waiting for these moves, and in a section, which must not wait for workers. */
+/* Returns true if workers may do the moves. They may not in backward, because they then serve the
+ * ready queues of a pass (autograd/run.h), which may be waiting for these moves; nor in a section,
+ * which must not wait for workers. */
 static bool exchange_can_use_workers(const exchange *x)
 {
     return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&
@@ -350,8 +354,8 @@ static bool exchange_can_use_workers(const exchange *x)
 
 /* ---- broadcast ---- */
 
-/* How many moves each receiver has, if several receivers get the same list from one device, one
- * receiver after another; else 0. */
+/* Returns how many moves each receiver has, if the moves are equal lists from one device to several
+ * receivers, one receiver after another; else 0. */
 static int broadcast_length(const exchange *x)
 {
     const ek_move *moves = x->moves;
@@ -366,8 +370,8 @@ static int broadcast_length(const exchange *x)
     return n;
 }
 
-/* How many of `length` moves, from `first` on, lie alike at all receivers: the bytes from each
- * target to the next are the same there as at the first receiver. */
+/* Returns how many of `length` moves, from `first` on, lie alike at all receivers: the distances in
+ * bytes between their targets equal those at the first receiver. */
 static int exchange_common_length(const exchange *x, int n, int first, int length)
 {
     for (int r = n; r < x->count; r += n)
@@ -378,7 +382,7 @@ static int exchange_common_length(const exchange *x, int n, int first, int lengt
     return length;
 }
 
-/* Broadcasts moves [first, first + length) of each receiver's n as one block. */
+/* Broadcasts moves [first, first + length) of each receiver, which has n, as one block. */
 static int broadcast_block(const exchange *x, int n, int first, int length, ek_tensor *source)
 {
     ek_dev *devs[EK_MOST_DEVICES] = {ek_tensor_dev(x->moves[0].from)};

@@ -1,4 +1,5 @@
-/* exchange.h: copies and sums between devices, below the graph: no versions, no history.
+/* exchange.h: copies and sums between devices, below the graph: they count no versions and record
+ * no history.
  *
  * A copy is a list of moves, and a sum is a list of additions. exchange.c decides how elements
  * travel: by the backend's broadcast or exchange (NCCL) if the devices have one, else by copies
@@ -17,19 +18,19 @@ typedef struct ek_move {
     ek_tensor *to, *from;
 } ek_move;
 
-/* Copies each move's elements. The caller puts moves between the same two devices one after
- * another, in the order of memory. Moves that are neighbours on both sides are one copy. Bytes
- * between neighbouring targets are padding and may be overwritten. Moves whose targets alone are
- * neighbours are packed first if the devices don't reach each other's memory, at most
+/* Copies each move's elements. The caller lists moves between two devices one after another, in the
+ * order of memory. Moves whose sources and targets are both neighbours are one copy. Bytes between
+ * neighbouring targets are padding and may be overwritten. If only the targets are neighbours and
+ * the devices don't reach each other's memory, the moves are packed first, at most
  * EK_COMM_BUFFER_BYTES at a time (EK_MEMORY_COMMUNICATION). Equal lists for several receivers, one
  * list after another, are a broadcast.
  *
- * Allocates no host memory unless something has to be packed. `what` names the span. After an error
- * any of the moves may have been done. */
+ * Allocates host memory only to pack. `what` names the span. After an error any of the moves may
+ * have been done. */
 int ek_exchange(const char *what, const ek_move *moves, int count);
 
-/* Makes one move on the calling thread, without a span. Elements that can't be written in place go
- * through blocks of at most EK_COMM_BUFFER_BYTES. */
+/* Does one move on the calling thread, without a span. Elements that can't be written in place are
+ * copied through blocks of at most EK_COMM_BUFFER_BYTES. */
 int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
 
 /* out = terms[0] + terms[1] + ..., all of one shape and dtype, `out` dense. There is at least one
@@ -40,17 +41,17 @@ typedef struct ek_addition {
     int count;
 } ek_addition;
 
-/* Makes the sums, each on the device of its `out`. Every element is the sum of its terms in their
- * order, so that numbers don't depend on buffers, collectives or threads. (EVENKEEL_COMM=nccl-sum
- * asks for an exception.) Terms that the device can't read in place, or that are laid out
- * otherwise, are copied in batches. No device needs more than EK_COMM_BUFFER_BYTES for a batch
+/* Computes the sums, each on the device of its `out`. Terms are added in the order of `terms`, so
+ * that numbers don't depend on buffers, collectives or threads (EVENKEEL_COMM=nccl-sum permits
+ * another order). Terms that the device can't read in place, and terms with another layout, are
+ * copied in batches. No device needs more than EK_COMM_BUFFER_BYTES for a batch
  * (EK_MEMORY_COMMUNICATION). If the backend has collectives, each device that has terms adds a
- * slice. `what` names the spans. After an error any of the sums may have been made, whole or in
- * part. */
+ * slice. `what` names the spans. After an error any sum may have been written, whole or in part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
-/* The part [begin, begin + length) of a sum along dim, as handles in the scope. If dim < 0, the
- * range counts elements, and the sum's tensors are alike. `terms` has room for the part's terms. */
+/* Makes the part [begin, begin + length) of a sum along dim, as handles in the scope. If dim < 0,
+ * the range counts elements, and the sum's tensors have one layout. `terms` has room for the part's
+ * terms. */
 int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t length,
                      ek_tensor **terms, ek_addition *part);
 
@@ -58,21 +59,24 @@ int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t len
 
 enum { EK_COMM_ALIGNMENT = 64 }; /* bytes; a slab's members start at multiples of this */
 
-/* A new dense tensor on dev with the shape, dtype and order of memory of `like`; row-major if
+/* Makes a dense tensor on dev with the shape, dtype and order of memory of `like`; row-major if
  * elements of `like` repeat. */
 ek_tensor *ek_comm_like(const ek_tensor *like, ek_dev *dev);
 
-/* Writes to out[i] room on dev for tensors[i]; all are of one dtype. Several share one slab. */
+/* Writes to out[i] a tensor on dev with room for tensors[i]; all have one dtype. Several tensors
+ * share one slab. */
 int ek_comm_room(ek_dev *dev, ek_tensor *const *tensors, int count, ek_tensor **out);
 
-/* The part [start, start + length) of `tensor` along dim: the same memory and version. */
+/* Returns the part [start, start + length) of `tensor` along dim, which shares its memory and
+ * version. */
 ek_tensor *ek_comm_part(const ek_tensor *tensor, int dim, int64_t start, int64_t length);
 
-/* Elements [begin, end) of a dense tensor in order of memory, flat, with a version of its own. */
+/* Returns elements [begin, end) of a dense tensor in order of memory, as a flat tensor with a
+ * separate version. */
 ek_tensor *ek_comm_flat(const ek_tensor *dense, int64_t begin, int64_t end);
 
-/* The slowest dimension in memory, among those of size 2 or more; -1 if there is none.
- * Parts along it are dense if the tensor is. */
+/* Returns the slowest dimension in memory, among those of size 2 or more; -1 if there is none.
+ * Parts of a dense tensor along it are dense. */
 int ek_comm_slowest(const ek_tensor *tensor);
 
 /* True if both are dense, of one shape and of one order in memory. */

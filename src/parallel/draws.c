@@ -14,8 +14,8 @@ int64_t ek_draws_samples(const ek_args *args, int dim)
     return size == -1 ? 1 : size;
 }
 
-/* Strided samplers deal samples out to ranks one by one. A batch that isn't cut along dimension 0
- * is numbered in blocks of ranks. */
+/* Writes the parts' shares of the batch of all ranks. Along dimension 0 the samples of ranks
+ * alternate, as strided samplers deal them out; along another dimension each rank has a block. */
 static void draws_share(ek_draws *draws, int dim, const int64_t *samples)
 {
     int64_t before = 0, total = 0;
@@ -71,8 +71,9 @@ void ek_draws_end(ek_draws *draws)
 {
     if (draws->count == 0)
         return;
-    /* Tensors and single words are counted apart, and one part may have drawn most of these,
-     * another of those. The end of the one that drew most words has their block. */
+    /* Tensors and single words are counted separately, and one part may have drawn the most
+     * tensors, another the most words. The latest block of words is that of the part with the most
+     * words. */
     ek_generator *end = &draws->parts[0];
     uint64_t call = end->call;
     for (int p = 1; p < draws->count; p++) {

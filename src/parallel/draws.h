@@ -1,9 +1,9 @@
-/* draws.h: replicas that draw random numbers as one module of the whole batch does.
+/* draws.h: replicas that together draw the random numbers of one module on the whole batch.
  *
- * If the calling thread's default generator has Philox, each replica draws from a copy of it, which
- * numbers the elements of tensors as those of the whole batch. Afterwards the generator goes on
- * behind all that the replicas have drawn. For a Mersenne Twister, and for one part that is the
- * whole batch, all of these calls do nothing.
+ * If the calling thread's default generator is a Philox generator, each replica draws from a copy
+ * of it, in which the elements of tensors have their numbers in the whole batch. Afterwards the
+ * generator continues after everything that the replicas have drawn. With a Mersenne Twister, and
+ * for one part that is the whole batch, these calls do nothing.
  *
  *     ek_draws draws;
  *     EK_TRY(ek_draws_begin(&draws, dim, args, count));
@@ -20,7 +20,8 @@
 
 typedef struct ek_draws {
     int count; /* parts; 0: nothing is done */
-    /* Owned: a copy for each part, then the generator as it was and as it is meanwhile. */
+    /* Owned: a copy of the generator for each part, then its state before the call, then its state
+     * during the call. */
     ek_generator *parts;
 } ek_draws;
 
@@ -30,8 +31,8 @@ ek_generator *ek_draws_enter(ek_draws *draws, int index);
 void ek_draws_leave(const ek_draws *draws, ek_generator *before);
 void ek_draws_end(ek_draws *draws);
 
-/* How many samples a part has: the size along dim of its first tensor that has it, 1 if none has.
- * Negative with an error. */
+/* Returns how many samples a part has: the size along dim of its first tensor with that dimension;
+ * 1 if it has none. Negative with an error. */
 int64_t ek_draws_samples(const ek_args *args, int dim);
 
 #endif

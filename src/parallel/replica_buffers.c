@@ -1,4 +1,4 @@
-/* replica_buffers.c: gives what a forward's replicas wrote to their buffers to the module. */
+/* replica_buffers.c: gives the buffers that a forward's replicas wrote to the module. */
 #include <stdlib.h>
 
 #include "comm/exchange.h"
@@ -46,8 +46,8 @@ int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_rank_list *ranks
  *     b = b_0 + sum_r (n_r / n) (b_r - b_0)
  *
  * is computed on the module's device, which has b_0, for all buffers of a dtype at once, in the
- * order of r. Buffers that are equal everywhere stay what they are to the bit, because only
- * differences are weighted. */
+ * order of r. A buffer that is equal on all replicas keeps its bits, because only differences are
+ * weighted. */
 
 /* Buffers of one dtype that a replica wrote. */
 typedef struct buffer_group {
@@ -57,8 +57,8 @@ typedef struct buffer_group {
     ek_move *moves;      /* room for one replica's moves */
 } buffer_group;
 
-/* Copies the buffers of rank `rank`'s replica to the slab's members if `fetch`, else the members to
- * the buffers. */
+/* Copies the buffers of replica `rank` to the slab's members; without `fetch`, the members to the
+ * buffers. */
 static int group_move(const buffer_group *g, int rank, const ek_slab *slab, bool fetch)
 {
     for (int k = 0; k < g->count; k++) {

@@ -1,4 +1,4 @@
-/* replica_copies.c: slabs of a module's tensors, on its own device and on others. */
+/* replica_copies.c: slabs of a module's tensors, on the module's device and on other devices. */
 #include "parallel/replica_copies.h"
 
 #include <stdlib.h>
@@ -33,8 +33,8 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 
 /* ---- the module's own ---- */
 
-/* True if the tensor lies in a slab: it has a grad buffer, or a storage larger than itself
- * without being a view. A sharded parameter counts too, because it stays where its shards are. */
+/* Returns true if the tensor must not move: it lies in a slab (it has a grad buffer, or is no view
+ * and smaller than its storage), or it is sharded and lies where its shards are. */
 static bool copies_is_flat(const ek_tensor *tensor)
 {
     return tensor->shards ||
@@ -153,14 +153,14 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
     bool own_buffer = i >= set->parameters && !set->broadcast_buffers && !source->requires_grad;
     if (sent->version != source->version)
         return true;
-    /* A buffer that the replica keeps for itself is stale only if another version object (a loaded
-     * state) replaced the source's. */
+    /* A buffer that the replica keeps is stale only if the source got another version object, as by
+     * loading a state. */
     return !own_buffer && (sent->source != ek_tensor_version(source) ||
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
-/* Makes the moves; moves[first[k] .. first[k + 1]) go to the device ranks->at[k]. The copies count
- * as written afterwards, also after an error, so that older graphs that saved them report that. */
+/* Does the moves; moves[first[k] .. first[k + 1]) go to the device ranks->at[k]. The copies count
+ * as written even after an error, so that older graphs which saved them report the modification. */
 static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, const ek_move *moves,
                              const int *first)
 {

@@ -1,4 +1,5 @@
-/* replica_copies.h: a module's tensors in slabs, on its device and on others, for this folder. */
+/* replica_copies.h: slabs of a module's tensors, on the module's device and on other devices; for
+ * this folder. */
 #ifndef EK_PARALLEL_REPLICA_COPIES_H
 #define EK_PARALLEL_REPLICA_COPIES_H
 
@@ -6,7 +7,7 @@
 #include "parallel/replica_set.h"
 #include "parallel/sharding.h"
 
-/* What is known of one tensor's copy on one device. */
+/* The versions of one tensor's copy on one device, which tell whether the copy is stale. */
 typedef struct ek_sent {
     ek_write_count *version;  /* the source's version object when sent; one reference or NULL */
     uint64_t source, replica; /* versions of source and copy after the last sending */
@@ -36,13 +37,13 @@ struct ek_replica_set {
 
 /* Moves the parameters of `module` into one slab per dtype, in the order of their registration.
  * With `gradients` also reserves a slab for the gradients of whole parameters that require one.
- * Handles, and optimizers and graphs made before, stay valid. Parameters that are in a slab already
- * stay there, so modules that share parameters share their slab. All must lie on one device. On an
- * error nothing has changed. */
+ * Existing handles, optimizers and graphs stay valid. Parameters in a slab stay there, so that
+ * modules which share parameters share their slab. All must lie on one device. On an error nothing
+ * has changed. */
 int ek_flatten_parameters(ek_module *module, bool gradients);
 
-/* Makes a slab on dev per dtype for the tensors that aren't NULL. members[i] is the member for
- * tensors[i], one reference. */
+/* Makes one slab per dtype on dev for the tensors that aren't NULL. members[i] becomes the member
+ * for tensors[i], with one reference. */
 int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
                          ek_memory_category category, ek_tensor **members);
 
@@ -50,10 +51,11 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 int ek_copies_allocate(ek_replica_set *set, int d);
 void ek_copies_forget(ek_replica_set *set);
 
-/* Sends the stale ones of the first `end` entries to the devices at these ranks, side by side. */
+/* Sends the stale tensors among the first `end` entries to the devices at these ranks,
+ * concurrently. */
 int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end);
 
-/* If `known`, notes that device d's copy of entry i equals its source; else that it is stale. */
+/* Marks device d's copy of entry i as equal to its source if `known`, else as stale. */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);
 
 #endif

@@ -21,14 +21,14 @@ static void set_forget(ek_replica_set *set)
     set->count = set->parameters = 0;
 }
 
-/* True if a copy still has its source's dtype and geometry. */
+/* Returns true if a copy still has its source's dtype and geometry. */
 static bool set_fits(const ek_tensor *copy, const ek_tensor *source)
 {
     return copy->dtype == source->dtype && ek_same_shape(copy, source) &&
            (ek_same_layout(copy, source) || !ek_is_dense(source));
 }
 
-/* True if the set still describes the module; parameters may have been registered, replaced or
+/* Returns true if the set still describes the module: no parameter was registered, replaced or
  * converted since the last forward. */
 static bool set_is_current(const ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
@@ -55,8 +55,8 @@ static int set_refresh_sharded(void *user)
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
-/* Notes that all devices got parameter i from its shards' owners, or, if status is negative, that
- * the copies are stale. */
+/* Marks the copies of parameter i as current, because the shards' owners have sent it to all
+ * devices; as stale if status is negative. */
 static void set_note_published(void *user, int i, int status)
 {
     ek_replica_set *set = user;
@@ -68,7 +68,8 @@ static void set_note_published(void *user, int i, int status)
     }
 }
 
-/* Shards the module's parameters. All devices get copies, because the slices are parts of them. */
+/* Shards the module's parameters. All devices get copies, because shards are parts of the copies.
+ */
 static int set_shard(ek_replica_set *set)
 {
     ek_tensor *const *there[EK_MAX_DEVICES] = {set->sources};
@@ -111,7 +112,7 @@ static int set_look_at_module(ek_replica_set *set)
     return rc;
 }
 
-/* Notes the buffers' versions when a forward begins, to tell later which ones it wrote. */
+/* Stores the buffers' versions when a forward begins, to find out later which buffers it wrote. */
 static void set_note_begun(ek_replica_set *set, const ek_rank_list *ranks)
 {
     for (int r = 0; r < ranks->count; r++) {
@@ -123,8 +124,8 @@ static void set_note_begun(ek_replica_set *set, const ek_rank_list *ranks)
 
 /* ---- handles and nodes of one forward ---- */
 
-/* Makes handles[r * set->count + i], in the scope. The first device has the module's own
- * buffers. */
+/* Makes handles[r * set->count + i], in the scope. On the first device the buffers are the
+ * module's. */
 static int set_make_handles(const ek_replica_set *set, const ek_rank_list *ranks,
                             ek_tensor **handles)
 {
@@ -150,8 +151,7 @@ typedef struct recording {
     int devices;
     ek_dev *devs[EK_MAX_DEVICES]; /* the replicas' devices */
     ek_tensor *const *handles;    /* handles from set_make_handles */
-    bool
-        sharded; /* records sharded parameters, whose gradients go to the owners; else the others */
+    bool sharded; /* true: sharded parameters are recorded, whose gradients go to the owners */
     int *indices, count; /* the bucket's entries, in descending order */
     ek_tensor **like, **out, **inputs;
     ek_comm_slice *slices;
@@ -195,8 +195,8 @@ static int recording_end_bucket(recording *r)
     return n > 0 ? ek_comm_record_all_gather(&placement, r->inputs, r->out) : 0;
 }
 
-/* Buckets go from the last entry to the first. A bucket has one owner, on whose thread it is
- * reduced; a parameter of several owners is a bucket by itself. */
+/* Records the entries of one dtype in buckets, from the last entry to the first. A bucket has one
+ * owner, on whose thread it is reduced; a parameter with several owners is a separate bucket. */
 static int recording_add_dtype(recording *r, ek_dtype dtype)
 {
     size_t nbytes = 0, limit = FIRST_BUCKET_BYTES;
@@ -319,7 +319,7 @@ ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
 
 typedef struct home {
     const char *what, *kind;
-    const ek_dev *dev; /* NULL until a tensor or the caller says which */
+    const ek_dev *dev; /* NULL until the caller gives one or a tensor has one */
     bool given;
 } home;
 
@@ -333,7 +333,7 @@ static int set_check_tensor(const char *path, ek_tensor *tensor, void *user)
             "the module must have its parameters and buffers on device %s (device_ids[0]), "
             "but %s \"%s\" is on device %s",
             h->dev->name, h->kind, path, dev->name);
-    if (dev->id.kind == EK_CPU) /* layers that were not put on an accelerator yet */
+    if (dev->id.kind == EK_CPU) /* the layer hasn't been moved to an accelerator yet */
         return 0;
     if (h->dev && dev != h->dev)
         return EK_FAIL(
@@ -355,7 +355,7 @@ int ek_check_home(const char *what, ek_module *module, const ek_dev *dev)
 
 /* ---- for callers ---- */
 
-/* Makes replicas with a set for one use. The replicas alone own their memory afterwards. */
+/* Makes replicas by a set that is freed at once. The replicas then own their memory. */
 int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas)
 {
     if (!module)

@@ -15,7 +15,7 @@
 #include "evenkeel/parallel.h"
 #include "parallel/call_guard.h"
 
-/* The devices that take part in one call: indices into a list of devices, in ascending order. */
+/* The devices that take part in a call: indices into a list of devices, in ascending order. */
 typedef struct ek_rank_list {
     int count;
     int at[EK_MAX_DEVICES];
@@ -32,40 +32,40 @@ static inline ek_rank_list ek_first_rank_list(int count)
 typedef struct ek_replica_set ek_replica_set;
 
 /* Makes a set; `module` is borrowed. With broadcast_buffers each forward begins with the module's
- * buffers on all devices, else each replica goes on with its own. NULL with an error. */
+ * buffers on all devices; otherwise each device keeps the buffers of its last replica. NULL with an
+ * error. */
 ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcast_buffers);
 void ek_replica_set_free(ek_replica_set *set);
 
 /* Shards the parameters' gradients over all of the set's devices from now on (parallel/sharding.h).
- * Makes copies on all devices, and shards the parameters that require a gradient now. If the module
- * has changed since, it is sharded anew with the next replicas. An optimizer's step enters the
- * guard. */
+ * Makes copies on all devices, and shards the parameters that require a gradient. If the module
+ * changes later, the next replicas shard it anew. An optimizer's step enters the guard. */
 int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);
 
-/* Makes replicas[i] for the device ranks->at[i]. devs are all of the set's devices, the same in
- * every call; the module lies on devs[0]. Each replica is to be freed with ek_module_free. On an
- * error there are none. */
+/* Makes replicas[i] for the device ranks->at[i]. devs are all of the set's devices, equal in every
+ * call; the module lies on devs[0]. The caller frees each replica with ek_module_free. On an error
+ * no replica was made. */
 int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_list *ranks,
                         ek_module **replicas);
 
-/* To be called after the forward of the replicas made last. Does nothing if devs[0] took part, as
- * its replica writes the module's own buffers. Else what the first replica wrote to its buffers
- * becomes the module's. (In PyTorch such writes are lost with the replica.) Buffers that require a
+/* Called after the forward of the latest replicas. If devs[0] took part, does nothing, because its
+ * replica has written the module's buffers. Otherwise copies the buffers that the first replica
+ * wrote to the module. (In PyTorch such writes are lost with the replica.) Buffers that require a
  * gradient are left out. */
 int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_rank_list *ranks);
 
-/* To be called after ek_replica_set_settle_buffers, for a set that broadcasts buffers. Every
- * floating buffer that a replica wrote becomes, in the module, the average over the replicas,
- * weighted by their samples. Without any sample it stays. */
+/* Called after ek_replica_set_settle_buffers, for a set that broadcasts buffers. Sets every
+ * floating buffer of the module that a replica wrote to the average over the replicas, weighted by
+ * their samples. Without any sample the buffer keeps its values. */
 int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_rank_list *ranks,
                                    const int64_t *samples);
 
 /* Statistics of what the set has sent so far. */
 ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set);
 
-/* 0, or EK_E_DEVICE, which names the first parameter or buffer that isn't on `dev`. If dev is NULL:
- * EK_E_INVALID if tensors lie on several accelerators, because a module whose layers were put on
- * several on purpose can't be copied to each. */
+/* Checks where the module lies. EK_E_DEVICE names the first parameter or buffer that isn't on
+ * `dev`. With dev NULL, EK_E_INVALID if tensors lie on several accelerators: a module whose layers
+ * the user spread over accelerators can't be copied to each. */
 int ek_check_home(const char *what, ek_module *module, const ek_dev *dev);
 
 #endif

@@ -12,7 +12,7 @@
 
 int ek_sharding_init(ek_sharding *s, int count, int buckets, ek_dev *const *devs, int devices)
 {
-    /* Each bound between two devices, or ranks, may cut one leaf of a bucket. */
+    /* Every boundary between two owners may cut one leaf of a bucket in two. */
     int most = count + buckets * (devices + 1);
     size_t leaves = (size_t)count + 1;
     s->devices = devices;
@@ -48,7 +48,7 @@ int64_t ek_sharding_begin(const ek_sharding *s, int bucket, int rank)
     return ek_slab_cut(b->count, b->unit, s->shards.ranks ? s->shards.ranks->size : 1, rank);
 }
 
-/* Where a device's range of a bucket begins, in elements of the leaf. */
+/* Returns where a device's range of the leaf's bucket begins, counted in elements of the leaf. */
 static int64_t sharding_bound(const ek_sharding *s, int leaf, int device)
 {
     int bucket = s->bucket_of[leaf], rank = s->shards.ranks ? s->shards.ranks->rank : 0;
@@ -65,8 +65,8 @@ static void sharding_add(ek_sharding *s, int leaf, int device, int64_t begin, in
     ek_shards_add(&s->shards, leaf, begin, end, NULL);
 }
 
-/* Each leaf has a shard here, although the shard may be empty: so all ranks find the same leaves to
- * have gradients, and count the same steps. */
+/* Cuts every leaf. With ranks each leaf has a shard in this process, even if it is empty, so that
+ * all ranks see gradients at the same leaves and count equal steps. */
 static void sharding_cut(ek_sharding *s)
 {
     for (int i = 0; i < s->shards.leaf_count; i++) {
@@ -88,7 +88,8 @@ static bool shard_is_empty(const ek_shard *shard)
     return shard->end == shard->begin;
 }
 
-/* True if the shard lies on another device than its leaf, of which there is no copy there. */
+/* Returns true if the shard lies on another device than its leaf, and that device has no copy of
+ * the leaf. */
 static bool sharding_needs_memory(const ek_sharding *s, int k)
 {
     const ek_dev *dev = s->devs[s->parts[k].device];
@@ -96,8 +97,8 @@ static bool sharding_needs_memory(const ek_sharding *s, int k)
            dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
 }
 
-/* The shard's elements of tensors that are listed by leaf. With ranks a shard without elements lies
- * where its bucket begins: all of these are neighbours, and the optimizer takes them together. */
+/* Returns the shard's elements of tensors[leaf]. With ranks an empty shard lies where its bucket
+ * begins, so that empty shards are neighbours and the optimizer steps them together. */
 static ek_tensor *sharding_view(const ek_sharding *s, ek_tensor *const *tensors, int k)
 {
     const ek_shard *shard = &s->shards.all[k];
@@ -107,7 +108,7 @@ static ek_tensor *sharding_view(const ek_sharding *s, ek_tensor *const *tensors,
                : ek_comm_flat(tensors[leaf], shard->begin, shard->end);
 }
 
-/* Makes a slab on device d for those shards of it that `room` has. */
+/* Makes a slab on device d for the device's shards that `room` lists. */
 static int sharding_make_slab(const ek_sharding *s, int d, ek_memory_category category,
                               ek_tensor *const *room, ek_tensor **members)
 {
@@ -115,7 +116,8 @@ static int sharding_make_slab(const ek_sharding *s, int d, ek_memory_category ca
     return dev ? ek_copies_slabs_make(dev, room, s->shards.count, category, members) : 0;
 }
 
-/* Gives memory to shards that need it. `room` is for a list of shards, `own` becomes the memory. */
+/* Makes memory for shards that need it, and writes it to `own`. `room` has room for a list of all
+ * shards. */
 static int sharding_make_memory(const ek_sharding *s, ek_tensor **room, ek_tensor **own)
 {
     for (int d = 0; d < s->devices; d++) {
@@ -130,7 +132,7 @@ static int sharding_make_memory(const ek_sharding *s, ek_tensor **room, ek_tenso
     return 0;
 }
 
-/* Makes the shard's tensor, which is `own` if that isn't NULL, and the handles on its targets. */
+/* Sets the shard's tensor (`own` if it isn't NULL) and makes the handles on its targets. */
 static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *targets,
                                ek_tensor *own)
 {
@@ -154,8 +156,8 @@ static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *t
     return 0;
 }
 
-/* Gives the shards their grad buffers: ranges of the leaf's own if gradients arrive at the leaf and
- * the shard lies there, else slabs. */
+/* Gives the shards their grad buffers. If gradients arrive at the leaf and the shard lies on its
+ * device, the buffer is a range of the leaf's grad buffer; otherwise it lies in a slab. */
 static int sharding_make_gradients(const ek_sharding *s, ek_tensor **room, ek_tensor **buffers)
 {
     int rc = 0;
@@ -185,8 +187,8 @@ static int sharding_make_all(ek_sharding *s, ek_tensor *const *const *targets, e
     return sharding_make_gradients(s, room, buffers);
 }
 
-/* Shards a leaf, or makes it whole. If gradients arrive at the leaf, its grad buffer stays, and so
- * does a gradient: it is this rank's own, and the next pass averages it. */
+/* Shards a leaf; with NULL makes it whole. If gradients arrive at the leaf, it keeps its grad
+ * buffer and its gradient, which is this rank's and which the next pass averages. */
 static int sharding_set(const ek_sharding *s, int leaf, ek_shards *shards)
 {
     ek_tensor *tensor = s->leaves[leaf];
@@ -279,8 +281,8 @@ bool ek_sharding_has(const ek_sharding *s, int leaf)
 
 /* ---- publishing ---- */
 
-/* True if the shard has elements that others lack. Elements that could not be sent are given up if
- * the leaf was written since (by a checkpoint). */
+/* Returns true if the shard has elements that weren't sent yet. If the leaf was written since (by a
+ * checkpoint), unsent elements are dropped. */
 static bool sharding_is_changed(const ek_sharding *s, int k)
 {
     ek_sharding_part *part = &s->parts[k];

@@ -88,16 +88,16 @@ typedef struct ek_sharding {
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices, int count,
                              ek_tensor *const *const *copies, ek_sharding_owner owner);
 
-/* Makes leaves and gradients whole again, but for gradients that are sharded over ranks, and
- * releases the sharding. NULL does nothing. */
+/* Makes leaves whole again, and gradients that aren't sharded over ranks; releases the sharding.
+ * NULL does nothing. */
 void ek_sharding_end(ek_sharding *sharding);
 
-/* True while every leaf of the sharding is sharded by it. */
+/* Returns true if every leaf of the sharding is still sharded by it. */
 bool ek_sharding_is_current(const ek_sharding *sharding);
 bool ek_sharding_has(const ek_sharding *sharding, int leaf);
 
-/* Without ranks: sends shards that were written since the last time to all devices. Allocates no
- * host memory. */
+/* Sends shards that were written since the last call to all devices. For shardings without ranks.
+ * Allocates no host memory. */
 int ek_sharding_publish(ek_sharding *sharding);
 
 /* ---- for shardings over ranks ---- */
@@ -113,11 +113,11 @@ void ek_sharding_clear(ek_sharding *sharding);
  * After an error ek_sharding_end has to follow. */
 int ek_sharding_make(ek_sharding *sharding, ek_tensor *const *const *targets, int count);
 
-/* Where the range of a rank begins in a bucket of this many elements; of the next, it ends there.
- */
+/* Returns where the range of a rank begins in a bucket. The range ends where that of rank + 1
+ * begins. */
 int64_t ek_sharding_begin(const ek_sharding *sharding, int bucket, int rank);
 
-/* Copies the shards that were stepped to all targets. */
+/* Copies the shards that the last step updated to all targets. */
 int ek_sharding_send(const ek_sharding *sharding);
 
 #endif

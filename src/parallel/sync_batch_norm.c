@@ -1,17 +1,17 @@
-/* sync_batch_norm.c: batch normalisation with the statistics of all replicas' chunks, and of those
- * of other processes.
+/* sync_batch_norm.c: batch normalisation with the statistics of the chunks of all replicas, and of
+ * other processes.
  *
- * Each replica computes the moments of its own chunk. The last replica to arrive at the rendezvous
- * gathers all moments, joins those of the other ranks to them, and copies all to every replica. It
- * joins the replicas' graphs by one node, whose backward sums the chunks' gradients over replicas
- * and ranks. Each replica then merges the moments. So gradients of any order reach every chunk
- * through the statistics.
+ * Each replica computes the moments of its chunk. The last replica to arrive at the rendezvous
+ * gathers all moments, joins them with those of the other ranks, and copies all to every replica.
+ * Each replica then merges the moments. One node joins the replicas' graphs; its backward sums the
+ * chunks' gradients over replicas and ranks. So gradients of any order reach every chunk through
+ * the statistics.
  *
  * Note [Every rank takes part]
  *
- * The node's backward meets that of the other ranks. So it is recorded on all ranks if it is on
- * one, and it has every chunk of the rank, also one without values: the backward of an empty batch
- * reaches it too. */
+ * The node's backward waits for the node's backward on the other ranks. If one rank records the
+ * node, all do. The node's inputs are all chunks of the rank, empty ones included, so that even the
+ * backward of an empty batch reaches the node. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@
 
 static const char sync_name[] = "sync_batch_norm";
 
-/* What a replica gives to the others and gets from them. */
+/* A replica's part of the rendezvous: what it brings, and what it gets. */
 typedef struct sync_share {
     ek_norm_chunk chunk;
     ek_ranks *ranks;                /* NULL: this process is alone */
@@ -110,8 +110,8 @@ static int sync_send_moments(sync_share *const *shares, int parts, ek_sync_chunk
 
 /* ---- the graph ---- */
 
-/* Input d is chunk d's moments, and output d the statistics of all chunks for replica d. Each
- * input's gradient is the sum of all outputs' gradients. */
+/* Input d of the node is chunk d's moments, output d the statistics of all chunks for replica d.
+ * Each input's gradient is the sum of all outputs' gradients. */
 static int sync_join_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const int chunks = ek_node_input_count(node);
@@ -133,7 +133,7 @@ static const ek_operation sync_join_operation = {.name = "sync_batch_norm_join",
 
 typedef struct sync_meeting {
     ek_ranks *ranks; /* as long as the group */
-    bool wanted;     /* the inputs' gradients; false: an input stands in for one with a history */
+    bool wanted;     /* the inputs' gradients are used; false: the inputs only record the node */
 } sync_meeting;
 
 /* The same with the sum over all ranks. */
@@ -202,8 +202,8 @@ static int sync_meet_in(sync_share *const *shares, int parts, bool enabled, ek_s
     return total > 0 ? sync_send_moments(shares, parts, chunks) : 0;
 }
 
-/* Runs on the last replica's thread. Gradient mode is on whichever that is; replicas without
- * gradient mode give moments without history. */
+/* Runs on the thread of the replica that arrives last, with gradient mode on. Replicas without
+ * gradient mode bring moments without history. */
 static int sync_meet(void *const *brought, int parts)
 {
     sync_share *const *shares = (sync_share *const *)brought;
@@ -261,7 +261,7 @@ static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
     ek_tensor *y = sync_forward(self, ek_only_input(module, args));
-    /* The other ranks wait for this one. Replicas' errors are the wrapper's. */
+    /* Tells the other ranks, which wait for this one. In a replica the wrapper does so. */
     if (!y && module->training && self->ranks && ek_rendezvous_count() == 1)
         self->ranks->agree(self->ranks, ek_error_pending());
     return ek_value_of_tensor(y);
@@ -272,7 +272,7 @@ static void sync_batch_norm_destroy(ek_module *module)
     ek_object_release(((ek_batch_norm_module *)module)->ranks);
 }
 
-/* A new id for the rendezvous of a module's replicas, which copy the id with the module. */
+/* Returns a new id for the rendezvous of a module's replicas, which copy the id with the module. */
 static uint64_t sync_new_place(void)
 {
     static atomic_uint_fast64_t last;
@@ -296,7 +296,7 @@ static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .describe = ek_batch_norm_module_describe,
                                                     .family = ek_batch_norm_family};
 
-/* The ranks of a group that was given; NULL if there are no others. */
+/* *ranks becomes the ranks of a given group; NULL if it has one rank. */
 static int sync_ranks_of(ek_process_group *group, ek_ranks **ranks)
 {
     *ranks = group && ek_ranks_of ? ek_ranks_of(group) : NULL;
@@ -336,8 +336,9 @@ ek_module *ek_sync_batch_norm_with(ek_sync_batch_norm_options options)
 
 typedef void sync_visitor(ek_batch_norm_module *self, void *user);
 
-/* Visits the module and those in it, synchronised ones; with `convert` all batch normalisations
- * become so before, in place, because parents, an optimizer or a wrapper may point to them. */
+/* Visits all synchronised batch normalisations in the module. With `convert` first makes every
+ * batch normalisation synchronised, in place, because parents, an optimizer or a wrapper may point
+ * to it. */
 static void sync_visit(ek_module *module, bool convert, sync_visitor *visit, void *user)
 {
     if (convert && ek_module_is_batch_norm(module)) {

@@ -1,5 +1,4 @@
-/* sync_chunks.c: the moments of batch normalisation's chunks, taken together with those of other
- * ranks. */
+/* sync_chunks.c: joins the moments of batch normalisation's chunks with those of other ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +6,8 @@
 #include "evenkeel/ops.h"
 #include "parallel/sync_chunks.h"
 
-/* The moments (2, C) of chunks [begin, end), at most EK_MAX_DEVICES, taken as one of `count`
- * values. */
+/* Merges the moments of chunks [begin, end), at most EK_MAX_DEVICES, which have `count` values
+ * together. Returns moments (2, C). */
 static ek_tensor *chunks_merged(const ek_sync_chunks *chunks, int begin, int end, int64_t count)
 {
     double shares[EK_MAX_DEVICES];
@@ -26,7 +25,7 @@ static ek_tensor *chunks_merged(const ek_sync_chunks *chunks, int begin, int end
     return mean && rows[1] ? ek_cat(rows, 2, 0) : NULL;
 }
 
-/* Takes neighbours as one until there are at most `most` chunks. */
+/* Merges neighbouring chunks until there are at most `most`. */
 static int chunks_thin(ek_sync_chunks *chunks, int most)
 {
     ek_tensor *merged[EK_MAX_DEVICES];
@@ -70,7 +69,7 @@ enum {
 
 typedef enum chunks_gradient { GRADIENT_OFF, GRADIENT_NONE, GRADIENT_REQUIRED } chunks_gradient;
 
-/* Refuses what differs between ranks; all ranks do so alike. */
+/* Checks that channels and dtype are equal on all ranks. All ranks reach one verdict. */
 static int chunks_check_ranks(const int64_t *all, int size)
 {
     int required = -1, off = -1;

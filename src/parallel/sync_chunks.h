@@ -11,12 +11,12 @@ typedef struct ek_sync_chunks {
     ek_tensor *moments; /* (count, 2, C) on the first replica's device, without history */
     int count;
     int64_t *counts; /* values per channel; owned */
-    bool records;    /* statistics are to have a history (Note [Every rank takes part]) */
+    bool records;    /* the statistics get a history (Note [Every rank takes part]) */
 } ek_sync_chunks;
 
-/* Puts the chunks of all ranks, in their order, in place of this rank's own, and takes neighbours
- * as one until there are at most EK_MAX_DEVICES. All ranks call it alike. `x` is the input, whose
- * channels and dtype have to agree; `enabled` is this rank's gradient mode. */
+/* Collective. Replaces this rank's chunks by those of all ranks, in the order of ranks, and merges
+ * neighbours until there are at most EK_MAX_DEVICES chunks. `x` is the input, whose channels and
+ * dtype must be equal on all ranks; `enabled` is this rank's gradient mode. */
 int ek_sync_chunks_join(ek_ranks *ranks, const ek_tensor *x, bool enabled, ek_sync_chunks *chunks);
 
 #endif

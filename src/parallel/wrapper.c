@@ -12,7 +12,7 @@
 
 /* ---- making ---- */
 
-/* Finds the devices to use: those given, which are checked, or all accelerators. */
+/* Sets the wrapper's devices: the given ones, which are checked, or all accelerators. */
 static int wrapper_find_devices(ek_wrapper *wrapper, const ek_device_list *given)
 {
     const char *what = wrapper->module.type->name;
@@ -184,7 +184,8 @@ int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats 
 enum { LARGEST_WEIGHT = 16 };    /* weights up to this are tried */
 static const double NEAR = 0.05; /* relative error that weights may have */
 
-/* Writes the smallest whole numbers nearly in these proportions, as "{2, 2, 1}". */
+/* Writes the smallest whole numbers that are nearly in these proportions, in the form "{2, 2, 1}".
+ */
 static void wrapper_write_weights(const double *measures, int count, double most, char *text,
                                   size_t room)
 {

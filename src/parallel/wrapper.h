@@ -1,8 +1,8 @@
-/* wrapper.h: what the data-parallel wrappers share, those of balance included.
+/* wrapper.h: code that the data-parallel wrappers of this folder and of balance share.
  *
- * A wrapper is a module with one child, registered under the empty name, so that parameter paths
- * are the child's own. A replica of a wrapper (a wrapper within a wrapper), and one without several
- * devices, calls its child plainly. */
+ * A wrapper is a module with one child, registered under the empty name, so that parameters have
+ * the child's paths. If a wrapper has a single device, or is a replica (of a wrapper within a
+ * wrapper), it makes plain calls: it calls its child directly, without replicas. */
 #ifndef EK_PARALLEL_WRAPPER_H
 #define EK_PARALLEL_WRAPPER_H
 
@@ -28,8 +28,8 @@ typedef struct ek_wrapper {
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
 
-/* What one device does in a call. `module` is its replica, or the child in a plain call. The output
- * is in the caller's scope. */
+/* Computes one device's part of a call. `module` is the device's replica; in a plain call, the
+ * child. The output is in the caller's scope. */
 typedef ek_value ek_part_function(ek_module *module, const ek_args *args, void *user);
 /* Calls the module's forward; `user` is ignored. */
 ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user);
@@ -43,30 +43,31 @@ typedef struct ek_wrapper_call {
 /* The family of all wrappers' types. */
 extern const char ek_wrapper_family[];
 
-/* Makes a wrapper of this type, of the family and with ek_wrapper_destroy as `destroy`, around
- * options->module, which it owns from now on, also after an error. Moves the module to the first
+/* Makes a wrapper around options->module, which it owns from now on, even after an error. `type`
+ * has the wrappers' family and ek_wrapper_destroy as `destroy`. Moves the module to the first
  * device and its parameters into slabs. Ignores output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
-/* Logs one line if the smallest device has less than 3/4 of the largest's memory, or else the
- * slowest less than 3/4 of the fastest's speed, and the options don't treat unequal devices. The
- * line has a plan that would suit. */
+/* Logs one line if devices are unequal and the options don't provide for that. Unequal: the
+ * smallest device has less than 3/4 of the largest's memory, or the slowest less than 3/4 of the
+ * fastest's speed. The line suggests a plan. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
-/* The module as a wrapper; NULL, without an error, if it is no wrapper. */
+/* Returns the module as a wrapper; NULL, without an error, if it is no wrapper. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
 
-/* Makes the calling thread the only user of the wrapper, its replicas and its plans until it leaves
- * (call_guard.h). A replica of a wrapper needs no guard, because only one worker has it. */
+/* Make the calling thread the only user of the wrapper, its replicas and its plans, and end this
+ * (call_guard.h). A replica of a wrapper needs no guard, because one worker alone uses it. */
 int ek_wrapper_enter(ek_wrapper *wrapper);
 void ek_wrapper_leave(ek_wrapper *wrapper);
-/* A wrapper's forward: enters, calls `forward`, leaves. */
+/* Does a wrapper's forward: enters, calls `forward`, leaves. */
 ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
                                ek_value (*forward)(ek_module *module, const ek_args *args));
 
-/* True if calls go to the child itself: there are no replicas, or the wrapper is one. */
+/* Returns true if the wrapper makes plain calls. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
 
-/* Calls `function` for the child on the first device, with inputs moved there and joined. */
+/* Makes a plain call: calls `function` for the child, with inputs moved to its device and joined.
+ */
 ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
                                void *user);
 
@@ -83,13 +84,13 @@ typedef struct ek_wrapper_cut {
     int64_t sizes[EK_MAX_DEVICES];
 } ek_wrapper_cut;
 
-/* Cuts the arguments of a call as `cut` says. If cut is NULL, chooses the devices that take part;
- * for a call without arguments that is the first one. */
+/* Cuts the arguments of a call by `cut`. If cut is NULL, chooses the devices that take part; a call
+ * without arguments takes the first device. */
 int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_args *args,
                        ek_wrapper_call *call);
 
-/* Runs `function` on replicas, side by side, each with its part of the call. Then the module gets
- * what they wrote to buffers. Writes one output per part, in the caller's scope. */
+/* Runs `function` concurrently on replicas, each with its part of the call. Then copies the buffers
+ * that they wrote to the module. Writes one output per part, in the caller's scope. */
 int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
                    void *user, ek_value *outputs);
 

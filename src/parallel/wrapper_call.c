@@ -3,14 +3,14 @@
  * The road of a batch, from the top down:
  *
  *     ek_module_forward     nn/module_call.c: the public call
- *     data_parallel_call    data_parallel.c: says where the outputs meet
+ *     data_parallel_call    data_parallel.c: chooses the device of the outputs
  *     ek_wrapper_apply      here: begins, scatters, runs
  *     ek_wrapper_begin      looks the devices up
- *     ek_wrapper_scatter    finds out who gets how much (wrapper_decide)
+ *     ek_wrapper_scatter    decides how many samples each device gets (wrapper_decide)
  *     ek_tree_scatter       comm/tree.c: cuts the tensors among the arguments
  *     ek_wrapper_run        makes replicas, runs them, settles their buffers
  *     ek_replica_set_make   replica_set.c: refreshes copies, records the nodes of gradients
- *     wrapper_apply_all     calls the replicas side by side (ek_jobs_run)
+ *     wrapper_apply_all     calls the replicas concurrently (ek_jobs_run)
  *     ek_gather_value       comm/tree.c: joins the outputs on one device */
 #include <stdlib.h>
 
@@ -37,8 +37,8 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
     return ek_check_home(NULL, wrapper->child, wrapper->devs[0]);
 }
 
-/* The devices where a scattered list's elements lie, so that they stay there; else the first
- * devices. */
+/* Returns the devices on which a scattered list's elements lie, so that the elements needn't move;
+ * if no input is scattered, the first devices. */
 static ek_rank_list wrapper_ranks_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
     ek_rank_list ranks = {0};
@@ -50,8 +50,8 @@ static ek_rank_list wrapper_ranks_of(const ek_wrapper *wrapper, const ek_tree_su
     return ranks.count == survey->parts ? ranks : ek_first_rank_list(survey->parts);
 }
 
-/* Cuts by the plan for a batch, without devices that get nothing. In no-grad mode the plan is only
- * read, because such a forward says nothing about the memory of training. */
+/* Cuts a batch by its plan, and leaves out devices that get no sample. In no-grad mode the plan is
+ * only read, because such a forward tells nothing about the memory of training. */
 static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 {
     int64_t sizes[EK_MAX_DEVICES];
@@ -68,8 +68,8 @@ static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cu
     return 0;
 }
 
-/* Decides how a call is cut. Lists that are scattered already keep their sizes, and tensors beside
- * them are cut alike; otherwise the plan decides. */
+/* Decides how a call is cut. If an input is scattered already, it keeps its sizes, and other
+ * tensors are cut in these sizes; otherwise the plan decides. */
 static int wrapper_decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
 {
     int devices = wrapper->devices.count;
@@ -99,8 +99,8 @@ static ek_device_list wrapper_devices_at(const ek_wrapper *wrapper, const ek_ran
     return devices;
 }
 
-/* Inputs and keywords as one value, so that both are cut into equally many chunks; wrapper_args_of
- * undoes this. */
+/* Returns inputs and keywords as one value, so that both are cut into equally many chunks;
+ * wrapper_args_of undoes this. */
 static ek_value wrapper_value_of(const ek_args *args)
 {
     return EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
@@ -150,7 +150,7 @@ bool ek_wrapper_is_plain(const ek_wrapper *wrapper)
 ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
                                void *user)
 {
-    /* The caller of a replica has moved the inputs. */
+    /* A replica's caller has moved the inputs already. */
     if (wrapper->module.is_replica)
         return function(wrapper->child, args, user);
     ek_planner_disturb(wrapper->planner);
@@ -176,8 +176,8 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part
 
 /* ---- replication callbacks ---- */
 
-/* What the modules of one forward are told: one item for each module of the original whose type has
- * `replicated`, in order of registration. All zero means none. */
+/* The arguments of the calls of `replicated` in one forward: an item for each module of the
+ * original whose type has `replicated`, in order of registration. All zero: none. */
 typedef struct replications {
     ek_replication *items;
     int count;
@@ -189,7 +189,7 @@ typedef struct module_list {
     int count, capacity;
 } module_list;
 
-/* Collects the modules whose type has `replicated`, each before those below it. A shared module
+/* Collects the modules whose type has `replicated`, each before its descendants. A shared module
  * counts at its first place. */
 static int modules_collect(ek_module *module, ek_map *seen, module_list *list)
 {
@@ -259,7 +259,7 @@ static int replications_call(replications *told, ek_module *original, ek_module 
 
 /* ---- replicas ---- */
 
-/* The modules that a call's devices run. All zero means none. */
+/* The modules that a call's devices run. All zero: none. */
 typedef struct wrapper_replicas {
     int count;
     ek_module *modules[EK_MAX_DEVICES];
@@ -278,8 +278,8 @@ static void replicas_end(wrapper_replicas *replicas)
     *replicas = (wrapper_replicas){0};
 }
 
-/* Makes the replicas, and tells them of their replication if the wrapper is patched. If the first
- * device is alone, the child itself runs; but a sharding wrapper makes a replica even then, whose
+/* Makes the replicas, and calls their `replicated` if the wrapper is patched. If only the first
+ * device takes part, the child runs. A sharding wrapper makes a replica even then, because its
  * gradients go to the shards' owners. */
 static int replicas_make(ek_wrapper *wrapper, const ek_rank_list *ranks, ek_dev *const *devs,
                          wrapper_replicas *replicas)
@@ -332,7 +332,7 @@ static int wrapper_apply_one(void *user, int index)
     return 0;
 }
 
-/* Runs the call's function for each module on its device, side by side. Writes one output per
+/* Runs the call's function for each module on its device, concurrently. Writes one output per
  * module, in the caller's scope; after an error all are EK_VALUE_ERROR. */
 static int wrapper_apply_all(apply_call *call, ek_dev *const *devs, int count)
 {
