@@ -3,8 +3,9 @@
  * (formulas.h). An operation is added by a row.
  *
  * Formulas of reals are compiled for f32 and f64: EK_REAL is the type, EK_NAME(f) the type's f.
- * Formulas of integers are compiled for i64, and wrap on overflow. The lists of mathematics go on
- * with the lists of reals. Training consists of the latter, of which GPUs have a kernel each. */
+ * Formulas of integers are compiled for i64, and wrap on overflow. The lists of mathematics
+ * continue the lists of reals. Training uses the lists of reals, and GPUs have a kernel for each of
+ * their rows. */
 #ifndef EK_KERNELS_ELEMENTWISE_H
 #define EK_KERNELS_ELEMENTWISE_H
 

@@ -37,7 +37,7 @@ EK_FORMULA int64_t ek_clamp_i64(int64_t x, double a, double b)
     return raised > high ? high : raised;
 }
 
-/* x - floor(x / y) y for fmod_ = x - trunc(x / y) y: has y's sign. */
+/* x - floor(x / y) y, which has y's sign, from fmod_ = x - trunc(x / y) y */
 #define EK_REMAINDER_OF(fmod_, y) \
     ((fmod_) != 0 && ((fmod_) < 0) != ((y) < 0) ? (fmod_) + (y) : (fmod_))
 
@@ -78,7 +78,7 @@ EK_FORMULA int64_t ek_remainder_i64(int64_t x, int64_t y)
 EK_DEFINE_SOFTPLUS(float, f32)
 EK_DEFINE_SOFTPLUS(double, f64)
 
-/* tanh(softplus(x)), with n = e^2x + 2 e^x as n / (n + 2); and d/dx of x times it. */
+/* t = tanh(softplus(x)) as n / (n + 2) with n = e^2x + 2 e^x; and the derivative of x t */
 #define EK_DEFINE_MISH(type, suffix)                                  \
     EK_FORMULA type ek_mish_gate_##suffix(type x)                     \
     {                                                                 \

@@ -1,10 +1,12 @@
-/* grid_sample.h: which elements are read at a place between the pixels, with which weights, and how
- * these change with the place: PyTorch 1.13's rules, in the common subset of C11 and C++17 that
- * gcc, clang and nvcc compile. Each direction is by itself. A coordinate of -1 is the first pixel's
- * center with align_corners, else its outer edge; 1 is that of the last.
+/* grid_sample.h: the pixels that are read at a place between pixels, their weights, and the
+ * derivatives of the weights by the place: PyTorch 1.13's rules, in the common subset of C11 and
+ * C++17 that gcc, clang and nvcc compile. Directions are independent. With align_corners the
+ * coordinates -1 and 1 are the centers of the first and the last pixel, otherwise their outer
+ * edges.
  *
- * Linear and nearest interpolation bring a place that lies outside back first. Cubic interpolation
- * (Keys 1981, a = -0.75) does so with each pixel that it reads. */
+ * A place outside of the image is brought inside by the padding mode. Linear and nearest
+ * interpolation do this with the place, cubic interpolation (Keys 1981, a = -0.75) with each pixel
+ * that it reads. */
 #ifndef EK_REAL
 #ifndef EK_KERNELS_GRID_SAMPLE_H
 #define EK_KERNELS_GRID_SAMPLE_H
@@ -22,7 +24,8 @@ EK_FORMULA int ek_grid_taps(ek_grid_mode mode)
     return mode == EK_GRID_BICUBIC ? 4 : mode == EK_GRID_BILINEAR ? 2 : 1;
 }
 
-/* True if more derivatives of a direction than `order` are 0 everywhere. */
+/* Returns true if the derivatives of a direction of a higher order than `order` are 0 everywhere.
+ */
 EK_FORMULA bool ek_grid_is_flat(ek_grid_mode mode, int order)
 {
     return order >= (mode == EK_GRID_BICUBIC ? 3 : mode == EK_GRID_BILINEAR ? 1 : 0);
@@ -41,8 +44,8 @@ typedef struct EK_NAME(ek_grid_place) {
     EK_REAL slope[EK_GRID_TAPS];  /* and once more */
 } EK_NAME(ek_grid_place);
 
-/* The pixel position that `at` stands for in a direction of `size`. *factor becomes its derivative,
- * times the factor that came. */
+/* Returns the pixel position of place `at` in a direction of `size`. Multiplies *factor by the
+ * position's derivative. */
 EK_FORMULA EK_REAL EK_NAME(ek_grid_inside)(const ek_grid_params *params, int64_t size, EK_REAL at,
                                            EK_REAL *factor)
 {
@@ -67,15 +70,15 @@ EK_FORMULA EK_REAL EK_NAME(ek_grid_inside)(const ek_grid_params *params, int64_t
         at = even ? extra + low : span - extra + low;
         *factor *= even ? sign : -sign;
     }
-    if (!(at > 0) || !(at < last)) { /* so too for NaN: it, and a reflected infinity, become 0 */
+    if (!(at > 0) || !(at < last)) { /* true for NaN, too, which becomes 0 */
         *factor = 0;
         at = at >= last ? last : 0;
     }
     return at;
 }
 
-/* Keys' weights of the pixels before and behind a position, and their derivatives of any order, for
- * the distance t to the pixel before it. */
+/* Writes Keys' weights of the two pixels before and the two after a position, or their derivatives
+ * of order `order`. t is the distance to the pixel before the position. */
 EK_FORMULA void EK_NAME(ek_grid_cubic)(EK_REAL t, int order, EK_REAL weight[4])
 {
     const EK_REAL a = (EK_REAL)-0.75;
@@ -94,7 +97,8 @@ EK_FORMULA void EK_NAME(ek_grid_cubic)(EK_REAL t, int order, EK_REAL weight[4])
     }
 }
 
-/* The weights of order `order` of a position `t` behind a pixel, not counting the factor. */
+/* Writes the weights' derivatives of order `order` for a position at distance t after a pixel,
+ * without the factor. */
 EK_FORMULA void EK_NAME(ek_grid_weights)(ek_grid_mode mode, EK_REAL t, int order,
                                          EK_REAL weight[EK_GRID_TAPS])
 {
@@ -108,8 +112,8 @@ EK_FORMULA void EK_NAME(ek_grid_weights)(ek_grid_mode mode, EK_REAL t, int order
     }
 }
 
-/* Direction d of x, which has this size there, at a coordinate of the grid. The slope is made only
- * if it is wanted. */
+/* Computes the taps of direction d, in which x has `size` pixels, for a coordinate of the grid; the
+ * slope only if it is wanted. */
 EK_FORMULA void EK_NAME(ek_grid_place_at)(const ek_grid_params *params, int d, int64_t size,
                                           EK_REAL coordinate, bool slopes,
                                           EK_NAME(ek_grid_place) * place)

@@ -1,14 +1,14 @@
-/* kernels.h: the table of kernels a backend fills, one slot per kernel.
+/* kernels.h: the table of kernels that a backend fills, one slot per kernel.
  *
- * Contract for every slot. Tensors live on `dev`. The caller has checked shapes, dtypes and
- * devices, and has allocated the outputs, which need not be dense. Outputs never alias inputs
- * unless a slot says so. Kernels don't touch versions or history. All take f32 and f64; "any dtype"
- * is said if it holds; bf16 is computed in f32 and rounded once. Results don't depend on the number
- * of threads, except for matrix products and convolutions, which a library may cut by its team: for
- * a given number of threads they are the same from run to run. Scratch memory comes from
- * ek_dev_alloc as EK_MEMORY_WORKSPACE. A slot returns 0, or a negative status with an error set. If
- * a device works asynchronously, an error that only its kernels see (an index out of range) comes
- * from a later call, at the latest from one that waits for the device or reads from it. */
+ * Contract of every slot. Tensors lie on `dev`. The caller has checked shapes, dtypes and devices,
+ * and has allocated the outputs, which may have gaps. An output aliases an input only if the slot's
+ * comment allows it. Kernels don't change versions or history. All slots take f32 and f64, and
+ * further dtypes if their comment says so; bf16 is computed in f32 and rounded once. Results don't
+ * depend on the number of threads. Matrix products and convolutions are an exception, because a
+ * library may cut them by its number of threads: with equal threads they are equal from run to run.
+ * Scratch memory comes from ek_dev_alloc as EK_MEMORY_WORKSPACE. A slot returns 0, or a negative
+ * status with an error set. On an asynchronous device, an error that only kernels detect (an index
+ * out of range) is returned by a later call, at the latest by one that waits for the device. */
 #ifndef EK_KERNELS_KERNELS_H
 #define EK_KERNELS_KERNELS_H
 
@@ -47,9 +47,9 @@ typedef int ek_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, c
 typedef int ek_arg_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index,
                                  const ek_tensor *x, int dim);
 
-/* A recurrence along dim: element i of `out` is a_i times element i - 1, plus b_i. Without a the
- * factors are 1. Without b the addends are 0, and 1 comes before the first element, else 0. With
- * `reverse` lines run from their last element to the first. Any one dtype. */
+/* A recurrence along dim: out[i] = a[i] out[i - 1] + b[i]. If a is NULL, the factors are 1. If b is
+ * NULL, the addends are 0 and out[-1] is 1; otherwise out[-1] is 0. With `reverse` lines run from
+ * their last element to the first. Any one dtype. */
 typedef int ek_scan_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *a, const ek_tensor *b,
                            int dim, bool reverse);
 
@@ -64,8 +64,9 @@ typedef int ek_gather_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, in
                              const ek_tensor *index);
 typedef int ek_scatter_add_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                                   const ek_tensor *index);
-/* out at index = x, in place: other elements stay. x may have zero strides. Of several elements for
- * one place the last in x stays, on a GPU any, unless algorithms are deterministic. */
+/* Writes x to `out` at index, in place; other elements stay. x may have zero strides. If several
+ * elements have one place, the last in x counts; on a GPU any counts, unless algorithms are
+ * deterministic. */
 typedef int ek_scatter_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                               const ek_tensor *index);
 
@@ -74,8 +75,9 @@ typedef int ek_scatter_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, i
  * of position. index is i64 and may be shorter than x along dim: then the first positions only. */
 typedef int ek_argsort_kernel(ek_dev *dev, ek_tensor *index, const ek_tensor *x, int dim,
                               bool descending);
-/* out (i64) is the place of values (same shape) in `sorted`, ascending along its last dimension,
- * which has values' other sizes, or one dimension. With `right`, after equal elements. */
+/* out (i64, of the shape of `values`) is the place of each value in `sorted`: before equal
+ * elements, with `right` after them. `sorted` is ascending along its last dimension; it has one
+ * dimension, or the sizes of `values` in all others. */
 typedef int ek_searchsorted_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *sorted,
                                    const ek_tensor *values, bool right);
 
@@ -130,16 +132,16 @@ typedef int ek_resample_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x,
                                const ek_resample_params *params);
 
 /* ---- sampling x (N, C, H, W) or (N, C, D, H, W) at the places of grid (N, H', W', 2) or (N, D',
- * H', W', 3), whose last dimension counts from the last of x on; y is (N, C, H', W') or (N, C, D',
- * H', W'). All are f32 or f64. A place that isn't finite reads nothing. ---- */
+ * H', W', 3), whose coordinates are in the reverse order of x's dimensions; y is (N, C, H', W') or
+ * (N, C, D', H', W'). All are f32 or f64. A place that isn't finite reads nothing. ---- */
 /* y = S x for S, the interpolation differentiated params->order times. */
 typedef int ek_grid_sample_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                                   const ek_tensor *grid, const ek_grid_params *params);
 /* dx = S' dy */
 typedef int ek_grid_sample_adjoint_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                           const ek_tensor *grid, const ek_grid_params *params);
-/* dgrid is, for each of a place's coordinates, the sum over channels of dy T x, where T is S
- * differentiated once more by this coordinate. */
+/* dgrid[..., c] is the sum over channels of dy T x, where T is S differentiated once more by
+ * coordinate c. */
 typedef int ek_grid_sample_slope_kernel(ek_dev *dev, ek_tensor *dgrid, const ek_tensor *dy,
                                         const ek_tensor *x, const ek_tensor *grid,
                                         const ek_grid_params *params);
@@ -178,8 +180,7 @@ typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd
 typedef int ek_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                                  const ek_tensor *mean, const ek_tensor *invstd,
                                  const ek_tensor *weight, const ek_tensor *bias, bool relu);
-/* The outputs of norm_reduce. sum and sum_xhat, dweight and dbias, and the last three tensors are
- * NULL if nobody wants them. */
+/* The outputs of norm_reduce. Each group of tensors below is NULL if it isn't wanted. */
 typedef struct ek_norm_sums {
     ek_tensor *sum, *sum_xhat;  /* over a statistic's values: of weight dy, weight dy xhat */
     ek_tensor *dweight, *dbias; /* over a parameter's values: of dy xhat, of dy */
@@ -214,8 +215,8 @@ typedef int ek_softmax_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tens
  * keys and values of group h G / H. No size is 0. `mask` (B, H, L, S), of any floating dtype, is
  * added to the scores scale q k'; NULL: none. lse (B, H, L), contiguous, f32 for bf16, is
  * log(sum(exp(scores))), or inf if all scores are -inf: then out is 0. ---- */
-/* Whether these operands are better given to matmul and softmax, which hold all scores, than to the
- * two kernels below, which may not take them then. */
+/* Returns true if matmul and softmax, which hold all scores, are to compute this attention. The two
+ * kernels below may refuse such operands. */
 typedef bool ek_attention_composes_kernel(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
                                           const ek_tensor *v);
 typedef int ek_attention_kernel(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
@@ -229,19 +230,19 @@ typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *
                                          const ek_tensor *lse, const ek_attention_params *params);
 
 /* ---- a step of a recurrent network. x and product are (N, G H) of a cell with G gates, `gates`
- * is (N, 4 H), others are (N, H). All are of one floating dtype, row-major. What a cell lacks is
- * NULL.
+ * is (N, 4 H), others are (N, H). All have one floating dtype and are row-major. Tensors that a
+ * cell doesn't have are NULL.
  *
  *     LSTM        x, product and gates: i, f, g, o;  `before` is the c before
  *     GRU         x and product: r, z, n;  gates: r, z, n and the n of product;  `before` is the h
  *                 before;  no c
  *     tanh, relu  x and product: one;  no c, gates and `before` ---- */
-/* From x + product and `before`: the gates, and the state h, c after. */
+/* Computes the gates and the state h, c after the step from x + product and `before`. */
 typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
                                         const ek_tensor *product, const ek_tensor *before);
-/* The gradients of x, product and `before`, of an LSTM or a GRU. An LSTM's product has that of x:
- * dproduct is NULL. dh or dc may be NULL: zeros. */
+/* Computes the gradients of x, product and `before` of an LSTM or a GRU. In an LSTM x and product
+ * have one gradient, and dproduct is NULL. dh and dc may be NULL, which counts as zeros. */
 typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                          ek_tensor *dproduct, ek_tensor *dbefore,
                                          const ek_tensor *dh, const ek_tensor *dc,
@@ -270,8 +271,8 @@ typedef int ek_step_list_kernel(ek_dev *dev, ek_step_rule rule, int count,
                                 ek_tensor *const *parameters, ek_tensor *const *gradients,
                                 ek_tensor *const *const states[EK_STEP_STATES],
                                 const ek_step_numbers *numbers);
-/* For kernels: EK_E_DTYPE unless all parameters are f32 or f64, EK_E_INVALID if a state is missing.
- */
+/* Checks a step's operands for a backend: EK_E_DTYPE if a parameter is neither f32 nor f64,
+ * EK_E_INVALID if a state is missing. */
 int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
                   ek_tensor *const *const states[EK_STEP_STATES]);
 
@@ -310,8 +311,8 @@ static inline const ek_kernels *ek_kernels_of(const ek_tensor *tensor)
     return tensor->storage->dev->backend->kernels;
 }
 
-/* What a reduction of no elements gives, for the slot reduce: 0 with the value in *value, or
- * EK_E_INVALID, because these have no maximum and no minimum. */
+/* Writes the value of a reduction of no elements to *value, for the slot reduce. EK_E_INVALID for a
+ * maximum or a minimum, which doesn't exist. */
 static inline int ek_reduce_nothing(ek_reduce_kind kind, double *value)
 {
     if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
@@ -321,7 +322,8 @@ static inline int ek_reduce_nothing(ek_reduce_kind kind, double *value)
     return 0;
 }
 
-/* The size along dim of what the slot arg_reduce looks through, which has to have elements. */
+/* Returns the size along dim of the elements that the slot arg_reduce compares. EK_E_INVALID if
+ * there are none. */
 static inline int64_t ek_arg_reduce_size(ek_reduce_kind kind, const ek_tensor *x, int dim)
 {
     int64_t size = x->ndim == 0 ? 1 : x->shape[dim];
@@ -342,7 +344,7 @@ static inline ek_tensor ek_row_of_vector(const ek_tensor *vector)
                        .storage = vector->storage};
 }
 
-/* A matrix, or its transposed one, as the batch of one that the slot matmul takes. */
+/* Returns a matrix, or its transpose, as a batch of one for the slot matmul. */
 static inline ek_tensor ek_batch_of_matrix(const ek_tensor *matrix, bool transposed)
 {
     int rows = transposed, columns = !transposed;

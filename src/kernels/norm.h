@@ -1,4 +1,4 @@
-/* norm.h: the geometry of normalisation, as its slots read it from their operands' shapes. */
+/* norm.h: the geometry of normalisation, which its slots derive from their operands' shapes. */
 #ifndef EK_KERNELS_NORM_H
 #define EK_KERNELS_NORM_H
 
@@ -10,7 +10,7 @@ typedef struct ek_norm_geometry {
     bool batch; /* statistics are over outer, too: one for each channel */
 } ek_norm_geometry;
 
-/* The geometry of x, which isn't empty, for statistics of shape (C) or (N, groups), of which one
+/* Returns the geometry of a non-empty x for statistics of shape (C) or (N, groups). mean or invstd
  * may be NULL. */
 static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_tensor *mean,
                                                    const ek_tensor *invstd)
@@ -27,9 +27,9 @@ static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_
     return g;
 }
 
-/* True if a group of a sample is one run with parameters per element. It is if every channel is a
- * single value, or if there is one group and `parameter` (weight or bias, or NULL) has x's shape
- * without N. */
+/* Returns true if a group of a sample is one run of elements, each with a parameter: if every
+ * channel has a single value, or if there is one group and `parameter` (weight, bias or NULL) has
+ * x's shape without N. */
 static inline bool ek_norm_has_runs(const ek_norm_geometry *g, const ek_tensor *x,
                                     const ek_tensor *parameter)
 {

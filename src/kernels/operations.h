@@ -29,7 +29,7 @@ static inline bool ek_binary_has_integers(ek_binary op)
     }
 }
 
-/* The operation itself, or for some powers the operation that PyTorch computes them by. */
+/* Returns `op`; for some powers, the simpler operation by which PyTorch computes the power. */
 static inline ek_unary ek_unary_simplest(ek_unary op, double a)
 {
     if (op != EK_UNARY_POW)

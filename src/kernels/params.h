@@ -1,5 +1,5 @@
-/* params.h: what kernels are told beside their tensors: operations and options. Plain C that C++
- * compiles too, so that device code can read it. */
+/* params.h: arguments of kernels other than tensors: operations and options. C that C++ compiles,
+ * too, so that device code can include it. */
 #ifndef EK_KERNELS_PARAMS_H
 #define EK_KERNELS_PARAMS_H
 
@@ -71,13 +71,13 @@ typedef enum ek_resample_kind {
     EK_RESAMPLE_CUBIC_ANTIALIAS
 } ek_resample_kind;
 
-/* A linear map between images, one dimension after the other (resample.h). Arrays are in the order
+/* A linear map between images, applied dimension by dimension (resample.h). Arrays are in the order
  * of the tensor's last dimensions. */
 typedef struct ek_resample_params {
     ek_resample_kind kind;
     bool align_corners;
     bool adjoint;     /* the adjoint of the map, from its outputs to its inputs */
-    double factor[3]; /* the output size over the input size; 0: that of the sizes */
+    double factor[3]; /* the output size over the input size; 0: computed from the sizes */
 } ek_resample_params;
 
 /* Interpolation at given places (grid_sample.h), or a derivative of it by these places. */
@@ -91,7 +91,7 @@ typedef struct ek_grid_params {
 
 /* ---- optimizer steps over flat ranges ---- */
 
-/* RULE(NAME, states): what one step does to an element with so many states (steps.h). */
+/* RULE(NAME, states): the update of one element that has so many states (steps.h). */
 /* clang-format off */
 #define EK_STEP_RULES(RULE) \
     RULE(SGD, 0) RULE(SGD_FIRST, 1) RULE(SGD_NESTEROV, 1) RULE(SGD_HEAVY, 1) \
@@ -117,8 +117,8 @@ static inline int ek_step_states(ek_step_rule rule)
     return counts[rule];
 }
 
-/* The numbers that rules compute with. Which of them a rule reads, and as what, its formula says.
- * They are doubles until they are rounded once, to the tensors' dtype. */
+/* The numbers that rules read. A rule's formula (steps.h) defines which it reads, and their
+ * meaning. They are doubles that are rounded once, to the tensors' dtype. */
 #define EK_STEP_NUMBERS(NUMBER)                                                  \
     NUMBER(sign)   /* -1: maximizes */                                           \
     NUMBER(decay)  /* the part of the parameter that is added to its gradient */ \
@@ -129,9 +129,9 @@ static inline int ek_step_states(ek_step_rule rule)
     NUMBER(keep2)                                                                \
     NUMBER(add2) /* second average */                                            \
     NUMBER(eps)                                                                  \
-    NUMBER(correction)  /* divides the second average's root */                  \
-        NUMBER(initial) /* added to a state in its first step */                 \
-        NUMBER(low) NUMBER(high)
+    NUMBER(correction) /* divides the second average's root */                   \
+    NUMBER(initial)    /* added to a state in its first step */                  \
+    NUMBER(low) NUMBER(high)
 
 typedef struct ek_step_numbers {
 #define EK_MEMBER(name) double name;

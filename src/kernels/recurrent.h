@@ -6,8 +6,9 @@
 
 #include "kernels/formulas.h"
 
-/* From the sums of the gates: the gates, c = f before + i g and h = o tanh(c). The gradients of the
- * sums and of `before` from those of h and c, in which dc does not contain what comes from h. */
+/* The forward computes the gates from their sums, and c = f before + i g and h = o tanh(c). The
+ * gradient computes the gradients of the sums and of `before` from dh and dc; dc is without the
+ * part that reaches c through h. */
 #define EK_DEFINE_LSTM(type, suffix)                                                             \
     EK_FORMULA void ek_lstm_##suffix(type in_i, type in_f, type in_g, type in_o, type before,    \
                                      type *i, type *f, type *g, type *o, type *c, type *h)       \
@@ -34,9 +35,9 @@
 EK_DEFINE_LSTM(float, f32)
 EK_DEFINE_LSTM(double, f64)
 
-/* From the sums of r and z, and the two parts of n: the gates, n = tanh(x_n + r product_n) and
- * h = (1 - z) n + z before. The gradients of the sums, of product_n and of `before` from that of h.
- */
+/* The forward computes the gates r and z from their sums, n = tanh(x_n + r product_n), and
+ * h = (1 - z) n + z before. The gradient computes the gradients of the sums, of product_n and of
+ * `before` from dh. */
 #define EK_DEFINE_GRU(type, suffix)                                                              \
     EK_FORMULA void ek_gru_##suffix(type in_r, type in_z, type x_n, type product_n, type before, \
                                     type *r, type *z, type *n, type *h)                          \

@@ -1,7 +1,7 @@
-/* resample.h: which inputs an output reads when an image gets another size, and their weights, for
- * each direction by itself: PyTorch 1.13's rules, in the common subset of C11 and C++17 that gcc,
- * clang and nvcc compile. Positions are computed in double and rounded to the images' type after
- * each step, so that they are the positions that the type itself gives.
+/* resample.h: the inputs that an output reads when an image is resized, and their weights, for one
+ * direction at a time: PyTorch 1.13's rules, in the common subset of C11 and C++17 that gcc, clang
+ * and nvcc compile. Positions are computed in double and rounded to the images' type after each
+ * step, which gives the results of arithmetic in that type.
  *
  * Cubic interpolation is Keys' (1981) with a = -0.75, and with antialias a = -0.5. Antialias
  * widens the filter by the scale when an image shrinks, as Pillow does. */
@@ -23,11 +23,11 @@ typedef struct ek_resample_axis {
     double support; /* antialias only: half the filter's width, in inputs */
 } ek_resample_axis;
 
-/* The inputs [first, end) that an output reads, and what their weights follow from. */
+/* The inputs [first, end) that an output reads, and the numbers that define their weights. */
 typedef struct ek_resample_row {
     int64_t first, end;
     int64_t at;      /* linear, cubic: the input before the output's position */
-    double fraction; /* linear, cubic: how far behind it the position lies, in [0, 1] */
+    double fraction; /* linear, cubic: the distance from input `at` to the position, in [0, 1] */
     double center;   /* antialias: the position */
 } ek_resample_row;
 
@@ -46,7 +46,7 @@ EK_FORMULA bool ek_resample_has_antialias(ek_resample_kind kind)
     return kind == EK_RESAMPLE_LINEAR_ANTIALIAS || kind == EK_RESAMPLE_CUBIC_ANTIALIAS;
 }
 
-/* Direction d of the map. Positions of nearest are f32 for any type. */
+/* Returns direction d of the map. Positions of EK_NEAREST are f32 for any type. */
 EK_FORMULA ek_resample_axis ek_resample_axis_of(const ek_resample_params *params, int d,
                                                 bool in_f64, int64_t in, int64_t out)
 {
@@ -95,7 +95,7 @@ EK_FORMULA ek_resample_row ek_resample_antialias_row(const ek_resample_axis *axi
     return row;
 }
 
-/* Rows start and end the later, the larger i is. */
+/* Returns the inputs of output i. Both ends of the row grow with i. */
 EK_FORMULA ek_resample_row ek_resample_row_of(const ek_resample_axis *axis, int64_t i)
 {
     if (ek_resample_is_nearest(axis->kind))
@@ -132,7 +132,7 @@ EK_FORMULA double ek_resample_cubic(double x, double a)
     return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-/* The weight of input j in its row; with antialias before weights are divided by their sum. */
+/* Returns the weight of input j in its row; with antialias, not yet divided by the weights' sum. */
 EK_FORMULA double ek_resample_weight(const ek_resample_axis *axis, const ek_resample_row *row,
                                      int64_t j)
 {
@@ -154,7 +154,7 @@ EK_FORMULA double ek_resample_weight(const ek_resample_axis *axis, const ek_resa
     return j == row->at ? ek_resample_round(axis, 1 - row->fraction) : row->fraction;
 }
 
-/* What the weights of a row are multiplied by. */
+/* Returns the factor of a row's weights: 1, or with antialias one over their sum. */
 EK_FORMULA double ek_resample_norm(const ek_resample_axis *axis, const ek_resample_row *row)
 {
     double sum = 0;
@@ -173,9 +173,9 @@ EK_FORMULA int64_t ek_resample_taps(const ek_resample_axis *axis)
     return axis->kind == EK_RESAMPLE_CUBIC ? 4 : axis->kind == EK_RESAMPLE_LINEAR ? 2 : 1;
 }
 
-/* The first output whose row ends behind input j, or `out`. The outputs that read j are those from
- * ek_resample_reader(axis, j, true) to before ek_resample_reader(axis, j, false), the first whose
- * row starts behind j. */
+/* Returns a bound of the outputs that read input j: with `begin` the first such output, which is
+ * the first whose row ends after j; else the first output whose row starts after j. `out` if there
+ * is no such output. */
 EK_FORMULA int64_t ek_resample_reader(const ek_resample_axis *axis, int64_t j, bool begin)
 {
     int64_t low = 0, high = axis->out;

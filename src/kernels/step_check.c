@@ -1,4 +1,4 @@
-/* step_check.c: what backends refuse before an optimizer's step. */
+/* step_check.c: the check of an optimizer step's operands, for all backends. */
 #include "core/error.h"
 #include "kernels/kernels.h"
 

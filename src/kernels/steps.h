@@ -28,8 +28,8 @@ EK_FORMULA EK_NAME(ek_step_constants) EK_NAME(ek_step_constants_of)(const ek_ste
     return c;
 }
 
-/* A rule gives the new value of parameter w, and replaces the states s[0], s[1], ... g0 is the
- * gradient as it was computed, g the one with sign and decay. */
+/* A rule returns the new value of parameter w, and replaces the states s[0], s[1], ... g0 is the
+ * gradient, g the gradient after sign and decay. */
 #define EK_STEP_FORMULA(rule)                                                                   \
     EK_FORMULA EK_REAL EK_NAME(ek_step_##rule)(const EK_NAME(ek_step_constants) * c, EK_REAL w, \
                                                EK_REAL g0, EK_REAL * s)
@@ -107,7 +107,7 @@ EK_STEP_FORMULA(ADAMAX)
     return w - c->rate * s[0] / s[1];
 }
 
-/* `initial` is the rate of the gradient itself, `rate` that of the average. */
+/* `initial` is the rate of the gradient, `rate` the rate of the average. */
 EK_STEP_FORMULA(NADAM)
 {
     EK_REAL g = EK_STEP_GRADIENT;
@@ -134,7 +134,7 @@ EK_STEP_FORMULA(RADAM_WARM_UP)
     return w - s[0] / c->low * c->rate;
 }
 
-/* ---- RMSprop: s[0] is square_avg, then momentum_buffer and grad_avg if there are ---- */
+/* ---- RMSprop: s[0] is square_avg; then come momentum_buffer and grad_avg if they exist ---- */
 
 EK_STEP_FORMULA(RMSPROP)
 {
@@ -217,7 +217,7 @@ EK_STEP_FORMULA(AVERAGE)
     return c->keep1 * w + c->add1 * g0;
 }
 
-/* `rate` is the count of values, this one included. The first value is copied. */
+/* `rate` is the number of values, g0 included. The first value is copied. */
 EK_STEP_FORMULA(MEAN)
 {
     (void)s;

@@ -1,7 +1,8 @@
 /* walk.c: see walk.h. */
 #include "kernels/walk.h"
 
-/* True if a walk has dimension i outside of j. The first operand whose strides differ decides. */
+/* Returns true if a walk has dimension i outside of j. The first operand with different strides for
+ * them decides. */
 static bool walk_is_outside(int operands, const int64_t *const *strides, int i, int j)
 {
     for (int k = 0; k < operands; k++) {
@@ -12,7 +13,7 @@ static bool walk_is_outside(int operands, const int64_t *const *strides, int i, 
     return i < j;
 }
 
-/* True if for every operand one step along `outer` is as far as all of `inner`. */
+/* Returns true if one step along `outer` is as long as all of `inner`, for every operand. */
 static bool walk_can_join(const ek_walk *walk, int outer, int inner)
 {
     for (int k = 0; k < walk->operands; k++)
@@ -91,7 +92,7 @@ void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position)
         cursor->offset[k] = 0;
     for (int d = walk->ndim - 1; d >= 0; d--) {
         cursor->index[d] = 0;
-        if (position == 0) /* small walks begin there, and divisions take long */
+        if (position == 0) /* most small walks end here, without slow divisions */
             continue;
         int64_t size = walk->shape[d] > 0 ? walk->shape[d] : 1;
         int64_t at = d > 0 ? position % size : position;

@@ -1,9 +1,9 @@
 /* walk.h: index arithmetic of kernels over several tensors of one shape.
  *
- * A walk is the order in which elements are visited: dimensions sorted by the first tensor's
- * strides (largest first), those of size 1 dropped, neighbours joined if all tensors allow it.
- * So dense tensors of one layout become a single dimension of stride 1, whatever the layout, and a
- * bias broadcast over channels-last memory becomes rows over the channels. */
+ * A walk is an order in which elements are visited. Dimensions are sorted by the first tensor's
+ * strides, largest first; dimensions of size 1 are dropped; neighbours are joined if all tensors
+ * allow it. So dense tensors of one layout have a single dimension of stride 1, and a bias that is
+ * broadcast over channels-last memory has rows over the channels. */
 #ifndef EK_KERNELS_WALK_H
 #define EK_KERNELS_WALK_H
 
@@ -54,13 +54,13 @@ static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int
     }
 }
 
-/* Elements from the cursor to the end of its innermost row. */
+/* Returns the number of elements from the cursor to the end of its innermost row. */
 static inline int64_t ek_cursor_row_rest(const ek_walk *walk, const ek_cursor *cursor)
 {
     return walk->shape[walk->ndim - 1] - cursor->index[walk->ndim - 1];
 }
 
-/* Elements from the cursor to the end of its innermost row, but at most `rest`. */
+/* Returns the smaller of `rest` and the number of elements to the end of the innermost row. */
 static inline int64_t ek_cursor_run(const ek_walk *walk, const ek_cursor *cursor, int64_t rest)
 {
     int64_t run = ek_cursor_row_rest(walk, cursor);

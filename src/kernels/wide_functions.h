@@ -1,7 +1,7 @@
 /* wide_functions.h: f32 functions of the host that are computed in double and rounded once.
  *
- * ek_wide_<name> are functions of doubles with f32's precision and a few bits more. Arguments are
- * those that f32 arguments lead to: none is subnormal. */
+ * ek_wide_<name> are functions of doubles with a few bits more than f32's precision. Their
+ * arguments come from f32 arguments, so that none is a subnormal double. */
 #ifndef EK_KERNELS_WIDE_FUNCTIONS_H
 #define EK_KERNELS_WIDE_FUNCTIONS_H
 
@@ -10,7 +10,8 @@
 
 #include "core/bits.h"
 
-/* As ek_exp_f32. Beyond the limits, results are 0 or infinity in f32. NaN stays NaN. */
+/* e^x by the steps of ek_exp_f32. Beyond the limits the result is 0 or infinity in f32. NaN stays
+ * NaN. */
 EK_FORMULA double ek_wide_exp(double x)
 {
     const double magic = 6755399441055744.0;
@@ -47,7 +48,7 @@ EK_FORMULA double ek_wide_log_parts(double x, double *exponent)
     return p * s;
 }
 
-/* What log(x) is at the ends of its range, else `value`. */
+/* Returns log(x) for x at the ends of its range (0, infinity, negative, NaN), else `value`. */
 EK_FORMULA double ek_wide_log_ends(double x, double value)
 {
     value = x == (double)INFINITY ? x : value;
@@ -122,14 +123,15 @@ EK_FORMULA float ek_power_f32(float x, float y)
 
 /* ---- remainders ---- */
 
-/* True if x / y is small enough for ek_small_fmod_f32, and neither is infinite or NaN. */
+/* Returns true if x and y are finite and x / y is small enough for ek_small_fmod_f32. */
 EK_FORMULA int ek_quotient_is_small(float x, float y)
 {
     return (fabsf(x) < 268435456.0f * fabsf(y)) & (fabsf(y) < INFINITY);
 }
 
-/* fmod for quotients below 2^28, exact: their distance to the next whole number is too large to be
- * rounded away, and the product of a whole number of 28 bits and y fits into 53 bits. */
+/* fmod for quotients below 2^28. It is exact: a quotient's distance to the next whole number is too
+ * large to be rounded away, and the product of y and a whole number of 28 bits has at most 53 bits.
+ */
 EK_FORMULA float ek_small_fmod_f32(float x, float y)
 {
     double whole = (double)(int32_t)((double)x / (double)y);
@@ -143,8 +145,8 @@ EK_FORMULA float ek_small_fmod_f32(float x, float y)
 #define EK_HALF_PI_2 7.5497894158615964e-08
 #define EK_HALF_PI_3 5.390302858158119e-15
 
-/* x = r + q pi / 2, |r| <= pi / 4; *quarter gets q modulo 2^51. For |x| <= 2^30, because q times
- * the first two parts of pi / 2 is exact then. */
+/* Returns r of x = r + q pi / 2, |r| <= pi / 4; *quarter becomes q modulo 2^51. Valid for |x| <=
+ * 2^30, where q times each of the first two parts of pi / 2 is exact. */
 EK_FORMULA double ek_wide_quarter(double x, uint64_t *quarter)
 {
     const double magic = 6755399441055744.0;
@@ -175,8 +177,8 @@ EK_FORMULA double ek_wide_cos_of(double r)
     return p * z * z - 0.5 * z + 1.0;
 }
 
-/* Arguments beyond this are left as they are by sin, cos and tan below. Who calls them passes
- * results beyond it to the C library: regular ones are smaller. */
+/* sin, cos and tan below return a larger argument unchanged. Their caller recognises such a result
+ * by its size, and computes it by the C library. */
 #define EK_FAR_ANGLE 1073741824.0f
 
 EK_FORMULA float ek_sin_f32(float x)
@@ -266,8 +268,8 @@ EK_FORMULA double ek_wide_asin_of(double t, double z)
     return p * t;
 }
 
-/* asin(|x|); or beyond 1 / 2, where *far is set, asin(sqrt((1 - |x|) / 2)), of which pi / 2 minus
- * the double is asin(|x|). */
+/* Returns asin(|x|) for |x| up to 1 / 2. For larger |x| sets *far and returns
+ * a = asin(sqrt((1 - |x|) / 2)), so that asin(|x|) = pi / 2 - 2 a. */
 EK_FORMULA double ek_wide_asin_near(float x, int *far)
 {
     double magnitude = fabsf(x);

@@ -1,11 +1,11 @@
-/* activation.c: activation functions. A gradient that is one fused kernel is an operation of its
- * own, so that it can be differentiated again. */
+/* activation.c: activation functions. A gradient that is one fused kernel is an operation, so that
+ * it can be differentiated again. */
 #include <math.h>
 
 #include "ops/autocast.h"
 #include "ops/unary.h"
 
-/* ---- sigmoid, tanh and what is made of them ---- */
+/* ---- sigmoid, tanh and functions of them ---- */
 
 UNARY_OPERATION(ek_f_sigmoid, "sigmoid", SIGMOID, y, ek_sigmoid_gradient(g, y), .wide = false)
 UNARY_OPERATION(ek_f_tanh, "tanh", TANH, y, ek_tanh_gradient(g, y), .wide = false)
@@ -93,8 +93,8 @@ ek_tensor *ek_f_celu(ek_tensor *x, double alpha)
 
 UNARY_OPERATION(ek_f_relu, "relu", RELU, y, ek_relu_gradient(g, y, 0), .wide = false)
 
-/* The output has the input's sign unless the slope is negative. The output is better to save,
- * because the next layer saves it, too. */
+/* Saves the output, because the next layer saves it, too. It has the input's sign, as the slope
+ * isn't negative. */
 UNARY_ROW(leaky_relu, "leaky_relu", LEAKY_RELU, y, ek_relu_gradient(g, y, a), .wide = false)
 UNARY_ROW(falling_relu, "leaky_relu", LEAKY_RELU, x, ek_relu_gradient(g, x, a), .wide = false)
 

@@ -1,11 +1,11 @@
 /* attention.c: scaled dot-product attention.
  *
  * Forward and first gradients are kernels that hold a block of the scores at a time. The gradients
- * are an operation of (dout, q, k, v) of their own, whose derivatives are in attention_second.c.
+ * are an operation of (dout, q, k, v), whose derivatives are in attention_second.c.
  *
- * Attention is a composition of operations, and holds all scores, if the mask wants a gradient, if
- * probabilities are asked for, if a Mersenne Twister draws dropout (its numbers follow one order),
- * if a size is 0, and if the device says so. */
+ * Attention is composed of matmul and softmax, which hold all scores, if the mask wants a gradient,
+ * if probabilities are asked for, if a Mersenne Twister draws dropout (its numbers have a fixed
+ * order), if a size is 0, or if the device's attention_composes is true. */
 #include "ops/attention.h"
 
 #include <math.h>
@@ -97,8 +97,8 @@ static ek_tensor *attention_composed(const ek_attention_call *call, ek_tensor **
 
 EK_OPERATION(attention_gradient, "attention_gradient", ek_attention_gradient_backward);
 
-/* A new tensor of this last size, with x's other sizes, and heads outside or inside of rows as in
- * x, so that a module joins its heads without a copy. */
+/* Makes a tensor with x's sizes but a last size of `width`. Its heads lie outside or inside of rows
+ * like x's, so that a module joins its heads without a copy. */
 static ek_tensor *attention_new(const ek_tensor *x, int64_t width)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -150,8 +150,8 @@ EK_OPERATION(attention, "attention", attention_backward);
 
 /* ---- attention of heads ---- */
 
-/* Takes a call of the generator for dropout of the probabilities, which don't exist as a tensor.
- * False if they must. */
+/* Begins a call of the generator for dropout of the probabilities. Returns false if the
+ * probabilities must exist as a tensor for that. */
 static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
                             ek_attention_attributes *attributes)
 {
@@ -162,7 +162,7 @@ static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
     attributes->drops = p > 0;
     if (p == 0 || p == 1)
         return p == 0;
-    /* A share of a batch is numbered by whole elements of the batch, or not here. */
+    /* The kernels number the probabilities of a part of a batch only in whole batch elements. */
     return ek_draw_begin(&attributes->draw, NULL, &probabilities) &&
            attributes->draw.row % (ek_count(&probabilities) / q->shape[0]) == 0;
 }
@@ -178,7 +178,7 @@ ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek
 {
     ek_tensor *q = call->q, *k = call->k, *v = call->v, *mask = call->mask, view;
     ek_attention_attributes attributes = {.scale = call->scale, .causal = call->causal};
-    if (mask) { /* four dimensions, so that all know which is which */
+    if (mask) { /* kernels need all four dimensions */
         ek_shape shape = ek_tensor_shape(mask), all, scores = ek_tensor_shape(q);
         scores.dims[3] = k->shape[2];
         if (ek_broadcast_shapes(operation, &shape, &scores, &all) < 0)
@@ -243,7 +243,7 @@ static bool attention_checks(const ek_attention_options *o)
     return true;
 }
 
-/* The sizes before the last `last` dimensions. */
+/* Returns x's sizes without those of the last `last` dimensions. */
 static ek_shape attention_lead(const ek_tensor *x, int last)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -251,8 +251,9 @@ static ek_shape attention_lead(const ek_tensor *x, int last)
     return shape;
 }
 
-/* x with its leading dimensions expanded to `lead`, which then are one, or, if x has no more than
- * four dimensions, as many as make four. `heads` is the size of the third last dimension. */
+/* Returns x with four dimensions. Its leading dimensions are expanded to `lead`; if there are more
+ * than four dimensions in all, they are then joined to one. `heads` is the size of the third last
+ * dimension. */
 static ek_tensor *attention_four(ek_tensor *x, const ek_shape *lead, int64_t heads)
 {
     ek_shape wanted = *lead;
@@ -307,7 +308,7 @@ static ek_tensor *attention_checked(const ek_attention_options *o)
     if (heads_ndim)
         shape.dims[shape.ndim++] = heads;
     shape.dims[shape.ndim++] = q->shape[q->ndim - 2];
-    if (call.mask && lead.ndim > 1) { /* the joined dimensions have to be the mask's, too */
+    if (call.mask && lead.ndim > 1) { /* the mask's leading dimensions are joined, too */
         ek_shape scores = shape;
         scores.dims[scores.ndim++] = k->shape[k->ndim - 2];
         call.mask = ek_reshape(ek_expand(call.mask, scores),

@@ -1,13 +1,12 @@
-/* attention.h: attention of heads, for the modules that are made of it. */
+/* attention.h: attention over heads, for modules. */
 #ifndef EK_OPS_ATTENTION_H
 #define EK_OPS_ATTENTION_H
 
 #include "evenkeel/attention.h"
 
-/* Adds masks: `mask` is NULL, a tensor of bool or u8, or floating numbers that are added to scores.
- * Returns such numbers in `dtype`, and NULL for NULL. bool and u8 become 0 and -inf: an element
- * takes part if it is not 0, or with `inverted` if it is 0. The one place that knows which dtypes
- * masks have. */
+/* Returns a mask as numbers of `dtype` that are added to scores; NULL for NULL. A floating mask has
+ * such numbers already. In a mask of bool or u8 an element takes part if it isn't 0, with
+ * `inverted` if it is 0; elements that take part become 0, others -inf. */
 ek_tensor *ek_attention_bias(const char *operation, ek_tensor *mask, ek_dtype dtype, bool inverted);
 
 typedef struct ek_attention_call {

@@ -28,7 +28,7 @@ static ek_tensor *attention_grouped(ek_tensor *x, int64_t groups)
     return ek_sum_mask(apart, 1U << 2, 1U << 2);
 }
 
-/* The operands of some rows of queries; k, v, ak and av have every head's keys. Gradients that
+/* The operands for some rows of queries; k, v, ak and av have keys for every head. Gradients that
  * didn't arrive are NULL. */
 typedef struct attention_rows {
     ek_tensor *dout, *q, *k, *v, *mask, *aq, *ak, *av;
@@ -105,7 +105,7 @@ static int attention_second_rows(const attention_rows *r, const ek_attention_att
     return ek_error_status() < 0 ? ek_error_pending() : 0;
 }
 
-/* Dropout's factors for rows [row, row + rows) of batch element `batch`, or of all if it is -1. */
+/* Returns dropout's factors for rows [row, row + rows) of batch element `batch`; -1: of all. */
 static ek_tensor *attention_factors(const ek_tensor *q, int64_t keys, int64_t batch, int64_t row,
                                     int64_t rows, const ek_attention_attributes *attributes)
 {
@@ -124,7 +124,7 @@ static ek_tensor *attention_factors(const ek_tensor *q, int64_t keys, int64_t ba
     return factors && ek_draw_run(&(ek_drawn){factors, ones, NULL}, &draw) >= 0 ? factors : NULL;
 }
 
-/* The mask's part for rows of a batch element. */
+/* Returns the part of the mask for rows of a batch element. */
 static ek_tensor *attention_mask_part(ek_tensor *mask, int64_t batch, int64_t row, int64_t rows)
 {
     if (mask && mask->shape[0] > 1)
@@ -138,7 +138,7 @@ static ek_tensor *attention_part(ek_tensor *x, int64_t batch, int64_t row, int64
     return x ? ek_narrow(x, 2, row, rows) : NULL;
 }
 
-/* The same rows by rows, without a graph, into tensors of zeros. */
+/* Computes the gradients some rows at a time, without a graph, into tensors of zeros. */
 static int attention_second_parts(const attention_rows *all, int64_t groups,
                                   const ek_attention_attributes *attributes, ek_tensor *results[4])
 {

@@ -1,4 +1,4 @@
-/* attention_second.h: what attention and the derivatives of its gradients share. */
+/* attention_second.h: functions that attention and the derivatives of its gradients share. */
 #ifndef EK_OPS_ATTENTION_SECOND_H
 #define EK_OPS_ATTENTION_SECOND_H
 
@@ -22,15 +22,15 @@ static inline ek_tensor *ek_attention_transposed(ek_tensor *x)
     return x ? ek_transpose(x, -2, -1) : NULL;
 }
 
-/* k (B, G, S, E) with every group repeated for each of its heads: (B, H, S, E). */
+/* Repeats every group of k (B, G, S, E) for each of its heads: (B, H, S, E). */
 ek_tensor *ek_attention_repeated(ek_tensor *k, int64_t heads);
 
-/* The probabilities of rows from `row` on, for k with every head's keys. A row whose scores are all
- * -inf has none. */
+/* Returns the probabilities of the rows of q, the first of which is row `row` of the queries. k has
+ * keys for every head. If all scores of a row are -inf, its probabilities are 0. */
 ek_tensor *ek_attention_softmax(ek_tensor *q, ek_tensor *k, ek_tensor *mask, bool causal,
                                 double scale, int64_t row);
 
-/* Of the gradients' operation. Inputs dout, q, k, v; saved dout, q, k, v, mask. */
+/* The backward of the gradients' operation. Inputs dout, q, k, v; saved dout, q, k, v, mask. */
 int ek_attention_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 
 #endif

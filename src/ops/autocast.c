@@ -23,7 +23,7 @@ static bool autocast_is_parameter(const ek_tensor *x)
     return !x->is_view && x->storage->category == EK_MEMORY_PARAMETER && ek_is_dense(x);
 }
 
-/* A flat tensor on the caller's stack that shows a whole storage. */
+/* Returns a flat tensor, by value, that shows a whole storage. */
 static ek_tensor autocast_whole(ek_storage *storage, ek_dtype dtype)
 {
     return (ek_tensor){.dtype = dtype,
@@ -49,7 +49,7 @@ static ek_storage *autocast_cast_storage(ek_storage *from, ek_dtype dtype)
     return NULL;
 }
 
-/* A tensor of `dtype` and x's geometry in `storage`, recorded as a cast of x. */
+/* Makes a tensor of `dtype` with x's geometry in `storage`, recorded as a cast of x. */
 static ek_tensor *autocast_shown_in(ek_storage *storage, ek_dtype dtype, ek_tensor *x)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -57,8 +57,8 @@ static ek_tensor *autocast_shown_in(ek_storage *storage, ek_dtype dtype, ek_tens
     return y ? ek_record_cast(y, x) : NULL;
 }
 
-/* Casts a parameter's whole storage, which keeps the cast. Casts x alone if few elements of the
- * storage's last cast were read. */
+/* Casts a parameter's whole storage, which keeps the cast. If few elements of the storage's last
+ * cast were read, casts x alone. */
 static ek_tensor *autocast_cast_parameter(ek_tensor *x)
 {
     ek_narrow_found found;
@@ -80,7 +80,8 @@ static ek_tensor *autocast_cast_parameter(ek_tensor *x)
     return y;
 }
 
-/* True if the thread remembers casts of x. Recomputation in backward has tensors of its own. */
+/* Returns true if the thread remembers casts of x. A checkpoint's forward (EK_MODE_ALONE) remembers
+ * none, because its recomputation uses new tensors. */
 static bool autocast_is_remembered(const ek_tensor *x)
 {
     return !x->history && !(ek_thread_self()->modes.flags & EK_MODE_ALONE);
@@ -153,9 +154,9 @@ ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x)
 
 /* ---- casts that a thread remembers ---- */
 
-/* A remembered cast. There is one per version, offset, dtype and `graph`, so that short-lived
- * aliases of a leaf replace each other. All references are owned, so that no address is used again
- * while it is compared. */
+/* A remembered cast. There is one per version, offset, dtype and `graph`, so that the casts of
+ * short-lived aliases of a leaf replace each other. All references are owned: an address in an
+ * entry can't belong to a new object. */
 typedef struct ek_cast ek_cast;
 struct ek_cast {
     ek_cast *next;
@@ -192,7 +193,7 @@ static bool autocast_is_stale(const ek_cast *entry)
     return entry->count != autocast_writes_of(entry->version);
 }
 
-/* Forgets all casts, or without `all` the stale ones. */
+/* Forgets all casts; without `all`, the stale ones. */
 static void autocast_forget(ek_thread *thread, bool all)
 {
     for (ek_cast **at = &thread->casts; *at;) {
@@ -282,9 +283,9 @@ static void narrow_replace(narrow *self, ek_storage *elements, ek_dtype dtype, i
     ek_object_release(before);
 }
 
-/* A write is counted before it looks for elements to drop. ek_narrow_keep puts elements there
- * before it looks at the count. So one of the two sees the other, and a write that finds nothing
- * takes no lock. */
+/* Drops a storage's narrow elements after a write. A write is counted before this looks for
+ * elements, and ek_narrow_keep stores elements before it reads the count. So one of the two sees
+ * the other, and a write that finds no elements takes no lock. */
 static void narrow_outdated(ek_derived *derived)
 {
     narrow *self = (narrow *)derived;
@@ -301,7 +302,7 @@ static void narrow_destroy(ek_object *object)
     free(self);
 }
 
-/* The `narrow` of a storage (borrowed), made on first use; NULL with an error. */
+/* Returns the `narrow` of a storage (borrowed), which is made on first use; NULL with an error. */
 static narrow *narrow_of(ek_storage *storage)
 {
     narrow *known = (narrow *)ek_storage_derive(storage, NULL);

@@ -1,4 +1,4 @@
-/* autocast.h: what operations do to their operands while autocast is on (evenkeel/precision.h).
+/* autocast.h: casts of operands while autocast is on (evenkeel/precision.h).
  *
  * PyTorch's lists for CUDA, as far as there are such operations here:
  *
@@ -23,7 +23,7 @@
 #include "evenkeel/ops.h"
 #include "evenkeel/precision.h"
 
-/* Casts to the narrow dtype. A parameter is cast once until it is written, with all of its slab. */
+/* Casts to the narrow dtype. A parameter is cast with all of its slab, once after each write. */
 ek_tensor *ek_autocast_narrow(ek_tensor *x);
 
 /* Casts to the narrow dtype, and images to channels-last in the same pass. */
@@ -41,7 +41,8 @@ static inline bool ek_autocast_widens(const ek_tensor *x)
 /* Casts both operands to f32 if they are two of f32, bf16 and f16. */
 void ek_autocast_promote(ek_tensor **x, ek_tensor **y);
 
-/* True if autocast is on and there are two of f32, bf16 and f16. NULLs are skipped. */
+/* Returns true if autocast is on and the tensors have at least two dtypes of f32, bf16 and f16.
+ * NULLs are skipped. */
 bool ek_autocast_mixes(ek_tensor *const *tensors, int count);
 
 /* Casts y to x's dtype if they are two of f32, bf16 and f16. */
@@ -50,17 +51,17 @@ ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x);
 /* ---- parameters that are cast ----
  *
  * A thread remembers cast tensors, with their history, between the outermost ek_autocast_begin and
- * its end; jobs on workers remember none. The narrow elements are kept by the storage that they
- * were cast from, until something is written there. So replicas, recomputation in backward and
- * later forwards with the same weights find them, and a slab is cast by one launch. */
+ * its end; jobs on workers remember none. A storage keeps the narrow elements that were cast from
+ * it until it is written. So replicas, recomputation in backward and later forwards with unchanged
+ * weights find them, and a slab is cast by one launch. */
 
-/* The remembered cast of `leaf` in its present version, in the scope. NULL if there is none, or
- * with an error if the scope has no memory. `graph`: a cast with history. */
+/* Returns the remembered cast of `leaf` at its present version, in the scope. NULL if there is
+ * none, or with an error if the scope has no memory. `graph`: a cast with history. */
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph);
 
-/* Remembers a cast of `leaf`, in place of the earlier one with this `graph`. Without memory it
- * fails, because going on would round differently: gradients of one cast's uses are summed in 16
- * bits, those of separate casts in the leaf's dtype. */
+/* Remembers a cast of `leaf`, in place of the earlier cast with this `graph`. Fails if memory is
+ * short: to continue without remembering would change numbers, because the gradients of one cast's
+ * uses are summed in 16 bits, those of separate casts in the leaf's dtype. */
 int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast);
 
 /* ---- narrow elements of a storage; any thread ---- */

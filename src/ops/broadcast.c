@@ -1,5 +1,5 @@
-/* broadcast.c: operands of one shape, results in their memory order, and stack views for kernels.
- */
+/* broadcast.c: brings operands to one shape, makes results in their memory order, and views on the
+ * stack for kernels. */
 #include <string.h>
 
 #include "ops/autocast.h"

@@ -1,5 +1,5 @@
-/* choice.c: elements that are chosen by a mask, by counting, or by chance. How many there are is
- * known on the host only. */
+/* choice.c: elements that are chosen by a mask, by counting, or at random. The sizes of results
+ * depend on elements, so that they are computed on the host. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 /* ---- positions of what isn't 0 ---- */
 
-/* How many of the marks, which the host can read, are 1. */
+/* Counts the marks that are 1. They lie in memory of the host. */
 static int64_t choice_count(const uint8_t *mark, int64_t size)
 {
     int64_t found = 0;
@@ -17,8 +17,8 @@ static int64_t choice_count(const uint8_t *mark, int64_t size)
     return found;
 }
 
-/* The positions of the marks that are 1, of which there are `count`. Without branches, because
- * marks may be random. */
+/* Writes the positions of the `count` marks that are 1. Has no branches, because marks may be
+ * random. */
 static void choice_scan(const uint8_t *mark, int64_t *positions, int64_t count)
 {
     int64_t found = 0;
@@ -28,8 +28,8 @@ static void choice_scan(const uint8_t *mark, int64_t *positions, int64_t count)
     }
 }
 
-/* The row-major positions of elements that aren't 0. In another memory than the host's, marks of 1
- * are sorted to the front. */
+/* Returns the row-major positions of elements that aren't 0. On a device whose memory the host
+ * can't read, the marks of 1 are sorted to the front. */
 static ek_tensor *choice_positions(ek_tensor *x)
 {
     double count;
@@ -114,8 +114,8 @@ ek_tensor *ek_masked_fill(ek_tensor *x, ek_tensor *mask, double value)
 
 /* ---- bincount ---- */
 
-/* How often each number below `size` is in x: in blocks, because their i64 positions may take eight
- * times x's memory. A block has no fewer elements than there are counts. */
+/* Counts how often each number below `size` is in x. Works in blocks, because i64 positions may
+ * take eight times x's memory. A block has at least as many elements as there are counts. */
 static ek_tensor *choice_counts(ek_tensor *x, const ek_shape *size)
 {
     const int64_t count = x->shape[0], least = 1 << 20,
@@ -173,7 +173,7 @@ ek_tensor *ek_bincount(ek_tensor *x, ek_tensor *weights, int64_t minlength)
 
 /* ---- multinomial ---- */
 
-/* Refuses what is no distribution. `p` has `rows` rows of f64 numbers. */
+/* Checks that each of the `rows` rows of p (f64) is a distribution. */
 static int choice_check_rows(const double *p, int64_t rows, int64_t classes)
 {
     for (int64_t row = 0; row < rows; row++, p += classes) {
@@ -195,9 +195,9 @@ static int choice_check_rows(const double *p, int64_t rows, int64_t classes)
     return 0;
 }
 
-/* Looks the uniform numbers of a row up in its cumulative distribution, which is computed in
- * `type`: f32 or f64, because sums of 16 bits soon stop growing. The search has no branch that
- * depends on numbers: chance cannot be foreseen. */
+/* Looks uniform numbers up in a row's cumulative distribution, which is summed in `type` (f32 or
+ * f64, because sums in 16 bits soon stop growing). The search has no branch that depends on the
+ * random numbers, which a processor couldn't predict. */
 #define CHOICE_LOOK_UP(type)                                             \
     do {                                                                 \
         type *sums = memory, sum = 0;                                    \
@@ -231,8 +231,8 @@ static int choice_look_up(const double *p, int64_t rows, int64_t classes, ek_dty
     return 0;
 }
 
-/* p (rows, classes) lies on cpu; `wide` is p in f64. Quotients by 16 bits could be infinite or 0 /
- * 0, so that f32 is the least. */
+/* Draws from p (rows, classes), which lies on cpu; `wide` is p in f64. Quotients are computed in
+ * f32 at least, because in 16 bits they could be infinite or 0 / 0. */
 static ek_tensor *choice_draw(ek_tensor *p, ek_tensor *wide, int64_t count, bool replacement,
                               ek_generator *generator)
 {

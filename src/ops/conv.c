@@ -1,16 +1,17 @@
 /* conv.c: convolution and transposed convolution over one, two and three dimensions.
  *
  * y = c(x, w) is linear in each operand, so the gradients are its adjoints: x' = input_gradient(y',
- * w) and w' = weight_gradient(x, y'). Each is an operation of its own, and the derivatives of all
- * three are the three again:
+ * w) and w' = weight_gradient(x, y'). All three are operations, and their derivatives are these
+ * three again:
  *
  *     c(x, w)                 d/dx = input_gradient(g, w)    d/dw  = weight_gradient(x, g)
  *     input_gradient(dy, w)   d/ddy = c(g, w)                d/dw  = weight_gradient(g, dy)
  *     weight_gradient(x, dy)  d/dx = input_gradient(dy, g)   d/ddy = c(x, g)
  *
- * A transposed convolution is the input gradient, applied as a forward: the same three in other
- * roles. Images are inside in the order that the device prefers, their weights channels-last,
- * volumes row-major. An operand is saved only if another's gradient needs it. */
+ * A transposed convolution is the input gradient, applied as a forward: the three operations in
+ * other roles. Internally images have the order of memory that the device prefers, their weights
+ * are channels-last, and volumes are row-major. An operand is saved only if another operand's
+ * gradient needs it. */
 #include <string.h>
 
 #include "ops/autocast.h"
@@ -45,9 +46,9 @@ static ek_tensor *conv_ordered(ek_tensor *x)
     return x ? ek_contiguous(x, conv_format(x)) : NULL;
 }
 
-/* The order of memory of images' weights on every device, which is that of modules' parameters: no
- * copy stands between a parameter and its convolution or its gradient. If a device prefers another
- * order, its kernels convert what they read and write. */
+/* The order of memory of images' weights on every device. Modules' parameters have it, too, so that
+ * a parameter and its gradient are never copied. If a device prefers another order, its kernels
+ * convert what they read and write. */
 static const ek_memory_format conv_weight_format = EK_CHANNELS_LAST;
 
 /* y from x and w. bias (O) may be NULL. */
@@ -78,7 +79,7 @@ static int conv_add_to_channels(ek_tensor *x, const ek_tensor *bias)
     return ek_kernels_of(x)->binary(ek_tensor_dev(x), EK_BINARY_ADD, x, x, &view, 1);
 }
 
-/* x from dy and w. bias (C), which is added to x, may be NULL. */
+/* Computes x from dy and w. bias (C), which is added to x, may be NULL. */
 static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
                                       const conv_attributes *attributes)
 {
@@ -274,7 +275,7 @@ static int conv_check_channels(const conv_family *family, const ek_tensor *x, co
     return 0;
 }
 
-/* Refuses sizes so large that products of sizes and options could overflow. */
+/* Refuses sizes for which products of sizes and options could overflow. */
 static int conv_check_sizes(const conv_family *family, const ek_tensor *x, const ek_tensor *w)
 {
     if (w->shape[0] > INT32_MAX || w->shape[1] > INT32_MAX)
@@ -391,8 +392,8 @@ static ek_tensor *conv_checked(const conv_family *family, const ek_conv_transpos
     return conv_run(&attributes, x, w, bias);
 }
 
-/* Puts the padding in place of EK_SAME. As in PyTorch, of an odd number the larger half comes after
- * the last element. */
+/* Replaces EK_SAME by numbers. If the padding of a direction is odd, the larger half comes after
+ * the last element, as in PyTorch. */
 static int conv_pad_same(const conv_family *family, ek_conv_transpose_options *o)
 {
     const char *name = family->name;
@@ -436,7 +437,7 @@ static ek_tensor *conv_convolve(const conv_family *family, ek_conv_transpose_opt
     return ek_scope_return(&scope, single ? ek_squeeze(y, 0) : y);
 }
 
-/* The options of a convolution as those of a transposed one, which has more. */
+/* Returns the options of a convolution as those of a transposed convolution, which has more. */
 static ek_conv_transpose_options conv_options_of(const ek_conv_options *o)
 {
     ek_conv_transpose_options all = {.x = o->x,

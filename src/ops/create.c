@@ -1,11 +1,12 @@
-/* create.c: tensors of numbers in a row, and of another tensor's shape. Rows of numbers are
- * computed in f64 on cpu, linspace of f32 in f32; the conversion rounds as the dtype does. */
+/* create.c: tensors of evenly spaced numbers, and of another tensor's shape. Numbers are computed
+ * in f64 on cpu (linspace of f32 in f32), then converted to the dtype. */
 #include <math.h>
 
 #include "core/linspace.h"
 #include "ops/ops.h"
 
-/* The numbers x of cpu in another dtype, on a device. Those of integer dtypes must be held. */
+/* Converts x, which lies on cpu, to a dtype and a device. Fails if an integer dtype doesn't hold a
+ * number of x. */
 static ek_tensor *create_from(const char *operation, ek_tensor *x, ek_dtype dtype, ek_device device)
 {
     if ((unsigned)dtype < EK_DTYPES && !ek_dtype_is_floating(dtype)) {

@@ -1,8 +1,8 @@
 /* cumulative.c: cumulative sums and products along a dimension, and products.
  *
  * All are made of one operation, the linear recurrence h[i] = a[i] h[i - 1] + b[i]. Its gradients
- * are recurrences in the opposite direction, so that products have gradients of any order that need
- * no quotient: they hold if factors are 0, too. */
+ * are recurrences in the opposite direction. So products have gradients of any order without
+ * quotients, which are right even if factors are 0. */
 #include <float.h>
 #include <math.h>
 
@@ -16,8 +16,8 @@ typedef struct scan_attributes {
     bool reverse, factors, addends; /* which of a and b there are */
 } scan_attributes;
 
-/* x moved on by one along dim, in the recurrence's direction, with `first` at its begin. Without
- * `forward` it is moved against the direction, with `first` at its end. */
+/* Returns x shifted by one along dim. With `forward` it is shifted in the recurrence's direction,
+ * and `first` fills its begin; otherwise against the direction, and `first` fills its end. */
 static ek_tensor *scan_shifted(ek_tensor *x, const scan_attributes *a, bool forward, double first)
 {
     if (!x)
@@ -34,8 +34,8 @@ static ek_tensor *scan_shifted(ek_tensor *x, const scan_attributes *a, bool forw
 
 static ek_tensor *scan_apply(ek_tensor *a, ek_tensor *b, int dim, bool reverse);
 
-/* From g, the gradient of h: the gradient of b is G[i] = g[i] + a[i + 1] G[i + 1], that of a is
- * G[i] h[i - 1]. */
+/* With g, the gradient of h: the gradient of b is G[i] = g[i] + a[i + 1] G[i + 1], and the gradient
+ * of a is G[i] h[i - 1]. */
 static int scan_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const scan_attributes *attributes = ek_node_attributes(node);
@@ -53,8 +53,8 @@ static int scan_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
 
 EK_OPERATION(scan, "scan", scan_backward);
 
-/* The recurrence with factors a, or NULL for 1, and addends b, or NULL for 0 with a 1 before the
- * first element. One of the two is given; both have one shape, and at least one element. */
+/* Computes the recurrence. NULL a: the factors are 1. NULL b: the addends are 0, and h[-1] is 1. At
+ * most one is NULL; both have one shape and at least one element. */
 static ek_tensor *scan_apply(ek_tensor *a, ek_tensor *b, int dim, bool reverse)
 {
     if (!a && !b)
@@ -97,7 +97,8 @@ ek_tensor *ek_cumprod(ek_tensor *x, int dim)
 
 /* ---- logcumsumexp ---- */
 
-/* The largest element up to each along dim, by maxima with the elements 1, 2, 4, ... before. */
+/* Returns the largest of the elements up to each element along dim, by maxima with the elements 1,
+ * 2, 4, ... places before. */
 static ek_tensor *cumulative_largest(ek_tensor *x, int dim)
 {
     for (int64_t step = 1; x && step < x->shape[dim]; step *= 2) {
@@ -109,9 +110,9 @@ static ek_tensor *cumulative_largest(ek_tensor *x, int dim)
     return x;
 }
 
-/* With m the largest element so far, s[i] = s[i - 1] e^(m[i - 1] - m[i]) + e^(x[i] - m[i]) and the
- * result is m + log(s). Nothing overflows, and m, which the result doesn't depend on, has no
- * gradient. Infinite m are bounded, because their differences would be NaN. */
+/* Returns m + log(s), where m[i] is the largest element up to i, and s[i] = s[i - 1]
+ * e^(m[i - 1] - m[i]) + e^(x[i] - m[i]). Nothing overflows. The result doesn't depend on m, which
+ * therefore has no gradient. Infinite m are bounded, because their differences would be NaN. */
 static ek_tensor *cumulative_logarithms(ek_tensor *x, int dim)
 {
     const double bound = x->dtype == EK_F64 ? DBL_MAX : (double)FLT_MAX;
@@ -149,7 +150,7 @@ ek_tensor *ek_logcumsumexp(ek_tensor *x, int dim)
 
 /* ---- products ---- */
 
-/* dx = g times the product of the elements before and that of the elements after. Saved x. */
+/* dx = g times the product of all other elements: of those before and of those after. Saved x. */
 static int product_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     scan_attributes attributes = {.dim = *(const int *)ek_node_attributes(node)};

@@ -1,4 +1,4 @@
-/* distance.c: products of two by name, and distances of rows. */
+/* distance.c: named products of two tensors (dot, mv, bmm, ...), and distances of rows. */
 #include <math.h>
 
 #include "ops/autocast.h"
@@ -47,7 +47,7 @@ ek_tensor *ek_f_bilinear(ek_tensor *x, ek_tensor *y, ek_tensor *weight, ek_tenso
 
 /* ---- distances ---- */
 
-/* The root of x, of which numbers up to 0 have the root 0 and the gradient 0. */
+/* Returns the root of x. For numbers up to 0 the root and its gradient are 0. */
 static ek_tensor *distance_root(ek_tensor *x)
 {
     if (!x)
@@ -56,8 +56,8 @@ static ek_tensor *distance_root(ek_tensor *x)
     return ek_where(is_zero, zero, ek_sqrt(ek_where(is_zero, ek_number_like(x, 1), x)));
 }
 
-/* The root of (|x|^2 + |y|^2 - 2 x y) in one product, of (-2 x, |x|^2, 1) and (y, 1, |y|^2). The
- * product isn't narrowed: the squares may be too large for f16. */
+/* Returns the root of |x|^2 + |y|^2 - 2 x y, by one product of (-2 x, |x|^2, 1) and (y, 1, |y|^2).
+ * Autocast doesn't cast the product: the squares may be too large for f16. */
 static ek_tensor *distance_by_product(ek_tensor *x, ek_tensor *y)
 {
     const ek_dtype dtype = x->dtype;

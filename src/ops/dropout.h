@@ -4,8 +4,9 @@
 
 #include "evenkeel/ops.h"
 
-/* residual + ek_f_dropout(x, p, training), to the bit. If Philox draws the numbers, it is one
- * launch on a GPU, also if autocast adds 16 bits to f32. Differentiable to any order. */
+/* Returns residual + ek_f_dropout(x, p, training), to the bit. If Philox draws the numbers, it is
+ * one launch on a GPU, even if autocast adds a 16-bit x to an f32 residual. Differentiable to any
+ * order. */
 ek_tensor *ek_dropout_added(ek_tensor *residual, ek_tensor *x, double p, bool training);
 
 #endif

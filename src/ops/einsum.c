@@ -1,6 +1,6 @@
-/* einsum.c: sums of products by subscripts. Operands are joined from left to right: labels that no
- * later operand and not the result have are summed as soon as possible, by a matrix product if both
- * operands have them. */
+/* einsum.c: sums of products by subscripts. Operands are joined from left to right. A label that
+ * neither a later operand nor the result has is summed as soon as possible, by a matrix product if
+ * both joined operands have it. */
 #include <string.h>
 
 #include "ops/autocast.h"
@@ -42,8 +42,8 @@ static int einsum_letter(char c)
     return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1;
 }
 
-/* Reads labels up to a comma, an arrow or the end. `dims` dimensions have to be labelled, or -1 for
- * the result, whose ellipsis has all dimensions. Returns their number, or a negative status. */
+/* Reads labels up to a comma, an arrow or the end. They must label `dims` dimensions; -1 for the
+ * result, whose ellipsis has all dimensions. Returns the number of labels, or a negative status. */
 static int einsum_read_labels(einsum *sum, const char **text, int dims, int *label)
 {
     int count = 0, letters = 0, dots = 0;
@@ -72,7 +72,7 @@ static int einsum_read_labels(einsum *sum, const char **text, int dims, int *lab
     return count;
 }
 
-/* Notes the sizes of an operand's dimensions. A size of 1 broadcasts. */
+/* Records the sizes of an operand's labels. A size of 1 broadcasts. */
 static int einsum_add_sizes(einsum *sum, const einsum_term *term)
 {
     for (int d = 0; d < term->x->ndim; d++) {
@@ -89,7 +89,8 @@ static int einsum_add_sizes(einsum *sum, const einsum_term *term)
     return 0;
 }
 
-/* The result's labels, if the equation doesn't name them: the ellipsis, and what occurs once. */
+/* Sets the result's labels if the equation doesn't name them: the ellipsis, and labels that occur
+ * once. */
 static void einsum_imply_result(einsum *sum)
 {
     for (int i = sum->ellipsis; i > 0; i--)
@@ -193,7 +194,8 @@ static void einsum_reduce(einsum_term *term, label_set kept)
         term->x = ek_sum_mask(term->x, reduced, reduced);
 }
 
-/* x with the dimensions of three sets of labels one after the other. `sizes` gets the products. */
+/* Returns x with three dimensions, each made of the dimensions of a set of labels. sizes[i] becomes
+ * the size of dimension i. */
 static ek_tensor *einsum_arrange(const einsum_term *term, const label_set sets[3], int64_t sizes[3])
 {
     ek_shape order = {.ndim = term->x->ndim};
@@ -227,7 +229,7 @@ static bool einsum_label(const einsum *sum, const label_set sets[3], int *label,
     return true;
 }
 
-/* The product of a and b in place of a; labels that aren't in `kept` are summed. */
+/* Replaces a by the product of a and b; labels that aren't in `kept` are summed. */
 static void einsum_join(const einsum *sum, einsum_term *a, einsum_term *b, label_set kept)
 {
     label_set of_a = einsum_set_of(a), of_b = einsum_set_of(b);
@@ -247,7 +249,7 @@ static void einsum_join(const einsum *sum, einsum_term *a, einsum_term *b, label
     a->x = ek_reshape(summed ? ek_matmul(x, y) : ek_mul(x, y), shape);
 }
 
-/* The labels that the result or an operand after the first `done` ones has. */
+/* Returns the labels of the result and of the operands after the first `done`. */
 static label_set einsum_kept(const einsum *sum, int done)
 {
     label_set kept = 0;
@@ -258,7 +260,7 @@ static label_set einsum_kept(const einsum *sum, int done)
     return kept;
 }
 
-/* The one operand that remains, with the result's dimensions. */
+/* Returns the operand that remains, with its dimensions in the result's order. */
 static ek_tensor *einsum_finish(const einsum *sum, einsum_term *term)
 {
     ek_shape order = {.ndim = sum->out_count};

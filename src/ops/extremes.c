@@ -96,9 +96,9 @@ ek_tensor *ek_min(ek_tensor *x)
     return extreme_of_all(&min_operation, EK_REDUCE_MIN, x);
 }
 
-/* ---- any, all: how many elements differ from 0, and how many don't ---- */
+/* ---- any, all: by the number of elements that differ from 0, or don't ---- */
 
-/* Whether the number of elements that `test` finds passes `test` itself. */
+/* Counts the elements that pass `test`, and returns the truth of `test` for the counts. */
 static ek_tensor *extreme_truth(const char *name, ek_reduce_options *options,
                                 ek_tensor *(*test)(ek_tensor *x, double number))
 {

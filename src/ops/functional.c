@@ -34,8 +34,8 @@ static int functional_check(functional *f)
     return 0;
 }
 
-/* Calls the function on leaves of its own, or with create_graph on the inputs that require a
- * gradient themselves. */
+/* Calls the function on new leaves. With create_graph, inputs that require a gradient are passed
+ * directly. */
 static int functional_call(functional *f)
 {
     const ek_functional_options *o = &f->options;
@@ -52,7 +52,8 @@ static int functional_call(functional *f)
     return 0;
 }
 
-/* The gradients of outputs that require one; 0 for what has no part in them. */
+/* Writes the gradients of the inputs from those outputs that require a gradient; zeros for an input
+ * that no output depends on. */
 static int functional_grad(ek_tensor *const *y, ek_tensor *const *v, int outputs,
                            ek_tensor *const *x, int inputs, ek_tensor **results, bool create_graph)
 {
@@ -78,7 +79,8 @@ static int functional_grad(ek_tensor *const *y, ek_tensor *const *v, int outputs
     return 0;
 }
 
-/* True if v[i] fits x[i], or is missing and x[i] has one element. */
+/* Returns true if every v[i] has the shape of x[i]. A v[i] may be missing if x[i] has one element.
+ */
 static bool functional_fits(const functional *f, ek_tensor *const *x, int count, const char *what)
 {
     for (int i = 0; i < count; i++) {
@@ -106,8 +108,8 @@ static int functional_vjp(functional *f)
                            o->create_graph);
 }
 
-/* v' J is linear in v', so that its derivative by v' is J; this is multiplied with the inputs' v.
- */
+/* Computes J v by two backwards: v' J is linear in v', so that its derivative by v' is J, which is
+ * multiplied by v. */
 static int functional_jvp(functional *f)
 {
     const ek_functional_options *o = &f->options;
@@ -179,7 +181,7 @@ static int functional_hessian(functional *f)
     return 0;
 }
 
-/* Moves results and outputs out of the scope; detached unless they are to have a graph. */
+/* Moves results and outputs out of the scope. Without create_graph they are detached. */
 static int functional_return(const functional *f, ek_tensor **tensors, int count)
 {
     for (int i = 0; i < count; i++) {

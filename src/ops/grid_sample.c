@@ -1,7 +1,7 @@
 /* grid_sample.c: images at places between their pixels, and the places of affine maps.
  *
- * y = S(g) x is linear in x. Its derivative by a coordinate of g is S again, differentiated once
- * more in that direction, so that three operations that carry the order of differentiation give
+ * y = S(g) x is linear in x. Its derivative by a coordinate of g is S, differentiated once more in
+ * that direction. So three operations, each with an order of differentiation as attribute, give
  * gradients of any order: S x; its adjoint S' dy; and the slope, which for each coordinate is the
  * sum over channels of dy (dS x). */
 #include "kernels/grid_sample.h"
@@ -51,7 +51,7 @@ static void grid_add(ek_tensor **sum, ek_tensor *term)
     *sum = *sum ? ek_add(*sum, term) : term;
 }
 
-/* One direction's part of the slope's gradients. saved: dy, x, grid */
+/* Adds one direction's part to the slope's gradients. Saved dy, x, grid. */
 static int grid_slope_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const grid_attributes *a = ek_node_attributes(node);
@@ -171,7 +171,7 @@ ek_tensor *ek_f_grid_sample_with(ek_grid_sample_options o)
                              .x = ek_tensor_shape(x),
                              .format = ek_spatial_format(x)};
         const ek_dtype dtype = x->dtype;
-        /* A place is a number of many digits: narrow types are sampled in f32. */
+        /* Places need more digits than 16 bits hold: narrow dtypes are sampled in f32. */
         if (ek_dtype_is_narrow(dtype)) {
             y = grid_sample(ek_to_dtype(x, EK_F32), ek_to_dtype(grid, EK_F32), &a);
             y = ek_to_dtype(y, dtype);
@@ -213,7 +213,7 @@ ek_tensor *ek_f_affine_grid(ek_tensor *theta, ek_shape size, bool align_corners)
         return NULL;
     ek_scope scope = ek_scope_begin();
     ek_tensor *places = affine_column(theta, dims, dims);
-    /* The sum grows to the grid's size with its last term only. */
+    /* Broadcasting makes only the last sum as large as the grid. */
     for (int j = 0; j < dims && places; j++) {
         ek_shape shape = {.ndim = dims + 2};
         for (int d = 0; d < shape.ndim; d++)

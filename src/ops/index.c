@@ -65,7 +65,7 @@ EK_BACKWARD(scatter_add, index_attributes, ek_gather_dim(g, a->dim, ek_node_save
 EK_OPERATION(gather, "gather_dim", gather_backward);
 EK_OPERATION(scatter_add, "scatter_add_dim", scatter_add_backward);
 
-/* True if `index` can address `whole` along dim: it must not be larger in other dimensions. */
+/* Checks that `index` isn't larger than `whole` in any dimension other than dim. */
 static bool index_addresses(const char *operation, const ek_tensor *index, const ek_shape *whole,
                             int dim)
 {
@@ -182,7 +182,7 @@ ek_tensor *ek_scatter_dim(ek_tensor *x, int dim, ek_tensor *index, ek_tensor *so
     return source ? index_scatter("scatter_dim", x, dim, index, source) : NULL;
 }
 
-/* A number of x's dtype, as often as `shape` says. */
+/* Returns a number of x's dtype, expanded to `shape`. */
 static ek_tensor *index_number(const char *operation, const ek_tensor *x, double value,
                                ek_shape shape)
 {
@@ -218,7 +218,7 @@ static bool index_slices(const char *operation, ek_tensor *x, int *dim, ek_tenso
     return true;
 }
 
-/* A list as an index of each element of `shape`. */
+/* Expands a list of indices along dim to an index for each element of `shape`. */
 static ek_tensor *index_of_elements(ek_tensor *index, int dim, const ek_shape *shape)
 {
     ek_shape column = {.ndim = shape->ndim};

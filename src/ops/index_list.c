@@ -1,6 +1,6 @@
-/* index_list.c: elements at lists of indices, one for each dimension. The indexed dimensions come
- * to the front and become one, along which slices are selected or written at row-major positions.
- */
+/* index_list.c: elements at lists of indices, one for each dimension. The indexed dimensions are
+ * moved to the front and joined to one, along which slices are read or written at row-major
+ * positions. */
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -8,14 +8,15 @@ typedef struct list_plan {
     ek_tensor *index[EK_MAX_DIMS]; /* of a dimension, i64; NULL: the whole dimension */
     ek_shape picked;               /* the indices' common shape */
     int indexed;                   /* number of indexed dimensions */
-    int first;                     /* where the picked dimensions stand in the result */
+    int first;                     /* the place of the indexed dimensions in the result */
     ek_shape order, inverse;       /* x's dimensions, the indexed ones first; and back */
     ek_shape front;                /* x's sizes in this order */
     int64_t slices;                /* product of the indexed sizes */
     ek_tensor *positions;          /* row-major positions over the indexed dimensions, flat */
 } list_plan;
 
-/* Takes a mask, at dimension `dim` of x: the positions of its ones, a list for each dimension. */
+/* Adds a mask at dimension `dim` of x as the positions of its ones, a list for each of its
+ * dimensions. */
 static bool list_add_mask(list_plan *plan, const ek_tensor *x, ek_tensor *mask, int dim)
 {
     bool fits = dim + mask->ndim <= x->ndim;
@@ -90,8 +91,8 @@ static void list_arrange(list_plan *plan, const ek_tensor *x)
     plan->first = high - low + 1 == plan->indexed ? low : 0;
 }
 
-/* The positions of all indices together. A table holds each index's part of them, so that its
- * bounds are checked where it is read. */
+/* Computes the joint row-major positions of all indices. Each index looks its part up in a table,
+ * so that the kernel checks the index's bounds. */
 static bool list_find_positions(list_plan *plan, ek_tensor *x)
 {
     int64_t stride = 1;
@@ -134,7 +135,8 @@ static ek_tensor *list_slices(const list_plan *plan, ek_tensor *x)
     return ek_reshape(ek_permute(x, plan->order), EK_SHAPE(plan->slices, rest));
 }
 
-/* The result's shape with the picked dimensions in front, and the order that puts them in place. */
+/* Returns the result's shape with the indexed dimensions in front, and in *order the permutation
+ * that moves them to their place. */
 static ek_shape list_result(const list_plan *plan, ek_shape *order)
 {
     ek_shape shape = plan->picked;

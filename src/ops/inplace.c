@@ -2,7 +2,7 @@
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
-/* True if x may be written. Else the error says why not. */
+/* Checks that x may be written. */
 static bool inplace_writable(const char *operation, ek_tensor *x)
 {
     if (!ek_given(operation, "x", x) || ek_check_in_place(operation, x) < 0)
@@ -14,8 +14,8 @@ static bool inplace_writable(const char *operation, ek_tensor *x)
                    operation) == 0;
 }
 
-/* y expanded to x's shape. y is copied first if it shows x's memory and is saved or has another
- * geometry. */
+/* Returns y expanded to x's shape. If y shares x's memory and is saved or has another geometry, it
+ * is copied first. */
 static ek_tensor *inplace_operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
 {
     if (!ek_given(operation, "y", y))
@@ -231,7 +231,7 @@ ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y)
         return NULL;
     if (x == y)
         return x;
-    /* y travels before it is expanded, because it is smaller then. */
+    /* y is moved before it is expanded, while it is smaller. */
     if (y->storage->dev != x->storage->dev && !ek_same_shape(x, y))
         y = ek_to_device(y, x->storage->dev->id);
     if (!y || !(y = inplace_operand("copy_", x, y, false)) || ek_transfer(x, y) < 0)

@@ -37,7 +37,7 @@ static ek_tensor *interpolate_back(ek_tensor *g, const interpolate_attributes *a
 
 /* ---- options ---- */
 
-/* Checks the sizes: a call has images on both sides. */
+/* Checks that neither the input nor the output is empty. */
 static bool interpolate_check(const char *name, const ek_tensor *x, const int64_t *size)
 {
     const int dims = x->ndim - 2;
@@ -50,7 +50,7 @@ static bool interpolate_check(const char *name, const ek_tensor *x, const int64_
     return true;
 }
 
-/* The dimensions behind (N, C) that a mode is for, or 0 for all of 1 to 3. */
+/* Returns how many dimensions after (N, C) a mode requires; 0: any of 1 to 3. */
 static int interpolate_dims(ek_upsample_mode mode)
 {
     return mode == EK_LINEAR                           ? 1
@@ -100,7 +100,8 @@ static ek_tensor *interpolate_area(ek_tensor *x, const int64_t *size)
                           : ek_f_adaptive_avg_pool3d(x, size[0], size[1], size[2]);
 }
 
-/* x, whose sizes and mode are checked. factor[i] is 0 if positions follow from the sizes. */
+/* Interpolates x, whose sizes and mode are checked. factor[i] is 0 if positions are computed from
+ * the sizes. */
 static ek_tensor *interpolate_run(ek_tensor *x, const int64_t *size, const double *factor,
                                   ek_upsample_mode mode, bool align_corners, bool antialias)
 {

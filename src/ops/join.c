@@ -43,14 +43,15 @@ static int cat_shape(ek_tensor *const *tensors, int count, int dim, ek_shape *sh
                            "cat: shapes %s and %s (tensor %d) differ outside of dimension %d",
                            EK_SHAPE_TEXT(&of_first), EK_SHAPE_TEXT(&own), i, dim);
         }
-        /* Sizes of views that repeat elements may be large enough to overflow. */
+        /* Sizes of views that repeat elements can overflow. */
         if (__builtin_add_overflow(shape->dims[dim], x->shape[dim], &shape->dims[dim]))
             return EK_FAIL(EK_E_SHAPE, "cat: %d tensors are too long in dimension %d", count, dim);
     }
     return 0;
 }
 
-/* Channels-last if all inputs are channels-last and not all are row-major, too. */
+/* Returns channels-last if all inputs are channels-last and at least one isn't row-major as well.
+ */
 static ek_memory_format cat_format(ek_tensor *const *tensors, int count)
 {
     bool row_major = true;

@@ -4,8 +4,8 @@
 
 #include "evenkeel/ops.h"
 
-/* ek_f_linear, or with `relu` max(linear(x), 0) in one pass, with one activation less to keep. On
- * GPUs it is one launch. Differentiable to any order. */
+/* Computes ek_f_linear; with `relu`, max(linear(x), 0) in one pass that keeps one activation less.
+ * On GPUs it is one launch. Differentiable to any order. */
 ek_tensor *ek_linear_activated(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu);
 
 #endif

@@ -1,5 +1,5 @@
-/* logic.c: comparisons with numbers, logic, and bounds that are tensors. Truths all come from ek_eq
- * and its like, which give their dtype. */
+/* logic.c: comparisons with numbers, logic, and bounds that are tensors. All results are made by
+ * ek_eq and the other comparisons, which define their dtype. */
 #include <float.h>
 #include <math.h>
 
@@ -36,7 +36,7 @@ ek_tensor *ek_logical_not(ek_tensor *x)
     return logic_compare("logical_not", ek_eq, x, 0);
 }
 
-/* Of truths as 0 and 1: x and y is x > not y; x or y is x >= not y. */
+/* For truths 0 and 1: x and y is x > not y; x or y is x >= not y. */
 ek_tensor *ek_logical_and(ek_tensor *x, ek_tensor *y)
 {
     return ek_gt(logic_compare("logical_and", ek_ne, x, 0),
@@ -62,7 +62,7 @@ ek_tensor *ek_isnan(ek_tensor *x)
     return ek_given("isnan", "x", x) ? ek_ne(x, x) : NULL;
 }
 
-/* Compares |x| with infinity. Integers, which are all finite, are compared with themselves. */
+/* Compares |x| with infinity. Integers are finite, and are compared with themselves. */
 static ek_tensor *logic_compare_magnitude(logic_comparison *reals, logic_comparison *integers,
                                           ek_tensor *x)
 {
@@ -116,8 +116,8 @@ static ek_tensor *logic_admit(ek_tensor *condition, ek_tensor *g)
     return g ? ek_where(condition, g, ek_number_like(g, 0)) : NULL;
 }
 
-/* The gradient goes to x between the bounds, these included, else to the bound that the result is.
- * If the bounds are crossed, that is the upper one. */
+/* If x lies between the bounds or on one, its gradient is g; otherwise the bound that the result
+ * equals gets g. If the lower bound is above the upper, the upper gets g. */
 static int clamp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *g = gradients[0], *x = ek_node_saved(node, 0);

@@ -1,6 +1,6 @@
-/* loss.c: what all losses share; and losses of two tensors of one shape, element by element:
- * squared, absolute and Huber's error, divergences and likelihoods. Errors have an operation that
- * saves its operands only; the others are made of operations, as in PyTorch. */
+/* loss.c: functions that all losses share; and losses of two tensors of one shape, element by
+ * element: squared, absolute and Huber's error, divergences and likelihoods. Each error is an
+ * operation that saves its operands only; the others are composed of operations, as in PyTorch. */
 #include "ops/loss.h"
 #include "ops/autocast.h"
 
@@ -113,8 +113,7 @@ EK_PUBLIC_LOSS(l1_loss, ek_loss_options,
                loss_checked_difference(&options, EK_BINARY_ABSOLUTE_DIFFERENCE,
                                        &absolute_difference_operation))
 
-/* Huber's loss divided by beta; the absolute difference for beta 0. The quotient is taken of the
- * reduced loss. */
+/* Huber's loss divided by beta; the absolute difference for beta 0. The reduced loss is divided. */
 static ek_tensor *loss_huber(const char *name, ek_tensor *x, ek_tensor *y, ek_reduction reduction,
                              double delta, bool divided)
 {

@@ -1,4 +1,4 @@
-/* loss.h: what losses share: checks, and the reduction. */
+/* loss.h: checks and reductions of losses. */
 #ifndef EK_OPS_LOSS_H
 #define EK_OPS_LOSS_H
 
@@ -8,7 +8,7 @@
 /* Reduces a loss to its mean or sum, or not at all. EK_BATCH_MEAN divides the sum by the size of
  * dimension 0, 1 for a scalar. */
 ek_tensor *ek_loss_reduce(ek_tensor *loss, ek_reduction reduction);
-/* ek_loss_reduce in the scope that the loss began. */
+/* Reduces the loss, ends the scope and returns the result. */
 static inline ek_tensor *ek_loss_return(ek_scope *scope, ek_tensor *loss, ek_reduction reduction)
 {
     return ek_scope_return(scope, ek_loss_reduce(loss, reduction));
@@ -16,12 +16,12 @@ static inline ek_tensor *ek_loss_return(ek_scope *scope, ek_tensor *loss, ek_red
 
 /* The reduction is EK_MEAN, EK_SUM or EK_NONE. */
 bool ek_loss_check_reduction(const char *name, ek_reduction reduction);
-/* Operands x and y (called `other` in sentences) of a loss are floating, of one device, dtype and
- * shape. Broadcasting is refused, because here it is nearly always a forgotten squeeze. */
+/* Checks that operands x and y (called `other` in sentences) are floating, with one device, dtype
+ * and shape. Broadcasting is refused, because in a loss it is nearly always a forgotten squeeze. */
 bool ek_loss_check_pair(const char *name, const ek_tensor *x, const char *other,
                         const ek_tensor *y);
-/* `factor`, which may be NULL, goes with x and broadcasts to its shape. `factor_name` is what
- * sentences call it. */
+/* Checks that `factor` (may be NULL; sentences call it `factor_name`) has x's device and dtype and
+ * broadcasts to x's shape. */
 bool ek_loss_check_factor(const char *name, const ek_tensor *x, const char *factor_name,
                           const ek_tensor *factor);
 

@@ -1,6 +1,5 @@
-/* loss_binary.c: losses whose targets are yes or no: binary cross entropy of logits and of
- * probabilities, of several labels, and the soft margin. An operation per element saves its
- * operands only. */
+/* loss_binary.c: losses of binary targets: binary cross entropy of logits, of probabilities and of
+ * several labels, and the soft margin. The elementwise operations save their operands only. */
 #include <math.h>
 
 #include "ops/autocast.h"
@@ -98,9 +97,9 @@ EK_PUBLIC_WEIGHTED_LOSS(bce_with_logits, ek_bce_with_logits_options,
  *     d/dx = s(x, t) = (x - t) / max(x (1 - x), 1e-12)
  *     d/dt = log(1 - x) - log(x)
  *
- * s is an operation of its own; its bound is a float in PyTorch, in f64 too. With v = max(x (1 -
- * x), 1e-12) it has the derivatives d/dx = 1 / v - s (1 - 2 x) / v, of which the second term is 0
- * where v is its bound d/dt = -1 / v. */
+ * s is an operation. Its bound 1e-12 is a float in PyTorch, even for f64. With v = max(x (1 - x),
+ * 1e-12) the derivatives of s are d/dx = 1 / v - s (1 - 2 x) / v, whose second term is 0 where v
+ * equals the bound, and d/dt = -1 / v. */
 
 static ek_tensor *bce_slope(ek_tensor *x, ek_tensor *target);
 
@@ -165,7 +164,7 @@ static ek_tensor *loss_soft_margin(const ek_loss_options *options)
     if (!ek_loss_check_pair(name, options->input, "target", options->target) ||
         !ek_loss_check_reduction(name, options->reduction))
         return NULL;
-    /* log(sigmoid(t x)) has a gradient of one kernel; the sign is turned at last. */
+    /* The gradient of log(sigmoid(t x)) is one kernel; the sign is changed afterwards. */
     ek_tensor *logarithm = ek_f_log_sigmoid(ek_mul(options->target, options->input));
     ek_tensor *sum = ek_loss_reduce(logarithm, options->reduction);
     return sum ? ek_neg(sum) : NULL;

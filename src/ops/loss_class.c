@@ -1,6 +1,6 @@
-/* loss_class.c: losses of class targets: cross entropy, of classes and of their probabilities,
- * negative log likelihood, and the denominator of their means. An operation per element saves its
- * operands only; the reduction follows. */
+/* loss_class.c: losses of class targets: cross entropy of classes and of probabilities, negative
+ * log likelihood, and the denominators of their means. An operation computes the loss per element
+ * and saves its operands only; a reduction follows. */
 #include "ops/autocast.h"
 #include "ops/loss.h"
 
@@ -10,7 +10,7 @@
  *     loss = sum_c T_c (lse(x) - x_c),   T_c = (1 - e) w_t [c = t] + e / C w_c,
  * or 0 if t is ignored. Backward needs the logits, the target and lse: log-probabilities are
  * never stored. With W = sum_c T_c and p = softmax(x), the gradient E(g, x) = g (W p - T) is an
- * operation of its own. If a is the gradient of E's result, E has the derivatives
+ * operation, too. If a is the gradient of E's result, E has the derivatives
  *     d/dg = sum_c a E(1, x)
  *     d/dx = g W p (a - sum_c a p) = W g softmax_gradient(a, p). */
 
@@ -37,7 +37,7 @@ static ek_shape loss_shape_without_classes(const ek_tensor *x)
     return shape;
 }
 
-/* A scalar of any i64. Not all i64 are doubles, which ek_filled takes. */
+/* Makes an i64 scalar. ek_filled takes a double, which doesn't hold every i64. */
 static ek_tensor *loss_index_scalar(ek_dev *dev, int64_t index)
 {
     const double number = (double)index;
@@ -179,8 +179,8 @@ static ek_tensor *loss_nll(ek_tensor *x, const target_options *options)
     return ek_mul(ek_neg(own), loss_weight_per_element(options->weight, index, counts, x->dtype));
 }
 
-/* What targets of classes and of probabilities have in common: the input's dimensions, the weight
- * per class and the other options. */
+/* Checks the options that targets of classes and of probabilities share: the input's dimensions,
+ * the weight per class, and others. */
 static int loss_check_class_options(const char *name, const ek_cross_entropy_options *options)
 {
     const ek_tensor *x = options->input;
@@ -298,7 +298,7 @@ static ek_tensor *loss_checked_cross_entropy(const ek_cross_entropy_options *opt
                : NULL;
 }
 
-/* Of classes in the last dimension: all that come before are rows. */
+/* Cross entropy over classes in the last dimension; all dimensions before it are rows. */
 static ek_tensor *loss_checked_token_cross_entropy(const ek_cross_entropy_options *options)
 {
     const char *name = "token_cross_entropy";

@@ -2,10 +2,11 @@
  * (2006) in logarithms. Its gradient is the backward recursion, which the graph makes; so there are
  * gradients of any order.
  *
- * A target of S classes is read along 2 S + 1 states: blanks, with the classes between them. A
- * frame stays in a state, goes on by one, or by two if that leaves out a blank between different
- * classes. A path that is impossible has the logarithm LEAST instead of -infinity, whose gradients
- * would be NaN: each logarithm of a sum stays finite, and a path's share of it comes out as 0. */
+ * A target of S classes has 2 S + 1 states: blanks, with the classes between them. From a frame to
+ * the next a path stays in its state, advances by one state, or by two if it skips a blank between
+ * different classes. An impossible path has the logarithm LEAST, because the gradients of -infinity
+ * would be NaN: every logarithm of a sum stays finite, and an impossible path's share of it is 0.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,8 @@ static void ctc_free(ctc_targets *targets)
     free(targets->target_lengths);
 }
 
-/* Integers of any device, row-major. NULL with the error; an empty tensor gives one element. */
+/* Reads integers of a tensor on any device, row-major; owned by the caller. NULL with an error. The
+ * memory has one element at least. */
 static int64_t *ctc_read(const char *name, ek_tensor *x)
 {
     x = ek_as_index(ctc_name, name, x);
@@ -146,15 +148,15 @@ static int ctc_read_targets(ctc_targets *t, const ek_ctc_options *options)
 
 /* ---- the recursion ---- */
 
-/* Numbers of the host as a tensor of x's device; doubles in x's dtype. */
+/* Makes a tensor on x's device of numbers of the host; doubles are converted to x's dtype. */
 static ek_tensor *ctc_tensor(const void *data, ek_shape shape, ek_dtype dtype, const ek_tensor *x)
 {
     ek_tensor *y = ek_from_data(data, shape, dtype);
     return ek_to_device(dtype == EK_F64 ? ek_to_dtype(y, x->dtype) : y, ek_tensor_device(x));
 }
 
-/* The logarithms of the sums of the states' paths one frame later: `before` (N, states) goes on by
- * 0, 1 or 2 states; `edge` (N, 2) is LEAST, and `emitted` what the frame adds. */
+/* Advances the states' sums by a frame, in logarithms: paths of `before` (N, states) advance by 0,
+ * 1 or 2 states. `edge` (N, 2) is LEAST; `emitted` has the frame's logarithms of the states. */
 static ek_tensor *ctc_step(ek_tensor *before, ek_tensor *edge, ek_tensor *skips, ek_tensor *emitted)
 {
     if (!before || !emitted)
@@ -169,13 +171,13 @@ static ek_tensor *ctc_step(ek_tensor *before, ek_tensor *edge, ek_tensor *skips,
     return all ? ek_add(ek_logsumexp(all, EK_DIMS(0)), emitted) : NULL;
 }
 
-/* 1 for samples of which frame `frame` counts, (N, 1) bool. */
+/* Returns a mask (N, 1) bool: 1 for samples with more frames than `frame`. */
 static ek_tensor *ctc_counts(ek_tensor *lengths, int64_t frame)
 {
     return lengths ? ek_gt_scalar(lengths, (double)frame) : NULL;
 }
 
-/* The paths after all frames, from those before the first one. */
+/* Advances `paths`, the sums before the first frame, by all frames. */
 static ek_tensor *ctc_frames(const ctc_targets *t, ek_tensor *paths, ek_tensor *edge,
                              ek_tensor *skips, ek_tensor *emitted, ek_tensor *lengths)
 {
@@ -197,7 +199,7 @@ static ek_tensor *ctc_frames(const ctc_targets *t, ek_tensor *paths, ek_tensor *
     return paths;
 }
 
-/* The logarithm of each sample's probability, (N). x is (T, N, C). */
+/* Returns the logarithm of each sample's probability, (N). x is (T, N, C). */
 static ek_tensor *ctc_forward(ek_tensor *x, const ctc_targets *t)
 {
     const int64_t n = t->samples, states = t->states;
@@ -215,7 +217,7 @@ static ek_tensor *ctc_forward(ek_tensor *x, const ctc_targets *t)
         return NULL;
     labels = ek_expand(labels, EK_SHAPE(t->frames, n, states));
     ek_tensor *emitted = ek_gather_dim(ek_clamp(x, LEAST, (double)INFINITY), 2, labels);
-    /* Before the first frame all are in the first state, from which the first two are reached. */
+    /* All paths begin in the first state, so that the first frame reaches the first two states. */
     ek_tensor *paths = ek_cat((ek_tensor *const[]){start, rest}, 2, 1);
     paths = ctc_frames(t, paths, edge, skips, emitted, lengths);
     ek_tensor *last = ek_add(ek_gather_dim(paths, 1, lasts), ends);

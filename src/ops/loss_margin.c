@@ -1,6 +1,6 @@
-/* loss_margin.c: losses that ask for a margin: between two scores, distances, cosines or classes.
- * They are made of operations, as most are in PyTorch. A kink has PyTorch's gradient: where it
- * clamps, that of the line (ek_clamp), and between classes 0 (ek_f_relu). */
+/* loss_margin.c: losses with a margin between two scores, distances, cosines or classes. They are
+ * composed of operations, as most are in PyTorch. At a kink the gradient is PyTorch's: the slope of
+ * the line where PyTorch clamps (ek_clamp), 0 for losses between classes (ek_f_relu). */
 #include <math.h>
 
 #include "ops/autocast.h"
@@ -12,7 +12,7 @@ static ek_tensor *margin_clamp(ek_tensor *x)
     return ek_clamp(x, 0, (double)INFINITY);
 }
 
-/* x where the target is (or, with `equal` false, is not) this number, else 0. */
+/* Returns x where the target equals `number` (with `equal` false: differs from it), else 0. */
 static ek_tensor *margin_where(ek_tensor *target, bool equal, double number, ek_tensor *x)
 {
     if (!x)
@@ -144,8 +144,8 @@ ek_tensor *ek_f_triplet_margin_loss_with(ek_triplet_margin_options options)
 
 /* ---- classes ---- */
 
-/* The input as (N, C) in *x, and the target as i64 of `shape` with N in place of what a single
- * sample lacks. `per_class`: the target has the input's shape, else a class per sample. */
+/* *x becomes the input as (N, C), and *target the target as i64; both get N = 1 if the input is a
+ * single sample. The target has the input's shape with `per_class`, else a class per sample. */
 static bool margin_check_classes(const char *name, ek_tensor **x, ek_tensor **target,
                                  bool per_class)
 {
@@ -168,7 +168,7 @@ static bool margin_check_classes(const char *name, ek_tensor **x, ek_tensor **ta
     return *x && *target;
 }
 
-/* The loss of the only sample, if there was no dimension of samples. */
+/* Removes the dimension of samples from the loss if the input has none. */
 static ek_tensor *margin_of_samples(ek_tensor *loss, const ek_tensor *input)
 {
     return loss && input->ndim == 1 ? ek_squeeze(loss, 0) : loss;
@@ -184,7 +184,7 @@ static ek_tensor *margin_pick(const char *name, ek_tensor *x, ek_tensor *index)
     return picked;
 }
 
-/* Of checked operands, per sample; weight may be NULL. */
+/* Returns the loss per sample of checked operands; weight may be NULL. */
 static ek_tensor *margin_of_classes(ek_tensor *x, ek_tensor *target, ek_tensor *weight, double p,
                                     double margin)
 {
@@ -216,14 +216,14 @@ ek_tensor *ek_f_multi_margin_loss_with(ek_multi_margin_options options)
     return ek_loss_return(&scope, loss, options.reduction);
 }
 
-/* 1 for the classes of each sample, those before its first -1; else 0. (N, C) i64. */
+/* Returns marks (N, C) i64: 1 for the classes that a sample lists before its first -1, else 0. */
 static ek_tensor *margin_listed(ek_tensor *target)
 {
     ek_tensor *listed = ek_ne_scalar(target, -1);
     return listed ? ek_cumprod(ek_to_dtype(listed, EK_I64), 1) : NULL;
 }
 
-/* Per sample: all pairs of a class that is listed and one that isn't. */
+/* Returns the loss per sample, summed over all pairs of a listed and an unlisted class. */
 static ek_tensor *margin_of_labels(ek_tensor *x, ek_tensor *target)
 {
     ek_tensor *listed = margin_listed(target), *index = ek_mul(target, listed);

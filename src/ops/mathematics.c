@@ -4,7 +4,8 @@
 
 /* ---- functions of one tensor ---- */
 
-/* Angles and the like. Autocast's list is PyTorch's: what grows fast is computed in f32. */
+/* Angles and hyperbolic functions. Under autocast, functions that grow fast are computed in f32;
+ * PyTorch's list tells which. */
 UNARY_OPERATION(ek_sin, "sin", SIN, x, ek_mul(g, ek_cos(x)), .wide = false)
 UNARY_OPERATION(ek_cos, "cos", COS, x, ek_neg(ek_mul(g, ek_sin(x))), .wide = false)
 UNARY_OPERATION(ek_tan, "tan", TAN, y, ek_mul(g, ek_add_scalar(ek_square(y), 1)), .wide = true)
@@ -185,7 +186,7 @@ ek_tensor *ek_lerp_scalar(ek_tensor *x, ek_tensor *y, double weight)
     return EK_RECORD(z, &lerp_operation, EK_INPUTS(x, y), EK_ATTRIBUTES(weight));
 }
 
-/* From the nearer end, so that a weight of 1 gives y itself. */
+/* Computed from the nearer end, so that a weight of 1 gives y exactly. */
 ek_tensor *ek_lerp(ek_tensor *x, ek_tensor *y, ek_tensor *weight)
 {
     if (!ek_floating("lerp", "x", x) || !ek_given("lerp", "y", y) ||

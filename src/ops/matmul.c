@@ -1,5 +1,5 @@
-/* matmul.c: matrix products and the linear layer. Transposed operands are strided views; nothing is
- * copied to multiply. */
+/* matmul.c: matrix products and the linear layer. Transposed operands are strided views, which are
+ * multiplied without a copy. */
 #include "ops/autocast.h"
 #include "ops/linear.h"
 #include "ops/ops.h"
@@ -46,8 +46,8 @@ static void matmul_borrow_transposed(ek_tensor *view, const ek_tensor *x)
     }
 }
 
-/* x with its last two dimensions exchanged: `view`, on the caller's stack, unless a graph is
- * recorded. NULL for NULL. */
+/* Returns x with its last two dimensions exchanged: a recorded view if a graph is recorded, else
+ * `view` on the caller's stack. NULL for NULL. */
 static ek_tensor *matmul_transposed(ek_tensor *view, ek_tensor *x)
 {
     if (!x || ek_grad_enabled())
@@ -205,11 +205,11 @@ static int linear_run_gradients(ek_tensor *dw, ek_tensor *db, const ek_tensor *x
 
 typedef struct linear_attributes {
     bool relu;
-    bool turned; /* the weight is the transpose of a matrix with rows of neighbours */
+    bool turned; /* the weight's columns, not its rows, are contiguous in memory */
 } linear_attributes;
 
-/* Memory for the weight's gradient, in the weight's order: the gradient of a transposed parameter
- * is then turned back by strides alone. */
+/* Returns memory for the weight's gradient in the weight's order, so that the gradient of a
+ * transposed parameter needs no copy. */
 static ek_tensor *linear_gradient_of(const ek_tensor *dy, int64_t columns, bool turned)
 {
     ek_shape shape = EK_SHAPE(dy->shape[1], columns);

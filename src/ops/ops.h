@@ -1,4 +1,4 @@
-/* ops.h: what operations share: operand checks, broadcasting, results, fused gradients.
+/* ops.h: functions that operations share: operand checks, broadcasting, results, fused gradients.
  *
  * An operation checks its operands, allocates its result, runs a kernel and records itself:
  *
@@ -18,8 +18,8 @@
  * a kernel makes the gradient of a parameter, backward lets it write straight to
  * ek_node_destination, if that exists: convolution, linear, normalisation and casts do.
  *
- * Checks return false (or a negative number) with the sentence set; `operation` and `name` are
- * static strings that start the sentence: "exp: x is NULL". */
+ * Checks return false (or a negative number) with an error; `operation` and `name` are static
+ * strings that begin its sentence: "exp: x is NULL". */
 #ifndef EK_OPS_OPS_H
 #define EK_OPS_OPS_H
 
@@ -55,8 +55,8 @@
 #define EK_SIZE_TEXT(x) EK_SHAPE_TEXT((ek_shape[]){ek_tensor_shape(x)})
 #define EK_SHAPE_TEXT(shape) ek_shape_text((shape), (char[160]){0})
 
-/* Writes the variable y by a slot of its device's kernels, unless y is empty. Gives y, or NULL if y
- * is NULL or the slot fails. */
+/* Writes y by a slot of its device's kernels if y has elements. Its value is y; NULL if y is NULL
+ * or the slot fails. */
 #define EK_RUN(y, slot, ...)                                                                      \
     ((y) && (ek_count(y) == 0 || ek_kernels_of(y)->slot(ek_tensor_dev(y), (y), __VA_ARGS__) >= 0) \
          ? (y)                                                                                    \
@@ -69,16 +69,18 @@
 
 /* ---- checks ---- */
 
-/* x is not NULL. An error that is pending stays. */
+/* Checks that x isn't NULL. A pending error stays. */
 bool ek_given(const char *operation, const char *name, const ek_tensor *x);
 /* x is not NULL and has a floating dtype. */
 bool ek_floating(const char *operation, const char *name, const ek_tensor *x);
-/* x may be NULL, unless an error is pending, which may be the reason. */
+/* Checks an operand that may be NULL: if x is NULL and an error is pending, a failed call may have
+ * made it NULL, and the check fails. */
 static inline bool ek_optional(const ek_tensor *x)
 {
     return x || ek_error_status() == 0;
 }
-/* x and y have one device and one dtype; for ek_same_device one device is enough. */
+/* ek_alike checks that x and y have one device and one dtype, ek_same_device that they have one
+ * device. */
 bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y);
 bool ek_same_device(const char *operation, const ek_tensor *x, const ek_tensor *y);
 /* x is not NULL and has this dtype. */
@@ -87,44 +89,47 @@ bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek
 bool ek_is_mask(const char *operation, const char *name, const ek_tensor *x);
 /* x is not NULL and not bool. */
 bool ek_no_bool(const char *operation, const char *name, const ek_tensor *x);
-/* `index` as i64, which kernels take; NULL with the sentence unless it is i64 or i32. */
+/* Returns `index` as i64, which kernels take; NULL with an error if it is neither i64 nor i32. */
 ek_tensor *ek_as_index(const char *operation, const char *name, ek_tensor *index);
-/* `dtype` can store `value`: any value if it is floating, else a whole number in its range.
- * Otherwise EK_E_DTYPE. */
+/* Checks that `dtype` can store `value`: any value if it is floating, else a whole number in its
+ * range. EK_E_DTYPE otherwise. */
 bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double value);
 /* ek_holds for an end of a range, which may also lie beyond all elements of `dtype`. */
 bool ek_holds_low(const char *operation, const char *name, ek_dtype dtype, double value);
 bool ek_holds_high(const char *operation, const char *name, ek_dtype dtype, double value);
-/* `choice`, the value of an enumeration, is below `count`. `names` are the enumerators. */
+/* Checks that `choice`, the value of an enumeration, is below `count`. `names` are the enumerators.
+ */
 bool ek_chosen(const char *operation, const char *name, int choice, int count, const char *names);
 /* x is not NULL and has exactly this shape. */
 bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
                  const ek_shape *shape);
-/* A dimension of x in [0, ndim), from one that may count from the end, or EK_E_SHAPE. */
+/* Returns dimension `dim` of x, which may count from the end, as a number in [0, ndim); EK_E_SHAPE
+ * if x doesn't have it. */
 int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim);
-/* True if x is a scalar and `dim` 0 or -1, which PyTorch takes for a dimension of scalars. */
+/* Returns true if x is a scalar and `dim` 0 or -1, which PyTorch accepts as a dimension of scalars.
+ */
 bool ek_is_scalar_dim(const ek_tensor *x, int64_t dim);
-/* ek_dimension, but 0 for such a dimension of a scalar: for operations made of reductions. */
+/* ek_dimension that returns 0 if ek_is_scalar_dim: for operations composed of reductions. */
 int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim);
-/* A scalar as a row of one element; other tensors, and NULL, as they are. */
+/* Returns a scalar as a row of one element; other tensors and NULL unchanged. */
 ek_tensor *ek_row_of(ek_tensor *x);
-/* The scalar of a row of one element; NULL for NULL. */
+/* Returns a row of one element as a scalar; NULL for NULL. */
 ek_tensor *ek_scalar_of(ek_tensor *row);
 /* EK_E_INVALID if dimensions are given without a count. */
 int ek_counted_dimensions(const char *operation, const int *dims, int dim_count);
-/* The dimensions of a reduction as a bit mask, or a negative status. EK_REDUCED takes the options'
- * struct. */
+/* Returns the dimensions of a reduction as a bit mask, or a negative status. EK_REDUCED gets them
+ * from a struct of options. */
 int ek_reduced_dimensions(const char *operation, const ek_tensor *x, int dim, const int *dims,
                           int dim_count);
 #define EK_REDUCED(operation, options)                                              \
     ek_reduced_dimensions(operation, (options)->x, (options)->dim, (options)->dims, \
                           (options)->dim_count)
-/* True for a scalar on cpu, which moves to the other operand's device. */
+/* Returns true for a scalar on cpu, which is moved to the other operand's device. */
 static inline bool ek_is_cpu_scalar(const ek_tensor *x)
 {
     return x->ndim == 0 && x->storage->dev->id.kind == EK_CPU;
 }
-/* True if x wants a gradient, so that what its gradient needs must be saved. */
+/* Returns true if x wants a gradient: the operation must then save what this gradient needs. */
 static inline bool ek_wants(const ek_tensor *x)
 {
     return x && x->requires_grad;
@@ -132,12 +137,13 @@ static inline bool ek_wants(const ek_tensor *x)
 
 /* ---- broadcasting ---- */
 
-/* The shape that a and b broadcast to, or EK_E_SHAPE with the dimension that does not. */
+/* *shape becomes the shape that a and b broadcast to. EK_E_SHAPE names a dimension that doesn't
+ * fit. */
 int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape *b,
                         ek_shape *result);
-/* Gives *x and *y one shape, and checks that device and dtype agree. A scalar on cpu moves to the
- * other's device, and autocast may cast. Smaller operands are expanded: views with zero strides,
- * whose gradients are summed. Differentiable. */
+/* Gives *x and *y one shape, and checks that device and dtype agree. A scalar on cpu is moved to
+ * the other operand's device, and autocast may cast. Smaller operands are expanded to views with
+ * zero strides, whose gradients are summed. Differentiable. */
 bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y);
 
 /* Makes `view`, on the caller's stack, show x's memory (borrowed). For kernels only, which read
@@ -151,24 +157,23 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
 
 /* ---- results ---- */
 
-/* An uninitialised tensor for an elementwise result, of the shape and device that all operands
- * have. Its memory order is that of the first dense operand. If none is dense, it is that of the
- * first operand without a zero stride; otherwise row-major. y and z may be NULL. */
+/* Makes an uninitialised tensor for an elementwise result, with the operands' common shape and
+ * device. It has the memory order of the first dense operand; if none is dense, of the first
+ * operand without a zero stride; otherwise it is row-major. y and z may be NULL. */
 ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z, ek_dtype dtype);
 
-/* New tensors filled with f(x; a, b) and f(x, y; a), not recorded. x and y have one shape. */
+/* Return a new tensor of f(x; a, b) or f(x, y; a), not recorded. x and y have one shape. */
 ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b);
 ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a);
 
-/* A new tensor of `dtype`: x reduced over the dimensions in the mask, which get size 1; not
- * recorded. */
+/* Returns x reduced over the dimensions in the mask, which get size 1, as a new tensor of `dtype`,
+ * not recorded. */
 ek_tensor *ek_run_reduce(ek_reduce_kind kind, const ek_tensor *x, unsigned mask, ek_dtype dtype);
 
 /* An expression of x and a in differentiable operations. */
 typedef ek_tensor *ek_composition(ek_tensor *x, double a);
-/* The gradient of x from g, the gradient of composition(x, a). If gradient mode is on, the result
- * is differentiable. For operations that are one kernel and whose value is also such an expression.
- */
+/* Returns the gradient of x from g, the gradient of composition(x, a). If gradient mode is on, the
+ * result is differentiable. For operations that are one kernel and equal a composition. */
 ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_tensor *x, double a);
 
 /* A tensor filled with a number, without history. */
@@ -176,7 +181,7 @@ ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double 
 /* A scalar of x's device and dtype. */
 ek_tensor *ek_number_like(const ek_tensor *x, double value);
 
-/* x itself, as a result: one more reference, in the caller's scope. */
+/* Returns x as a result, with one more reference in the caller's scope. */
 static inline ek_tensor *ek_itself(ek_tensor *x)
 {
     return ek_scope_adopt(ek_object_retain(x));
@@ -184,7 +189,7 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 
 /* ---- differentiable operations without a public name ---- */
 
-/* Records y, which has x's elements in another floating dtype, as the result of ek_to_dtype. */
+/* Records y, which has x's elements in another floating dtype, as a result of ek_to_dtype. */
 ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 
 /* x's shape with size 1 in the dimensions of the mask, which are reduced. */
@@ -198,29 +203,29 @@ ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
 ek_tensor *ek_affine(ek_tensor *x, double a, double b);
 /* log(1 + e^x), without softplus's threshold. */
 ek_tensor *ek_log1p_exp(ek_tensor *x);
-/* The largest or smallest over the dimensions in `mask`, which get size 1; equal ones share the
- * gradient. */
+/* Returns the largest or smallest element over the dimensions in `mask`, which get size 1. Equal
+ * elements share the gradient. */
 ek_tensor *ek_extreme(const char *operation, ek_tensor *x, bool largest, unsigned mask);
-/* Records y, a new scalar with the value of an element of x that its order chose. Equal elements,
- * or all NaNs, share the gradient. */
+/* Records y, a new scalar with the value of an element of x that was chosen by order. Elements
+ * equal to it share the gradient; if it is NaN, all NaNs do. */
 ek_tensor *ek_record_chosen(ek_tensor *y, ek_tensor *x);
-/* slope * x if y <= 0, else x, also if y is NaN. Constant in y. */
+/* Returns slope * x where y <= 0, else x (for a NaN y, too). Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
 /* x * y * (1 - y) for sigmoid, and x * (1 - y^2) for tanh. */
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y);
 /* exp(-x^2 / 2) / sqrt(2 pi), the derivative of ek_ndtr. */
 ek_tensor *ek_normal_density(ek_tensor *x);
-/* x, or `low` if that is larger, with the gradient of x in both cases, as PyTorch has it where it
- * clamps a value without its gradient. */
+/* Returns max(x, low) with the gradient of x in both cases, as PyTorch clamps without a gradient of
+ * the bound. */
 ek_tensor *ek_raise_value(ek_tensor *x, double low);
 /* x * sign(y). Constant in y. */
 ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y);
-/* Zeros of `shape` with x at elements start, start + step, ... along `dim`: the adjoint of
+/* Returns zeros of `shape` with x at elements start, start + step, ... along `dim`: the adjoint of
  * ek_slice. */
 ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64_t start,
                              int64_t step);
-/* Zeros of `shape` to which slice i of x along `dim` is added at index[i]: the adjoint of
+/* Returns zeros of `shape` to which slice i of x along `dim` is added at index[i]: the adjoint of
  * ek_index_select. */
 ek_tensor *ek_index_sum(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
 
@@ -230,13 +235,13 @@ ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim);
 
 /* The backward of ek_lerp_scalar, with the weight as attribute. */
 int ek_lerp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
-/* The backward of x + alpha * y, with alpha as attribute; and of x * y, which saved x and y in this
- * order, each if the other wants a gradient. */
+/* The backwards of x + alpha * y, which has the attribute alpha, and of x * y, which has saved x
+ * and y in this order, each if the other operand wants a gradient. */
 int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 
-/* Copies y's elements into x (same shape), whatever their devices and dtypes; no version, no
- * history. */
+/* Copies y's elements to x, which has its shape, between any devices and dtypes. Counts no version
+ * and records no history. */
 int ek_transfer(ek_tensor *x, const ek_tensor *y);
 
 #endif

@@ -5,7 +5,7 @@ typedef struct pad_sides {
     int64_t before[EK_MAX_DIMS], after[EK_MAX_DIMS]; /* of each dimension; negative ones cut */
 } pad_sides;
 
-/* ---- constants: the gradient is cut out, by padding with less than nothing ---- */
+/* ---- constants: the gradient is cut out by negative padding ---- */
 
 static ek_tensor *pad_constant(ek_tensor *x, const pad_sides *sides, double value);
 
@@ -69,9 +69,10 @@ static ek_tensor *pad_constant(ek_tensor *x, const pad_sides *sides, double valu
     return EK_RECORD(y, &pad_constant_operation, EK_INPUTS(x), EK_ATTRIBUTES(added));
 }
 
-/* ---- the other modes: elements of x again, dimension by dimension ---- */
+/* ---- the other modes repeat elements of x, dimension by dimension ---- */
 
-/* The position in a dimension of `size` that a padded one shows; `at` is -1 before the first. */
+/* Returns the position in a dimension of `size` that padded position `at` shows; -1 is the position
+ * before the first element. */
 static int64_t pad_position(ek_pad_mode mode, int64_t at, int64_t size)
 {
     if (at >= 0 && at < size)
@@ -101,7 +102,7 @@ static ek_tensor *pad_dim(ek_tensor *x, ek_pad_mode mode, int dim, int64_t befor
     return ek_index_select(x, dim, ek_to_device(index, ek_tensor_dev(x)->id));
 }
 
-/* Reads the numbers, the last dimension's first. */
+/* Reads the numbers, which begin with the last dimension's. */
 static bool pad_read(ek_tensor *x, const int64_t *pad, int count, ek_pad_mode mode,
                      pad_sides *sides)
 {

@@ -1,8 +1,8 @@
 /* pool.c: maximum, average and adaptive average pooling over one, two and three dimensions.
  *
- * Pooling is linear: the average always, the maximum once its positions are chosen. So each is a
- * pair of operations, a map and its adjoint, and each of a pair is the other's derivative. Results
- * keep the input's memory order. One dimension is computed as two with a height of 1. */
+ * An average is linear, and so is a maximum once its positions are chosen. So each is a pair of
+ * operations, a map and its adjoint, and each of the two is the other's derivative. Results keep
+ * the input's memory order. One dimension is computed as two with a height of 1. */
 #include <string.h>
 
 #include "ops/ops.h"
@@ -116,8 +116,8 @@ static int pool_read_params(const pool_family *family, ek_pool_params *params,
     return 0;
 }
 
-/* How many windows a dimension has. In ceil mode the last may reach beyond the padding, but starts
- * inside the input or its left padding. */
+/* Returns how many windows a dimension has. In ceil mode the last window may reach beyond the
+ * padding, but starts inside the input or its left padding. */
 static int64_t pool_window_count(int64_t size, const ek_pool_params *params, int i, bool ceil_mode)
 {
     int64_t extent = params->dilation[i] * (params->kernel[i] - 1) + 1;
@@ -130,9 +130,9 @@ static int64_t pool_window_count(int64_t size, const ek_pool_params *params, int
     return count;
 }
 
-/* True if a window reads only padding: it has no maximum and no average. A window that starts
- * inside of the input reads an element. A window that starts in the padding reads one if its first
- * tap behind the padding is inside. */
+/* Returns true if a window reads only padding, and so has no maximum and no average. A window that
+ * starts inside the input reads an element. A window that starts in the padding reads one if its
+ * first tap after the padding is inside. */
 static bool pool_has_empty_window(int64_t size, int64_t count, const ek_pool_params *params, int i)
 {
     const int64_t dilation = params->dilation[i];
@@ -176,7 +176,7 @@ static int pool_read(pool_attributes *a, const ek_max_pool_options *options)
 
 /* ---- calls ---- */
 
-/* `index`, unless it is NULL, gets the positions of maxima. */
+/* *index becomes the positions of maxima, if `index` isn't NULL. */
 typedef ek_tensor *pool_function(ek_tensor *x, const pool_attributes *attributes,
                                  ek_tensor **index);
 

@@ -1,5 +1,5 @@
-/* pool_composed.c: pooling that is made of other operations: adaptive maxima, the reverse of max
- * pooling, and powers (LP pooling). */
+/* pool_composed.c: pooling that is composed of other operations: adaptive maxima, the reverse of
+ * max pooling, and powers (LP pooling). */
 #include <math.h>
 
 #include "kernels/pool.h"
@@ -15,8 +15,8 @@ static ek_tensor *pool_ordered(ek_tensor *y, const ek_tensor *x)
 
 /* ---- adaptive maxima: positions are found along one dimension after the other ---- */
 
-/* x with its windows along `dim` as a dimension of their own behind it. Shorter windows show their
- * last element several times. */
+/* Returns x with its windows along `dim` in a new dimension after `dim`. Shorter windows repeat
+ * their last element. */
 static ek_tensor *pool_adaptive_windows(ek_tensor *x, int dim, int64_t count)
 {
     const int64_t size = x->shape[dim];
@@ -38,7 +38,7 @@ static ek_tensor *pool_adaptive_windows(ek_tensor *x, int dim, int64_t count)
     return ek_f_unflatten(x, dim, EK_SHAPE(count, longest));
 }
 
-/* The positions of the maxima along `dim`, in a dimension of `count`. */
+/* Returns the positions of the maxima of the `count` windows along `dim`. */
 static ek_tensor *pool_adaptive_positions(ek_tensor *x, int dim, int64_t count)
 {
     ek_shape shape = {.ndim = x->ndim - dim, .dims = {count, 1, 1}};
@@ -164,7 +164,7 @@ static ek_tensor *pool_unpool(const char *name, int dims, const ek_unpool_option
     if (x && index && ek_spatial_check(name, x, dims) >= 0 &&
         pool_unpooled_sizes(name, dims, o, x, &shape) >= 0) {
         const int before = ek_error_status();
-        /* Made with all dimensions: so sizes whose product is too large are refused. */
+        /* Made with all dimensions, so that sizes with too large a product are refused. */
         ek_tensor *zeros = ek_zeros(shape, x->dtype, .device = ek_tensor_device(x));
         if (!zeros)
             ek_error_prefix(before, name);
@@ -201,7 +201,7 @@ static ek_tensor *pool_powers(const char *name, int dims, pool_averages *average
     ek_scope scope = ek_scope_begin();
     options.x = ek_pow_scalar(o->x, o->norm_type);
     ek_tensor *mean = options.x ? average(options) : NULL;
-    /* Beside zeros the root's gradient is infinite. They are chosen, so that it doesn't reach x. */
+    /* The root's gradient at 0 is infinite. Choosing a constant 0 there keeps it from x. */
     ek_tensor *zero = mean ? ek_number_like(mean, 0) : NULL;
     mean = zero ? ek_where(ek_ne_scalar(mean, 0), mean, zero) : NULL;
     ek_tensor *y = ek_pow_scalar(ek_mul_scalar(mean, area), 1 / o->norm_type);

@@ -1,12 +1,11 @@
-/* quantile.c: medians and quantiles: elements that are picked from sorted lines. A sort puts NaNs
- * last. */
+/* quantile.c: medians and quantiles, which are elements of sorted lines. A sort puts NaNs last. */
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- medians ---- */
 
-/* Where in its sorted line the median of x lies along dim, whose size is kept as 1; i64. A NaN is
- * the first of those at the end; with skip_nan the line ends before them. */
+/* Returns the median's rank in its sorted line along dim, which gets size 1; i64. If a line has
+ * NaNs, that is the rank of the first NaN; with skip_nan NaNs don't count. */
 static ek_tensor *median_rank(ek_tensor *x, int dim, bool skip_nan)
 {
     const int64_t size = x->shape[dim];
@@ -129,7 +128,8 @@ static bool quantile_check(const char *name, const ek_quantile_options *options)
     return quantile_check_numbers(name, options->q);
 }
 
-/* Ranks (..., Q) of the quantiles q (Q) in `sorted` (..., n), which aren't whole. */
+/* Returns the ranks (..., Q), which may be fractions, of the quantiles q (Q) in `sorted` (..., n).
+ */
 static ek_tensor *quantile_ranks(ek_tensor *sorted, ek_tensor *q, bool skip_nan)
 {
     const int64_t size = sorted->shape[sorted->ndim - 1];
@@ -146,7 +146,7 @@ static ek_tensor *quantile_ranks(ek_tensor *sorted, ek_tensor *q, bool skip_nan)
     return ek_where(ek_gt_scalar(nans, 0), last, ek_mul(q, last));
 }
 
-/* The elements (..., Q) of `sorted` at ranks, and between two of them. */
+/* Returns the elements (..., Q) of `sorted` at the ranks, interpolated between two elements. */
 static ek_tensor *quantile_pick(ek_tensor *sorted, ek_tensor *ranks,
                                 ek_quantile_interpolation interpolation)
 {
@@ -166,7 +166,7 @@ static ek_tensor *quantile_pick(ek_tensor *sorted, ek_tensor *ranks,
                                                  : ek_lerp(below, above, ek_sub(ranks, floor));
 }
 
-/* y (..., Q) with the shape that the options ask for; dim is the one that was reduced, or -1. */
+/* Returns y (..., Q) in the shape that the options ask for. dim was reduced; -1: all dimensions. */
 static ek_tensor *quantile_shaped(ek_tensor *y, const ek_quantile_options *options, int dim)
 {
     const int lead = options->q->ndim; /* 1 if Q is a dimension of the result, the first */

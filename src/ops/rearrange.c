@@ -90,7 +90,7 @@ ek_tensor *ek_roll(ek_tensor *x, ek_shape shifts, ek_shape dims)
 
 /* ---- repeat: by way of an expanded dimension ---- */
 
-/* x with dimension `dim` `times` times: as a whole, or with `each`, element by element. */
+/* Repeats dimension `dim` of x `times` times: as a whole, or with `each` element by element. */
 static ek_tensor *repeat_dim(const char *operation, ek_tensor *x, int dim, int64_t times, bool each)
 {
     ek_shape shape = ek_tensor_shape(x);

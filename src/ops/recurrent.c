@@ -10,8 +10,8 @@ int ek_recurrence_gates(ek_recurrence kind)
     return kind == EK_RECURRENCE_LSTM ? 4 : kind == EK_RECURRENCE_GRU ? 3 : 1;
 }
 
-/* ---- a step after its product with weight_hh: one kernel. What it keeps for its gradient, the
- * gates, is an output of the node, too, so that its gradient is differentiable in it ---- */
+/* ---- a step after its product with weight_hh is one kernel. The gates, which its gradient needs,
+ * are an output of the node, so that the gradient is differentiable with respect to them ---- */
 
 /* The gradients of x and of c before, in differentiable operations. */
 static int lstm_composed_gradient(ek_tensor *const *gradients, ek_tensor *gates, ek_tensor *before,
@@ -214,7 +214,7 @@ int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weigh
         ek_scope_end(&scope);
         return status;
     }
-    /* Both leave the scope, all else that no graph holds is freed. */
+    /* h and c leave the scope; all other tensors that no graph holds are freed. */
     if (next.c)
         ek_object_retain(next.c);
     state->h = ek_scope_return(&scope, next.h);
@@ -224,7 +224,7 @@ int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weigh
 
 /* ---- padding ---- */
 
-/* x (L, ...) and `value` up to length `longest`. */
+/* Pads x (L, ...) with `value` to length `longest`. */
 static ek_tensor *padded_to(ek_tensor *x, int64_t longest, double value)
 {
     ek_shape missing = ek_tensor_shape(x);

@@ -21,12 +21,12 @@ typedef struct ek_recurrent_weights {
     ek_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh, *weight_hr;
 } ek_recurrent_weights;
 
-/* How many times hidden rows the weights have. */
+/* Returns how many gates a cell has: its weights have gates * hidden rows. */
 int ek_recurrence_gates(ek_recurrence kind);
 
-/* Replaces the state by that after a step, in the scope. x (N, gates * hidden) is the product of
- * the step's input and weight_ih, with bias_ih. `mask` (bool, (N, 1)), unless NULL, is 0 for
- * samples whose state stays. Differentiable. Returns 0 or a negative status. */
+/* Replaces the state by the state after a step, in the scope. x (N, gates * hidden) is the product
+ * of the step's input and weight_ih, plus bias_ih. `mask` (bool, (N, 1)) is 0 for samples whose
+ * state stays; NULL: none stays. Differentiable. Returns 0 or a negative status. */
 int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *weights,
                       ek_tensor *mask, ek_recurrent_state *state);
 

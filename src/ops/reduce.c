@@ -25,7 +25,7 @@ static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
 
 EK_OPERATION(sum, "sum", sum_backward);
 
-/* Drops the dimensions in a mask, which have size 1. Nobody else has seen y yet. */
+/* Removes the dimensions in a mask, which have size 1, from y, which no caller has yet. */
 static void reduce_drop_dimensions(ek_tensor *y, unsigned mask)
 {
     int ndim = 0;
@@ -193,8 +193,8 @@ ek_tensor *ek_argmin(ek_tensor *x, int dim, bool keepdim)
  * If the root is 0, its gradients of any order are 0. A quotient by 0 is never formed, not even one
  * that is thrown away afterwards, because its own gradient would be NaN. */
 
-/* 1 / x for x from 0 on, and 0 if x is 0; NaN stays NaN. Saved the result y. If it is 0, whatever
- * arrives is masked. */
+/* The backward of y = 1 / x for x > 0 and y = 0 for x = 0; NaN stays NaN. Saved y. Where y is 0,
+ * the gradient is replaced by 0. */
 static int safe_reciprocal_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *y = ek_node_saved(node, 0);
@@ -277,11 +277,11 @@ static ek_tensor *reduce_negative_norm(ek_tensor *magnitude, double p, unsigned 
     return reduce_masked_power(sum, some, 1 / p);
 }
 
-/* 1 for elements that are not 0. The gradient is 0. */
+/* The backward of counting elements that are not 0: the gradient is 0. */
 EK_BACKWARD(counted, void, ek_zeros_like(g))
 EK_OPERATION(counted, "counted", counted_backward);
 
-/* The p-norm, with its dimensions kept. Of no elements it is 0 if p is finite. */
+/* Returns the p-norm, with its dimensions kept. For finite p the norm of no elements is 0. */
 static ek_tensor *reduce_norm(ek_tensor *x, double p, unsigned mask)
 {
     if (!x)
@@ -324,8 +324,8 @@ EK_BACKWARD(logsumexp, void,
             ek_mul(g, ek_exp(ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1)))))
 EK_OPERATION(logsumexp, "logsumexp", logsumexp_backward);
 
-/* Computes without history. The largest element is subtracted first, or if it is infinite the
- * largest number, so that infinities come out right. */
+/* Computes without history. First subtracts the largest element, or the largest finite number if
+ * that element is infinite, so that infinities give the right result. */
 static ek_tensor *reduce_run_logsumexp(ek_tensor *x, unsigned mask)
 {
     ek_shape kept = ek_reduced_shape(x, mask);

@@ -3,8 +3,8 @@
  * With s = sum(dy y) along the dimension, the gradients from the output y are
  *     softmax      dx = y (dy - s)
  *     log-softmax  dx = dy - exp(y) sum(dy),
- * operations of (dy, y) of their own. y keeps its history, so that their derivatives with respect
- * to y reach the input. */
+ * which are operations of (dy, y). y keeps its history, so that their derivatives with respect to y
+ * reach the input. */
 #include "ops/autocast.h"
 #include "ops/ops.h"
 

@@ -1,9 +1,9 @@
-/* sort.c: order. A kernel finds positions, and elements are gathered there, so that gradients go
- * back to where elements came from. */
+/* sort.c: sorting. A kernel finds positions, at which elements are gathered, so that gradients go
+ * to the elements' places in the input. */
 #include "ops/ops.h"
 
-/* The first `count` positions of x along *dim in order. *dim becomes non-negative. `count` -1
- * stands for all; `low` is the least count that is allowed. */
+/* Returns the positions of the first `count` elements of x along *dim in order. *dim becomes
+ * non-negative. `count` -1 means all; `low` is the least count that is allowed. */
 static ek_tensor *sort_positions(const char *operation, ek_tensor *x, int *dim, int64_t low,
                                  int64_t count, bool descending)
 {
@@ -22,7 +22,7 @@ static ek_tensor *sort_positions(const char *operation, ek_tensor *x, int *dim, 
     return EK_RUN(index, argsort, x, *dim, descending);
 }
 
-/* The elements of x at `at`, which is given to the caller too. */
+/* Returns the elements of x at positions `at`; *index becomes `at`. */
 static ek_tensor *sort_pick(ek_tensor *x, int dim, ek_tensor *at, ek_tensor **index)
 {
     ek_tensor *y = at ? ek_gather_dim(x, dim, at) : NULL;
@@ -31,7 +31,7 @@ static ek_tensor *sort_pick(ek_tensor *x, int dim, ek_tensor *at, ek_tensor **in
     return y;
 }
 
-/* Results for a row of one element as those for a scalar. */
+/* Turns the results for a row of one element into those for a scalar. */
 static ek_tensor *sort_scalar(ek_tensor *y, ek_tensor **index)
 {
     if (y && index && !(*index = ek_scalar_of(*index)))
@@ -119,7 +119,7 @@ ek_tensor *ek_bucketize(ek_tensor *values, ek_tensor *boundaries, bool right)
 
 /* ---- unique: sorted, with a mark at the first of equal elements ---- */
 
-/* 1 at elements of `sorted`, which isn't empty, that differ from the one before. */
+/* Returns marks: 1 at elements of `sorted` (not empty) that differ from the element before. */
 static ek_tensor *unique_marks(ek_tensor *sorted)
 {
     int64_t size = sorted->shape[0];
@@ -128,7 +128,7 @@ static ek_tensor *unique_marks(ek_tensor *sorted)
     return first && differ ? ek_cat((ek_tensor *const[]){first, differ}, 2, 0) : NULL;
 }
 
-/* How far each of `starts` is from the next one, the last one from `size`. */
+/* Returns the distance from each of `starts` to the next, for the last to `size`. */
 static ek_tensor *unique_counts(ek_tensor *starts, int64_t size)
 {
     ek_tensor *end = ek_filled(ek_tensor_dev(starts), EK_I64, &EK_SHAPE(1), (double)size);
@@ -138,7 +138,8 @@ static ek_tensor *unique_counts(ek_tensor *starts, int64_t size)
     return ek_sub(ek_cat((ek_tensor *const[]){later, end}, 2, 0), starts);
 }
 
-/* For each of the sorted elements, at `at` in x, the number of the different ones before it. */
+/* Returns for each element of x the number of its value among the unique values. `at` has the
+ * positions in x of the sorted elements. */
 static ek_tensor *unique_inverse(ek_tensor *counts, ek_tensor *at, const ek_shape *shape)
 {
     ek_tensor *numbers = ek_arange(counts->shape[0], EK_I64, ek_tensor_dev(counts)->id);

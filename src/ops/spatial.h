@@ -1,19 +1,19 @@
-/* spatial.h: what the operations on signals (N, C, L), images (N, C, H, W) and volumes (N, C, D, H,
- * W) share. `dims` is 1, 2 or 3. */
+/* spatial.h: functions for operations on signals (N, C, L), images (N, C, H, W) and volumes (N, C,
+ * D, H, W). `dims` is 1, 2 or 3. */
 #ifndef EK_OPS_SPATIAL_H
 #define EK_OPS_SPATIAL_H
 
 #include "core/tensor.h"
 
-/* The memory order of x, which results keep; channels-last if x has both orders. */
+/* Returns the memory order of x, which results keep; channels-last if x has both orders. */
 ek_memory_format ek_spatial_format(const ek_tensor *x);
 
 /* Checks that x is floating and has `dims` dimensions behind (N, C). */
 int ek_spatial_check(const char *name, const ek_tensor *x, int dims);
 
-/* x with a batch dimension of 1 before it if it has none: (C, ...) with `dims` dimensions behind C;
- * else x. *single tells which; results of a single sample lose the dimension again. NULL for NULL.
- */
+/* Returns x with a batch dimension. If x is a single sample (C, ...), with `dims` dimensions after
+ * C, *single becomes true and a dimension of size 1 is added, which results lose again. NULL for
+ * NULL. */
 ek_tensor *ek_spatial_batched(ek_tensor *x, int dims, bool *single);
 
 /* The name of direction i of `dims`: "length", "height", ... */
@@ -29,12 +29,12 @@ int ek_spatial_option(const char *name, const char *option, int dims, const int 
 int ek_spatial_stride(const char *name, int dims, const int each[3], int all,
                       const int64_t kernel[3], int64_t result[3]);
 
-/* EK_E_INVALID unless all values are at least `least`. */
+/* Checks that all values are at least `least`: EK_E_INVALID otherwise. */
 int ek_spatial_least(const char *name, const char *option, int dims, const int64_t *values,
                      int64_t least);
 
 /* Puts `first` before the only value. One dimension is computed as two with a height of 1, so that
- * kernels know only two and three. */
+ * kernels need to support only two and three. */
 void ek_spatial_lift(int64_t values[3], int64_t first);
 
 #endif

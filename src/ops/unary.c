@@ -1,5 +1,5 @@
-/* unary.c: functions of one tensor, element by element, dropout and rrelu. A gradient that is one
- * fused kernel is an operation of its own, so that it can be differentiated again. */
+/* unary.c: elementwise functions of one tensor, dropout and rrelu. A gradient that is one fused
+ * kernel is an operation, so that it can be differentiated again. */
 #include <math.h>
 
 #include "core/draw.h"
@@ -173,8 +173,8 @@ ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
 
 /* ---- dropout ---- */
 
-/* A mask of 0 with probability p, else 1 / (1 - p), drawn in row-major order on the CPU and laid
- * out like x. PyTorch draws f64 numbers for every dtype, and divides in the tensor's. */
+/* Draws a mask, 0 with probability p, else 1 / (1 - p), in row-major order on the CPU, with x's
+ * layout. PyTorch draws f64 numbers for every dtype, and divides in the tensor's dtype. */
 static ek_tensor *dropout_mask(const ek_tensor *x, double p)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -212,9 +212,9 @@ typedef struct dropout_attributes {
     ek_dtype from; /* x's dtype */
 } dropout_attributes;
 
-/* Philox makes the mask where it is used, and again in backward: dropout is linear in x, and its
- * gradient is the same operation, which casts back if forward casts. Adds to `residual` unless it
- * is NULL. */
+/* Dropout whose mask Philox draws in the kernel, in forward and again in backward: dropout is
+ * linear in x, and its gradient is dropout with this mask, and the opposite cast if forward casts.
+ * Adds the result to `residual`, which may be NULL. */
 static ek_tensor *dropout_apply(ek_tensor *x, ek_tensor *residual, ek_dtype dtype,
                                 const ek_draw *draw);
 
@@ -277,9 +277,9 @@ ek_tensor *ek_dropout_added(ek_tensor *residual, ek_tensor *x, double p, bool tr
 
 /* ---- rrelu ---- */
 
-/* Slopes of x's shape and dtype: uniform from [lower, upper) for elements up to 0, else 1. As in
- * PyTorch a Mersenne Twister draws f64 numbers for these elements alone, in row-major order on the
- * CPU, between bounds that f32 holds unless x is f64. */
+/* Returns slopes of x's shape and dtype: uniform from [lower, upper) for elements up to 0, else 1.
+ * As in PyTorch, a Mersenne Twister draws f64 numbers for elements up to 0 only, in row-major order
+ * on the CPU; the bounds are rounded to f32 if x isn't f64. */
 static ek_tensor *rrelu_slopes(ek_tensor *x, double lower, double upper)
 {
     ek_draw draw = {.kind = EK_DRAW_UNIFORM, .a = lower, .b = upper};

@@ -17,16 +17,15 @@ typedef struct ek_unary_row {
     unary_saved saved;
     bool integers; /* integers are allowed */
     bool wide;     /* autocast computes the operation in f32 */
-    int choices;   /* unless 0, the formulas are this many rows from `formula` on; a picks one */
+    int choices;   /* > 0: the operation has so many formulas, from `formula` on; a selects one */
 } ek_unary_row;
 
 /* Checks x, computes and records. */
 ek_tensor *ek_unary_apply(const ek_unary_row *row, ek_tensor *x, double a, double b);
 
-/* Defines `id_row`, whose formula is row NAME of kernels/elementwise.h. `saved` is x, y or nothing:
- * what the gradient needs beside the numbers a and b and g, the gradient of y. `gradient` is an
- * expression of these in differentiable operations. Further arguments are members of the row, as in
- * `.wide = true`. */
+/* Defines `id_row`, whose formula is row NAME of kernels/elementwise.h. `gradient` is an expression
+ * in differentiable operations of g (the gradient of y), the numbers a and b, and the tensor
+ * `saved` (x, y or nothing). Further arguments are members of the row, as in `.wide = true`. */
 #define UNARY_ROW(id, title, NAME, saved_, gradient, ...)                                     \
     static int id##_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results) \
     {                                                                                         \
@@ -53,15 +52,15 @@ ek_tensor *ek_unary_apply(const ek_unary_row *row, ek_tensor *x, double a, doubl
         return ek_unary_apply(&function##_row, x, 0, 0);             \
     }
 
-/* The gradient of x from g, the gradient of composition(x, a), by one kernel, the binary row
- * `formula` of g and x. If the gradient is to be differentiated, it is that of the composition
- * instead. */
+/* Returns the gradient of x from g, the gradient of composition(x, a), by one kernel: the binary
+ * row `formula` of g and x. If gradient mode is on, computes the differentiable gradient of the
+ * composition. */
 ek_tensor *ek_fused_gradient(ek_tensor *g, ek_binary formula, ek_composition *composition,
                              ek_tensor *x, double a);
 
 /* UNARY_ROW for a formula that equals `composition`, an expression of x and a in differentiable
- * operations, and whose gradient is also the row NAME_GRADIENT. With `.choices` the latter is a row
- * per choice, too. `member` sets a member of the row, as in `.wide = true`. */
+ * operations, and whose gradient is the binary row NAME_GRADIENT. With `.choices` there is a row
+ * NAME_GRADIENT per choice. `member` sets a member of the row, as in `.wide = true`. */
 #define UNARY_FUSED(id, title, NAME, member, composition)                     \
     static const ek_unary_row id##_row;                                       \
     static ek_tensor *id##_composition(ek_tensor *x, double a)                \

@@ -1,9 +1,10 @@
-/* view.c: other geometries of the same memory, and parts of it. Views share storage and version. */
+/* view.c: views, which show a tensor's memory, or part of it, with another geometry. They share its
+ * storage and version. */
 #include <string.h>
 
 #include "ops/ops.h"
 
-/* ---- reshape and its kin: the gradient is reshaped back ---- */
+/* ---- reshape, squeeze, flatten, ...: the gradient is reshaped back ---- */
 
 EK_BACKWARD(reshape, ek_shape, ek_reshape(g, *a))
 EK_OPERATION(reshape, "reshape", reshape_backward);
@@ -15,9 +16,9 @@ static ek_tensor *view_as(ek_tensor *x, const ek_shape *shape, const int64_t *st
                      &reshape_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
 }
 
-/* Finds strides that show x's elements in row-major order as `shape`; false if there are none.
- * Neighbouring dimensions of x that are contiguous to each other form a run. Runs are cut into the
- * dimensions of `shape`, from the last to the first. */
+/* Finds strides with which a view of x has `shape` and x's row-major order; returns false if there
+ * are none. Neighbouring dimensions of x that are contiguous to each other form a run. Runs are cut
+ * into the dimensions of `shape`, from the last to the first. */
 static bool view_strides(const ek_tensor *x, const ek_shape *shape, int64_t *stride)
 {
     int64_t run = 1, cut = 1, base = x->ndim > 0 ? x->stride[x->ndim - 1] : 1;

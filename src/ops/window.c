@@ -1,10 +1,10 @@
-/* window.c: windows as a view, sums of windows, and what is made of them; elements between channels
- * and space. */
+/* window.c: windows as views, sums of windows, and unfold, fold and pixel_shuffle, which are made
+ * of these. */
 #include <string.h>
 
 #include "ops/ops.h"
 
-/* ---- windows along one dimension; the gradient adds up what lies at one place ---- */
+/* ---- windows along one dimension; the gradient sums the windows' elements at each place ---- */
 
 typedef struct window_attributes {
     int dim;
@@ -24,7 +24,8 @@ static int64_t window_count(const window_attributes *a)
     return (a->length - a->dilation * (a->size - 1) - 1) / a->step + 1;
 }
 
-/* The windows come in place of the dimension, their elements as a new last one. */
+/* Returns a view with the windows in place of the dimension, and a window's elements in a new last
+ * dimension. */
 static ek_tensor *window_view(ek_tensor *x, const window_attributes *a)
 {
     ek_tensor part;
