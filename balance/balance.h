@@ -1,4 +1,4 @@
-/* balance.h: what the files of this folder ask of each other. */
+/* balance.h: functions that the files of this folder share. */
 #ifndef EK_BALANCE_BALANCE_H
 #define EK_BALANCE_BALANCE_H
 
@@ -10,9 +10,9 @@
 
 /* ---- data_parallel_model.c ---- */
 
-/* `module` itself, as a wrapper, if its calls leave one output per device: an
- * ek_data_parallel_model of several devices, in training, not .plain. NULL, without an error, for
- * everything else. */
+/* Returns the module as a wrapper if its calls leave an output on each device: if it is an
+ * ek_data_parallel_model of several devices, in training mode, without .plain. Otherwise NULL
+ * without an error. */
 ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 
 /* ---- loss_sum.c: sums and weights are f64 scalars in the caller's scope ---- */
@@ -20,55 +20,58 @@ ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 /* A tensor of zero dimensions. */
 bool ek_loss_is_scalar(ek_value loss);
 
-/* Writes the mean `loss` times `weight` as a sum; if `weight` is NULL, `loss` itself is the sum. */
+/* *part becomes the mean `loss` times `weight`, with this weight. If `weight` is NULL, `loss` is
+ * the sum. */
 int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part);
 
-/* Calls the criterion for a part of a batch. A scalar loss is written to *part; for any other,
- * part->sum is NULL. `samples` is the weight of a mean that has no denominator. Returns the loss as
- * the criterion made it, a mean or a sum, or EK_VALUE_ERROR. */
+/* Calls the criterion for a part of a batch. A scalar loss is written to *part; for another loss
+ * part->sum is NULL. `samples` is the weight of a mean that has no denominator. Returns the loss
+ * that the criterion computed, a mean or a sum; EK_VALUE_ERROR after an error. */
 ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double samples,
                          ek_loss_sum *part);
 
-/* True if the host knows that the part is empty, that is, its weight is 0; negative on error. */
+/* Returns 1 if the host knows that the part is empty, that is, its weight is 0; negative on error.
+ */
 int ek_loss_sum_is_empty(const ek_loss_sum *part);
 
 /* Adds the sums and the weights of up to EK_MAX_DEVICES parts in order. The total's sum lies on
- * `root`; its weight too, or on cpu if the host knows all weights. An empty part adds nothing and
- * gets no gradient, unless the host knows that all are empty. If a part lacks a weight, so does the
- * total. */
+ * `root`; its weight lies on cpu if the host knows all weights, else on `root`. An empty part adds
+ * nothing and gets no gradient; if the host knows that all are empty, all are added. If a part has
+ * no weight, the total has none. */
 int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_loss_sum *total);
 
-/* The loss of all parts, on `root`: NaN only if all are empty. NULL on error. */
+/* Returns the loss of all parts, on `root`. It is NaN if all parts are empty. NULL on error. */
 ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root);
 
-/* The loss of all ranks, on the device of this rank's part: the sum of their sums over the sum of
- * their weights, the same number on each. Its gradient is such that the mean over ranks of the
- * ranks' gradients is the loss's. Weights are constants: one small collective call in forward, none
- * in backward. A part of weight 0 counts as 0, and its sum should be of no other value. NULL with
- * an error, which is one on all ranks. */
+/* Returns the loss of all ranks, on the device of this rank's part: the sum of the ranks' sums over
+ * the sum of their weights, a number that is equal on all ranks. Its gradient is such that the mean
+ * of the ranks' gradients is the gradient of the loss of all ranks. Weights are constants: there is
+ * one small collective call in forward, none in backward. A part of weight 0 must have the sum 0.
+ * NULL with an error, on all ranks. */
 ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks);
 
-/* Only the numbers: the loss, and what this rank's gradients of its sum are to be multiplied by. */
+/* Computes the numbers of ek_loss_sum_over_ranks without a graph: the loss, and the factor for this
+ * rank's gradients of its sum. */
 int ek_loss_sum_of_ranks(const ek_loss_sum *part, ek_ranks *ranks, double *value, double *factor);
 
-/* 0, as a function of the call's tensors whose gradients are 0: the sum of a part that does not
- * count. So backward goes through the whole model on this rank too, and meets the others in it. */
+/* Returns 0 as a function of the call's tensors, with gradients 0: the sum of a part that doesn't
+ * count. So backward runs through the whole model on this rank, too, and meets other ranks there.
+ */
 ek_tensor *ek_loss_nothing(const ek_args *args, ek_device device);
 
 /* ---- criterion.c ---- */
 
-/* The positional inputs (first, rest...) of a call. A list as `first` gives one input per element,
- * unless it is per device. The caller frees the array; NULL if memory is short. */
+/* Returns the positional inputs (first, rest...) of a call in an array that the caller frees; NULL
+ * if memory is short. A list `first` that isn't per device gives one input per element. */
 ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *count);
 
-/* ---- step_gradients.c: the gradients that a training step makes, wherever they lie ---- */
+/* ---- step_gradients.c: the gradients of a training step, of leaves and of shards ---- */
 
 /* Appends the model's parameters and the optimizer's, each once; both may be NULL. */
 int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list);
 
-/* Makes an array of references to the tensors that hold gradients, and returns how many there are:
- * the leaves, and the shards of sharded leaves. A later forward may shard a leaf, or make it whole
- * again. */
+/* Makes an array of references to the tensors that hold gradients: the leaves, and the shards of
+ * sharded leaves. Returns their number. A later forward may shard a leaf or make it whole again. */
 int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holders);
 
 /* The tensors that ek_collect_trained finds, and the gradients that they had before the step. */
@@ -76,13 +79,13 @@ typedef struct ek_step_gradients ek_step_gradients;
 ek_step_gradients *ek_step_gradients_new(ek_module *model, ek_optimizer *optimizer);
 void ek_step_gradients_free(ek_step_gradients *gradients);
 
-/* Sets the gradients that exist aside, so that the step's own can be scaled without them. */
+/* Moves existing gradients aside, so that the step's gradients can be scaled without them. */
 int ek_step_gradients_set_aside(ek_step_gradients *gradients);
-/* Adds the gradients that were set aside to the step's own. */
+/* Adds the gradients that were moved aside to the step's gradients. */
 int ek_step_gradients_add_earlier(ek_step_gradients *gradients);
 
-/* Multiplies all gradients by `scalar`, a f64 tensor on any device, which the host does not read,
- * or by `number` if scalar is NULL. */
+/* Multiplies all gradients by `scalar`, an f64 tensor on any device, which the host doesn't read;
+ * by `number` if scalar is NULL. */
 int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, ek_tensor *scalar);
 
 /* Removes all gradients. For a step that failed. */
@@ -95,13 +98,14 @@ void ek_step_gradients_remove(const ek_step_gradients *gradients);
  * have been removed. model and optimizer may be NULL. */
 typedef struct ek_training_state ek_training_state;
 ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimizer);
-/* Restores everything, any number of times. Goes on after an error, and returns the first one. */
+/* Restores everything; may be called several times. Continues after an error, and returns the first
+ * error. */
 int ek_training_state_restore(ek_training_state *state);
 void ek_training_state_free(ek_training_state *state);
 
 /* ---- gradient_penalty.c ---- */
 
-/* "wgan_gp", "r1", ... for sentences; NULL if `kind` is none of ek_penalty_kind. */
+/* Returns "wgan_gp", "r1", ... for sentences; NULL if `kind` is none of ek_penalty_kind. */
 const char *ek_penalty_name(ek_penalty_kind kind);
 
 #endif

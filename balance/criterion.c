@@ -1,4 +1,5 @@
-/* criterion.c: the loss is computed where the outputs are; only scalars meet.
+/* criterion.c: computes the loss on the devices of the outputs, and adds scalars on the first
+ * device.
  *
  * The road of a loss, from the top down:
  *
@@ -6,9 +7,9 @@
  *     criterion_forward    here: the loss of each device is a part of the call's
  *     criterion_parts      finds the outputs' devices, cuts the targets as the outputs are cut
  *     ek_wrapper_run       wrapper_call.c: runs replicas of the criterion side by side
- *     criterion_part       on each device: spreads an output that is a list, asks the criterion
+ *     criterion_part       on each device: spreads an output that is a list, calls the criterion
  *     ek_loss_sum_ask      loss_sum.c: its slot `loss_sum`, or its mean times its `denominator`
- *     criterion_join       scalars meet on the first device, other losses stay on theirs
+ *     criterion_join       adds scalars on the first device; other losses stay on their devices
  *     ek_loss_sums_mean    loss_sum.c: adds sums and weights (ek_loss_sums_add), and divides once
  *
  * A training step in micro-batches wants the sum itself. There criterion_loss_sum takes the place
@@ -45,14 +46,15 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
     return inputs;
 }
 
-/* How many samples an output has; 1 if it has no batch dimension. */
+/* Returns how many samples an output has; 1 if it has no batch dimension. */
 static int64_t criterion_samples_of(ek_value output, int dim)
 {
     int64_t size = ek_tree_batch_size(output, dim);
     return size == -1 ? 1 : size;
 }
 
-/* The list (loss, sum, weight); sum and weight are none if the loss is not a scalar. */
+/* Calls the criterion. Returns the list (loss, sum, weight); sum and weight are none if the loss
+ * isn't a scalar. */
 static ek_value criterion_weighed_loss(ek_module *criterion, const ek_args *args, int64_t samples)
 {
     ek_loss_sum part;
@@ -67,7 +69,7 @@ static ek_loss_sum criterion_part_in(ek_value weighed)
     return (ek_loss_sum){ek_value_at(weighed, 1).as.tensor, ek_value_at(weighed, 2).as.tensor};
 }
 
-/* What the criterion is to return on each device. */
+/* The form of the criterion's result on each device. */
 typedef struct criterion_mode {
     int dim;     /* the batch dimension */
     bool weighs; /* true: (loss, sum, weight); false: the loss alone */
@@ -91,7 +93,8 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
 
 /* ---- the criterion's call on all devices ---- */
 
-/* Writes which of device_ids the outputs lie on: at most one on each, in device_ids' order. */
+/* Writes the devices of the outputs as indices into device_ids: at most one output lies on each
+ * device, and they are in the order of device_ids. */
 static int criterion_find_ranks(const data_parallel_criterion *self, ek_value outputs,
                                 ek_rank_list *ranks)
 {
@@ -175,7 +178,7 @@ static int criterion_scatter(data_parallel_criterion *self, const ek_args *args,
     return rc;
 }
 
-/* One loss, or (loss, sum, weight), per output; returns how many. */
+/* Writes a loss, or a list (loss, sum, weight), per output; returns their number. */
 static int criterion_parts(data_parallel_criterion *self, const ek_args *args, bool weighs,
                            ek_value *losses)
 {
@@ -188,7 +191,7 @@ static int criterion_parts(data_parallel_criterion *self, const ek_args *args, b
     return rc < 0 ? rc : parts;
 }
 
-/* Calls the criterion itself, with (output..., targets...), on the first device. */
+/* Calls the criterion without replicas, with (output..., targets...), on the first device. */
 static ek_value criterion_plain(data_parallel_criterion *self, const ek_args *args, bool weighs)
 {
     criterion_mode mode = {self->wrapper.dim, weighs};
@@ -209,8 +212,8 @@ static ek_value criterion_plain(data_parallel_criterion *self, const ek_args *ar
     return loss;
 }
 
-/* Scalar losses become their mean, always on the first device, so that losses of several forwards
- * lie together. Other losses stay on their devices, as a list. */
+/* Joins scalar losses to their mean on the first device, so that the losses of several forwards lie
+ * on one device. Other losses stay on their devices, as a list. */
 static ek_value criterion_join(const data_parallel_criterion *self, ek_value *parts, int count,
                                bool weighed)
 {

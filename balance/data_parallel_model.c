@@ -9,7 +9,7 @@ typedef struct data_parallel_model {
     bool plain;
 } data_parallel_model;
 
-/* True if a call goes to the module itself, on the first device. */
+/* Returns true if a call runs the module without replicas, on the first device. */
 static bool model_is_plain(const data_parallel_model *self)
 {
     return self->plain || !self->wrapper.module.training || ek_wrapper_is_plain(&self->wrapper);

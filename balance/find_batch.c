@@ -4,9 +4,9 @@
  * for each device, and the lines a guess at the largest batch. The first batch that fails and the
  * last that fitted are a bracket, which is then halved.
  *
- * Each try starts from the same state and without cached blocks, so that the result does not depend
- * on earlier tries. A model with EK_SPLIT_AUTO keeps what its plans have learnt, and the
- * optimizer's state, because that is part of the memory that it measures. */
+ * Each try starts from the state before the search and without cached blocks, so that the result
+ * doesn't depend on earlier tries. A model with EK_SPLIT_AUTO is an exception: it keeps what its
+ * plans have learnt, and the optimizer's state, which is part of the memory that it measures. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +31,10 @@ typedef struct search {
     ek_ranks *ranks; /* the ranks that search together; NULL: this process alone */
     bool plans;      /* the model's split is EK_SPLIT_AUTO */
     size_t plan_nbytes;
-    int64_t fits, smaller, failing, most; /* batches; 0: none yet; `smaller` fitted before `fits` */
+    int64_t fits;    /* the largest batch that fitted; 0: none yet */
+    int64_t smaller; /* the batch that fitted before `fits`; 0: none yet */
+    int64_t failing; /* the smallest batch that failed; 0: none yet */
+    int64_t most;    /* the largest batch to try */
     int64_t least_growth;
     uint64_t peaks[EK_MAX_DEVICES], smaller_peaks[EK_MAX_DEVICES]; /* peaks at `fits`, `smaller` */
 } search;
@@ -48,7 +51,8 @@ static int find_begin_run(search *s)
     return rc;
 }
 
-/* Calls the user's function. Returns its status, or that of the work that it issued. */
+/* Calls the user's function. Returns its status; if it is 0, the status of the work that it issued.
+ */
 static int find_run(search *s, int64_t batch)
 {
     ek_thread *self = ek_thread_self();
@@ -66,8 +70,8 @@ static int find_run(search *s, int64_t batch)
 
 /* ---- several ranks ---- */
 
-/* Gathers a number of each rank in *all, which the caller frees. An error of another rank that
- * comes in the meantime becomes this rank's outcome, if it had none. */
+/* Gathers a number of each rank in *all, which the caller frees. If this rank has no error, the
+ * error of another rank becomes its outcome. */
 static int find_gather(ek_ranks *ranks, ek_error_record *error, int64_t **all)
 {
     *all = ek_calloc((size_t)ranks->size, sizeof **all);
@@ -84,7 +88,7 @@ static int find_gather(ek_ranks *ranks, ek_error_record *error, int64_t **all)
     return rc < 0 ? ek_error_raise(error) : 0;
 }
 
-/* What has become of a run on all ranks: EK_E_OUT_OF_MEMORY if memory has run out on one. */
+/* Returns the outcome of a run on all ranks: EK_E_OUT_OF_MEMORY if memory has run out on one. */
 static int find_agree(ek_ranks *ranks, int rc)
 {
     ek_error_record error = {0};
@@ -111,7 +115,7 @@ static int find_agree(ek_ranks *ranks, int rc)
                   : 0;
 }
 
-/* The smallest of the ranks' batches: each has found its own by its devices' memory. */
+/* Returns the smallest of the batches that the ranks have found for the memory of their devices. */
 static int64_t find_smallest(ek_ranks *ranks, int64_t batch)
 {
     int64_t *all = ek_calloc((size_t)ranks->size, sizeof *all);
@@ -122,7 +126,8 @@ static int64_t find_smallest(ek_ranks *ranks, int64_t batch)
     return rc < 0 ? rc : batch;
 }
 
-/* 1 if the batch fits `runs` times in a row; 0 if memory runs out; negative for another error. */
+/* Returns 1 if the batch fits `runs` times in a row; 0 if memory runs out; negative for another
+ * error. */
 static int find_run_from_start(search *s, int64_t batch, int runs)
 {
     int rc = 0;
@@ -138,8 +143,8 @@ static int find_run_from_start(search *s, int64_t batch, int runs)
     return rc < 0 ? rc : 1;
 }
 
-/* As find_run_from_start, for EK_SPLIT_AUTO: the batch fits if PLAN_RUNS runs in a row fit. If a
- * failure changed the plan, the count begins again. */
+/* find_run_from_start for EK_SPLIT_AUTO: the batch fits if PLAN_RUNS runs in a row fit. If a
+ * failure changes the plan, the count begins again. */
 static int find_run_planned(search *s, int64_t batch)
 {
     int64_t before[EK_MAX_DEVICES], after[EK_MAX_DEVICES];
@@ -158,7 +163,7 @@ static int find_run_planned(search *s, int64_t batch)
     return 1;
 }
 
-/* Tries a batch, and notes its peaks if it fits. */
+/* Tries a batch, and stores its peaks if it fits. */
 static int find_try_batch(search *s, int64_t batch)
 {
     int rc = s->plans ? find_run_planned(s, batch) : find_run_from_start(s, batch, RUNS);
@@ -180,8 +185,8 @@ static int find_try_batch(search *s, int64_t batch)
 
 /* ---- which batch next ---- */
 
-/* How many more samples device d has room for by its line, at most `most`; `most` if the device has
- * no capacity or no line. */
+/* Returns how many more samples fit on device d by its line, at most `most`; `most` if the device
+ * has no capacity or no line. */
 static double find_room_on(const search *s, int d, double most)
 {
     ek_memory_stats stats;
@@ -203,7 +208,7 @@ static int64_t find_next_to_grow(search *s)
     if (more >= (double)(s->most - s->fits)) /* also what int64_t doesn't hold */
         return s->most;
     int64_t growth = (int64_t)more / multiple * multiple;
-    if (growth < s->least_growth) { /* a line may be too steep: grow faster with each try */
+    if (growth < s->least_growth) { /* the line may be too steep: the least growth itself grows */
         growth = s->least_growth;
         s->least_growth *= 2;
     }

@@ -1,10 +1,11 @@
 /* gradient_penalty.c: penalties on the norm of a critic's gradient, on any number of devices.
  *
- * The points at which the gradient is taken are made for the whole batch. A critic whose outputs
- * stay apart (balanced) gets them cut as it cuts its inputs, each chunk a leaf on its device; any
- * other critic gets one leaf. One ek_grad over all outputs gives the gradients, because
- * synchronised normalisation carries a chunk's influence to other replicas' outputs. Each device's
- * worker takes the norms of its own gradients; only sums are added across devices, and ranks. */
+ * The points at which the gradient is taken are made for the whole batch. If the critic leaves its
+ * outputs on their devices (balanced), the points are cut as its inputs are, and each chunk is a
+ * leaf on its device; otherwise they are one leaf. One ek_grad over all outputs computes the
+ * gradients, because through synchronised normalisation a chunk influences other replicas' outputs.
+ * Each device's worker computes the norms of the device's gradients; only sums are added across
+ * devices and ranks. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -37,7 +38,7 @@ static bool penalty_needs_fake(ek_penalty_kind kind)
 
 /* ---- what a penalty needs ---- */
 
-/* Which samples of all ranks' are this rank's: [first, first + count) of `all`. */
+/* This rank's samples among those of all ranks: [first, first + count) of `all`. */
 typedef struct penalty_rows {
     ek_ranks *ranks; /* NULL: all samples are this process's */
     int64_t first, all;
@@ -120,8 +121,8 @@ static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek
 
 /* ---- points: the samples at which the critic's gradient is taken ---- */
 
-/* Uniform in [0, 1), of real's dtype and device: this rank's rows of `shape`, whose first dimension
- * is that of all ranks' samples. */
+/* Draws numbers uniform in [0, 1) for `shape`, whose first dimension counts the samples of all
+ * ranks. Returns this rank's rows, with real's dtype and device. */
 static ek_tensor *penalty_draw_uniform(ek_shape shape, const ek_tensor *real,
                                        const penalty_rows *rows, ek_generator *generator)
 {
@@ -132,7 +133,7 @@ static ek_tensor *penalty_draw_uniform(ek_shape shape, const ek_tensor *real,
     return rows->ranks ? ek_narrow(u, 0, rows->first, real->shape[0]) : u;
 }
 
-/* x + a (y - x), with one uniform number a per sample. */
+/* Returns x + a (y - x), with one uniform number a per sample. */
 static ek_tensor *penalty_interpolate(ek_tensor *x, ek_tensor *y, const penalty_rows *rows,
                                       ek_generator *generator)
 {
@@ -155,7 +156,7 @@ static int penalty_measure(ek_tensor *x, double *moments)
     return ek_item(ek_sum(ek_square(ek_sub(x, mean))), &moments[2]);
 }
 
-/* The unbiased deviation of all ranks' elements. */
+/* Returns the unbiased standard deviation of the elements of all ranks. */
 static ek_tensor *penalty_deviation(ek_tensor *x, const penalty_rows *rows)
 {
     ek_ranks *ranks = rows->ranks;
@@ -180,7 +181,8 @@ static ek_tensor *penalty_deviation(ek_tensor *x, const penalty_rows *rows)
     return ek_scalar(sqrt(squares / (count - 1)), x->dtype, ek_tensor_device(x));
 }
 
-/* x + std b / 2, with one uniform number b per element; std is the deviation of the whole batch. */
+/* Returns x + std b / 2, with one uniform number b per element; std is the deviation of the whole
+ * batch. */
 static ek_tensor *penalty_perturb(ek_tensor *x, const penalty_rows *rows, ek_generator *generator)
 {
     ek_tensor *b = penalty_draw_uniform(ek_tensor_shape(x), x, rows, generator);
@@ -197,7 +199,7 @@ static ek_tensor *penalty_points_of_kind(ek_tensor *real, ek_tensor *fake, ek_pe
     return other ? penalty_interpolate(real, other, rows, generator) : NULL;
 }
 
-/* Writes which samples are this rank's. All ranks call it if there are any. */
+/* Finds out which samples are this rank's. Collective if there are other ranks. */
 static int penalty_find_rows(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind,
                              penalty_rows *rows)
 {
@@ -225,8 +227,7 @@ static ek_tensor *penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_ki
 {
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
-    /* Under autocast fake samples come as bf16 from the generator, real ones as f32 from a loader.
-     */
+    /* Under autocast fake samples are bf16 from the generator, real samples f32 from a loader. */
     real = ek_autocast_wide(real);
     fake = ek_autocast_wide(fake);
     ek_tensor *x = penalty_find_rows(real, fake, kind, rows) < 0 ||
@@ -249,11 +250,11 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
 /* One penalty, in parts. Its tensors are in the scope. */
 typedef struct penalty {
     ek_penalty_kind kind;
-    ek_module *child;  /* the critic, or what an ek_distributed_data_parallel wraps */
+    ek_module *child;  /* the critic; if it is an ek_distributed_data_parallel, its child */
     penalty_rows rows; /* the rows of all parts' samples */
     int64_t samples;   /* samples of this rank's parts */
     int parts;
-    bool apart;     /* the critic takes and gives one tensor per part; if false there is one part */
+    bool apart;     /* the critic's inputs and outputs are a tensor per part; false: one part */
     ek_device home; /* where the parts' sums meet */
     ek_tensor *points[EK_MAX_DEVICES]; /* one leaf per part */
     ek_tensor *outputs[EK_MAX_DEVICES];
@@ -261,7 +262,8 @@ typedef struct penalty {
     ek_tensor *sums[EK_MAX_DEVICES]; /* per part, the sum of its samples' penalties */
 } penalty;
 
-/* The device of the single leaf: that of a wrapper's outputs, or of x if the critic is plain. */
+/* Returns the device of the single leaf: the device of a wrapper's outputs; of x if the critic is
+ * no wrapper. */
 static ek_device penalty_place_of(ek_module *critic, const ek_tensor *x)
 {
     ek_device device = ek_tensor_device(x);
@@ -273,8 +275,8 @@ static ek_device penalty_place_of(ek_module *critic, const ek_tensor *x)
     return device;
 }
 
-/* A chunk of x without history. A view of points that we made (`ours`) is copied, so that it does
- * not keep the whole batch alive; the caller's own samples stay alive anyway. */
+/* Returns a chunk of x without history. A view of points made here (`ours`) is copied, so that it
+ * doesn't keep the whole batch alive; the caller's samples stay alive anyway. */
 static ek_tensor *penalty_chunk_of(ek_tensor *part, const ek_tensor *x, bool ours)
 {
     bool shares = part && part->storage == x->storage;
@@ -344,7 +346,7 @@ static int penalty_make_points(const ek_gradient_penalty_options *options, penal
         ek_keep(p->points[i]);
     ek_scope_end(&scope);
     for (int i = 0; i < p->parts && rc >= 0; i++) {
-        /* These handles are new: requires_grad of real and fake stays as it is. */
+        /* These handles are new: requires_grad of real and fake doesn't change. */
         if (!ek_scope_adopt(p->points[i]) || ek_tensor_set_requires_grad(p->points[i], true) < 0)
             rc = ek_error_pending();
     }
@@ -353,8 +355,8 @@ static int penalty_make_points(const ek_gradient_penalty_options *options, penal
 
 /* ---- the critic and its gradient ---- */
 
-/* Refuses outputs other than numbers for each sample, of which there may be several: g is the
- * gradient of the sum of all. */
+/* Checks that an output has numbers for each sample. It may have several per sample: g is the
+ * gradient of the sum of all outputs. */
 static int penalty_check_output(const penalty *p, int part, ek_value output)
 {
     char texts[2][200];
@@ -470,7 +472,7 @@ static int penalty_check_options(const ek_gradient_penalty_options *options)
     return 0;
 }
 
-/* The mean penalty of all samples times `weight`. */
+/* Returns the mean penalty of all samples times `weight`. */
 static ek_tensor *penalty_mean(const penalty *p, ek_tensor *sum, double weight)
 {
     if (!p->rows.ranks)
@@ -493,7 +495,7 @@ static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, penalty
     return sum ? penalty_mean(p, sum, options->weight) : NULL;
 }
 
-/* Finds the ranks; those of a group that is given with a reference. */
+/* Finds the ranks: a given group's, with a reference, or the critic's. */
 static int penalty_find_ranks(const ek_gradient_penalty_options *options, penalty *p,
                               ek_ranks **given)
 {

@@ -4,19 +4,20 @@
  *
  *     sum_i s_i / sum_i w_i
  *
- * which has one device's value and gradients for any parts: devices in criterion.c, micro-batches
- * in train_step.c. Sums and weights are f64: a mean that is multiplied by its weight, and divided
- * by the weight of all, is rounded once, when its gradient comes back.
+ * which equals the loss of one device, in value and gradients, for any parts: devices in
+ * criterion.c, micro-batches in train_step.c. Sums and weights are f64: a mean that is multiplied
+ * by its weight and divided by the weight of all parts is rounded once, when its gradient is
+ * converted back.
  *
  * An empty part's mean is 0 / 0, and no factor makes its gradient finite. If the host knows the
- * weight, such a part is left out. If the weight lies on a GPU, the host does not wait for it: the
- * sum is replaced by 0 there.
+ * weight, an empty part is left out. If the weight lies on a GPU, for which the host doesn't wait,
+ * the sum is replaced by 0 on the GPU.
  *
  * Note [Losses of ranks]
  *
- * Ranks take the mean of their gradients. With s the sum of rank r, N the number of ranks and D the
- * weight of all, rank r's loss has the gradient of N s / D, so that this mean is the gradient of
- * the loss of all ranks. Its value is that of all ranks, too: the two differ by a constant. */
+ * Ranks average their gradients. With s the sum of rank r, N the number of ranks and D the weight
+ * of all ranks, rank r's loss has the gradient of N s / D, so that the average is the gradient of
+ * the loss of all ranks. The value of rank r's loss is the loss of all ranks. */
 #include "autograd/graph.h"
 #include "balance/balance.h"
 #include "core/tensor.h"
@@ -41,7 +42,7 @@ int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part)
     return part->sum ? 0 : ek_error_pending();
 }
 
-/* The criterion's sum or weight as a f64 scalar; checks that it is one number. */
+/* Returns the criterion's sum or weight as an f64 scalar; checks that it is one number. */
 static ek_tensor *loss_told_number(const ek_module *criterion, const char *what, ek_tensor *number)
 {
     char text[200];
@@ -52,7 +53,7 @@ static ek_tensor *loss_told_number(const ek_module *criterion, const char *what,
     return ek_to_dtype(is_scalar ? number : ek_reshape(number, ek_scalar_shape()), EK_F64);
 }
 
-/* The weight of a criterion that gives a mean. */
+/* Returns the weight of a criterion that returns a mean. */
 static ek_tensor *loss_denominator(ek_module *criterion, const ek_args *args, double samples)
 {
     if (!criterion->type->denominator)
@@ -122,7 +123,8 @@ int ek_loss_sum_is_empty(const ek_loss_sum *part)
     return weight == 0;
 }
 
-/* The sum of a part; 0 if its weight is 0 and lies on a GPU, where the host cannot leave it out. */
+/* Returns the sum of a part. If the weight lies on a GPU, where the host can't leave an empty part
+ * out, the sum is 0 where the weight is 0. */
 static ek_tensor *loss_sum_of_counted(const ek_loss_sum *part)
 {
     if (!part->weight || loss_weight_is_known(part))
@@ -190,7 +192,7 @@ static int loss_of_ranks_backward(ek_node *node, ek_tensor *const *gradients, ek
 static const ek_operation loss_of_ranks_operation = {.name = "loss_of_ranks",
                                                      .backward = loss_of_ranks_backward};
 
-/* The numbers that ranks add: sum, weight, and 1 for a part that has a weight. */
+/* Returns the numbers that ranks add: sum, weight, and 1 for a part that has a weight. */
 static ek_tensor *loss_told(const ek_loss_sum *part)
 {
     double numbers[3] = {0};
@@ -216,7 +218,7 @@ int ek_loss_sum_of_ranks(const ek_loss_sum *part, ek_ranks *ranks, double *value
                                                     "others a mean; all ranks need the same "
                                                     "criterion"));
     *value = told[2] != 0 ? told[0] / told[1] : told[0];
-    /* If nothing counts, the value is NaN as that of one device, but gradients stay finite. */
+    /* If all weights are 0, the value is NaN as on one device, and gradients are finite. */
     *factor = told[2] == 0 ? ranks->size : told[1] == 0 ? 0 : ranks->size / told[1];
     return 0;
 }

@@ -13,7 +13,8 @@
 struct ek_step_gradients {
     int leaf_count;
     ek_tensor **leaves; /* one reference each */
-    /* The tensors whose gradients were set aside, and those gradients (NULL: unset); references. */
+    /* The tensors whose gradients were moved aside, and these gradients (NULL: unset); references.
+     */
     int earlier_count;
     ek_tensor **holders, **earlier;
 };
@@ -86,7 +87,8 @@ void ek_step_gradients_free(ek_step_gradients *gradients)
 
 /* ---- earlier gradients ---- */
 
-/* Sets a gradient aside; copies it if it lies in the grad buffer, which the next gradient needs. */
+/* Moves a gradient aside. If it lies in the grad buffer, which the next gradient needs, copies it.
+ */
 static int gradients_set_one_aside(ek_tensor *holder, ek_tensor **earlier)
 {
     ek_tensor *gradient = ek_tensor_grad(holder);
@@ -138,7 +140,8 @@ int ek_step_gradients_add_earlier(ek_step_gradients *gradients)
 
 /* ---- the step's gradients ---- */
 
-/* Returns the scalar for a gradient's device and dtype. `last`, the previous result, is reused. */
+/* Returns the scalar with a gradient's device and dtype. `last`, the previous result, is reused if
+ * it has them. */
 static ek_tensor *gradients_scalar_for(const ek_tensor *gradient, ek_tensor *scalar,
                                        ek_tensor *last)
 {

@@ -1,18 +1,18 @@
 /* train_step.c: a whole training step, in micro-batches.
  *
  * The loss of the batch is sum_k s_k / sum_k w_k over its parts' sums and weights (loss_sum.c). The
- * weight of all is known after the last part only. So each part's sum goes backward with the factor
- * 1 / n, where n is the batch's number of samples; this keeps gradients in their range. They are
- * scaled once at the end, by n / sum_k w_k. That factor is 1, and nothing is scaled, if the loss is
- * a mean over samples. Weights on GPUs stay there: the host does not wait for them.
+ * sum of the weights is known after the last part only. So the backward of each part's sum has the
+ * factor 1 / n, where n is the batch's number of samples, which keeps gradients in their range. At
+ * the end gradients are scaled once, by n / sum_k w_k. If the loss is a mean over samples, this
+ * factor is 1, and nothing is scaled. Weights on GPUs stay there: the host doesn't wait for them.
  *
  * Note [Micro-batches of ranks]
  *
  * A model that averages its gradients over ranks does so in the last part's backward. All ranks
- * make as many parts, of which some may be empty, because each forward may meet the other ranks. By
- * then gradients have to have their scale: the weight of all is known after the last forward, so
- * that the gradients so far are scaled before the last backward. With an ek_distributed_criterion
- * the weight is that of all ranks. */
+ * make equally many parts, some of which may be empty, because each forward may meet the other
+ * ranks. Gradients must have their final scale before they are averaged. The sum of the weights is
+ * known after the last forward, so that the gradients so far are scaled before the last backward.
+ * With an ek_distributed_criterion the weights are those of all ranks. */
 #include "evenkeel/train.h"
 
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static bool step_cut_tensor(ek_value *value, void *user)
     return true;
 }
 
-/* Part `index` of a tree of tensors: each tensor is cut to a view, other leaves stay. */
+/* Returns part `index` of a tree of tensors: each tensor is cut to a view, other leaves stay. */
 static ek_value step_part_of(const train_step *step, ek_value value, int index)
 {
     return step->parts == 1 ? value
@@ -105,8 +105,8 @@ static ek_value step_part_of(const train_step *step, ek_value value, int index)
 
 /* ---- one part ---- */
 
-/* The first tensor of a plain module; inputs have to be on its device. NULL if the module has none,
- * and for wrappers, which move their inputs themselves. */
+/* Returns the first tensor of a module, on whose device inputs must lie. NULL if the module has no
+ * tensors, and for wrappers, which move their inputs. */
 static ek_tensor *step_first_tensor(ek_module *module)
 {
     ek_tensor_list list = {0};
@@ -142,7 +142,8 @@ static ek_value step_run_model(const train_step *step, int index)
     return output;
 }
 
-/* A part of weight 0 goes backward too, since other ranks' parts do. */
+/* Replaces the loss of a part of weight 0 by one without effect: the part's backward runs, too,
+ * because other ranks' parts do. */
 static int step_leave_empty_out(const ek_args *args, ek_loss_sum *part)
 {
     double weight = 1;
@@ -153,7 +154,8 @@ static int step_leave_empty_out(const ek_args *args, ek_loss_sum *part)
     return part->sum ? 0 : ek_error_pending();
 }
 
-/* Writes the part's loss: a sum and a weight; with a single part the loss alone, without weight. */
+/* Computes the part's loss: a sum and a weight. If there is a single part, the loss without a
+ * weight. */
 static int step_run_criterion(const train_step *step, int index, ek_value output, ek_loss_sum *part)
 {
     const ek_train_options *options = step->options;
@@ -193,8 +195,8 @@ static int step_add_to_total(train_step *step, const ek_loss_sum *part)
     return 0;
 }
 
-/* After the last forward: the loss, and the factor of the last sum's gradient, which becomes that
- * of the gradients so far. */
+/* After the last forward: computes the loss and the factor of the last sum's gradient, and scales
+ * the gradients so far by this factor. */
 static int step_scale_earlier(train_step *step, double share, double *factor)
 {
     const ek_loss_sum *total = &step->total;
@@ -222,8 +224,8 @@ static int step_backward_of_ranks(train_step *step, const ek_loss_sum *part, int
     return gradient ? ek_backward(part->sum, .gradient = gradient) : ek_error_pending();
 }
 
-/* Forward and backward of one part. Backward is left out for a part with weight 0; but if all parts
- * are such, the last one's runs, which gives the gradients of one whole batch. */
+/* Runs forward and backward of one part. A part with weight 0 has no backward. If all parts have
+ * weight 0, the backward of the last part runs, which gives the gradients of one whole batch. */
 static int step_run_part(train_step *step, int index)
 {
     ek_loss_sum part = {0};
@@ -247,8 +249,8 @@ static int step_run_part(train_step *step, int index)
 
 /* ---- after the last part ---- */
 
-/* The factor for all gradients: *scalar, if the weight lies on a GPU, else *number. It is 1 if the
- * weight is 0, so that only the loss is NaN. */
+/* Computes the factor for all gradients: *scalar if the weight lies on a GPU, else *number. If the
+ * weight is 0, the factor is 1, so that only the loss is NaN. */
 static int step_final_factor(const train_step *step, double *number, ek_tensor **scalar)
 {
     ek_tensor *weight = step->total.weight;
@@ -288,7 +290,7 @@ static int step_finish(train_step *step, double *loss)
     if (!scaled)
         EK_TRY(step_scale_gradients(step));
     EK_TRY(ek_step_gradients_add_earlier(step->gradients));
-    /* The loss is read before the step, so that an error in it leaves parameters as they are. */
+    /* The loss is read before the step, so that after an error parameters are unchanged. */
     if (scaled)
         value = step->loss;
     else if (loss)

@@ -1,4 +1,4 @@
-/* training_state.c: copies of all that training steps change, on cpu. */
+/* training_state.c: copies, on cpu, of everything that training steps change. */
 #include <stdlib.h>
 
 #include "balance/balance.h"
@@ -38,13 +38,13 @@ static uint64_t state_version_of(const ek_tensor *tensor)
     return atomic_load(&tensor->version->count);
 }
 
-/* Returns the first error. Callers go on after an error, so that the rest is restored. */
+/* Returns the first error. Callers continue after an error, so that the rest is restored. */
 static int state_first_of(int status, int next)
 {
     return status < 0 ? status : next;
 }
 
-/* Returns a copy on cpu, also of a tensor that lies there; one reference. */
+/* Copies a tensor to cpu, even if it lies there already. Returns one reference. */
 static ek_tensor *state_copy_of(ek_tensor *tensor)
 {
     ek_tensor *copy = ek_tensor_dev(tensor)->id.kind == EK_CPU ? ek_clone(tensor)
@@ -129,7 +129,7 @@ static int state_restore_gradient(const saved_tensor *saved)
     return gradient ? ek_tensor_set_grad(holder, gradient) : ek_error_pending();
 }
 
-/* Removes the gradients that the tries left, because restoring states needs their memory. */
+/* Removes gradients that tries have left, because restoring states needs their memory. */
 static void state_drop_gradients(const ek_training_state *state)
 {
     for (int i = 0; i < state->gradient_count; i++)

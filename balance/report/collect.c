@@ -18,7 +18,7 @@ static size_t label_append(char *label, size_t used, size_t room, const char *te
     return used;
 }
 
-/* Drops a multi-byte letter (UTF-8) at the end of a full label: it may have been cut. */
+/* Removes a multi-byte character (UTF-8) at the end of a full label, because it may be cut. */
 static void label_drop_cut_letter(char *label, size_t used)
 {
     while (used > 0 && ((unsigned char)label[used - 1] & 0xC0) == 0x80)
@@ -46,8 +46,7 @@ static void span_label(const ek_span *span, char label[96])
 static ek_log *log_new(int thread)
 {
     ek_log *log =
-        calloc(1,
-               sizeof *log); /* not ek_calloc, whose error would be that of the thread's own work */
+        calloc(1, sizeof *log); /* not ek_calloc, whose error would appear in the user's work */
     if (!log)
         return NULL;
     log->thread = thread;
@@ -65,7 +64,7 @@ static void log_free(ek_log *log)
     free(log);
 }
 
-/* The place of one more span; NULL if the page is full. */
+/* Returns the place of a new span; NULL if the page is full. */
 static ek_log_span *log_next_span(ek_log_page *page)
 {
     enum { FIRST = 256 };
@@ -83,7 +82,7 @@ static ek_log_span *log_next_span(ek_log_page *page)
     return NULL;
 }
 
-/* How many of the thread's spans for the same device are around it. */
+/* Returns how many of the thread's open spans for the span's device enclose it. */
 static int span_depth(const ek_span *span)
 {
     int depth = 0;
@@ -92,7 +91,7 @@ static int span_depth(const ek_span *span)
     return depth;
 }
 
-/* Adds a span that ended. `self` is its time on the device without that of inner spans. */
+/* Adds a span that has ended. `self` is its time on the device without the time of inner spans. */
 static void log_add(ek_log *log, const ek_span *span, int device, uint64_t ended, uint64_t self)
 {
     ek_lock(&log->lock);
@@ -112,7 +111,8 @@ static void log_add(ek_log *log, const ek_span *span, int device, uint64_t ended
     ek_unlock(&log->lock);
 }
 
-/* Ends the step: its page becomes the finished step's, and its sums are added to `busy`. */
+/* Ends the step: its page becomes the page of the finished step, and its sums are added to `busy`.
+ */
 static void log_turn(ek_log *log, int devices, ek_busy *busy)
 {
     ek_lock(&log->lock);
@@ -174,7 +174,7 @@ static void report_on_span(const ek_span *span, uint64_t ended, void *user)
     log_add(log, span, device, ended, self < most ? self : most);
 }
 
-/* Notes a level of memory. The device's ledger is held (ek_ledger_hold). */
+/* Records a level of memory. The device's ledger is held (ek_ledger_hold). */
 static void tracked_note(ek_report *report, ek_tracked *device, uint64_t clock,
                          const ek_memory_stats *stats, const ek_span *span)
 {
@@ -293,7 +293,7 @@ static int tracked_open(ek_report *report, int index, ek_device id)
     return ek_series_init(&device->finished);
 }
 
-/* Notes the memory in use when the report begins. */
+/* Records the memory in use when the report begins. */
 static void tracked_begin(ek_report *report, ek_tracked *device)
 {
     const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
@@ -324,8 +324,8 @@ static int report_open(ek_report *report, const ek_report_options *options)
     return ek_steps_init(&report->steps, list.count);
 }
 
-/* Levels are noted once before the tracer is set, so that every series has a first moment, and once
- * after, because memory may have changed in between. */
+/* Levels are recorded before the tracer is set, so that every series has a first moment, and again
+ * after it, because memory may have changed between. */
 static int report_begin(ek_report *report)
 {
     const int before = ek_error_status();
@@ -386,11 +386,10 @@ int ek_report_stop(ek_report *report)
 void ek_report_free(ek_report *report)
 {
     if (!report ||
-        (report->collecting &&
-         ek_forked())) /* its locks may be held by threads that this process does not have */
+        (report->collecting && ek_forked())) /* threads of the parent may hold the report's locks */
         return;
     ek_report_stop(report);
-    report_end_watches(report); /* a report that failed to start has watches too */
+    report_end_watches(report); /* a report that failed to start may have watches */
     for (int d = 0; report->devices && d < report->count; d++) {
         ek_series_free(&report->devices[d].run);
         ek_series_free(&report->devices[d].running);

@@ -14,7 +14,7 @@
  * Each thread that works while a report collects has a log of its own. Other threads take its lock
  * only when a step ends. */
 
-/* A span as a log keeps it. begin and end are nanoseconds of ek_clock_ns. */
+/* A span in a log. begin and end are nanoseconds of ek_clock_ns. */
 typedef struct ek_log_span {
     uint64_t begin, end;
     int16_t device, depth;
@@ -22,7 +22,7 @@ typedef struct ek_log_span {
     char label[96];
 } ek_log_span;
 
-/* How many spans of a step one thread's log keeps; it counts those that it drops. */
+/* How many spans of a step one thread's log keeps. Spans beyond are dropped and counted. */
 enum { EK_LOG_SPANS = 1 << 15 };
 
 typedef struct ek_log_page {
@@ -61,7 +61,7 @@ typedef struct ek_tracked {
     uint64_t finished_ns; /* the last finished step's duration */
 } ek_tracked;
 
-/* The last finished step's spans, gathered from the logs when they are asked for. */
+/* The spans of the last finished step, gathered from the logs on request. */
 typedef struct ek_gathered {
     bool ready;
     ek_report_span *spans;
@@ -78,7 +78,8 @@ typedef struct ek_sent_device {
     int counts[2];
 } ek_sent_device;
 
-/* What ek_report_gather has taken in, of all ranks one after another. Arrays are owned. */
+/* The data of all ranks, one rank after another, that ek_report_gather has received. Arrays are
+ * owned. */
 typedef struct ek_sent {
     int rank_count; /* 0: nothing was taken in */
     ek_rank_report *ranks;
@@ -91,7 +92,7 @@ typedef struct ek_sent {
     int thread_count;
 } ek_sent;
 
-/* What this rank's calls have waited; differences of two are a time's. */
+/* Counters of the time that this rank's calls have waited for communication. */
 typedef struct ek_waited {
     uint64_t exposed;
     ek_ranks_wait *of; /* by rank */
@@ -127,9 +128,9 @@ struct ek_report {
 /* Drops the gathered spans: a step has ended. */
 void ek_gathered_clear(ek_gathered *gathered);
 
-/* The same for what was taken in from other ranks. */
+/* Frees what was received from other ranks. */
 void ek_sent_clear(ek_sent *sent);
-/* Begins to count what calls wait, brings the count up to date when a step ends, and frees it. */
+/* Begin to count how long calls wait, update the counters at the end of a step, and free them. */
 int ek_report_begin_waits(ek_report *report);
 int ek_report_note_waits(ek_report *report);
 void ek_report_free_waits(ek_report *report);

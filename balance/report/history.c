@@ -1,4 +1,4 @@
-/* history.c: the fullest moments of stretches of time, and records of steps. */
+/* history.c: keeps the peak of each stretch of time, and records of steps. */
 #include "report/history.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ void ek_series_restart(ek_series *series, const ek_series *before)
     series->count = 0;
 }
 
-/* Doubles the stretches. Of two fullest moments in one stretch the fuller stays; of equal ones the
+/* Doubles the stretches. Of the two peaks in a new stretch the higher stays; of equal peaks the
  * earlier. */
 static void series_merge(ek_series *series)
 {

@@ -1,5 +1,5 @@
-/* history.h: what is kept of a run in bounded room, coarser the longer it lasts: a device's memory
- * over time, and how long steps took and what devices did in them. */
+/* history.h: the history of a run in bounded memory, which gets coarser as the run gets longer: a
+ * device's memory over time, the duration of steps, and the devices' times in them. */
 #ifndef EK_REPORT_HISTORY_H
 #define EK_REPORT_HISTORY_H
 
@@ -7,9 +7,9 @@
 
 /* ---- memory ----
  *
- * Time is cut into stretches of 2^shift nanoseconds. Of each stretch with a change two moments are
- * kept: the fullest one, its beginning included, and the last change, which holds until the next
- * stretch with a change begins. If time outgrows the stretches, they double: pairs become one. */
+ * Time is cut into stretches of 2^shift nanoseconds. Each stretch with a change keeps two moments:
+ * its peak, which may be its beginning, and its last change, which holds until the next stretch
+ * with a change. If there are too many stretches, pairs are merged and their length doubles. */
 
 typedef struct ek_moment {
     uint64_t ns; /* time since the series began */
@@ -33,7 +33,7 @@ typedef struct ek_series {
 int ek_series_init(ek_series *series);
 void ek_series_free(ek_series *series);
 
-/* Empties the series, with stretches that suit a time as long as that of `before`. */
+/* Empties the series. Its stretches get a length that suits a duration like that of `before`. */
 void ek_series_restart(ek_series *series, const ek_series *before);
 
 /* Adds a change of memory, which holds from moment->ns on. Moments come in order of time. */
@@ -42,17 +42,17 @@ void ek_series_note(ek_series *series, const ek_moment *moment);
 /* The last change. The series is not empty. */
 const ek_moment *ek_series_last(const ek_series *series);
 
-/* Reads the level over time up to `ns`; each sample holds until the next one. The samples are the
- * fullest moments, and the last change of a stretch if nothing changed in the stretch behind it.
- * Copies at most `room`; returns how many there are. */
+/* Reads the level over time up to `ns`; each sample holds until the next. The samples are the peaks
+ * of stretches, and the last change of a stretch that is followed by one without a change. Copies
+ * at most `room` samples; returns how many there are. */
 int ek_series_read(const ek_series *series, uint64_t ns, ek_memory_sample *samples, int room);
 
 ek_memory_sample ek_moment_sample(const ek_moment *moment);
 
 /* ---- steps ----
  *
- * While there is room each step has a record of its own. When the room is full, pairs of records
- * become one: a record is then the sum of twice as many steps. */
+ * At first each step has a record. When the room is full, pairs of records are merged, so that a
+ * record is the sum of twice as many steps. */
 
 /* Nanoseconds of one device in one step. In the rest of the step the device waits. */
 typedef struct ek_busy {

@@ -21,7 +21,8 @@ static void page_text(FILE *page, const char *text)
     }
 }
 
-/* Writes page.html from `from` to the next `mark`, which exists; returns the text behind it. */
+/* Writes page.html from `from` to the next `mark`, which exists. Returns the text after the mark.
+ */
 static const char *page_write_until(FILE *page, const char *from, const char *mark)
 {
     const char *end = strstr(from, mark);
@@ -32,7 +33,7 @@ static const char *page_write_until(FILE *page, const char *from, const char *ma
 static void page_begin(FILE *page, const char *title, const char *subtitle)
 {
     const char *rest = (const char *)ek_page_html;
-    for (int i = 0; i < 2; i++) { /* the title stands in the head and in the heading */
+    for (int i = 0; i < 2; i++) { /* the title occurs in the head and in the heading */
         rest = page_write_until(page, rest, "{{title}}");
         page_text(page, title);
     }
@@ -68,7 +69,7 @@ static int page_write(FILE *stream, void *user)
     const ek_report_page *page = &job->page;
     page_begin(stream, page->title ? page->title : "Memory and time of training", page->subtitle);
     if (page->more) {
-        /* Style sheets and drawings want decimal points whatever language the program speaks. */
+        /* Style sheets and drawings need decimal points in any locale. */
         locale_t before = ek_locale_begin();
         page->more(stream, page->user);
         ek_locale_end(before);

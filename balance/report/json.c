@@ -25,7 +25,7 @@ static void json_put_sample(ek_json_writer *json, const char *key, const ek_memo
 
 typedef int json_reader(const ek_report *report, int index, ek_memory_sample *samples, int room);
 
-/* All samples of a device, which may become more while they are counted. */
+/* Writes all samples of a device. Their number may grow during the call. */
 static int json_put_memory(ek_json_writer *json, const char *key, const ek_report *report,
                            int index, json_reader *read)
 {

@@ -1,8 +1,9 @@
-/* ranks.c: what the ranks of a job tell each other when they write a report.
+/* ranks.c: the exchange between the ranks of a job that write a report.
  *
- * Each rank sends its whole report as bytes, and all ranks take in all of them: reading functions
- * then read what was sent, with devices, threads and spans of all ranks one after another. Ranks
- * run the same library on machines of one kind, so that structs travel as they are. */
+ * Each rank sends its report as bytes, and every rank receives all reports. Reading functions then
+ * read the received data: devices, threads and spans of all ranks, one rank after another. Ranks
+ * run one version of the library on machines of one kind, so that structs are sent as their bytes.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +12,8 @@
 #include "evenkeel/autograd.h"
 #include "report/collect.h"
 
-/* *ranks: one reference, or NULL if there are no other ranks. An error that is pending stays, and
- * is none of this call. */
+/* *ranks becomes one reference; NULL if there are no other ranks. An error that was pending before
+ * stays, and doesn't fail this call. */
 static int ranks_of(ek_process_group *group, ek_ranks **ranks)
 {
     ek_error_record before;
@@ -98,8 +99,8 @@ typedef struct share_head {
     int devices, spans, threads;
 } share_head;
 
-/* Behind the head: of each device its numbers, its counts and its samples; spans; the devices of
- * threads. */
+/* The head of a rank's data. After it come, for each device, its numbers, counts and samples; then
+ * spans; then the devices of threads. */
 typedef struct share {
     char *bytes;
     int count, room;
@@ -124,7 +125,7 @@ static int share_put_device(share *to, const ek_report *report, int index, int r
     numbers.rank = rank;
     EK_TRY(share_put(to, &numbers, sizeof numbers));
     for (int which = 0; which < 2; which++) {
-        /* They may become more while they are counted. */
+        /* Their number may grow meanwhile. */
         const int room = share_readers[which](report, index, NULL, 0) + 64;
         ek_memory_sample *samples = ek_calloc((size_t)room, sizeof *samples);
         if (!samples)
@@ -199,7 +200,7 @@ static int sent_take_device(ek_sent *sent, const char **from)
     return 0;
 }
 
-/* Takes in a rank's share. Devices and threads are numbered on from those that are there. */
+/* Adds a rank's data. Its devices and threads get the numbers after those of earlier ranks. */
 static int sent_take_rank(ek_sent *sent, const char *from)
 {
     const int devices = sent->device_count, threads = sent->thread_count;
@@ -250,7 +251,7 @@ static int sent_take_all(ek_sent *sent, const char *all, const int64_t *sizes, i
 
 /* ---- gathering ---- */
 
-/* `mine` travels to all ranks. An error of one rank is an error of all. */
+/* Sends `mine` to all ranks. An error of one rank is an error of all. */
 static int gather_exchange(ek_ranks *ranks, const share *mine, ek_sent *sent)
 {
     const int64_t nbytes = mine->count;
@@ -310,7 +311,7 @@ int ek_report_gather(ek_report *report)
 
 /* ---- writing ---- */
 
-/* The ranks that write these reports, as ranks_of. The arguments are not checked yet. */
+/* Finds the ranks that write these reports, by ranks_of. The arguments aren't checked yet. */
 static int writing_ranks(ek_report *const *reports, int count, ek_ranks **ranks)
 {
     *ranks = NULL;

@@ -9,7 +9,7 @@
 
 static const double nanosecond = 1e-9;
 
-/* A device for reading: locked if the report collects and the device is open. */
+/* Returns a device for reading, locked if the report collects and the device is open. */
 static ek_tracked *tracked_lock(const ek_report *report, int index)
 {
     ek_tracked *device = &report->devices[index];
@@ -24,13 +24,13 @@ static void tracked_unlock(const ek_tracked *device)
         ek_ledger_release(device->open.dev);
 }
 
-/* Nanoseconds since the start, until the end if the report is stopped. */
+/* Returns the nanoseconds since the start, up to the end if the report is stopped. */
 static uint64_t report_ns(const ek_report *report)
 {
     return report->collecting ? ek_clock_ns() - report->began : report->ended;
 }
 
-/* ---- the run: NULL reads as a report that collected nothing ---- */
+/* ---- the run; a NULL report counts as one that has collected nothing ---- */
 
 const char *ek_report_name(const ek_report *report)
 {
@@ -204,7 +204,7 @@ int ek_report_get_rank(const ek_report *report, int index, ek_rank_report *rank)
 
 /* ---- the last finished step's spans ---- */
 
-/* Returns the lock without const, because reading a report takes it too. */
+/* Returns the lock without const, because reading a report locks, too. */
 static pthread_mutex_t *logs_lock(const ek_report *report)
 {
     return &((ek_report *)report)->logs_lock;
@@ -228,7 +228,7 @@ int ek_report_span_compare(const void *a, const void *b)
     return x->depth - y->depth;
 }
 
-/* Seconds since the finished step began, clamped to its duration. */
+/* Returns the seconds since the finished step began, clamped to its duration. */
 static double report_within_step(const ek_report *report, uint64_t clock)
 {
     const uint64_t began = report->finished_began;

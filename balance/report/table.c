@@ -51,7 +51,7 @@ static void table_write_memory(const ek_report *report, const ek_device_report *
     fprintf(stream, "  %s\n", device->peak_operation[0] ? device->peak_operation : "-");
 }
 
-/* What the device had from the system, and how well it was filled. */
+/* Writes how much memory the device had from the system, and which part of it was in use. */
 static void table_write_reserved(const ek_report *report, const ek_device_report *device,
                                  FILE *stream)
 {
@@ -66,7 +66,7 @@ static void table_write_reserved(const ek_report *report, const ek_device_report
             (unsigned long long)device->dropped);
 }
 
-/* One kind of time in the mean of `steps` steps, > 0: milliseconds and percent. */
+/* Writes one kind of time in milliseconds and percent, as a mean of `steps` > 0 steps. */
 static void table_write_share(double seconds, double all, int64_t steps, FILE *stream)
 {
     fprintf(stream, " %9.2f %3.0f %%", 1e3 * seconds / (double)steps,
@@ -159,7 +159,7 @@ static int table_write_whole(const ek_report *report, FILE *stream)
 
 int ek_report_table(const ek_report *report, FILE *stream)
 {
-    /* What was taken in from other ranks is not const. */
+    /* Data received from other ranks is freed through a pointer without const. */
     ek_report *written = (ek_report *)report;
     int rc = report && stream ? 0
                               : EK_FAIL(EK_E_INVALID, "report_table: the %s is NULL",

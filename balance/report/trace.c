@@ -34,7 +34,7 @@ typedef struct trace {
     int count, room;
 } trace;
 
-/* Rounded to whole nanoseconds, so that nested spans stay nested. */
+/* Returns microseconds rounded to whole nanoseconds, so that nested spans stay nested. */
 static double trace_microseconds(double seconds)
 {
     return round(1e9 * seconds) / 1000;
@@ -97,7 +97,8 @@ static int trace_collect(trace *t)
 
 /* ---- writing ---- */
 
-/* The number of a device's process; -1: that of a thread with spans of no device. */
+/* Returns the number of a device's process; for device -1, the number for threads whose spans have
+ * no device. */
 static int trace_process(const trace *t, int device)
 {
     return 1 + (device < 0 ? 0 : ek_report_device_rank(t->report, device));
@@ -157,8 +158,8 @@ static void trace_put_name(ek_json_writer *json, const char *what, int process, 
     ek_json_close(json, '}');
 }
 
-/* The device of a thread whose spans are all of one device, if that device's worker had no spans;
- * else -1. Such a thread is shown under the device's name. */
+/* Returns the device under whose name a thread is shown: all spans of the thread are of this
+ * device, and the device's worker had no spans. -1 for other threads. */
 static int trace_only_device(const trace *t, int thread)
 {
     int device = -1;
@@ -175,7 +176,7 @@ static int trace_only_device(const trace *t, int thread)
     return device;
 }
 
-/* The process of a thread: that of its spans' devices, which are all of one rank. */
+/* Returns the process of a thread: that of its spans' devices, which belong to one rank. */
 static int trace_thread_process(const trace *t, int thread)
 {
     int device = ek_report_thread_device(t->report, thread);
@@ -185,7 +186,8 @@ static int trace_thread_process(const trace *t, int thread)
     return trace_process(t, device);
 }
 
-/* "balanced"; "balanced, rank 1 on node7" if there are several ranks. */
+/* Writes the processes' names: "balanced", or "balanced, rank 1 on node7" if there are several
+ * ranks. */
 static int trace_put_processes(ek_json_writer *json, const trace *t)
 {
     const int count = ek_report_rank_count(t->report);
@@ -260,7 +262,7 @@ static int trace_make(const char *path, const ek_report *report)
 
 int ek_report_trace(const char *path, const ek_report *report)
 {
-    /* What was taken in from other ranks is not const. */
+    /* Data received from other ranks is freed through a pointer without const. */
     ek_report *written = (ek_report *)report;
     int writes = ek_report_begin_writing(&written, 1, trace_check(path, report));
     if (writes < 0)

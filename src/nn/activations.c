@@ -37,7 +37,7 @@ bool ek_module_is_relu(const ek_module *module)
     return module->type == &relu_type;
 }
 
-/* ---- with one or two numbers, which are what the function takes after x ---- */
+/* ---- activations with one or two numbers, which the function takes after x ---- */
 
 typedef struct activation {
     ek_module module;

@@ -28,7 +28,9 @@ int ek_keywords_of(const ek_module *module, const ek_args *args, const char *con
     return 0;
 }
 
-/* A flag; `fallback` if it is none. Negative with an error for what is no integer. */
+/* Returns a flag, or `fallback` if the value is none. Negative with an error if it isn't an
+ * integer.
+ */
 static int attention_flag(const char *name, ek_value value, bool fallback)
 {
     if (value.kind == EK_VALUE_NONE)
@@ -38,7 +40,7 @@ static int attention_flag(const char *name, ek_value value, bool fallback)
     return value.as.integer != 0;
 }
 
-/* A mask, or NULL for none. EK_E_INVALID for what is no tensor. */
+/* *mask becomes a mask; NULL if the value is none. EK_E_INVALID if it isn't a tensor. */
 static int attention_mask_of(const char *name, ek_value value, ek_tensor **mask)
 {
     *mask = value.kind == EK_VALUE_TENSOR ? value.as.tensor : NULL;
@@ -60,7 +62,7 @@ typedef struct multihead {
     bool batch_first, is_causal;
 } multihead;
 
-/* Projects operand `part` (q, k, v), and makes it (batch, heads, length, size of a head). */
+/* Projects operand `part` (q, k, v) and returns it as (batch, heads, length, size of a head). */
 static ek_tensor *multihead_project(const multihead *self, ek_tensor *x, int part)
 {
     ek_tensor *const own[] = {self->q_proj_weight, self->k_proj_weight, self->v_proj_weight};
@@ -131,7 +133,7 @@ static int multihead_check_mask(const char *name, const ek_tensor *mask, bool fi
                           ek_tensor_text(mask, text));
 }
 
-/* Joins both masks to one that is added to scores (batch, heads, rows, keys). */
+/* Joins both masks to one mask that is added to scores (batch, heads, rows, keys). */
 static int multihead_join_masks(const multihead *self, const multihead_sizes *sizes,
                                 ek_tensor *mask, ek_tensor *padding, ek_dtype dtype,
                                 ek_tensor **joined)
@@ -167,7 +169,7 @@ static int multihead_join_masks(const multihead *self, const multihead_sizes *si
     return 0;
 }
 
-/* Heads (batch, heads, length, size) become features again, and are projected. */
+/* Joins heads (batch, heads, length, size) to features, and projects these. */
 static ek_tensor *multihead_output(const multihead *self, const multihead_sizes *sizes,
                                    ek_tensor *heads)
 {
@@ -253,7 +255,7 @@ static void multihead_register(multihead *self, bool bias)
         ek_register_parameter(module, "in_proj_weight", &self->in_proj_weight, NULL);
     ek_register_parameter(module, "in_proj_bias", &self->in_proj_bias,
                           bias ? ek_new_parameter(EK_SHAPE(3 * features), EK_F32) : NULL);
-    /* The output's projection draws first, its bias included. */
+    /* The output's projection draws its initial values first, its bias included. */
     ek_register_module(module, "out_proj", &self->out_proj,
                        ek_linear(features, features, .bias = bias));
     if (ek_error_status() < 0)

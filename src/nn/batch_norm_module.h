@@ -1,10 +1,11 @@
-/* batch_norm_module.h: the batch norm module, for types with other statistics. */
+/* batch_norm_module.h: the batch norm module, for module types that compute other statistics. */
 #ifndef EK_NN_BATCH_NORM_MODULE_H
 #define EK_NN_BATCH_NORM_MODULE_H
 
 #include "nn/nn.h"
 
-/* The struct of all its types, so that a module can change its type in place. */
+/* The struct of all batch norm types. They share it, so that a module can change its type in place.
+ */
 typedef struct ek_batch_norm_module {
     ek_module module;
     ek_tensor *weight, *bias;              /* (features); NULL if affine is off */
@@ -16,7 +17,7 @@ typedef struct ek_batch_norm_module {
     /* Of the synchronised type: */
     uint64_t place;         /* where replicas meet (rendezvous.h) */
     struct ek_ranks *ranks; /* other processes (core/ranks.h), or NULL; one reference */
-    bool ranks_are_given;   /* by the options or a conversion, not by the wrapper around it */
+    bool ranks_are_given;   /* true: by options or a conversion; false: by the module's wrapper */
 } ek_batch_norm_module;
 
 /* Makes a module of `type`, with this struct; owned by the caller, NULL with an error. */
@@ -33,7 +34,8 @@ void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t s
 /* Checks how many dimensions x has. */
 int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x);
 
-/* Options of the operation on x, with the module's tensors, mode, momentum and eps. */
+/* Returns the options of ek_f_batch_norm for x, with the module's tensors, mode, momentum and eps.
+ */
 ek_batch_norm_options ek_batch_norm_module_operation(const ek_batch_norm_module *self,
                                                      ek_tensor *x);
 

@@ -1,8 +1,8 @@
 /* checkpoint.c: a module whose inner activations are computed again in backward.
  *
- * The body's forward is taken as a function of tensors: the arguments', the parameters and the
- * buffers. It runs without a graph. One graph node keeps these tensors (buffers as copies) and all
- * else that the forward read. Backward evaluates the function again on a copy of the body. */
+ * The body's forward is a function of tensors: arguments, parameters and buffers. It runs without a
+ * graph. One graph node keeps these tensors (buffers as copies) and the other state that the
+ * forward read. Backward evaluates the function again on a copy of the body. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
@@ -41,13 +41,14 @@ static bool treedef_put(ek_value *value, void *user)
     return true;
 }
 
-/* The treedef of a value, or an error, in the scope. Appends the tensors to `list`, each once. */
+/* Returns the treedef of a value, or an error value, in the scope. Appends the tensors to `list`,
+ * each once. */
 static ek_value treedef_of(ek_value value, ek_tensor_list *list)
 {
     return ek_value_map(value, treedef_take, list);
 }
 
-/* The tree of a treedef with tensors[i] for index i, in the scope. */
+/* Returns the tree of a treedef with tensors[i] in place of index i, in the scope. */
 static ek_value treedef_fill(ek_value treedef, ek_tensor *const *tensors)
 {
     return ek_value_map(treedef, treedef_put, (void *)(uintptr_t)tensors);
@@ -60,11 +61,11 @@ typedef struct checkpoint {
     ek_module *body;
 } checkpoint;
 
-/* One forward. `tensors` are the arguments', then the body's parameters, then its buffers. */
+/* A forward. `tensors` are those of the arguments, then the body's parameters, then its buffers. */
 typedef struct record {
     ek_object object;
-    ek_module *body;  /* one reference; pointers in the copies lead to things that the body owns */
-    ek_module *found; /* owned copy of the body's structs as the forward found them */
+    ek_module *body;  /* one reference; the copies of its structs point to memory that it owns */
+    ek_module *found; /* owned; a copy of the body's structs, made before the forward */
     ek_tensor_list tensors;
     ek_value arguments;               /* treedef of the list (inputs, keywords); one reference */
     int argument_tensors, parameters; /* how many of `tensors` these are */
@@ -90,7 +91,7 @@ static bool checkpoint_is_state(const record *self, int index, const ek_tensor *
 
 /* ---- evaluating again ---- */
 
-/* Calls the body as the forward found it, with `handles` in place of `tensors`. */
+/* Calls the body in its state before the forward, with `handles` in place of `tensors`. */
 static ek_value checkpoint_call_again(const record *self, ek_tensor *const *handles)
 {
     int first = self->argument_tensors, count = self->tensors.count - first;
@@ -169,8 +170,8 @@ static record *checkpoint_new_record(ek_module *body, const ek_args *args)
     return NULL;
 }
 
-/* Records what the forward is about to read: structs, generator and buffers. inputs[i] becomes
- * tensor i, or a copy of it if it is a buffer. */
+/* Records the state that the forward will read: structs, generator and buffers. inputs[i] becomes
+ * tensor i; a copy of it if it is a buffer. */
 static int checkpoint_look(record *self, ek_tensor **inputs)
 {
     int first = self->argument_tensors;
@@ -191,7 +192,7 @@ static int checkpoint_look(record *self, ek_tensor **inputs)
     return 0;
 }
 
-/* Calls the body without a graph. It is an error if the body writes to an input or a parameter. */
+/* Calls the body without a graph. Fails if the body writes to an input or a parameter. */
 static ek_value checkpoint_call_body(record *self, const ek_args *args, ek_tensor *const *inputs,
                                      uint64_t *versions)
 {
@@ -226,7 +227,7 @@ static const ek_operation meeting_operation = {.name = "checkpoint",
                                                .destroy = ek_recomputed_destroy,
                                                .meets = true};
 
-/* The output with a graph: one node that evaluates the forward again in backward. */
+/* Returns the output with a graph of one node, which evaluates the forward again in backward. */
 static ek_value checkpoint_attach(record *self, ek_value output, ek_tensor *const *inputs)
 {
     ek_tensor_list list = {0};

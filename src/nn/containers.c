@@ -1,4 +1,4 @@
-/* containers.c: modules that hold others and are not called themselves. */
+/* containers.c: modules that hold other modules and can't be called. */
 #include "nn/containers.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ static const ek_module_type dict_type = {.name = "module_dict",
                                          .size = sizeof(ek_module),
                                          .forward = container_forward};
 
-/* True if modules[index] stands earlier in the list too. */
+/* Returns true if modules[index] occurs earlier in the list, too. */
 static bool container_is_repeated(const ek_named_module *modules, int index)
 {
     for (int i = 0; i < index; i++)
@@ -49,10 +49,10 @@ ek_module *ek_container_named(const ek_module_type *type, const ek_named_module 
         if (!module) {
             if (ek_error_status() == 0)
                 EK_FAIL(EK_E_INVALID, "%s: module %s is NULL", type->name, name);
-            else if (self) /* the error is this part's, not an earlier one */
+            else if (self) /* this module caused the error, not an earlier one */
                 ek_register_module(self, name, NULL, NULL);
         } else if (!failed) {
-            /* After a NULL the others are still registered, so that all are freed. */
+            /* Modules after a NULL are registered, too, so that all are freed. */
             failed = ek_register_module(self, name, NULL, module) < 0;
         } else if (!container_is_repeated(modules, i)) {
             ek_module_free(module);

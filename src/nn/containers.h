@@ -4,8 +4,8 @@
 
 #include "evenkeel/nn.h"
 
-/* A module of this type with these children, which it owns, also on an error; NULL with an error.
- */
+/* Makes a module of this type with these children, which it owns, even after an error. NULL with an
+ * error. */
 ek_module *ek_container_named(const ek_module_type *type, const ek_named_module *modules,
                               int count);
 ek_module *ek_container_new(const ek_module_type *type, ek_module *const *modules, int count);

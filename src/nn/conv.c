@@ -1,6 +1,6 @@
 /* conv.c: convolution and transposed convolution over one to three dimensions. The weight is (out,
- * in / groups, window...), or transposed (in, out / groups, window...). Over two dimensions its
- * memory is channels-last, as that of activations. */
+ * in / groups, window...), of a transposed convolution (in, out / groups, window...). The weight of
+ * two dimensions is channels-last in memory, as activations are. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
     return 0;
 }
 
-/* What the constructors of convolutions differ in. */
+/* The differences between the constructors of convolutions. */
 typedef struct conv_family {
     ek_module_type type;
     ek_tensor *(*function)(ek_conv_options options); /* NULL if transposed */
@@ -43,7 +43,7 @@ typedef struct conv {
     ek_tensor *bias; /* (out), or NULL */
     const conv_family *family;
     ek_conv_transpose_options options; /* all options but the tensors */
-    /* EK_PAD_CONSTANT: zeros, by the operation. Else x is padded by these numbers before it. */
+    /* EK_PAD_CONSTANT: the operation pads with zeros. Otherwise x is padded by `pad` before it. */
     ek_pad_mode padding_mode;
     int64_t pad[6];
 } conv;
@@ -117,7 +117,7 @@ static int conv_read_padding(const conv_family *family,
     return 0;
 }
 
-/* What padding_mode puts before and after each dimension, the last one's first. */
+/* Sets how many elements padding_mode adds before and after each dimension, from the last on. */
 static void conv_set_pad(conv *self, ek_pad_mode mode, const int kernel[3])
 {
     const ek_conv_transpose_options *o = &self->options;
@@ -218,7 +218,8 @@ static bool conv_has_other(const int *sizes, int dims, int common)
     return false;
 }
 
-/* As PyTorch: options that have their default are left out, but for the stride. */
+/* Describes the module as PyTorch does: options with their default are left out, except the stride.
+ */
 static void conv_describe(const ek_module *module, char *text, size_t size)
 {
     static const char *const modes[] = {"zeros", "reflect", "replicate", "circular"};
@@ -258,7 +259,7 @@ bool ek_module_is_transposed(const ek_module *module)
     return module->type->family == conv_modules && ((const conv *)module)->family->transposed;
 }
 
-/* Options of a convolution, as those of a transposed one. */
+/* Returns the options of a convolution as those of a transposed convolution. */
 static ek_conv_transpose_module_options conv_as_transposed(const ek_conv_module_options *o)
 {
     ek_conv_transpose_module_options all = {.in_channels = o->in_channels,

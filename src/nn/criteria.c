@@ -1,8 +1,8 @@
 /* criteria.c: losses as modules, called as ek_loss(criterion, input, target).
  *
- * A criterion is a row: how many tensors it is called with, by what its mean divides, where some of
- * its options are, and the call of its function. To add one: a row here, its options and its
- * constructor in criteria.h. */
+ * A criterion is a row: the number of tensors it is called with, the divisor of its mean, the
+ * places of some of its options, and the call of its function. To add a criterion, add a row here,
+ * and its options and constructor in criteria.h. */
 #include <stddef.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 enum { CRITERION_INPUTS = 4 };
 
-/* What all criteria begin with. Each has its options behind it. */
+/* The first members of all criteria. A criterion's options follow. */
 typedef struct criterion {
     ek_module module;
     ek_reduction reduction;
@@ -21,16 +21,16 @@ typedef struct criterion_kind {
     ek_module_type type; /* first: a module's type leads to its kind */
     int inputs;
 
-    /* Places of options in the criterion; 0: it has no such option. Tensors become buffers. */
+    /* Offsets of options in the criterion; 0: it has no such option. Tensors become buffers. */
     size_t weight, pos_weight, ignore_index, label_smoothing, batch_first;
 
     /* Computes the loss. x has `inputs` tensors. */
     ek_tensor *(*call)(const criterion *self, ek_tensor *const *x, ek_reduction reduction);
 
-    /* By what a mean divides, if the host knows it. Else NULL: the weights of the targets. */
+    /* Returns the divisor of a mean. NULL: the divisor is the sum of the targets' weights. */
     double (*count)(const criterion *self, ek_tensor *const *x);
 
-    bool scales;     /* the mean isn't the sum divided by this number: it is multiplied with it */
+    bool scales;     /* the sum is the mean times the divisor, and isn't computed separately */
     bool batch_mean; /* EK_BATCH_MEAN is one of its reductions */
 } criterion_kind;
 
@@ -39,7 +39,7 @@ static const criterion_kind *criterion_kind_of(const ek_module *module)
     return (const criterion_kind *)module->type;
 }
 
-/* The option at this place. */
+/* Returns the address of the option at this offset. */
 static void *criterion_option(const criterion *self, size_t place)
 {
     return (char *)self + place;
@@ -64,8 +64,8 @@ static bool criterion_is_sum(ek_module *module)
 
 /* ---- by what means divide ---- */
 
-/* How many elements tensors have when broadcast together, without their last `dropped` dimensions.
- * A double, because views that repeat elements can have more than an integer holds. */
+/* Returns how many elements the tensors have when broadcast together, without their last `dropped`
+ * dimensions. A double, because views that repeat elements can have more than an integer holds. */
 static double criterion_broadcast_count(ek_tensor *const *x, int tensors, int dropped)
 {
     double count = 1;
@@ -118,13 +118,14 @@ static double criterion_count_sequences(const criterion *self, ek_tensor *const 
     return (double)x[0]->shape[*batch_first ? 0 : 1];
 }
 
-/* f32 for bf16 inputs, because bf16 cannot count. */
+/* Returns the dtype for counts: f32 for bf16 inputs, because bf16 doesn't hold all small integers.
+ */
 static ek_dtype criterion_counting_dtype(const ek_tensor *input)
 {
     return input->dtype == EK_F64 ? EK_F64 : EK_F32;
 }
 
-/* The number by which the mean divides. A count needs no kernel, and has this dtype and device. */
+/* Returns the divisor of the mean. A count is made without a kernel, with this dtype and device. */
 static ek_tensor *criterion_weight(const criterion *self, ek_tensor *const *x, ek_dtype dtype,
                                    ek_device device)
 {
@@ -159,7 +160,7 @@ static ek_tensor *criterion_denominator(ek_module *module, const ek_args *args)
                             x[0]->storage->dev->id);
 }
 
-/* The loss as a sum and a weight. A sum, or a loss per element, has no weight. */
+/* Computes the loss as a sum and a weight. With reduction EK_SUM or EK_NONE it has no weight. */
 static int criterion_loss_sum(ek_module *module, const ek_args *args, ek_loss_sum *loss)
 {
     const criterion *self = (criterion *)module;
@@ -196,7 +197,7 @@ static int criterion_check(const criterion_kind *kind, const criterion *made)
     return ek_error_status();
 }
 
-/* Makes the tensor at this place a buffer, if the criterion has such an option. */
+/* Registers the tensor at this offset as a buffer, if the criterion has the option. */
 static void criterion_register(criterion *self, const char *name, size_t place)
 {
     ek_tensor **member = criterion_option(self, place);
@@ -207,7 +208,7 @@ static void criterion_register(criterion *self, const char *name, size_t place)
     ek_register_buffer(&self->module, name, member, given);
 }
 
-/* A criterion as `made`, of which all but the module is filled. */
+/* Makes a criterion that is a copy of `made`, in which everything but the module is set. */
 static ek_module *criterion_new(const criterion_kind *kind, const criterion *made)
 {
     if (criterion_check(kind, made) < 0)
@@ -223,8 +224,8 @@ static ek_module *criterion_new(const criterion_kind *kind, const criterion *mad
 
 /* ---- the criteria ---- */
 
-/* Defines a criterion: its struct, its kind and its constructor. The rest are the members of the
- * kind, of which `call` is an expression of o (its options), x and reduction. */
+/* Defines a criterion: its struct, its kind and its constructor. `call` is an expression of o (its
+ * options), x and reduction. Further arguments are members of the kind. */
 #define CRITERION(id, options_, call_, ...)                                                    \
     typedef struct id##_criterion {                                                            \
         criterion base;                                                                        \

@@ -70,7 +70,8 @@ static int gan_loss_sum(ek_module *module, const ek_args *args, ek_loss_sum *los
     return loss->sum && loss->weight ? 0 : ek_error_pending();
 }
 
-/* How many elements d has; f32 if d is bf16, because bf16 cannot count. */
+/* Returns the number of elements of d; in f32 if d is bf16, which doesn't hold all small integers.
+ */
 static ek_tensor *gan_loss_denominator(ek_module *module, const ek_args *args)
 {
     const ek_tensor *d = ek_only_input(module, args);

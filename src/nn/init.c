@@ -1,5 +1,5 @@
-/* init.c: initial values as torch.nn.init computes them. Bounds are computed in double and in
- * Python's order of operations, so that they round to the same numbers. */
+/* init.c: initial values, computed as by torch.nn.init. Bounds are computed in double and in
+ * Python's order of operations, so that they equal PyTorch's to the bit. */
 #include <math.h>
 
 #include "core/tensor.h"

@@ -1,5 +1,5 @@
-/* init_matrix.c: initial values that are computed on the host, in double, from numbers that are
- * drawn as torch.nn.init draws them: truncated normal, orthogonal, identities, sparse. */
+/* init_matrix.c: initial values that are computed on the host in double: truncated normal,
+ * orthogonal, identities, sparse. Random numbers are drawn in the order of torch.nn.init. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static int matrix_check(const char *name, const ek_tensor *tensor, int least, in
     return 0;
 }
 
-/* The elements, which the caller frees; NULL with an error. */
+/* Returns the elements, which the caller frees; NULL with an error. */
 static double *matrix_read(ek_tensor *tensor)
 {
     size_t count = (size_t)ek_count(tensor);

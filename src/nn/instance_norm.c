@@ -1,5 +1,5 @@
-/* instance_norm.c: instance normalisation, with running statistics or without. With them evaluation
- * normalises by the running ones, which are averages over samples, as batch norm does. */
+/* instance_norm.c: instance normalisation, with or without running statistics. With running
+ * statistics, which are averages over samples, evaluation normalises by them, as in batch norm. */
 #include "core/tensor.h"
 #include "nn/batch_norm_module.h"
 #include "ops/norm.h"

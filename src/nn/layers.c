@@ -135,7 +135,7 @@ DROPOUT(dropout2d, 4)
 DROPOUT(dropout3d, 5)
 #undef DROPOUT
 
-/* Dropped elements become what SELU gives for very negative numbers; then all are scaled. */
+/* Dropped elements become SELU's limit for very negative numbers; then all elements are scaled. */
 static ek_value alpha_dropout_forward(ek_module *module, const ek_args *args)
 {
     const double alpha = 1.7580993408473766, p = ((dropout *)module)->p;

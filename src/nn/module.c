@@ -1,4 +1,4 @@
-/* module.c: making modules, registering their members, and freeing them. */
+/* module.c: makes modules, registers their members, and frees modules. */
 #include "evenkeel/module.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
 
-/* ---- the layout: replicas share it, so that it is copied before a change ---- */
+/* ---- the layout, which replicas share, and which is copied before a change ---- */
 
 static void layout_destroy(ek_object *object)
 {
@@ -45,7 +45,7 @@ failed:
     return NULL;
 }
 
-/* Makes room for one more entry in the layout, copied first if it is shared, and in the slots. */
+/* Makes room for one more entry in the layout and in the slots. A shared layout is copied first. */
 static int table_grow(struct ek_module_members *members)
 {
     if (atomic_load(&members->layout->object.references) > 1) {
@@ -123,9 +123,9 @@ ek_module *ek_module_retain(ek_module *module)
     return module;
 }
 
-/* Replaces a gradient that has a history (create_graph) by a detached one, because the gradient
- * holds its graph and the graph holds the leaf: the three would never be freed. Without memory for
- * that, removes the gradient. */
+/* Detaches a gradient that has a history (create_graph). Otherwise the leaf would hold the
+ * gradient, the gradient its graph, and the graph the leaf, and none would ever be freed. If memory
+ * is short, removes the gradient. */
 static void module_cut_gradient(ek_tensor *leaf)
 {
     ek_tensor *gradient = ek_tensor_grad(leaf);
@@ -155,7 +155,7 @@ void ek_module_free(ek_module *module)
             ek_module_free(*slot);
             continue;
         }
-        if (!module->is_replica) /* a replica's tensors are handles on the module's */
+        if (!module->is_replica) /* a replica's tensors are handles on the module's tensors */
             module_cut_gradient(*slot);
         ek_object_release(*slot);
     }
@@ -205,7 +205,7 @@ ek_member ek_module_member(const ek_module *module, int index)
     return member;
 }
 
-/* Adds an entry and stores `content` in its slot. Owns the reference only if it returns 0. */
+/* Adds an entry and stores `content` in its slot. Takes the reference if it returns 0. */
 static int module_enter(ek_module *module, ek_member_kind kind, const char *name, void *member,
                         void *content)
 {
@@ -284,7 +284,7 @@ int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member, 
     return module_register_tensor(module, EK_MEMBER_BUFFER, name, member, tensor);
 }
 
-/* True if `part` is `module` itself or a module below it. */
+/* Returns true if `part` is `module` or a descendant of it. */
 static bool module_contains(const ek_module *module, const ek_module *part)
 {
     if (module == part)
@@ -300,7 +300,7 @@ static bool module_contains(const ek_module *module, const ek_module *part)
 
 int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
 {
-    /* A child's first parent takes the caller's reference over; each further one adds its own. */
+    /* A child's first parent takes the caller's reference; each further parent adds a reference. */
     bool shared = child && child->members->has_parent;
     bool cycle = child && module && module_contains(child, module);
     int rc = 0;

@@ -15,7 +15,7 @@ static bool call_has_error(const ek_args *args)
     return args->keywords.kind == EK_VALUE_ERROR;
 }
 
-/* The device of the first tensor in a value; NULL if there is none. */
+/* Returns the device of the first tensor in a value; NULL if there is no tensor. */
 static ek_dev *call_dev_in(ek_value value)
 {
     ek_dev *dev = NULL;

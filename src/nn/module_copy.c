@@ -1,7 +1,7 @@
 /* module_copy.c: deep copies of modules.
  *
- * The structs are copied as for replicas. Until a struct's memory of its own has been copied too,
- * it counts as a replica, for which destroy isn't called. */
+ * Structs are copied as for replicas. Until memory that a struct owns has been copied, too, the
+ * copy counts as a replica, for which destroy isn't called. */
 #include <string.h>
 
 #include "core/map.h"
@@ -10,12 +10,13 @@
 #include "evenkeel/ops.h"
 #include "nn/module_table.h"
 
-/* `known` leads from tensors and modules to their copies, which it doesn't own. */
+/* `known` maps tensors and modules to their copies (borrowed). */
 typedef struct copying {
     ek_map known;
 } copying;
 
-/* Refuses modules whose memory nobody can copy, before anything is copied. */
+/* Fails for a module that owns memory and whose type has no copy function, before anything is
+ * copied. */
 static int copy_check(const ek_module *module)
 {
     const ek_module_type *type = module->type;
@@ -32,7 +33,7 @@ static int copy_check(const ek_module *module)
     return 0;
 }
 
-/* A leaf of the same values, layout and place. One reference is the caller's. */
+/* Copies a tensor to a leaf with its values, layout and device. Returns one reference. */
 static ek_tensor *copy_tensor(copying *c, ek_tensor *tensor)
 {
     void **known = ek_map_at(&c->known, tensor);

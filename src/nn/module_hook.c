@@ -1,9 +1,9 @@
-/* module_hook.c: functions of the user's around the forward and the backward of a module.
+/* module_hook.c: the user's functions around the forward and the backward of a module.
  *
- * Backward hooks stand on two nodes that change nothing: one behind the inputs, whose backward has
- * the inputs' gradients, and one before the outputs, whose backward has run by then and has noted
- * the outputs' gradients. Both hold one record of the call. It doesn't hold the module, whose
- * parameters may hold gradients that hold the graph. */
+ * A call with backward hooks records two nodes that change nothing. The node of the outputs stores
+ * their gradients when its backward runs. The node of the inputs, whose backward runs later, gets
+ * the inputs' gradients and calls the hooks. Both hold one record of the call. The record doesn't
+ * hold the module, because the module's parameters may hold gradients that hold the graph. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
@@ -61,12 +61,12 @@ typedef struct hooked_call {
     ek_hook_list *hooks; /* one reference */
     const char *name;    /* of the module's type */
     int inputs;          /* positional inputs of the call */
-    int *places;         /* which of them the node behind the inputs has, ascending */
+    int *places;         /* indices of the inputs that go through the inputs' node, ascending */
     int place_count;     /* 0: no input requires a gradient */
     int outputs;         /* elements of the output */
-    int *output_places;  /* which of them the node before the outputs has */
-    ek_value gradients;  /* of the outputs: a list, with one reference; none before they arrived */
-    uint64_t pass;       /* in which they arrived (ek_node_pass) */
+    int *output_places;  /* indices of the outputs that go through the outputs' node */
+    ek_value gradients; /* the outputs' gradients: a list, one reference; none before they arrive */
+    uint64_t pass;      /* in which they arrived (ek_node_pass) */
 } hooked_call;
 
 static void hooked_destroy(ek_object *object)
@@ -84,8 +84,9 @@ static void hooked_release(void *attributes)
     ek_object_release(*(hooked_call **)attributes);
 }
 
-/* A list of `length` values: tensors[i] at places[i], and none elsewhere. In the scope. A
- * record keeps detached gradients, because others would lead back to it. */
+/* Makes a list of `length` values: tensors[i] at places[i], and none elsewhere. In the scope. With
+ * `detached` the tensors are detached, because a record must not hold a graph that holds the
+ * record. */
 static ek_value hooked_list(ek_tensor *const *tensors, const int *places, int count, int length,
                             bool detached)
 {
@@ -99,7 +100,7 @@ static ek_value hooked_list(ek_tensor *const *tensors, const int *places, int co
     return list;
 }
 
-/* Notes the outputs' gradients of a pass: a list, or none, in the scope. */
+/* Stores the outputs' gradients of a pass: a list, or none, in the scope. */
 static void hooked_note(hooked_call *call, ek_value gradients, uint64_t pass)
 {
     ek_value_release(call->gradients);
@@ -107,7 +108,7 @@ static void hooked_note(hooked_call *call, ek_value gradients, uint64_t pass)
     call->pass = pass;
 }
 
-/* Calls the hooks one after the other. Returns the inputs' gradients, a list, or an error. */
+/* Calls the hooks one after the other. Returns the list of the inputs' gradients, or an error. */
 static ek_value hooked_run_backward(const hooked_call *call, ek_value gradients)
 {
     if (ek_cast_lists_flush_all() < 0)
@@ -155,7 +156,7 @@ static int hooked_outputs_backward(ek_node *node, ek_tensor *const *gradients, e
 static int hooked_inputs_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     hooked_call *call = *(hooked_call *const *)ek_node_attributes(node);
-    /* Without gradients of the outputs in this pass, as in that of gradients, no hook is called. */
+    /* If the outputs got no gradients in this pass (a pass over gradients), no hook is called. */
     if (call->gradients.kind == EK_VALUE_NONE || call->pass != ek_node_pass(node)) {
         for (int i = 0; i < call->place_count; i++)
             results[i] = gradients[i];
@@ -181,8 +182,8 @@ static const ek_operation hooked_outputs = {.name = "module outputs",
                                             .backward = hooked_outputs_backward,
                                             .destroy = hooked_release};
 
-/* Replaces those of `items` that carry a gradient by views behind a node. *places lists them;
- * returns how many they are, or a negative status. */
+/* Replaces the tensors among `items` that carry a gradient by outputs of a node that changes
+ * nothing. *places lists their indices. Returns how many there are, or a negative status. */
 static int hooked_attach(hooked_call *call, const ek_operation *operation, ek_value *items,
                          int count, int **places)
 {
@@ -223,7 +224,7 @@ static bool hook_list_has(const ek_hook_list *list, int kind)
     return false;
 }
 
-/* An output behind the node that notes its gradients. */
+/* Returns an output that goes through the node which stores its gradients. */
 static ek_value hooked_output(hooked_call *call, ek_value output)
 {
     const bool list = output.kind == EK_VALUE_LIST;
@@ -240,8 +241,8 @@ static ek_value hooked_output(hooked_call *call, ek_value output)
     return result;
 }
 
-/* Puts the inputs, which *items will hold, behind a node, if the call has backward hooks. Then
- * *begun is its record. */
+/* If the call has backward hooks, lets the inputs go through a node, and sets *begun to the call's
+ * record. *items becomes memory of the new inputs. */
 static int hooked_begin(const ek_module *module, ek_hook_list *hooks, ek_args *args,
                         ek_value **items, hooked_call **begun)
 {

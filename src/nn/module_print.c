@@ -6,7 +6,8 @@
 #include "core/tensor.h"
 #include "nn/module_table.h"
 
-/* Writes what describes the module alone, or without `describe` the shapes of its tensors. */
+/* Writes the module's description without its children: by its type's `describe`, or the shapes of
+ * its tensors if the type has none. */
 static void print_describe(const ek_module *module, char *text, size_t size)
 {
     text[0] = '\0';

@@ -1,9 +1,9 @@
 /* module_table.h: the table of a module's registered parameters, buffers and children, and walks
- * over it. For folders that build on modules (replication, optimizers).
+ * over the table. For folders that build on modules (replication, optimizers).
  *
  * A table is a layout (kinds, names, and offsets of members within the struct), which replicas
- * share, and an array of slots. The slot of an entry is the struct's member, or, for an entry
- * registered without a member, an element of that array. A slot owns one reference. */
+ * share, and an array of slots. The slot of an entry is the struct's member; for an entry that was
+ * registered without a member, an element of the array. A slot owns one reference. */
 #ifndef EK_NN_MODULE_TABLE_H
 #define EK_NN_MODULE_TABLE_H
 
@@ -16,31 +16,32 @@ typedef enum ek_member_kind {
     EK_MEMBER_MODULE
 } ek_member_kind;
 
-/* One registered entry. Its slot may hold NULL (a bias that is off). A tensor or module that is
- * stored in the slot comes with one reference (ek_object_retain, ek_module_retain). */
+/* One registered entry. Its slot may hold NULL (a bias that is off). Whoever stores a tensor or
+ * module in the slot gives it one reference (ek_object_retain, ek_module_retain). */
 typedef struct ek_member {
     ek_member_kind kind;
-    const char *name; /* valid as long as the module; "" for a wrapper's module, which paths skip */
+    const char *name; /* valid as long as the module; "" for a wrapper's child, which paths skip */
     union {
         ek_tensor **tensor; /* parameters and buffers */
         ek_module **module;
     } slot;
 } ek_member;
 
-/* Entries in the order of registration. Slots stay valid until the next registration. */
+/* Return how many entries there are, and an entry, in the order of registration. Slots stay valid
+ * until the next registration. */
 int ek_module_member_count(const ek_module *module);
 ek_member ek_module_member(const ek_module *module, int index);
 
-/* An empty replica: a copy of the struct with a table that shares the layout, all slots NULL, and
- * is_replica set. Owned by the caller; NULL with an error. */
+/* Makes an empty replica: a copy of the struct with a table that shares the layout, all slots NULL,
+ * and is_replica set. Owned by the caller; NULL with an error. */
 ek_module *ek_module_replicate_struct(const ek_module *module);
 
-/* Adds a reference and returns its argument; NULL stays NULL. Modules are reference counted because
- * several parents or slots may share one. ek_module_free drops one reference. The last one releases
- * the members and frees the struct; type->destroy is not called for replicas. */
+/* Adds a reference and returns its argument; NULL stays NULL. Several parents or slots may share a
+ * module. ek_module_free drops one reference; with the last reference it releases the members and
+ * frees the struct. type->destroy isn't called for replicas. */
 ek_module *ek_module_retain(ek_module *module);
 
-/* ---- the table itself: for module.c and module_tree.c alone ---- */
+/* ---- the table, for module.c and module_tree.c only ---- */
 
 /* The offset of entries that have no member in the struct. */
 #define EK_NO_MEMBER SIZE_MAX
@@ -60,8 +61,8 @@ typedef struct ek_layout {
 struct ek_module_members {
     atomic_int references; /* references to the module */
     bool has_parent;
-    bool after_error; /* an error was pending when it was made, and no part of it was missing */
-    char *name; /* its name in its first parent, for sentences; owned; NULL for a root */
+    bool after_error; /* an unrelated error was pending when the module was made */
+    char *name; /* the module's name in its first parent, for sentences; owned; NULL for a root */
     ek_layout *layout;
     /* One reference to its hooks (module_hook.c), shared with copies; or NULL. */
     struct ek_hook_list *hooks;
@@ -69,12 +70,12 @@ struct ek_module_members {
     int slot_capacity;
 };
 
-/* The slot of entry `index`: an ek_tensor * or ek_module *. */
+/* Returns the slot of entry `index`: the address of an ek_tensor * or ek_module *. */
 void **ek_module_slot(const ek_module *module, int index);
 
 /* ---- hooks (module_hook.c) ---- */
 
-/* Calls `forward` between the module's hooks. To be called if members->hooks isn't NULL. */
+/* Calls `forward` between the module's hooks. Called if members->hooks isn't NULL. */
 ek_value ek_module_call_hooked(ek_module *module, const ek_args *args,
                                ek_value (*forward)(ek_module *self, const ek_args *args));
 
@@ -92,9 +93,9 @@ int ek_module_collect(ek_module *module, bool parameters, bool buffers, ek_tenso
 int ek_tensor_list_append(ek_tensor_list *list, ek_tensor *tensor);
 void ek_tensor_list_clear(ek_tensor_list *list);
 
-/* A copy of `module` and all modules below it, with handles[i] in place of tensor sources[i]; its
- * other tensors are in the copy too. Modules shared within it stay shared. Owned by the caller;
- * NULL with an error. */
+/* Copies `module` and all its descendants, with handles[i] in place of tensor sources[i]; the copy
+ * shares all other tensors. A module that occurs twice is copied once. Owned by the caller; NULL
+ * with an error. */
 ek_module *ek_module_copy_with(ek_module *module, ek_tensor *const *sources,
                                ek_tensor *const *handles, int count);
 

@@ -1,5 +1,5 @@
-/* module_tree.c: walks over a module and all below it: its tensors by path or as a list, on another
- * device or of another dtype, and copies of its structs. */
+/* module_tree.c: walks over a module and its descendants: lists tensors, finds them by path, moves
+ * them to another device or dtype, and copies structs. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +24,8 @@ typedef struct walk {
     size_t path_capacity;
 } walk;
 
-/* Writes ".name" (or "name" at the start) at `length` of the path; returns the new length, SIZE_MAX
- * when memory is short. An empty name (a wrapper's module) leaves the path as it is. */
+/* Writes ".name" (or "name" at the start) at `length` of the path. Returns the new length; SIZE_MAX
+ * if memory is short. An empty name (a wrapper's child) doesn't change the path. */
 static size_t path_append(walk *w, size_t length, const char *name)
 {
     size_t name_length = strlen(name);
@@ -133,7 +133,8 @@ const char *ek_module_child_name(const ek_module *module, int index)
     return NULL;
 }
 
-/* The child of this name of `length` bytes. Sets *transparent to the child without a name. */
+/* Returns the child of this name of `length` bytes. *transparent becomes the child without a name.
+ */
 static ek_module *tree_child(const ek_module *module, const char *name, size_t length,
                              ek_module **transparent)
 {
@@ -301,11 +302,11 @@ void ek_module_train(ek_module *module, bool training)
     }
 }
 
-/* ---- on another device or of another dtype, under the same handles ---- */
+/* ---- moves to another device or dtype, which keep the handles ---- */
 
-/* Drops the tensor's gradient, its shards and its grad buffer, because they lie on the device and
- * have the dtype that the tensor is about to leave. The gradient goes first: without it the other
- * calls cannot fail. */
+/* Drops the tensor's gradient, shards and grad buffer, because they have the device and dtype that
+ * the tensor is about to leave. The gradient is dropped first, because without it the other calls
+ * can't fail. */
 static void forget_gradient(ek_tensor *tensor)
 {
     ek_tensor_set_grad(tensor, NULL);
@@ -355,8 +356,8 @@ static ek_tensor *convert_device(ek_tensor *tensor, const void *user)
 int ek_module_to_device(ek_module *module, ek_device device)
 {
     EK_TRY(convert_all(module, convert_device, &device));
-    /* The model's old memory on cpu is now cached there. Blocks of its sizes are rarely asked for
-     * again, and cpu has no capacity that would make it drop them. */
+    /* The model's old memory is now cached on cpu, where blocks of its sizes are rarely needed
+     * again. cpu has no capacity, so that nothing else would give them back. */
     return device.kind == EK_CPU ? 0 : ek_memory_trim(ek_cpu());
 }
 
@@ -375,9 +376,9 @@ int ek_module_to_dtype(ek_module *module, ek_dtype dtype)
     return convert_all(module, convert_dtype, &dtype);
 }
 
-/* ---- copies of the structs, which show other tensors ---- */
+/* ---- copies of structs with other tensors ---- */
 
-/* `map` leads from the module's tensors to the handles, and from modules to their copies. */
+/* `map` maps the module's tensors to handles, and modules to their copies. */
 static ek_module *copy_module(ek_module *module, ek_map *map)
 {
     void **known = ek_map_at(map, module);

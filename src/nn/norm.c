@@ -65,7 +65,7 @@ void ek_batch_norm_module_describe(const ek_module *module, char *text, size_t s
 
 const char ek_batch_norm_family[] = "batch_norm";
 
-/* By the directions of their pictures, from 1. */
+/* Indexed by the number of the input's directions less 1. */
 #define BATCH_NORM_TYPE(id)                                                              \
     {                                                                                    \
         .name = id, .size = sizeof(ek_batch_norm_module), .forward = batch_norm_forward, \
@@ -165,7 +165,7 @@ typedef struct norm_list {
     int count, room;
 } norm_list;
 
-/* Batch norms of any type, with running statistics; NULL for others. */
+/* Returns the module if it is a batch norm of any type with running statistics; else NULL. */
 static ek_batch_norm_module *norm_tracked(ek_module *module)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
@@ -183,7 +183,8 @@ static int norm_note(const char *path, ek_module *module, void *user)
     return 0;
 }
 
-/* Clears statistics, and lets batches count alike. Returns how many batch norms there are. */
+/* Clears running statistics, and makes them averages in which all batches count equally. Returns
+ * the number of batch norms. */
 static int norm_clear(const norm_list *list)
 {
     int count = 0;

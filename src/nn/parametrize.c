@@ -1,10 +1,10 @@
 /* parametrize.c: modules whose weight is computed from other tensors in each forward: spectral norm
  * and weight norm.
  *
- * A wrapper registers the tensors that the weight is computed from. The module within keeps one of
- * them in the place of its parameter, so that walks find it once, under the wrapper's name for it.
- * A forward calls a copy of the module's structs that shows the computed weight instead. So threads
- * that call the module at the same time don't see each other's weights. */
+ * A wrapper registers the tensors that the weight is computed from. One of them takes the place of
+ * the parameter in the wrapped module, so that walks find it once, under the wrapper's name for it.
+ * A forward calls a copy of the module's structs that has the computed weight. So threads that call
+ * the module concurrently don't see each other's weights. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,10 +20,10 @@ enum { FIRST_ITERATIONS = 15 };
 typedef struct parametrized {
     ek_module module;
     ek_module *body;
-    ek_tensor *weight; /* of spectral norm the original, of weight norm the direction */
+    ek_tensor *weight; /* spectral norm: the original; weight norm: the direction */
     ek_tensor *g;      /* of weight norm: the lengths */
-    ek_tensor *u, *v;  /* of spectral norm: singular vectors; NULL for a weight of one dimension */
-    int dim;           /* -1, of weight norm: all elements count together */
+    ek_tensor *u, *v;  /* spectral norm: singular vectors; NULL for a weight of one dimension */
+    int dim;           /* weight norm: -1: the norm is that of all elements */
     int iterations;    /* spectral norm */
     double eps;        /* spectral norm */
 } parametrized;
@@ -41,7 +41,7 @@ static ek_module *parametrized_wrapped(ek_module *module)
     return NULL;
 }
 
-/* True if a wrapper of this type, in `module`, computes its weight from `weight` already. */
+/* Returns true if a wrapper of this type in `module` already computes its weight from `weight`. */
 static bool parametrized_twice(const ek_module_type *type, ek_module *module,
                                const ek_tensor *weight)
 {
@@ -51,8 +51,9 @@ static bool parametrized_twice(const ek_module_type *type, ek_module *module,
     return false;
 }
 
-/* The parameter of this name, of the module itself or of those that it wraps. NULL with an error,
- * also if a wrapper of this type has it: two would give their tensors the same names. */
+/* Returns the parameter of this name, of the module or of a module that it wraps. NULL with an
+ * error if there is none, or if a wrapper of this type has it: two wrappers would use equal names.
+ */
 static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *module, const char *name)
 {
     for (ek_module *at = module; at; at = parametrized_wrapped(at))
@@ -70,7 +71,7 @@ static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *modul
                         module->type->name, name);
 }
 
-/* Calls the body with `weight` in place of the tensor in its table. */
+/* Calls the body with `weight` in place of its parameter. */
 static ek_value parametrized_call(const parametrized *self, ek_tensor *weight, const ek_args *args)
 {
     ek_module *copy = weight ? ek_module_copy_with(self->body, &self->weight, &weight, 1) : NULL;
@@ -81,7 +82,7 @@ static ek_value parametrized_call(const parametrized *self, ek_tensor *weight, c
 
 /* ---- spectral norm (Miyato et al., 2018): W / sigma(W), with sigma by power iteration ---- */
 
-/* The weight as a matrix, whose rows go along `dim`. */
+/* Returns the weight as a matrix with a row for each index of dimension `dim`. */
 static ek_tensor *spectral_matrix(ek_tensor *weight, int dim)
 {
     ek_shape order = {.ndim = weight->ndim, .dims = {dim}};
@@ -114,7 +115,7 @@ static ek_tensor *spectral_weight(const parametrized *self)
     ek_tensor *matrix = spectral_matrix(self->weight, self->dim);
     if (!matrix || (self->module.training && spectral_iterate(self, matrix, self->iterations) < 0))
         return NULL;
-    /* The graph keeps copies, because the next forward moves u and v before this one's backward. */
+    /* The graph keeps copies, because the next forward may change u and v before this backward. */
     ek_tensor *u = ek_clone(self->u), *v = ek_clone(self->v);
     return ek_div(self->weight, ek_sum(ek_mul(u, ek_matmul(matrix, v))));
 }
@@ -150,7 +151,7 @@ static ek_tensor *weight_norm_lengths(ek_tensor *v, int dim)
     for (int i = 0; dim >= 0 && i < v->ndim; i++)
         if (i != dim)
             options.dims[options.dim_count++] = i;
-    /* Without other dimensions, each element is a length of its own. */
+    /* If `dim` is the only dimension, the norm of each element is its magnitude. */
     return dim >= 0 && options.dim_count == 0 ? ek_abs(v) : ek_norm_with(options);
 }
 
@@ -173,8 +174,8 @@ static const ek_module_type weight_norm_type = {.name = "weight_norm",
 
 /* ---- construction ---- */
 
-/* The wrapper around the module, which it owns from then on, also on an error. *weight becomes the
- * parameter of this name. */
+/* Makes the wrapper around the module, which it owns from then on, even after an error. *weight
+ * becomes the parameter of this name. */
 static parametrized *parametrized_new(const ek_module_type *type, ek_module *module,
                                       const char *name, ek_tensor **weight)
 {
@@ -221,7 +222,7 @@ static int parametrized_dim(const char *operation, const ek_tensor *weight, int 
                    operation, dim, weight->ndim - 1);
 }
 
-/* A unit vector of normal numbers, of the weight's dtype and device. */
+/* Makes a unit vector of normal numbers, with the weight's dtype and device. */
 static ek_tensor *spectral_vector(const ek_tensor *weight, int64_t size, double eps)
 {
     ek_tensor *x =
@@ -251,7 +252,7 @@ static int spectral_norm_make(parametrized *self, const char *name)
     return matrix ? spectral_iterate(self, matrix, count) : ek_error_pending();
 }
 
-/* Registers the tensor that stands in the body's table. */
+/* Registers the tensor that takes the parameter's place in the body. */
 static int parametrized_register(parametrized *self, const char *name, const char *suffix,
                                  ek_tensor *weight)
 {

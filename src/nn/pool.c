@@ -5,7 +5,7 @@
 
 /* ---- windows ---- */
 
-/* What the constructors of pooling modules differ in. */
+/* The differences between the constructors of pooling modules. */
 typedef struct pool_family {
     ek_module_type type;
     ek_tensor *(*maximum)(ek_max_pool_options options); /* NULL for averages */
@@ -81,7 +81,7 @@ static ek_module *pool_new(const pool_family *family, const ek_max_pool_module_o
     return (ek_module *)self;
 }
 
-/* Options of average pooling as those of max pooling. */
+/* Returns the options of average pooling as those of max pooling. */
 static ek_max_pool_module_options pool_of_windows(const ek_avg_pool_module_options *o)
 {
     ek_max_pool_module_options windows = {.kernel = o->kernel,

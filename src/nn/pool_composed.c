@@ -73,8 +73,8 @@ typedef struct unpool {
     ek_unpool_options options; /* all but the tensors and sizes */
 } unpool;
 
-/* Reads output_size, a list of an integer for each direction, or of each dimension of the result.
- */
+/* Reads output_size: a list with an integer for each direction, or for each dimension of the
+ * result. */
 static int unpool_read_sizes(const unpool_family *family, ek_value size, int64_t sizes[3])
 {
     const int given = size.kind == EK_VALUE_LIST ? ek_value_length(size) : 0;
@@ -92,7 +92,7 @@ static int unpool_read_sizes(const unpool_family *family, ek_value size, int64_t
                           family->dims);
 }
 
-/* Inputs x and indices, and output_size as a third one or by keyword. */
+/* The inputs are x and indices, and output_size as a third input or a keyword. */
 static ek_value unpool_forward(ek_module *module, const ek_args *args)
 {
     const unpool *self = (const unpool *)module;

@@ -1,5 +1,5 @@
-/* recurrent.c: recurrent networks and cells. A network's parameters have no members: they stand in
- * the module's table, layer by layer and direction by direction. */
+/* recurrent.c: recurrent networks and cells. A network's parameters have no members in the struct:
+ * they are in the module's table, layer by layer and direction by direction. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,8 @@ static ek_recurrent_weights recurrent_weights(const recurrent *self, int layer, 
 
 /* ---- the arguments of a call ---- */
 
-/* The dimensions of the batch in inputs and in states; -1 without a batch. */
+/* recurrent_batch returns the batch dimension of inputs, recurrent_state_batch that of states; -1
+ * without a batch. */
 static int recurrent_batch(const recurrent *self, bool batched)
 {
     return !batched ? -1 : self->is_cell || self->batch_first ? 0 : 1;
@@ -160,7 +161,7 @@ static int recurrent_check_state(const char *name, const ek_tensor *state, ek_sh
                          RECURRENT_SHAPE(&shape), RECURRENT_TENSOR(state));
 }
 
-/* Checks a given state, or makes one of zeros. Its shape is `shape` but for the last size. */
+/* Checks a given state, or makes a state of zeros. Its shape is `shape` with another last size. */
 static int recurrent_start(const recurrent *self, const ek_tensor *x, ek_shape shape,
                            ek_recurrent_state *state)
 {
@@ -187,7 +188,8 @@ static ek_value recurrent_state_value(const recurrent *self, ek_recurrent_state 
 
 /* ---- lengths ---- */
 
-/* (L, N, 1) of bool: true for the steps that samples have. NULL with an error. */
+/* Makes a mask (L, N, 1) of bool: true for the steps within a sample's length. NULL with an error.
+ */
 static ek_tensor *recurrent_mask(ek_tensor *lengths, const ek_tensor *x)
 {
     const int64_t steps = x->shape[0], count = x->shape[1];
@@ -223,7 +225,8 @@ typedef struct recurrent_steps {
     int count;
 } recurrent_steps;
 
-/* The output (L, N, size of h) of one direction of a layer. The state is replaced by the last. */
+/* Returns the output (L, N, size of h) of one direction of a layer. Replaces the state by the last
+ * state. */
 static ek_tensor *recurrent_direction(const recurrent *self, ek_tensor *x, int layer, int direction,
                                       const recurrent_steps *steps, ek_recurrent_state *state)
 {
@@ -242,7 +245,8 @@ static ek_tensor *recurrent_direction(const recurrent *self, ek_tensor *x, int l
     return ek_stack(steps->outputs, steps->count, 0);
 }
 
-/* All layers. `all` is the state before on entry and after on return. */
+/* Runs all layers. `all` is the state before the first step on entry, and after the last on
+ * return. */
 static ek_tensor *recurrent_layers(const recurrent *self, ek_tensor *x, ek_tensor *mask,
                                    const recurrent_steps *steps, ek_recurrent_state *all)
 {
@@ -381,7 +385,7 @@ static ek_value recurrent_cell_forward(ek_module *module, const ek_args *args)
 
 /* ---- constructors ---- */
 
-/* In the order of ek_recurrence, but tanh and relu share one. */
+/* Types in the order of ek_recurrence; tanh and relu share one. */
 #define RECURRENT_TYPE(id, function)                               \
     {                                                              \
         .name = id, .size = sizeof(recurrent), .forward = function \

@@ -1,5 +1,5 @@
 /* sample_norm.c: normalisation with statistics per sample: layer, RMS, group and local response
- * norm. Training and evaluation are the same, and there are no buffers. */
+ * norm. Training and evaluation compute alike, and there are no buffers. */
 #include <stdio.h>
 
 #include "core/tensor.h"

@@ -27,8 +27,8 @@ static ek_value sequential_adopt(ek_value value)
     return ek_scope_adopt(object) ? value : ek_value_error();
 }
 
-/* The forward of a layer and the ReLU after it, if that is one operation and nobody looks at it;
- * else NULL. */
+/* Returns a forward that is `layer` and the ReLU `next` as one operation, if there is one and
+ * neither module has hooks; else NULL. */
 static ek_forward_function *sequential_fused(const ek_module *layer, const ek_module *next)
 {
     if (!next || !ek_module_is_relu(next) || layer->members->hooks || next->members->hooks)
@@ -42,8 +42,8 @@ static ek_value sequential_forward(ek_module *module, const ek_args *args)
     if (ek_check_inputs(module, args, 1) < 0)
         return ek_value_error();
     int count = ek_module_member_count(module);
-    /* x is one reference of this function. It is released as soon as the next layer has read it. If
-     * no graph holds it, its memory is then free for the layer after that. */
+    /* This function holds one reference to x, and releases it once the next layer has read x. If no
+     * graph holds x, its memory is then free for later layers. */
     ek_value x = ek_value_keep(ek_arg(args, 0));
     for (int i = 0; i < count; i++) {
         ek_module *child = *ek_module_member(module, i).slot.module;

@@ -1,4 +1,5 @@
-/* sha256.c: SHA-256 (FIPS 180-4, sections 4.1.2, 5.3.3, 6.2), and that of a module's parameters. */
+/* sha256.c: SHA-256 (FIPS 180-4, sections 4.1.2, 5.3.3, 6.2), and a hash of a module's parameters.
+ */
 #include "nn/sha256.h"
 
 #include <stdio.h>

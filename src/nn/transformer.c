@@ -1,4 +1,4 @@
-/* transformer.c: layers of encoders and decoders, stacks of them, and both together. */
+/* transformer.c: encoder and decoder layers, stacks of layers, and the transformer of both. */
 #include "nn/transformer.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 /* ---- calls of children ---- */
 
-/* A dictionary of those entries that are given. */
+/* Makes a dictionary of the entries whose values are given. */
 static ek_value transformer_dict(const ek_value_entry *entries, int count)
 {
     enum { MOST = 8 };
@@ -45,7 +45,7 @@ typedef struct transformer_masks {
     ek_value mask, padding, causal;
 } transformer_masks;
 
-/* The sum of `residual` and dropout of the attention of x to `memory`. */
+/* Returns `residual` + dropout(attention of x to `memory`). */
 static ek_tensor *transformer_attend(ek_tensor *residual, ek_module *attention, ek_module *dropout,
                                      ek_tensor *x, ek_tensor *memory,
                                      const transformer_masks *masks)
@@ -60,7 +60,7 @@ static ek_tensor *transformer_attend(ek_tensor *residual, ek_module *attention, 
         ek_value_tensor(ek_forward_kw(attention, transformer_dict(entries, 3), x, memory, memory)));
 }
 
-/* The sum of `residual` and dropout of the two linear layers' result. */
+/* Returns `residual` + dropout(the two linear layers of x). */
 static ek_tensor *transformer_feed(const transformer_layer *self, ek_tensor *residual, ek_tensor *x,
                                    ek_module *dropout)
 {
@@ -137,7 +137,7 @@ static const ek_module_type decoder_layer_type = {.name = "transformer_decoder_l
                                                   .size = sizeof(transformer_layer),
                                                   .forward = decoder_layer_forward};
 
-/* Children in PyTorch's order, which is that of initial values. */
+/* Registers the children in PyTorch's order, in which initial values are drawn. */
 static void transformer_register(transformer_layer *self, const ek_transformer_layer_options *o,
                                  bool decoder)
 {
@@ -207,8 +207,8 @@ typedef struct transformer_stack {
     ek_module *norm;   /* or NULL */
 } transformer_stack;
 
-/* Calls layer after layer, and the norm. Inputs beyond the first and keywords are the same for
- * all. */
+/* Calls the layers one after another, then the norm. Every layer gets the inputs after the first,
+ * and the keywords. */
 static ek_value stack_run(const transformer_stack *self, ek_value x, const ek_value *memory,
                           ek_value keywords)
 {

@@ -1,4 +1,4 @@
-/* transformer.h: what modules with keyword arguments share. */
+/* transformer.h: keyword arguments of modules. */
 #ifndef EK_NN_TRANSFORMER_H
 #define EK_NN_TRANSFORMER_H
 
