@@ -1,9 +1,9 @@
 /* arg_reduce.c: the position of the largest or smallest element along a dimension: the first of
- * equal ones, and a NaN before all numbers.
+ * equal elements, and a NaN before all numbers.
  *
- * Lanes that lie side by side see a row of elements after the other, and each keeps the best that
- * it has seen and in which row that was. Lanes are outputs, if these lie side by side in x. Else an
- * output has LANES lanes, which take turns, and are compared at last. */
+ * Neighbouring lanes read one row of elements after another. Each lane keeps the best element so
+ * far and its row. If outputs are neighbours in x, every output has a lane. Otherwise an output has
+ * LANES lanes, to which its elements are dealt out; the lanes are compared at the end. */
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
@@ -58,7 +58,7 @@ typedef struct arg_lanes {
         break;                                            \
     }
 
-/* Shows n lanes `rows` rows of x, `stride` apart, of which the first has the number `first`. */
+/* Compares n lanes with `rows` rows of x, `stride` apart. `first` is the first row's number. */
 EK_MULTIVERSION
 static void arg_take(ek_class type, bool smallest, int64_t rows, int64_t stride, int64_t n,
                      const void *x, int64_t first, arg_lanes *lanes)
@@ -69,7 +69,7 @@ static void arg_take(ek_class type, bool smallest, int64_t rows, int64_t stride,
         TAKE_CLASSES(<=)
 }
 
-/* Starts n lanes with row 0, of the class's type. */
+/* Starts n lanes with row 0, whose elements have the class's type. */
 static void arg_start(const arg_job *job, int64_t n, const void *row, arg_lanes *lanes)
 {
     const size_t size = job->type == EK_CLASS_F32 ? sizeof(float) : sizeof(double);

@@ -2,16 +2,16 @@
  *
  * After T. Dao et al., "FlashAttention" (2022), and M. Rabe and C. Staats, "Self-attention does not
  * need O(n^2) memory" (2021). With scores s = scale q k' + mask, a row's probabilities are
- * p = exp(s - lse), lse = log(sum(exp(s))). The forward goes over blocks of keys and corrects what
- * it has summed whenever a larger score appears. The gradients make p again from lse:
+ * p = exp(s - lse), lse = log(sum(exp(s))). The forward goes over blocks of keys, and rescales its
+ * sums when a larger score appears. The gradients compute p again from lse:
  *
  *     dv = p' do,   dp = do v',   ds = p (dp - sum(do out)),   dq = scale ds k,   dk = scale ds' q
  *
- * Operands are copied into blocks that the kernels of matrix products read in order, from second
- * level cache, and converted on the way. In forward a piece of work is a block of queries of one
- * head. In the gradient it is some of the keys of one head, with all queries that see them: dk and
- * dv are complete, and dq is summed over the pieces of a head in their order, so that nothing
- * depends on the number of threads. */
+ * Operands are converted and copied to blocks in level 2 cache, which the kernels of matrix
+ * products read in order. In forward a piece of work is a block of queries of one head. In the
+ * gradient a piece is some keys of one head, with all queries that see them: its dk and dv are
+ * complete, and dq is summed over a head's pieces in their order. So results don't depend on the
+ * number of threads. */
 #ifndef EK_REAL
 #include "host/attention.h"
 
@@ -206,7 +206,7 @@ void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int
 
 /* ---- rows of scores ---- */
 
-/* Raises each number of a vector to the other's, if that is larger. */
+/* Replaces each number of *most by the larger of it and the number of the other vector. */
 EK_FORMULA void EK_NAME(attention_raise)(EK_NAME(ek_attention_vector) * most,
                                          const EK_NAME(ek_attention_vector) * other)
 {
@@ -215,7 +215,8 @@ EK_FORMULA void EK_NAME(attention_raise)(EK_NAME(ek_attention_vector) * most,
                                            (~larger & (__typeof__(*other > *most))*most));
 }
 
-/* The largest of a value and a row's, but for NaN, which exp keeps. */
+/* Returns the largest of `most` and the row's elements. NaNs are ignored, because exp keeps them.
+ */
 EK_FORMULA EK_REAL EK_NAME(attention_largest)(int64_t size, const EK_REAL *row, EK_REAL most)
 {
     enum { VECTOR = EK_NAME(VECTOR), CHAINS = 4 };
@@ -380,7 +381,7 @@ static void EK_NAME(attention_forward_piece)(const ek_attention_job *job, int64_
      rows, job->width);
 }
 
-/* The part [begin, end) doesn't matter: a thread takes one piece after the other. */
+/* Threads take one piece after another, so that the part [begin, end) is ignored. */
 static void EK_NAME(attention_forward)(void *context, int64_t begin, int64_t end)
 {
     ek_attention_job *job = context;

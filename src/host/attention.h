@@ -1,5 +1,5 @@
-/* attention.h: what forward and gradient of attention share: geometry, and blocks of operands and
- * of scores. attention.c has the theory. */
+/* attention.h: geometry, and blocks of operands and scores, for attention's forward and gradient.
+ * attention.c has the theory. */
 #ifndef EK_REAL
 #ifndef EK_HOST_ATTENTION_H
 #define EK_HOST_ATTENTION_H
@@ -60,13 +60,15 @@ static inline int64_t ek_attention_round_up(int64_t value, int64_t step)
     return ek_divide_up(value, step) * step;
 }
 
-/* The bytes of `count` numbers of the type that is computed in, rounded to cache lines. */
+/* Returns the bytes of `count` numbers of the type of the computation, rounded up to cache lines.
+ */
 static inline size_t ek_attention_nbytes(const ek_attention_job *job, int64_t count)
 {
     return ek_round_up((size_t)count * job->element);
 }
 
-/* How many of a block's keys row `row` sees: all, or those up to its own position. */
+/* Returns how many of a block's keys row `row` sees: all, or with causal attention those up to its
+ * position. */
 static inline int64_t ek_attention_seen(const ek_attention_job *job, int64_t row, int64_t key,
                                         int64_t keys)
 {
@@ -79,7 +81,7 @@ static inline int64_t ek_attention_seen(const ek_attention_job *job, int64_t row
 void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t key,
                        int64_t keys, void *values);
 
-/* Sizes and operands, for blocks of so many keys in f32. */
+/* Returns a job with sizes and operands, for blocks of so many keys in f32. */
 ek_attention_job ek_attention_job_of(const ek_tensor *q, const ek_tensor *k, const ek_tensor *v,
                                      const ek_tensor *mask, const ek_attention_params *params,
                                      int64_t block_keys);
@@ -94,8 +96,8 @@ void ek_attention_run(ek_dev *dev, ek_attention_job *job, int64_t pieces, ek_par
 
 /* ---- blocks of operands ---- */
 
-/* Copies `rows` rows of `columns` elements to rows `stride` apart, times `scale`; columns beyond
- * the end are 0. */
+/* Copies `rows` rows of `columns` elements, times `scale`, to rows `stride` apart; the elements
+ * between a row's end and `stride` become 0. */
 void EK_NAME(ek_attention_load)(const ek_attention_job *job, EK_REAL *to, int64_t stride,
                                 const ek_attention_operand *x, const char *from, int64_t rows,
                                 int64_t columns, EK_REAL scale);
@@ -104,27 +106,27 @@ void EK_NAME(ek_attention_store)(const ek_attention_job *job, const ek_attention
                                  char *to, const EK_REAL *from, int64_t stride, int64_t rows,
                                  int64_t columns);
 /* Packs keys (or values) as the right side of a product with their transpose: panels of keys, with
- * element (key, d) of a panel at d * panel + key. What lies beyond the last key is never read.
+ * element (key, d) of a panel at d * panel + key. Memory beyond the last key is never read.
  * `lines` has room for a panel's rows. */
 void EK_NAME(ek_attention_pack_transposed)(const ek_attention_job *job, EK_REAL *to,
                                            const ek_attention_operand *x, const char *from,
                                            int64_t keys, int64_t depth, EK_REAL *lines);
-/* c (rows, columns) = a b, or with `add` c += a b, with b in panels. The memory of c's rows and of
- * b's goes up to whole vectors. */
+/* Computes c (rows, columns) = a b, or with `add` c += a b, with b in panels. Rows of c and b have
+ * memory up to a whole vector. */
 void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int64_t c_row,
                                     int64_t rows, int64_t columns, int64_t k, const EK_REAL *a,
                                     int64_t a_row, int64_t a_depth, const EK_REAL *b,
                                     int64_t panel_stride, int64_t b_depth, bool add);
-/* The mask's rows of a block, `*stride` apart: its memory, or `room`, into which they are loaded.
- * NULL without a mask. */
+/* Returns the mask's rows of a block, `*stride` apart: the mask's memory, or `room`, to which they
+ * are copied. NULL without a mask. */
 const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t batch, int64_t head,
                                           int64_t row, int64_t rows, int64_t key, int64_t keys,
                                           EK_REAL *room, int64_t *stride);
 
 /* ---- rows of scores ---- */
 
-/* 32 bytes of numbers, at any address. gcc 12 compares longer vectors one number after the other,
- * and keeps them in memory, unless the machine has registers of their length. */
+/* 32 bytes of numbers, at any address. If the processor has no longer registers, gcc 12 compares
+ * longer vectors number by number, and keeps them in memory. */
 typedef EK_REAL EK_NAME(ek_attention_vector)
     __attribute__((vector_size(32), aligned(sizeof(EK_REAL)), may_alias));
 enum { EK_NAME(VECTOR) = 32 / sizeof(EK_REAL) };

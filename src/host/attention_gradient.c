@@ -5,8 +5,8 @@
 
 #include "host/attention.h"
 
-/* The most keys of a block of f32 scores. The keys of a head are cut if there are fewer heads than
- * PIECES, but not into parts shorter than PIECE_KEYS. */
+/* GRADIENT_KEYS is the most keys of a block of f32 scores. If there are fewer heads than PIECES,
+ * the keys of a head are cut into parts of PIECE_KEYS keys at least. */
 enum { GRADIENT_KEYS = 128, PIECES = 8, PIECE_KEYS = 512 };
 
 #define EK_FOR_REALS "host/attention_gradient.c"
@@ -127,7 +127,7 @@ static EK_NAME(attention_blocks)
     return b;
 }
 
-/* Adds what a block of queries and a block of keys have together. */
+/* Adds the part of the gradients that comes from a block of queries and a block of keys. */
 static void EK_NAME(attention_gradient_block)(const ek_attention_job *job,
                                               const EK_NAME(attention_blocks) * b, int64_t batch,
                                               int64_t head, int64_t row, int64_t rows, int64_t key,
@@ -250,7 +250,7 @@ static void EK_NAME(attention_gradient)(void *context, int64_t begin, int64_t en
     }
 }
 
-/* Adds up dq of the parts, for some blocks of queries. */
+/* Sums dq over the parts, for some blocks of queries. */
 static void EK_NAME(attention_join)(void *context, int64_t begin, int64_t end)
 {
     const ek_attention_job *job = context;

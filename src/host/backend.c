@@ -60,14 +60,14 @@ static void host_device_close(ek_dev *dev)
         ek_dnn_shutdown();
 }
 
-/* A large block begins at a huge page and asks the system for such pages, because passes over large
- * tensors otherwise wait for the translation of addresses. The block's end, less than a huge page,
- * doesn't ask, so that no memory is taken that nobody writes. */
+/* Allocates memory. A large block is aligned to huge pages and asks the system for huge pages,
+ * because passes over large tensors otherwise wait for the translation of addresses. The rest of
+ * the block after its last whole huge page doesn't ask, so that no memory is wasted. */
 static int host_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
     (void)dev;
     enum { LINE = 64, HUGE_PAGE = 2 << 20 };
-#ifdef EK_SANITIZED /* sees writes past the end of blocks that are rounded up to a line */
+#ifdef EK_SANITIZED /* without rounding, so that writes past the end are found */
     bool huge = false;
 #else
     bool huge = nbytes >= HUGE_PAGE;

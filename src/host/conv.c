@@ -1,11 +1,11 @@
-/* conv.c: convolution and its gradients, by the fastest of several ways, which are the rows of a
- * table. */
+/* conv.c: convolution and its gradients, by the fastest of several algorithms, which are the rows
+ * of a table. */
 #include "host/conv.h"
 
 #include "host/host.h"
 #include "kernels/stage.h"
 
-/* A kind computes one of x, w (with bias) and y from the other two. */
+/* Each kind computes one of x, w (with bias) and y from the other two. */
 static bool conv_computes_x(ek_conv_kind kind)
 {
     return kind == EK_CONV_INPUT_GRADIENT;
@@ -23,8 +23,8 @@ static bool conv_computes_y(ek_conv_kind kind)
 
 /* ---- ways ---- */
 
-/* Computes a convolution. Returns 0 when done, 1 if the way has nothing fast for it, negative on an
- * error. */
+/* Computes a convolution by one algorithm. Returns 0 when done, 1 if the algorithm isn't fast for
+ * it, negative on an error. */
 typedef int conv_run_function(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x,
                               const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
                               const ek_conv_params *params);
@@ -56,13 +56,13 @@ static int conv_dnn(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     return done < 0 ? done : !done;
 }
 
-/* The ways, best first: the first that takes the dtype, wins and has something fast computes.
- * Columns, in any dtype, are left for what none of them takes. */
+/* The algorithms, best first. The first row that takes the dtype, whose `wins` is true, and that is
+ * fast computes. If no row does, columns compute, in any dtype. */
 typedef struct conv_way {
     ek_dtype dtype; /* in which it computes; bf16 and f16 are computed in f32, too, and rounded */
-    bool dnn;       /* takes row-major weights as they are, because it reorders weights anyway */
-    /* Whether it can compute this and was measured to be faster than the ways below; NULL: always.
-     * Not asked about empty tensors. */
+    bool dnn;       /* takes row-major weights unchanged, because it reorders weights anyway */
+    /* Returns true if the algorithm can compute this convolution and was measured to be faster than
+     * the rows below; NULL: always. Not called for empty tensors. */
     bool (*wins)(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                  const ek_conv_params *params);
     conv_run_function *run;
@@ -77,7 +77,7 @@ static const conv_way conv_ways[] = {
 };
 enum { CONV_WAYS = sizeof conv_ways / sizeof *conv_ways };
 
-/* Computes by `way`, which gets copies of operands that have another layout or dtype. */
+/* Computes by `way`. Operands with another layout or dtype are copied for it. */
 static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
                         const conv_way *way)

@@ -1,6 +1,6 @@
-/* conv.h: the convolutions beside oneDNN's, among which conv.c chooses. In an input gradient x and
- * y are gradients; in a weight gradient w, bias and y are. x, w and y are channels-last, bias is
- * contiguous or NULL. */
+/* conv.h: this library's algorithms of convolution, among which, and oneDNN's, conv.c chooses. In
+ * an input gradient x and y are gradients; in a weight gradient w, bias and y are. x, w and y are
+ * channels-last, bias is contiguous or NULL. */
 #ifndef EK_HOST_CONV_H
 #define EK_HOST_CONV_H
 
@@ -13,8 +13,8 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
 
 /* ---- f32 or bf16 images, read in place, for processors with AVX2 and FMA ---- */
 
-/* True if ek_conv_implicit can compute this: two dimensions, one group, f32 (or bf16 that is staged
- * as f32), on this processor. Layouts don't matter. */
+/* Returns true if ek_conv_implicit can compute this convolution on this processor: two dimensions,
+ * one group, f32 (or bf16 that is staged as f32). Layouts don't matter. */
 bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params);
 
 /* True if ek_conv_implicit can compute this and was measured to be faster than ek_dnn_conv. */
@@ -25,7 +25,8 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
 bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *y,
                                const ek_conv_params *params);
 
-/* True if it can and was measured to be faster than ek_dnn_conv. */
+/* True if ek_conv_implicit can compute this in bf16 and was measured to be faster than ek_dnn_conv.
+ */
 bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *y, const ek_conv_params *params);
 
@@ -33,8 +34,8 @@ bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_
 int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                      const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
-/* Weight gradients, for ek_conv_implicit_wins and ek_conv_implicit. It can if channels fill
- * vectors. */
+/* The weight gradient's part of ek_conv_implicit_wins and ek_conv_implicit. It can compute x if
+ * channels fill vectors. */
 bool ek_conv_implicit_weight_can(const ek_tensor *x);
 bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x);
 bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y);
@@ -42,11 +43,10 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);
 
-/* Sums y's gradient (f32 or bf16, two dimensions) over all but its channels. */
+/* Sums y's gradient (f32 or bf16, two dimensions) over all dimensions but its channels. */
 void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
 
-/* Adds the sums of `count` rows, which lie `stride` elements apart, to one total for each column.
- */
+/* Adds `count` rows, which lie `stride` elements apart, to one total per column. */
 void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t stride,
                       int64_t columns);
 
@@ -64,14 +64,14 @@ bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *
 int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                   const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
-/* ---- f32 images by Winograd's forms: winograd.h ---- */
+/* ---- f32 images by Winograd's algorithms: winograd.h ---- */
 
 /* True if ek_conv_winograd can compute this. Layouts don't matter. */
 bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                           const ek_conv_params *params);
 
-/* The side of the tiles by which ek_conv_winograd is faster than the others: 2, 4 if errors may be
- * larger (ek_allow_fast_convolution), or 0 if it is not. */
+/* Returns the side of the tiles with which ek_conv_winograd is faster than the other algorithms: 2,
+ * or 4 if larger errors are allowed (ek_allow_fast_convolution); 0 if it isn't faster. */
 int ek_conv_winograd_side(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                           const ek_tensor *y, const ek_conv_params *params);
 

@@ -19,7 +19,7 @@ typedef struct geometry {
     int64_t taps, k, positions; /* positions: of one output plane */
     ek_dtype dtype;
     size_t size;    /* bytes of an element */
-    bool pointwise; /* windows of one element without stride: rows are x itself */
+    bool pointwise; /* windows of one element without stride: the rows are those of x */
 } geometry;
 
 static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
@@ -37,8 +37,7 @@ static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, cons
                   .size = ek_dtype_size(x->dtype),
                   .pointwise = true};
     for (int i = 0; i < 3; i++) {
-        int d =
-            i - (3 - params->dims); /* dimensions that the tensors lack come first, with size 1 */
+        int d = i - (3 - params->dims); /* missing dimensions come first, with size 1 */
         g.in[i] = d < 0 ? 1 : x->shape[2 + d];
         g.out[i] = d < 0 ? 1 : y->shape[2 + d];
         g.window[i] = d < 0 ? 1 : w->shape[2 + d];
@@ -63,8 +62,8 @@ typedef struct chunk {
     int64_t count;
 } chunk;
 
-/* The position in the input plane that a tap of the window reads for the output position `at`; -1
- * for padding. */
+/* Returns the position in the input plane that a tap of the window reads for the output position
+ * `at`; -1 for padding. */
 static int64_t columns_tap_position(const geometry *g, const int64_t at[3], int64_t tap)
 {
     int64_t index[3] = {tap / (g->window[1] * g->window[2]), tap / g->window[2] % g->window[1],

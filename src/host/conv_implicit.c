@@ -1,14 +1,14 @@
 /* conv_implicit.c: convolution and its input gradient as a matrix product whose left factor, the
- * inputs under each window, is never made.
+ * inputs under each window, is never stored.
  *
  * After Dukhan, "The indirect convolution algorithm" (2019): the innermost kernel computes a tile
- * of output positions and is given, for each tap of the window, where each position's channels lie.
- * Only the weights are packed. The input gradient is the same with x and y exchanged; the taps of a
+ * of output positions. It gets, for each tap of the window, the address of each position's
+ * channels. Only the weights are packed. In the input gradient x and y are exchanged; the taps of a
  * position of x are the taps that reach a position of y. An element's sum runs over taps and
  * channels in one fixed order, so that it doesn't depend on the number of threads.
  *
- * bf16 is computed the same way on words, pairs of neighbouring channels, of which one instruction
- * multiplies both and adds the products to a sum in f32. */
+ * In bf16 the kernels compute with words, which are pairs of neighbouring channels: one instruction
+ * multiplies both elements of two words and adds the products to a sum in f32. */
 #include "host/conv.h"
 
 #include <stdatomic.h>
@@ -28,7 +28,7 @@
 
 enum { MOST_ROWS = 12, MOST_COLUMNS = 32 };
 
-/* What is read: an f32, or a pair of bf16, which may begin at any element. */
+/* A word in memory: an f32, or a pair of bf16, which may begin at any element. */
 typedef float conv_word __attribute__((aligned(2), may_alias));
 
 /* One tap of the window: the address of the channels that it reads, for each position of a tile. */
@@ -37,8 +37,8 @@ typedef struct conv_tap {
     int64_t tap;
 } conv_tap;
 
-/* Computes some rows: out[r] (columns) = the sum over the taps of row[r] (channels) b[tap]
- * (channels, columns) + start (columns), or what is in out[r] if start is NULL. */
+/* Computes some rows: out[r] (columns) = start (columns) + the sum over the taps of row[r]
+ * (channels) times b[tap] (channels, columns). If start is NULL, the sum is added to out[r]. */
 typedef void conv_kernel(const conv_tap *taps, int64_t count, int64_t channels, const float *b,
                          const float *start, float *out);
 
@@ -93,7 +93,7 @@ implicit_store_bf16(uint16_t *to, const float *sums, int64_t count)
     _mm512_mask_storeu_epi16(to, mask, (__m512i)both);
 }
 
-/* The processor's kernels for f32 or bf16; NULL if it has none. */
+/* Returns the processor's kernels for f32 or bf16; NULL if it has none. */
 static const conv_kernels *kernels_of_processor(ek_dtype dtype)
 {
     static const conv_kernels avx2 = {6, 16, {EK_ROWS_NAMES_AVX2(implicit)}};
@@ -122,9 +122,9 @@ static void implicit_store_bf16(uint16_t *to, const float *sums, int64_t count)
 
 /* ---- a call ---- */
 
-/* The number of tiles that are computed with one panel of weights before the next panel; how long a
- * sum is: sums of sums are more exact than one long sum; and how much of a line is packed at once.
- */
+/* BLOCK_TILES: how many tiles are computed with one panel of weights before the next panel.
+ * DEPTH_AT_ONCE: the length of a sum; sums of sums are more exact than one long sum. STRETCH: how
+ * much of a line is packed at once. */
 enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512, STRETCH = 64 };
 
 typedef struct job {
@@ -146,7 +146,7 @@ typedef struct job {
 
 /* ---- packing of weights: a panel is (taps, channels, columns), for `columns` outputs ---- */
 
-/* The panel's words of a gradient's weights, which are (channels, taps, outputs). */
+/* Packs a panel's words of a gradient's weights, which are (channels, taps, outputs). */
 EK_MULTIVERSION static void implicit_pack_pairs(const job *j, int64_t first, int64_t count,
                                                 float *panel)
 {
@@ -237,7 +237,8 @@ static void implicit_place_tile(const job *j, int64_t index, tile *t)
     }
 }
 
-/* The index that tap k of an output position reads in dimension d; -1 outside of the input. */
+/* Returns the index that tap k of an output position reads in dimension d; -1 outside of the input.
+ */
 static inline int64_t implicit_reach(const job *j, int d, int64_t position, int64_t k)
 {
     int64_t at;
@@ -332,7 +333,8 @@ static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* If tiles are few, a panel of weights is packed, used and forgotten, all in level 2 cache. */
+/* Computes panels when there are few tiles: a panel of weights is packed, used and dropped while it
+ * is in level 2 cache. */
 static void implicit_compute_panels(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
@@ -347,7 +349,7 @@ static void implicit_compute_panels(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The fraction of all taps of all positions that don't read padding. */
+/* Returns the fraction of all taps of all positions that don't read padding. */
 static double implicit_useful(const job *j)
 {
     double part = 1;
@@ -361,12 +363,12 @@ static double implicit_useful(const job *j)
     return part;
 }
 
-/* Chooses the kind of tiles. The rows of a tile may be one position of several images: then they
- * have the same taps, and padding costs nothing. Or they may be neighbouring positions: then tiles
- * are always full. */
+/* Chooses the kind of tiles. If the rows of a tile are one position of several images, they have
+ * equal taps, and padding costs nothing. If they are neighbouring positions, tiles are always
+ * full. */
 static void implicit_choose_tiles(job *j)
 {
-    /* The relative speed of a kernel by its number of rows: with 6 or more no unit waits. */
+    /* The relative speed of a kernel by its number of rows. From 6 rows on no unit waits. */
     static const double speed[] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
     int64_t plane = j->out[0] * j->out[1];
     int64_t groups = ek_divide_up(j->samples, j->kernels->rows),
@@ -461,8 +463,8 @@ bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_t
 enum { LEAST_SAMPLES = 8 };
 
 /* The limits were measured on Zen 3 (AVX2) and Zen 5 (AVX-512) cores against oneDNN 2.6. With fewer
- * channels panels are half empty or taps too short. A window of one tap needs no table. Windows of
- * 2, 3, 4, 5 and 7 gain alike. */
+ * channels panels are half empty or taps too short. Windows of one tap have a faster algorithm
+ * (conv_point.c). Windows of 2, 3, 4, 5 and 7 gain alike. */
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params)
 {
@@ -482,9 +484,9 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
     return least >= (wide ? 64 : 32) && most >= 64;
 }
 
-/* The limits were measured on Zen 5 cores against oneDNN 2.6. That is near the processor's peak if
- * windows are not strided and many positions share its reordered weights, except in weight
- * gradients. With AMX oneDNN has several times that peak. */
+/* The limits were measured on Zen 5 cores against oneDNN 2.6. If windows aren't strided and many
+ * positions share its reordered weights, oneDNN is near the processor's peak, except in weight
+ * gradients. With AMX it reaches several times that peak. */
 bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *y, const ek_conv_params *params)
 {

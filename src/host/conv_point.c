@@ -2,9 +2,9 @@
  *
  * All three are matrix products of inputs (positions, channels), weights (outputs, channels) and
  * outputs (positions, outputs), whose rows are read and written in place. Forward and input
- * gradient pack a group of weights, which stays in level 2 cache while rows pass by. What comes
- * next is prefetched meanwhile. An element's sum runs over blocks of fixed length, so that it
- * doesn't depend on the number of threads. The weight gradient is conv_point_weight.c's. */
+ * gradient pack a group of weights, which stays in level 2 cache while they go over the rows, and
+ * prefetch the next rows. An element's sum runs over blocks of fixed length, so that it doesn't
+ * depend on the number of threads. The weight gradient is in conv_point_weight.c. */
 #include "host/conv_point.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "host/isa.h"
 
 enum {
-    DEPTH_AT_ONCE = 512,      /* a sum's longest run: sums of sums are more exact */
+    DEPTH_AT_ONCE = 512,      /* the longest sum: sums of sums are more exact */
     GROUP_NBYTES = 256 << 10, /* packed weights: a part of the level 2 cache */
     SQUARE = 8,
     LINE = 16 /* floats in a cache line */
@@ -64,7 +64,8 @@ int ek_point_run(ek_dev *dev, ek_point *j, int64_t units, int64_t work, int64_t 
 
 /* ---- forward and input gradient ---- */
 
-/* Weights that a thread packs, as deep as fits, and the tiles that pass by. */
+/* A group of weights that a thread packs, as deep as fits, and the tiles that it computes with
+ * them. */
 typedef struct group {
     int64_t column, columns, first, depth;
     int64_t tile, tile_end;
@@ -127,7 +128,7 @@ static void point_pack(const ek_point *j, const group *g)
     }
 }
 
-/* Positions of y: any neighbours if dense, else neighbours in a row of a plane. */
+/* Neighbouring positions of y; if x is strided, all in one row of a plane. */
 typedef struct point_tile {
     int64_t position, count;
 } point_tile;
@@ -145,7 +146,7 @@ static point_tile point_tile_at(const ek_point *j, int64_t index)
     return (point_tile){first + begin, ek_part_of(all, index + 1, parts) - begin};
 }
 
-/* Writes zeros to the positions of x that lie between a tile's and the next one's. */
+/* Writes zeros to the positions of x between those of a tile and the next tile. */
 static void point_write_zeros(const ek_point *j, const group *g, point_tile t)
 {
     const int64_t end = t.position + t.count, plane = j->in[0] * j->in[1];
@@ -172,7 +173,7 @@ static void point_copy_rows(float *to, int64_t to_stride, const float *from, int
         memcpy(to, from, (size_t)columns * sizeof *to);
 }
 
-/* Adds a group's products to a tile of its columns; its first ones to the bias or to nothing. */
+/* Adds a group's products to a tile of its columns; the first products, to the bias or to 0. */
 static void point_compute_tile(const ek_point *j, const group *g, ek_gemm_call *call, point_tile t)
 {
     const int64_t width = j->kernel->columns, vector = width / 2;
@@ -297,8 +298,7 @@ int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_t
 
 /* Measured against oneDNN 2.6 on a Zen 5 core, with AVX-512 and with AVX2. With fewer channels
  * panels are half empty, or sums too short: 64 to 64 forward reaches 82 % of the peak with AVX-512,
- * oneDNN 94 %. Strided planes' rows that fill few rows of a tile leave
- * units waiting. */
+ * oneDNN 94 %. If the rows of strided planes fill few rows of a tile, units wait. */
 bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *y, const ek_conv_params *params)
 {

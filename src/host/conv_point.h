@@ -1,4 +1,4 @@
-/* conv_point.h: what conv_point.c and conv_point_weight.c share. */
+/* conv_point.h: the job that conv_point.c and conv_point_weight.c compute. */
 #ifndef EK_HOST_CONV_POINT_H
 #define EK_HOST_CONV_POINT_H
 
@@ -47,14 +47,14 @@ static inline int64_t ek_point_of(const ek_point *j, int64_t position)
     return (sample * j->in[0] + row * j->stride[0]) * j->in[1] + column * j->stride[1];
 }
 
-/* The memory of `count` positions: some channels of x, or some outputs of y. */
+/* Returns the memory of `count` positions to prefetch: some channels of x, or some outputs of y. */
 ek_gemm_ahead ek_point_ahead(const ek_point *j, bool of_x, int64_t position, int64_t count,
                              int64_t first, int64_t channels);
 
 /* Spreads what is prefetched over so many steps along k. */
 void ek_point_set_pace(ek_gemm_ahead *ahead, int64_t steps);
 
-/* What the calling part of the work has to itself. */
+/* Returns workspace for the calling part of the work alone. */
 float *ek_point_take_workspace(ek_point *j);
 
 /* Runs the units in parts, each with `count` floats of workspace. */

@@ -1,7 +1,7 @@
 /* conv_point_weight.c: the weight gradient of convolutions with windows of one element.
  *
- * A block of weights stays in level 2 cache while inputs and outputs pass by, a block of positions
- * after the other. */
+ * A block of weights stays in level 2 cache while a thread goes over inputs and outputs, one block
+ * of positions after another. */
 #include <string.h>
 
 #include "host/conv_point.h"
@@ -11,7 +11,7 @@ enum {
     POSITIONS_AT_ONCE = 256, /* of a sum over positions: a panel stays in level 1 cache */
     BLOCK = 512,             /* the most channels, or outputs, of a block of weights */
     OFTEN = 8,               /* a copy pays if it is read so many times */
-    FAR = 1024               /* floats between rows that fall to one place of level 1 cache */
+    FAR = 1024               /* floats between rows that share one set of level 1 cache */
 };
 
 typedef struct unit {
@@ -31,8 +31,8 @@ static unit point_unit_at(const ek_point *j, int64_t index)
     return u;
 }
 
-/* Copies a panel's channels of some positions of x. Inlined for each width, so that vectors are
- * copied. */
+/* Copies a panel's channels of some positions of x. It is inlined for each width, so that it copies
+ * vectors. */
 static inline __attribute__((always_inline)) void point_copy_width(const ek_point *j, float *to,
                                                                    int64_t position, int64_t count,
                                                                    int64_t channel,
@@ -93,8 +93,8 @@ static void point_sum_bias(const ek_point *j, const unit *u, double *totals, int
         j->bias[u->output + o] = (float)totals[o];
 }
 
-/* Adds what some positions give to a unit's part of a panel. `y` has the unit's outputs of the
- * positions, or is NULL if they are read in place. */
+/* Adds the products of some positions to a unit's part of a panel. `y` has copies of the unit's
+ * outputs of the positions; NULL: they are read in place. */
 static void point_add_panel(const ek_point *j, const unit *u, ek_gemm_call *call, int64_t position,
                             int64_t panel, const float *y)
 {

@@ -1,5 +1,5 @@
-/* conv_rows.h: the kernels of conv_implicit.c and conv_weight.c, which differ in how many rows of
- * sums they keep in registers: up to 6 with AVX2, up to 12 with AVX-512, f32 or bf16.
+/* conv_rows.h: defines the kernels of conv_implicit.c and conv_weight.c. They differ in the number
+ * of rows of sums in registers: up to 6 with AVX2, up to 12 with AVX-512; for f32 and bf16.
  *
  * The file defines KERNEL(NAME, TARGET, ROWS, VECTOR, P, MULTIPLY), a function NAME for TARGET:
  * P##_add_ps adds two of its VECTORs, and MULTIPLY(a, b, sum) gives sum + a b. x86-64 only. */

@@ -1,13 +1,13 @@
 /* conv_weight.c: convolution's weight gradient, with x and y's gradient read in place.
  *
- * A tap of the window is a matrix product of y's gradient (outputs, positions) and the inputs that
- * the tap reads (positions, channels), over the positions at which it reads no padding. A block of
- * that product stays in registers over a piece of the samples. Pieces follow each other in an order
- * that depends on shapes alone.
+ * The gradient of a window's tap is a matrix product of y's gradient (outputs, positions) and the
+ * inputs that the tap reads (positions, channels), over the positions at which it reads no padding.
+ * A block of this product stays in registers over a piece of the samples. The order of pieces
+ * depends on shapes alone.
  *
- * bf16 is computed the same way on words, the elements of a pair of samples at one position, of
- * which one instruction multiplies both and adds the products to a sum in f32. Copies are made of
- * words; the last one's second sample may be zeros. */
+ * In bf16 the kernels compute with words, which are the elements of a pair of samples at one
+ * position: one instruction multiplies both elements of two words and adds the products to a sum in
+ * f32. x and y are copied as words; with an odd number of samples the last words have zeros. */
 #include "host/conv.h"
 
 #include <stdatomic.h>
@@ -32,8 +32,8 @@ typedef struct positions {
 
 enum { MOST_ROWS = 12 };
 
-/* out[r * out_stride + c] = the sum over all positions of y[r] x[c], for a number of rows r and all
- * of the processor's columns c. If `add`, the sum is added to what is there. */
+/* Computes out[r * out_stride + c] = the sum over all positions of y[r] x[c], for the kernel's rows
+ * r and columns c. With `add` the sum is added to `out`. */
 typedef void weight_kernel(const positions *p, const float *y, const float *x, float *out,
                            int64_t out_stride, bool add);
 
@@ -82,7 +82,7 @@ typedef struct weight_kernels {
     }
 EK_ROWS_KERNELS(weight)
 
-/* Makes `count` words, at most 16, of two samples; the second may be NULL for zeros. */
+/* Makes `count` words, at most 16, of two samples. A NULL second sample counts as zeros. */
 static inline __attribute__((always_inline, target(EK_TARGET_BF16))) void
 weight_pair_16(float *to, const uint16_t *even, const uint16_t *odd, int64_t count)
 {
@@ -105,7 +105,7 @@ weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t 
             weight_pair_16(to + i, even + i, odd ? odd + i : NULL, count - i);
 }
 
-/* The kernels for so many channels of f32 or bf16; NULL if there are none. */
+/* Returns the kernels for so many channels of f32 or bf16; NULL if there are none. */
 static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
 {
     static const weight_kernels avx2 = {6, 16, {EK_ROWS_NAMES_AVX2(weight)}};
@@ -175,7 +175,7 @@ void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t 
     weight_add_rows(totals, rows, count, stride, columns);
 }
 
-/* Does the same for bf16 and at most BIAS_COLUMNS columns. */
+/* ek_conv_add_rows for bf16 and at most BIAS_COLUMNS columns. */
 EK_MULTIVERSION static void weight_add_rows_bf16(double *totals, const uint16_t *rows,
                                                  int64_t count, int64_t stride, int64_t columns)
 {
@@ -225,9 +225,9 @@ void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *
 
 /* ---- the gradient ---- */
 
-/* What a piece takes of x and y's gradient: a part of the level 2 cache, but enough positions that
- * w is rarely read and written. Lines that lie FAR bytes apart fall to few places of the level 1
- * cache; they are copied if a copy is read OFTEN times. */
+/* A piece takes PIECE_NBYTES of x and y's gradient, a part of the level 2 cache, and at least
+ * PIECE_POSITIONS positions, so that w is rarely read and written. Lines that lie FAR bytes apart
+ * share few sets of the level 1 cache; they are copied if a copy is read OFTEN times. */
 enum { PIECE_NBYTES = 256 << 10, PIECE_POSITIONS = 256, FAR = 1024, OFTEN = 8 };
 
 typedef struct job {
@@ -246,15 +246,16 @@ typedef struct job {
     atomic_int next_part;
 } job;
 
-/* The piece that a thread is at, and its copies. A copy is NULL if x or y is read itself. */
+/* The piece that a thread computes, and its copies. A copy is NULL if x or y is read in place. */
 typedef struct piece {
     int64_t sample, samples, row, rows;
     float *y;   /* (row_blocks, samples, rows, columns, the kernel's rows) */
-    float *x;   /* what one tap reads of a panel: (samples, rows, columns, the kernel's columns) */
+    float *x;   /* one tap's inputs of a panel: (samples, rows, columns, the kernel's columns) */
     bool first; /* nothing has been written to w */
 } piece;
 
-/* [*begin, *end) are the output positions in dimension d at which tap k reads inside the input. */
+/* Writes the range [*begin, *end) of output positions in dimension d at which tap k reads inside
+ * the input. */
 static void weight_range_of(const job *j, int d, int64_t k, int64_t *begin, int64_t *end)
 {
     int64_t shift = k * j->dilation[d] - j->padding[d], stride = j->stride[d];
@@ -294,7 +295,7 @@ static void weight_copy_y(const job *j, const piece *p)
     }
 }
 
-/* Makes words of the positions of x. `first` is the first one's element of the even sample. */
+/* Makes words of the positions of x. `first` is the first position's element of the even sample. */
 static void weight_pair_x(const job *j, const piece *p, const positions *at, int64_t first)
 {
     int64_t width = j->kernels->columns;
@@ -309,7 +310,7 @@ static void weight_pair_x(const job *j, const piece *p, const positions *at, int
         }
 }
 
-/* Copies the positions of x. From then on `at` describes the copy, whose address is returned. */
+/* Copies the positions of x and returns the copy's address. `at` then describes the copy. */
 static const float *weight_copy_x(const job *j, const piece *p, positions *at, int64_t first)
 {
     int64_t width = j->kernels->columns;
@@ -328,7 +329,7 @@ static const float *weight_copy_x(const job *j, const piece *p, positions *at, i
     return p->x;
 }
 
-/* Adds what the piece gives to blocks [begin, end) of outputs, for one tap and panel. */
+/* Adds the piece's products to blocks [begin, end) of outputs, for one tap and panel. */
 static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel, int64_t begin,
                        int64_t end)
 {
@@ -368,7 +369,7 @@ static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel,
     }
 }
 
-/* Computes blocks [begin, end) of all taps, panels and outputs, piece after piece. */
+/* Computes blocks [begin, end) of all taps, panels and outputs, one piece after another. */
 static void weight_compute(void *context, int64_t begin, int64_t end)
 {
     job *j = context;

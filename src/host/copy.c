@@ -65,7 +65,7 @@ typedef struct copy_job {
     int64_t blocks_outer, blocks_inner;
 } copy_job;
 
-/* Copies a row from its last element, which `from` is, to its first one. */
+/* Copies a row backwards; `from` is its last element. */
 #define DEFINE_BACK(type)                                                   \
     EK_MULTIVERSION                                                         \
     static void copy_back_##type(void *to, const void *from, int64_t count) \
@@ -88,8 +88,8 @@ static void (*const copy_backs[])(void *, const void *, int64_t) = {
     [8] = copy_back_uint64_t,
 };
 
-/* Copies row by row: bytes if dtypes and strides allow it, else by way of a tile. Contiguous rows
- * of which one is of the class's type need no tile. */
+/* Copies row by row: as bytes if dtypes and strides allow it, else through a tile. No tile is
+ * needed for contiguous rows if one of them has the class's type. */
 static void copy_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;
@@ -124,7 +124,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
             ek_row_store(job->type, from, job->out.dtype, to, 1, n);
         } else {
             const void *row = ek_tile_load(walk, &cursor, &job->x, job->type, n, &tile);
-            if (row != &tile) { /* x needs no conversion, but the tile is stored */
+            if (row != &tile) { /* x needs no conversion: it is stored directly */
                 ek_row_load(job->type, &tile, job->x.dtype, row, 1, n);
                 row = &tile;
             }
@@ -136,7 +136,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
 }
 
 /* Transposes one block: out[i][j] = x[j][i]. j is contiguous in out, i in x. Blocks of 8 x 8, and
- * pairs that are woven together or apart, have loops of known sizes, which become vectors. */
+ * blocks with a side of 2, have loops of constant size, which compilers vectorise. */
 #define DEFINE_TRANSPOSE(type)                                                         \
     EK_MULTIVERSION                                                                    \
     static void copy_transpose_##type(void *to, int64_t out_stride, const void *from,  \
@@ -200,7 +200,7 @@ static void copy_transpose_part(void *context, int64_t begin, int64_t end)
         }
         int64_t rows = ek_smaller(BLOCK, walk->shape[across] - i);
         int64_t columns = ek_smaller(BLOCK, walk->shape[inner] - j);
-        /* A block with a side below 8 is done at once. */
+        /* A block with a side below 8 is transposed at once. */
         int64_t step = ek_smaller(rows, columns) < 8 ? BLOCK : 8;
         for (int64_t r = 0; r < rows; r += step) {
             for (int64_t c = 0; c < columns; c += step) {
@@ -215,8 +215,8 @@ static void copy_transpose_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The dimension along which x is contiguous, if out is contiguous along another one and blocks of
- * both have enough elements; else -1. */
+/* Returns the dimension along which x is contiguous, if out is contiguous along another dimension
+ * and both dimensions have enough elements for blocks; else -1. */
 static int copy_find_across(const ek_walk *walk)
 {
     int inner = walk->ndim - 1;

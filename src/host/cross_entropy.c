@@ -132,7 +132,8 @@ static void entropy_part(void *context, void *const *slots, int64_t begin, int64
     }
 }
 
-/* Computes the loss into `value`, or if dx is given, dx from the loss's gradient `value`. */
+/* Computes the loss and writes it to `value`. If dx isn't NULL, computes dx from the loss's
+ * gradient `value`. */
 static int entropy_run(ek_dev *dev, const ek_tensor *value, const ek_tensor *lse,
                        const ek_tensor *x, const ek_tensor *dx, const ek_tensor *target,
                        const ek_tensor *weight, const ek_cross_entropy_params *params)
@@ -254,8 +255,8 @@ int ek_host_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
 
 #else /* for each EK_REAL */
 
-/* sum = log(sum), lse = largest + sum. The loss uses largest and sum, because lse of large logits
- * has no digits left for sum. */
+/* Computes sum = log(sum) and lse = largest + sum. The loss uses `largest` and `sum`, because for
+ * large logits lse would lose the digits of `sum`. */
 EK_MULTIVERSION
 static void EK_NAME(entropy_log_sums)(int64_t rows, EK_REAL *restrict lse,
                                       const EK_REAL *restrict largest, EK_REAL *restrict sum)

@@ -1,5 +1,5 @@
-/* dnn.h: all that the host backend asks of oneDNN, without oneDNN's names. Any thread. oneDNN
- * itself computes on one thread: work is divided here among the device's threads. */
+/* dnn.h: the host backend's calls of oneDNN, without oneDNN's types. Any thread. oneDNN computes on
+ * one thread; dnn_*.c divide work among the device's threads. */
 #ifndef EK_HOST_DNN_H
 #define EK_HOST_DNN_H
 
@@ -14,12 +14,12 @@ typedef enum ek_conv_kind {
 
 /* Computes a convolution or one of its gradients in f32 or bf16. In an input gradient x and y are
  * gradients; in a weight gradient w, bias and y are. x and y are channels-last, w is channels-last
- * or row-major, bias is contiguous or NULL; none is empty. Returns 1 when done, 0 if oneDNN has
- * nothing fast (nothing is written then), negative on error. */
+ * or row-major, bias is contiguous or NULL; none is empty. Returns 1 when done; 0 if oneDNN has no
+ * fast code, in which case nothing is written; negative on error. */
 int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                 const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
-/* Computes f32 matrix products. Of the dimensions only k may be 0. */
+/* Computes f32 matrix products. k may be 0; the other sizes may not. */
 int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm);
 
 /* Computes the slot matmul for x and y that are both f32 or both bf16. out and bias are f32 or of
@@ -31,7 +31,7 @@ int ek_dnn_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tens
 /* Whether the processor multiplies bf16. */
 bool ek_dnn_has_bf16(void);
 
-/* Whether the processor multiplies tiles of bf16 (AMX). */
+/* Returns true if the processor multiplies tiles of bf16 (AMX). */
 bool ek_dnn_has_amx(void);
 
 /* Frees the cached plans. No other call may run. */

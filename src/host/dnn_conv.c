@@ -1,5 +1,5 @@
-/* dnn_conv.c: convolution by oneDNN. Activations are channels-last; for weights the primitive
- * chooses its own blocked layout, which costs a reorder per call and gains much more. */
+/* dnn_conv.c: convolution by oneDNN. Activations are channels-last. The primitive chooses a blocked
+ * layout of the weights, which costs a reorder per call and gains much more. */
 #include "host/dnn_plan.h"
 
 #include <stdio.h>
@@ -88,11 +88,11 @@ static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *
         d->stride[i] = a->params->stride[i];
         d->dilation[i] = a->params->dilation[i] - 1;
         d->padding_begin[i] = a->params->padding[i];
-        /* Negative if the last window ends before the input does: the rest of it is cut off. */
+        /* Negative if the last window ends before the input: the rest of the input is cut off. */
         d->padding_end[i] = (a->y->shape[2 + i] - 1) * a->params->stride[i] + window -
                             a->x->shape[2 + i] - a->params->padding[i];
-        /* oneDNN can only cut off less than a stride. More has to be cut for an output_padding of
-         * at least the stride, which a dilation above the stride allows. */
+        /* oneDNN can cut off less than a stride only. An output_padding of at least the stride,
+         * which a dilation above the stride allows, needs more. */
         if (d->padding_end[i] <= -d->stride[i])
             return dnnl_unimplemented;
     }
@@ -121,8 +121,9 @@ static dnnl_status_t dnn_conv_describe_operation(dnnl_convolution_desc_t *operat
     }
 }
 
-/* In bf16 weight gradients oneDNN 2.6 leaves out elements of a window that never lie on the input,
- * and some that do, if the input is padded and about as small as the window. */
+/* Returns true for bf16 weight gradients that oneDNN 2.6 computes wrongly: if the input is padded
+ * and about as small as the window, it leaves out elements of the window that do lie on the input.
+ */
 static bool dnn_conv_leaves_elements_out(const arguments *a)
 {
     const ek_conv_params *params = a->params;
@@ -136,9 +137,9 @@ static bool dnn_conv_leaves_elements_out(const arguments *a)
     return false;
 }
 
-/* For weight gradients of strided windows of one element, oneDNN 2.6 copies the elements that
- * windows see. It then reads and writes beyond that copy if the channels are no multiple of a
- * vector (8 or 16): results are wrong, and other memory is overwritten. */
+/* Returns true for weight gradients in which oneDNN 2.6 overwrites other memory. For strided
+ * windows of one element it copies the elements that windows read. If the channels are no multiple
+ * of a vector (8 or 16), it then reads and writes beyond this copy. */
 static bool dnn_conv_writes_beyond(const arguments *a)
 {
     enum { LONGEST_VECTOR = 16 };
@@ -273,13 +274,13 @@ static dnnl_status_t dnn_conv_run(const ek_dnn_plan *plan, const void *user, cha
                : dnnl_success;
 }
 
-/* ---- parts: samples, or bands of rows if samples are few, each a convolution of its own ---- */
+/* ---- parts: groups of samples, or bands of rows if samples are few; each is a convolution ---- */
 
 typedef struct conv_part {
     arguments a;
     ek_tensor x, y;
     ek_conv_params params;
-    ek_stage w, bias; /* the part's sums, if it is a weight gradient's */
+    ek_stage w, bias; /* weight gradient: the part's sums */
 } conv_part;
 
 typedef struct division {
@@ -311,7 +312,8 @@ static void dnn_conv_narrow(ek_tensor *t, int dim, int64_t start, int64_t length
     t->shape[dim] = length;
 }
 
-/* Makes x and y the band, and the padding what lies before it. False if it sees no row. */
+/* Narrows x and y to band i, and adapts the padding. Returns false if the band reads no row of x.
+ */
 static bool dnn_conv_take_band(conv_part *part, int64_t i, int64_t bands)
 {
     ek_conv_params *params = &part->params;
@@ -372,8 +374,8 @@ static void dnn_conv_make_key(ek_dnn_key *key, const arguments *a)
     ek_dnn_key_add_array(key, params->dilation, params->dims);
 }
 
-/* Gives each part of a weight gradient f32 of its own to write to. The first has the gradient
- * itself if that is f32. */
+/* Gives each part of a weight gradient separate f32 memory for its sums. The first part writes to
+ * the gradient if that is f32. */
 static int dnn_conv_begin_sums(ek_dev *dev, conv_part *parts, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {

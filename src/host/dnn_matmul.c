@@ -1,6 +1,6 @@
-/* dnn_matmul.c: matrix products by oneDNN. f32 goes to sgemm, which needs no primitive and no
- * descriptor: a small product has less than a microsecond of overhead. bf16, summed in f32, goes to
- * the matmul primitive. */
+/* dnn_matmul.c: matrix products by oneDNN. f32 is computed by sgemm, which needs no primitive and
+ * no descriptor, so that a small product has less than a microsecond of overhead. bf16 is computed
+ * by the matmul primitive, with sums in f32. */
 #include "host/dnn_plan.h"
 
 #include <stdatomic.h>
@@ -13,15 +13,14 @@
 #include "host/parallel.h"
 #include "kernels/stage.h"
 
-/* Products of a batch are divided among threads if they are few: each into row_parts x
- * column_parts. */
+/* If a batch has few products, each is divided among threads into row_parts x column_parts. */
 typedef struct division {
     int64_t n, m;
     int64_t row_parts, column_parts;
 } division;
 
-/* For each of `threads`, a part of some product, if it is worth a thread. Of all divisions the one
- * whose parts read least. */
+/* Returns the division with a part for each of `threads`, if parts are worth a thread, whose parts
+ * read least. */
 static division matmul_divide(int64_t batch, int64_t n, int64_t m, int64_t k, int threads)
 {
     enum { ROWS = 8, COLUMNS = 16, WORTH = 100000 };
@@ -62,15 +61,15 @@ static area matmul_area(const division *d, int64_t i)
 
 /* ---- sgemm ---- */
 
-/* One matrix as sgemm takes it: rows with unit stride, or transposed. */
+/* One matrix in the form that sgemm takes: rows with unit stride, or transposed. */
 typedef struct sgemm_operand {
     const float *data;
     char transposed; /* 'N' or 'T' */
     int64_t leading;
 } sgemm_operand;
 
-/* Describes one matrix of a batch; false if neither direction has unit stride. The stride of a
- * dimension of size 1 doesn't matter. */
+/* Describes one matrix of a batch. Returns false if neither dimension has unit stride. The stride
+ * of a dimension of size 1 doesn't matter. */
 static bool sgemm_describe(sgemm_operand *o, const ek_matrices *m, int64_t rows, int64_t columns,
                            int64_t batch)
 {
@@ -220,7 +219,8 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
 
 /* ---- the primitive ---- */
 
-/* An instruction set's bits contain those of the ones that it extends. */
+/* Returns true if the processor has `isa`. An instruction set's bits contain the bits of the sets
+ * that it extends. */
 static bool matmul_has(dnnl_cpu_isa_t isa)
 {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
@@ -236,7 +236,7 @@ bool ek_dnn_has_amx(void)
     return matmul_has(dnnl_cpu_isa_avx512_core_amx);
 }
 
-/* A batch of matrices as the primitive sees it. */
+/* A batch of matrices in the form that the primitive takes. */
 typedef struct operand {
     ek_dtype dtype;
     int64_t shape[3], stride[3]; /* batch, rows, columns */
@@ -258,8 +258,8 @@ static void dnn_matmul_describe(const void *user, char what[EK_DNN_TEXT])
 
 /* ---- the plan ---- */
 
-/* Describes the last `ndim` dimensions of an operand. One product has two, because not all
- * implementations take three. */
+/* Describes the last `ndim` dimensions of an operand. A single product has two dimensions, because
+ * not all implementations take three. */
 static dnnl_status_t dnn_matmul_describe_operand(dnnl_memory_desc_t *desc, const operand *o,
                                                  int ndim)
 {
@@ -356,7 +356,8 @@ static void dnn_matmul_make_key(ek_dnn_key *key, const arguments *a)
     dnn_matmul_add_operand(key, &a->bias);
 }
 
-/* Makes an operand a part of itself. One of which there is one product stays whole there. */
+/* Narrows dimension `dim` of an operand. A batch dimension of size 1, which all products share,
+ * stays whole. */
 static void dnn_matmul_narrow(operand *o, int dim, int64_t start, int64_t length)
 {
     if (!o->data || (dim == 0 && o->shape[0] == 1))
@@ -365,7 +366,7 @@ static void dnn_matmul_narrow(operand *o, int dim, int64_t start, int64_t length
     o->shape[dim] = length;
 }
 
-/* Products first .. first + count of a batch, and of each the area. */
+/* Returns the arguments for the area `at` of products first .. first + count of a batch. */
 static arguments dnn_matmul_part(const arguments *a, int64_t first, int64_t count, const area *at)
 {
     arguments part = *a;
@@ -408,8 +409,8 @@ static int dnn_matmul_multiply(ek_dev *dev, const arguments *a)
 
 /* ---- operands that the primitive can address ---- */
 
-/* True if matrices follow each other and each lies row by row. An input may also lie column by
- * column. */
+/* Returns true if matrices don't overlap and each is row-major. An input may also be column-major.
+ */
 static bool dnn_matmul_addressable(const ek_tensor *t, bool output)
 {
     int64_t rows = t->shape[1], columns = t->shape[2];
@@ -424,7 +425,7 @@ static operand dnn_matmul_operand_of(const ek_tensor *t)
     operand o = {.dtype = t->dtype, .data = ek_tensor_address(t)};
     memcpy(o.shape, t->shape, sizeof o.shape);
     memcpy(o.stride, t->stride, sizeof o.stride);
-    if (o.shape[0] == 1) /* the stride doesn't matter: a fixed one finds equal plans */
+    if (o.shape[0] == 1) /* the stride doesn't matter: a fixed value makes keys equal */
         o.stride[0] = o.shape[1] * o.shape[2];
     return o;
 }
@@ -437,7 +438,7 @@ static operand dnn_matmul_bias_of(const ek_tensor *bias)
     return (operand){bias->dtype, {1, 1, columns}, {columns, columns, 1}, ek_tensor_address(bias)};
 }
 
-/* Makes a batch one matrix with all rows, for products with one shared matrix. */
+/* Joins a batch to one matrix with all rows, for products with one shared matrix. */
 static void dnn_matmul_fold(operand *o)
 {
     o->shape[1] *= o->shape[0];

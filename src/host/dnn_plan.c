@@ -170,7 +170,8 @@ static dnnl_status_t dnn_plan_build(ek_dnn_plan *plan, const ek_dnn_kind *kind,
     return status;
 }
 
-/* The plan of a key, built on first use; NULL on error. The caller hands it to dnn_plan_release. */
+/* Returns the plan of a key, which is built on first use; NULL on error. dnn_plan_release must
+ * follow. */
 static ek_dnn_plan *dnn_plan_acquire(const ek_dnn_kind *kind, const ek_dnn_key *key,
                                      const void *arguments, dnnl_engine_t engine)
 {
@@ -270,7 +271,7 @@ static int dnn_plan_acquire_parts(plan_job *job, int count)
     return 1;
 }
 
-/* True unless so much memory is beyond the device's capacity. */
+/* Returns true if so much more memory fits into the device's capacity. */
 static bool dnn_plan_has_room(ek_dev *dev, size_t nbytes)
 {
     ek_memory_stats stats;

@@ -1,4 +1,4 @@
-/* dnn_plan.h: plans, which are cached oneDNN primitives with all that is needed to run them. For
+/* dnn_plan.h: plans, which are cached oneDNN primitives with their reorders and descriptors. For
  * dnn_*.c only. */
 #ifndef EK_HOST_DNN_PLAN_H
 #define EK_HOST_DNN_PLAN_H
@@ -7,8 +7,8 @@
 
 #include "core/tensor.h"
 
-/* A key tells one plan from another by operation, dtype, shapes, strides and parameters. Plans
- * are of one thread. The first word is an ek_conv_kind or EK_DNN_MATMUL. */
+/* A key identifies a plan by operation, dtype, shapes, strides and parameters. A plan computes on
+ * one thread. The key's first word is an ek_conv_kind or EK_DNN_MATMUL. */
 enum { EK_DNN_MATMUL = 100 };
 
 typedef struct ek_dnn_key {
@@ -25,8 +25,8 @@ typedef struct ek_dnn_plan {
     uint64_t last_use;
     int users; /* calls that run the plan now */
 
-    /* NULL if oneDNN has nothing fast. Weights are reordered into the primitive's layout before the
-     * primitive runs; weight gradients are reordered out of that layout afterwards. */
+    /* NULL if oneDNN has no fast code. Weights are reordered to the primitive's layout before the
+     * primitive runs; weight gradients are reordered from it afterwards. */
     dnnl_primitive_t primitive;
     dnnl_primitive_t reorder;         /* NULL if the layouts agree */
     dnnl_memory_desc_t x, w, bias, y; /* operands as the primitive has them */
@@ -50,7 +50,7 @@ typedef struct ek_dnn_kind {
     void (*describe)(const void *arguments, char what[EK_DNN_TEXT]);
 } ek_dnn_kind;
 
-/* A part of a computation, with a plan of its own. The caller sets key and arguments. */
+/* A part of a computation, which has a plan. The caller sets key and arguments. */
 typedef struct ek_dnn_part {
     ek_dnn_key key;
     const void *arguments;
@@ -59,9 +59,9 @@ typedef struct ek_dnn_part {
     dnnl_status_t status;
 } ek_dnn_part;
 
-/* Computes parts, side by side, with the plans of their keys, which are built on first use. Returns
- * 1 when done, 0 if oneDNN has nothing fast for one of them (nothing is written then), negative on
- * error. */
+/* Computes parts concurrently by the plans of their keys, which are built on first use. Returns 1
+ * when done; 0 if oneDNN has no fast code for one of them, in which case nothing is written;
+ * negative on error. */
 int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, ek_dnn_part *parts, int count);
 
 /* Bytes of the reordered weights in the workspace; 0 without a reorder. */
@@ -69,10 +69,10 @@ size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan);
 
 dnnl_data_type_t ek_dnn_type(ek_dtype dtype);
 
-/* False for oneDNN's slow reference code, which exists for everything. */
+/* Returns false for oneDNN's slow reference code, which exists for every operation. */
 bool ek_dnn_is_fast(const_dnnl_primitive_desc_t primitive);
 
-/* The tensors and scratch of one run. The caller sets the engine, and all else to 0. */
+/* The tensors and scratch of one run. The caller sets the engine, and all other members to 0. */
 enum { EK_DNN_MAX_ARGS = 6 };
 typedef struct ek_dnn_args {
     dnnl_engine_t engine;
@@ -84,10 +84,10 @@ typedef struct ek_dnn_args {
 /* Adds an argument, unless `desc` is empty. */
 void ek_dnn_args_add(ek_dnn_args *args, int name, const dnnl_memory_desc_t *desc, void *data);
 
-/* Runs the primitive unless an argument failed; frees the arguments. */
+/* Runs the primitive if no argument failed; frees the arguments. */
 dnnl_status_t ek_dnn_run(dnnl_primitive_t primitive, ek_dnn_args *args, dnnl_stream_t stream);
 
-/* Returns from the calling function with the status of `call`, unless that is success. */
+/* If `call` fails, returns its status from the calling function. */
 #define EK_DNN_TRY(call)                \
     do {                                \
         dnnl_status_t status_ = (call); \

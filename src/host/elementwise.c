@@ -51,7 +51,8 @@ struct elementwise_job {
             out[i] = x[i] operator y[i]; \
         break;
 
-/* sin, cos and tan of f32 leave far angles to the C library. */
+/* Computes sin, cos or tan of large f32 angles, which the formulas return unchanged, by the C
+ * library. */
 static void elementwise_far_angles(int op, int64_t n, float *out)
 {
     int far = 0;
@@ -69,7 +70,7 @@ static void elementwise_far_angles(int op, int64_t n, float *out)
 #define FAR_ANGLES_f64(op, n, out) (void)0
 #define FAR_ANGLES_i64(op, n, out) (void)0
 
-/* fmod and remainder of f32, where the C library's is slow. It computes the blocks that have large
+/* fmod and remainder of f32, faster than the C library's, which computes only blocks with large
  * quotients. out may be x or y. */
 EK_MULTIVERSION
 static void elementwise_remainders(int op, int64_t n, float *out, const float *x, const float *y)
@@ -182,7 +183,7 @@ typedef struct elementwise_run_of {
     char *data[EK_WALK_OPERANDS]; /* 0 is the output */
 } elementwise_run_of;
 
-/* True if the operands' elements follow each other in one order, as the class's type. */
+/* Returns true if all operands are contiguous in one order, with the class's type. */
 static bool elementwise_is_flat(const elementwise_job *job, int operands,
                                 const ek_tensor *const *tensors)
 {
@@ -227,8 +228,7 @@ static void elementwise_tiles(void *context, int64_t begin, int64_t end)
             in[k] = ek_tile_load(walk, &cursor, &walked->operand[k], job->type, EK_TILE, &tiles[k]);
     while (begin < end) {
         int64_t count = ek_tile_count(walk, &cursor, end - begin);
-        /* Conditions and results of comparisons are u8 in a tile; i64 would work, but u8 is faster.
-         * */
+        /* Conditions and results of comparisons are u8 in a tile, which is faster than i64. */
         uint8_t bytes_out[EK_TILE], bytes_in[EK_TILE];
         for (int k = 1; k < walk->operands; k++) {
             const ek_operand *operand = &walked->operand[k];

@@ -2,9 +2,10 @@
  *
  * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): panels
  * of a and b are packed so that the innermost kernel reads both in order, from level 2 and level 1
- * cache. All threads pack a. Then they take tiles of c in turn: a few rows of c or all, times a
- * group of columns whose part of b the thread packs for itself. An element's sum runs over k in
- * blocks of fixed length, so that it doesn't depend on the tiles or the number of threads. */
+ * cache. All threads pack a together. Then each takes one tile of c after another. A tile is some
+ * rows of c, or all, times a group of columns, whose part of b the thread packs. An element's sum
+ * runs over k in blocks of fixed length, so that it doesn't depend on the tiles or the number of
+ * threads. */
 #ifndef EK_REAL
 #include "host/gemm.h"
 
@@ -18,7 +19,7 @@
 #include "host/parallel.h"
 
 enum {
-    BLOCK_NBYTES = 2048,      /* of k: its blocks have as many elements as fill this */
+    BLOCK_NBYTES = 2048,      /* a block of k has as many elements as fill this */
     GROUP_NBYTES = 128 << 10, /* packed b: stays in level 2 cache while rows pass by */
     SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
     DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
@@ -28,8 +29,8 @@ enum {
 
 /* ---- a product and its tiles ---- */
 
-/* If a is packed, it is a part at a time: rows [row, row + rows) and [first, first + depth) of k in
- * one product. If not, the part is all products. */
+/* If a is packed, a job is one part of a product: rows [row, row + rows) and [first, first + depth)
+ * of k. Otherwise it is all products. */
 typedef struct job {
     const ek_gemm *gemm;
     const ek_gemm_kernel *kernel;
@@ -52,7 +53,7 @@ static int64_t gemm_round_up(int64_t value, int64_t step)
     return ek_divide_up(value, step) * step;
 }
 
-/* Rows count from the part's first, and k is its depth. */
+/* A tile of a part. Rows count from the part's first row; k is the part's depth. */
 typedef struct gemm_tile {
     int64_t batch, row, row_end, column, columns, k;
 } gemm_tile;
@@ -72,7 +73,7 @@ static gemm_tile gemm_tile_at(const job *j, int64_t tile)
     return t;
 }
 
-/* The pace at which all is prefetched in so many steps along k. */
+/* Returns the pace at which all lines are prefetched within so many steps along k. */
 static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
 {
     return steps > 0 ? ek_divide_up(ahead->runs * ahead->lines * EK_GEMM_STRETCH, steps) : 0;
@@ -81,8 +82,8 @@ static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
 #define EK_FOR_REALS "host/gemm.c"
 #include "kernels/for_reals.h"
 
-/* Chooses how much of a and b is packed at a time. a isn't packed if that wouldn't pay: if one
- * group reads it, row by row, or if it is small. */
+/* Chooses how much of a and b is packed at a time. a is packed if that pays: not if it is small,
+ * nor if a single group reads it row by row. */
 static void gemm_choose_blocks(job *j)
 {
     const ek_gemm *g = j->gemm;
@@ -110,7 +111,7 @@ static void gemm_choose_blocks(job *j)
     }
 }
 
-/* Makes tiles several for each thread, or as many for each. */
+/* Chooses the number of tiles: several for each thread, or equally many for each. */
 static void gemm_choose_tiles(job *j, int threads)
 {
     const int64_t panels = ek_divide_up(j->gemm->m, j->panel_columns);
@@ -142,7 +143,7 @@ static void gemm_run_part(ek_dev *dev, job *j)
                     f32 ? gemm_compute_tiles_f32 : gemm_compute_tiles_f64, j);
 }
 
-/* Runs part after part of each product, with packed a of one part at a time. */
+/* Runs the parts of each product one after another, with a packed for one part at a time. */
 static void gemm_run_parts(ek_dev *dev, job *j)
 {
     const int64_t n = j->gemm->n, rows = j->rows, depth = j->depth;
@@ -194,9 +195,10 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
     return t;
 }
 
-/* oneDNN's f32 product is faster with AVX-512 if all lies row by row, because it copies no b: for
- * (8, 2048) x (2048, 2048) on a Zen 5 core 88 GFLOP/s, here 60; for (256, 2048) 209, here 200. With
- * AVX2 it is 42 and 46, and 66 and 110. */
+/* Returns true if oneDNN's f32 product is faster: with AVX-512, if all matrices are row-major,
+ * because it doesn't copy b. On a Zen 5 core oneDNN and this file reach 88 and 60 GFLOP/s for (8,
+ * 2048) x (2048, 2048), 209 and 200 for (256, 2048) x (2048, 2048). With AVX2 they reach 42 and 46,
+ * 66 and 110. */
 static bool gemm_dnn_is_faster(const ek_gemm *g)
 {
     bool by_rows = g->a.column_stride == 1 && g->b.column_stride == 1 && g->c.column_stride == 1;
@@ -216,8 +218,8 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
     }
     if (gemm_dnn_is_faster(&g))
         return ek_dnn_gemm(dev, &g);
-    /* A few rows times a b with contiguous columns: as a, b needs no packing. What is written then
-     * is transposed, which doesn't pay for a short k. */
+    /* A few rows times a b with contiguous columns: if the factors are exchanged, b needs no
+     * packing. The result is then written transposed, which doesn't pay for a short k. */
     bool few = g.n <= 2 * ek_gemm_kernel_best(g.dtype)->columns && g.n < g.m;
     if (few && g.b.row_stride == 1 && g.k * (int64_t)ek_dtype_size(g.dtype) >= BLOCK_NBYTES / 2)
         g = gemm_transposed(&g);
@@ -260,7 +262,7 @@ EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t line
                                                   TRANSPOSED, line_stride, depth);
             }
         else if (depth_stride == 1 && count == width && 2 * count >= TRANSPOSED)
-            /* What a vector writes beyond its lines is overwritten by the next. */
+            /* The next vector overwrites what this one writes beyond its lines. */
             done = EK_NAME(ek_gemm_transpose)(to, width, from, count, line_stride, depth - 1);
         if (count == width)
             for (int64_t d = done; d < depth; d++)
@@ -344,7 +346,7 @@ static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, int64_t column_s
         }
 }
 
-/* A panel of rows times all columns of a packed group, over one block. */
+/* Multiplies a panel of rows by all columns of a packed group, over one block of k. */
 static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, int64_t rows,
                                          int64_t columns)
 {
@@ -394,7 +396,8 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
     return ahead;
 }
 
-/* What a tile packs of b from `first` on. The tile is likely the thread's next, and may be none. */
+/* Returns the columns of b from `first` on that the next tile will pack, for prefetching; nothing
+ * if there is no next tile. */
 static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t first)
 {
     const ek_matrices *b = &j->gemm->b;
@@ -408,7 +411,8 @@ static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t fi
                                   t.columns, depth, b->column_stride, b->row_stride);
 }
 
-/* What such a tile reads of an a that isn't packed, if that is another product's. */
+/* Returns the rows of an unpacked a that the next tile will read, for prefetching, if the tile
+ * begins another product. */
 static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
 {
     const ek_matrices *a = &j->gemm->a;
@@ -436,7 +440,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     const int64_t kernels = row_panels * padded_columns / nr;
     ek_gemm_ahead next_a = EK_NAME(gemm_next_a)(j, tile + j->threads);
     next_a.pace = gemm_pace(&next_a, kernels * t.k);
-    /* If k is 0, one empty round writes the zeros. */
+    /* If k is 0, one empty iteration writes the zeros. */
     for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
         const int64_t depth = ek_smaller(j->group_depth, t.k - first);
         EK_NAME(gemm_pack_b)(j, packed_b, t.batch, t.column, t.columns, j->first + first, depth);
@@ -469,8 +473,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     }
 }
 
-/* The part [begin, end) doesn't matter: a thread takes one tile after the other while there are
- * any. */
+/* Takes one tile after another while there are any, so that the part [begin, end) is ignored. */
 static void EK_NAME(gemm_compute_tiles)(void *context, int64_t begin, int64_t end)
 {
     job *j = context;

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-/* Prefetches as much as one stretch along k allows. */
+/* Prefetches the lines of one stretch along k. */
 static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahead *ahead)
 {
     for (int64_t i = ahead->pace; i > 0 && ahead->runs > 0; i--) {
@@ -27,8 +27,8 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
 
 /* ---- the innermost loop, for AVX-512, AVX2 with FMA, and anything ---- */
 
-/* ROWS x VECTORS vectors of sums stay in registers. Three rows of a share one pointer, because
- * addresses can add twice a stride. */
+/* ROWS x VECTORS vectors of sums stay in registers. Three rows of a share one pointer, because an
+ * address can add a stride and twice a stride. */
 #define INNER(NAME, TARGET, ROWS, VECTORS, REAL, VECTOR, LOAD, STORE, SPLAT, ADD, FMA)            \
     TARGET static void NAME##_##VECTORS##_##ROWS(const ek_gemm_call *call)                        \
     {                                                                                             \
@@ -78,7 +78,7 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
         }                                                                                         \
     }
 
-/* Vectors of 4 that the compiler makes for any processor. */
+/* Vectors of 4 numbers, which compilers support on any processor. */
 typedef float kernel_vector_f32 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double kernel_vector_f64 __attribute__((vector_size(32), aligned(8), may_alias));
 #define PLAIN_F32(ROWS, VECTORS)                                                       \

@@ -6,7 +6,8 @@
 
 #include "core/tensor.h"
 
-/* The most of any processor. EK_GEMM_STRETCH are the steps along k between two prefetches. */
+/* The most rows and columns of any processor's kernel, and the steps along k between two
+ * prefetches. */
 enum { EK_GEMM_ROWS = 12, EK_GEMM_COLUMNS = 32, EK_GEMM_STRETCH = 16 };
 
 /* Memory that is needed next: `runs` of `lines` cache lines each, `stride` bytes apart. A kernel
@@ -15,8 +16,8 @@ typedef struct ek_gemm_ahead {
     const char *run;
     int64_t lines, runs, stride, pace;
     int64_t line; /* the next one of the run */
-    /* Runs of a row; of these, those that are left of this one; bytes left out after a row. 0
-     * without rows. */
+    /* If runs form rows: the runs of a row, the runs left in the present row, and the bytes to skip
+     * after a row. Otherwise 0. */
     int64_t row_runs, row_left, row_skip;
 } ek_gemm_ahead;
 
@@ -41,12 +42,12 @@ typedef struct ek_gemm_kernel {
     ek_gemm_inner *inner[2][EK_GEMM_ROWS];
 } ek_gemm_kernel;
 
-/* The best kernel for this processor, f32 or f64. */
+/* Returns the best kernel for this processor, f32 or f64. */
 const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype);
 
-/* Writes element d of line l, at from + l * stride + d, to to + d * width + l, for up to as many
- * lines as fill 32 bytes. Returns the depth until which it did so: 0 without AVX2. 32 bytes are
- * written for each d, whatever the lines. */
+/* Copies element d of line l, at from + l * stride + d, to to + d * width + l, for at most as many
+ * lines as fill 32 bytes. Returns the number of elements d done; 0 without AVX2. Always writes 32
+ * bytes for each d. */
 int64_t ek_gemm_transpose_f32(float *to, int64_t width, const float *from, int64_t lines,
                               int64_t stride, int64_t depth);
 int64_t ek_gemm_transpose_f64(double *to, int64_t width, const double *from, int64_t lines,

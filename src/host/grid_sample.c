@@ -1,5 +1,6 @@
 /* grid_sample.c: images at places between their pixels (kernels/grid_sample.h), the adjoint, and
- * the slope along the places. A block of places finds what it reads once, for all channels. */
+ * the slope with respect to the places. Taps and weights of a block of places are computed once,
+ * for all channels. */
 #ifndef EK_REAL
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include "kernels/grid_sample.h"
 #include "kernels/stage.h"
 
-/* GRID_BLOCK places together; GRID_TAPS: the most elements of a plane that a place reads. */
+/* GRID_BLOCK: places in a block; GRID_TAPS: the most elements of a plane that a place reads. */
 enum { GRID_BLOCK = 128, GRID_TAPS = 16, GRID_LANES = 16 };
 
 /* Images are dense (N, P, C), or (N, C, P) if they are planar. */
@@ -59,8 +60,8 @@ static int grid_unstage(grid_stages *stages, ek_dev *dev, bool stores, int rc)
     return rc;
 }
 
-/* Stages two tensors of images or of samples, of which the second is read. They keep their order of
- * memory if both are channels-last or both planar. */
+/* Stages two tensors of images or of samples; the second is read. If both are channels-last or both
+ * planar, they keep their order of memory. */
 static int grid_stage_pair(grid_job *job, grid_stages *stages, ek_dev *dev, const ek_tensor *a,
                            bool load, const ek_tensor *b)
 {
@@ -123,8 +124,7 @@ int ek_host_grid_sample_adjoint(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
         job.out = ek_tensor_address(stages.stage[0].tensor);
         job.dy = ek_tensor_address(stages.stage[1].tensor);
         job.grid = ek_tensor_address(stages.stage[2].tensor);
-        /* Threads share samples, or if these are few, channels: an element's sum is one thread's.
-         */
+        /* Threads share samples; if these are few, channels. One thread computes an element. */
         job.chunks = ek_smaller(ek_divide_up(ek_parallel_threads(dev), job.samples), job.channels);
         ek_parallel_for(dev, job.samples * job.chunks, 1,
                         dx->dtype == EK_F64 ? grid_adjoint_part_f64 : grid_adjoint_part_f32, &job);
@@ -159,8 +159,8 @@ int ek_host_grid_sample_slope(ek_dev *dev, ek_tensor *dgrid, const ek_tensor *dy
 #else /* for each EK_REAL */
 #include "host/taps.h"
 
-/* What a block of `count` places reads of a plane: place i the elements index[t * GRID_BLOCK + i].
- */
+/* The taps of a block of `count` places: place i reads the elements index[t * GRID_BLOCK + i] of a
+ * plane. */
 typedef struct EK_NAME(grid_block) {
     int64_t sample, first, count;
     int32_t index[GRID_TAPS * GRID_BLOCK];
@@ -189,7 +189,7 @@ EK_NAME(grid_combine)(const grid_job *job, const EK_NAME(ek_grid_place) * place,
     }
 }
 
-/* Finds what places first, first + 1, ... of a sample read. */
+/* Finds the taps of places first, first + 1, ... of a sample. */
 static inline __attribute__((always_inline)) void EK_NAME(grid_find)(const grid_job *job,
                                                                      int64_t sample, int64_t first,
                                                                      bool slopes,
@@ -301,8 +301,8 @@ static void EK_NAME(grid_adjoint_part)(void *context, int64_t begin, int64_t end
     }
 }
 
-/* ---- the slope: by each element that a place reads, the sum over channels of dy x; then these
- * sums with the weights' derivatives ---- */
+/* ---- the slope: for each tap of a place the sum over channels of dy x; then these sums times the
+ * weights' derivatives ---- */
 
 static inline __attribute__((always_inline)) EK_REAL
 EK_NAME(grid_dot)(int64_t n, const EK_REAL *restrict a, const EK_REAL *restrict b)
@@ -346,7 +346,8 @@ static void EK_NAME(grid_dots)(const grid_job *job, const EK_NAME(grid_block) * 
         }
 }
 
-/* The sum of a place's dots with the weights, differentiated once more in direction `along`. */
+/* Returns the sum over a place's taps of their sums over channels times the weights, differentiated
+ * once more in direction `along`. */
 static EK_REAL EK_NAME(grid_slope)(const grid_job *job, const EK_NAME(ek_grid_place) * place,
                                    int along, const EK_REAL *dots)
 {

@@ -12,7 +12,7 @@ EK_KERNELS(EK_HOST_KERNEL)
 
 /* The backend's slot `draw` (core/backend.h). */
 int ek_host_draw(ek_dev *dev, const struct ek_drawn *tensors, const struct ek_draw *draw);
-/* What makes Philox's words fastest on this processor. */
+/* Returns the function that makes Philox's words fastest on this processor. */
 ek_philox_blocks *ek_host_philox_blocks(void);
 
 static inline int64_t ek_smaller(int64_t a, int64_t b)
@@ -25,19 +25,19 @@ static inline int64_t ek_larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* How many pieces of `unit` cover n; the last piece may be shorter. */
+/* Returns how many pieces of `unit` cover n; the last piece may be shorter. */
 static inline int64_t ek_divide_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit;
 }
 
-/* The begin of part i if `count` is cut into n parts, as equal as can be. */
+/* Returns where part i begins if `count` is cut into n parts, as equal as possible. */
 static inline int64_t ek_part_of(int64_t count, int64_t i, int64_t n)
 {
     return count * i / n;
 }
 
-/* nbytes rounded up to a multiple of 64, so that memory behind them is aligned. */
+/* Returns nbytes rounded up to a multiple of 64, so that memory after them is aligned. */
 static inline size_t ek_round_up(size_t nbytes)
 {
     return (nbytes + 63) / 64 * 64;

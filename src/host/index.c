@@ -24,7 +24,7 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* index_dim is the dimension of `index` that runs along dim. */
+/* Returns a job. index_dim is the dimension of `index` that corresponds to dim. */
 static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
                               const ek_tensor *index, int index_dim)
 {
@@ -39,7 +39,8 @@ static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
                        .dtype = x->dtype};
 }
 
-/* True if one of n indices is not in [0, size), and not *ignored, if there is such a number. */
+/* Returns true if one of n indices is outside of [0, size). Indices equal to *ignored (which may be
+ * NULL) don't count. */
 EK_MULTIVERSION
 static bool index_run_is_outside(const int64_t *index, int64_t stride, int64_t n, int64_t size,
                                  const int64_t *ignored)
@@ -59,7 +60,7 @@ static bool index_run_is_outside(const int64_t *index, int64_t stride, int64_t n
     return outside;
 }
 
-/* Looks at each number in memory once, in any order. */
+/* Checks each index once, in the order of memory. */
 static bool index_is_outside(const ek_tensor *index, int64_t size, const int64_t *ignored)
 {
     const int64_t *data = ek_tensor_address(index);
@@ -101,8 +102,8 @@ bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignore
     return false;
 }
 
-/* Fails unless all of `index` is in [0, size). The sentence names the first value outside, by its
- * position in row-major order. */
+/* Fails if an index is outside of [0, size). The sentence names the first such value in row-major
+ * order. */
 static int index_check_bounds(const ek_tensor *index, int dim, int64_t size)
 {
     int64_t at, value;
@@ -114,7 +115,7 @@ static int index_check_bounds(const ek_tensor *index, int dim, int64_t size)
                    (long long)value, (long long)at, dim, (long long)size, (long long)size - 1);
 }
 
-/* Makes `shape` the tensor's with size 1 in dim, for walks over the other dimensions. */
+/* Writes the tensor's shape with size 1 in dim, for walks over the other dimensions. */
 static void index_shape_without(const ek_tensor *tensor, int dim, int64_t shape[EK_MAX_DIMS])
 {
     for (int d = 0; d < tensor->ndim; d++)
@@ -186,9 +187,8 @@ static void index_add_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Rows of an embedding's gradient: whole rows follow each other in memory, and indices are many.
- * They are counted and put in the order of their rows, so that each row is written once, whether
- * something is added to it or not. */
+/* An embedding's gradient, whose rows are contiguous and whose indices are many. Indices are sorted
+ * by their row, so that each row is written once, even if nothing is added to it. */
 typedef struct index_rows {
     const index_job *job;
     int64_t length;        /* elements of a row */
@@ -257,8 +257,8 @@ static int index_add_rows(ek_dev *dev, const index_job *job, int64_t size)
     return 0;
 }
 
-/* True if the slices of out are the rows of a matrix without gaps, with enough of them for all
- * threads, and those of x are dense too. */
+/* Returns true if the slices of out are the rows of a matrix without gaps, enough for all threads,
+ * and the slices of x are dense, too. */
 static bool index_has_rows(const index_job *job, int64_t size)
 {
     enum { LEAST = 64 };
@@ -287,7 +287,7 @@ int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
 
 /* ---- gather ---- */
 
-/* Elements are moved as they lie, whatever their dtype. */
+/* Elements are moved by their size, without regard to their dtype. */
 #define GATHER_RUN(type)                                                 \
     do {                                                                 \
         for (int64_t i = 0; i < run; i++)                                \
@@ -429,7 +429,7 @@ static void index_scatter_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* As index_scatter_part, but elements of x take the place of out's. */
+/* index_scatter_part that replaces out's elements by x's. */
 static void index_assign_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;

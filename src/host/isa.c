@@ -1,4 +1,4 @@
-/* isa.c: the processor's instructions, and what the user leaves out of them. */
+/* isa.c: the processor's instructions, as far as the user allows them. */
 #include "host/isa.h"
 
 #include <stdatomic.h>
@@ -30,7 +30,7 @@ static int isa_find(const char *text)
     return -1;
 }
 
-/* What EVENKEEL_HOST_ISA leaves of the processor's instructions. */
+/* Returns the best instructions that the processor has and EVENKEEL_HOST_ISA allows. */
 static ek_isa isa_of_environment(void)
 {
     const char *most = getenv("EVENKEEL_HOST_ISA");

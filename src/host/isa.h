@@ -1,4 +1,4 @@
-/* isa.h: which instructions the host's kernels use. */
+/* isa.h: the instructions that the host's kernels use. */
 #ifndef EK_HOST_ISA_H
 #define EK_HOST_ISA_H
 
@@ -7,7 +7,8 @@
 /* In ascending order. AVX2 stands for AVX2 and FMA. */
 typedef enum ek_isa { EK_ISA_PLAIN, EK_ISA_AVX2, EK_ISA_AVX512 } ek_isa;
 
-/* The best that the processor has, or that EVENKEEL_HOST_ISA (plain, avx2, avx512) allows. */
+/* Returns the best instructions that the processor has and EVENKEEL_HOST_ISA (plain, avx2, avx512)
+ * allows. */
 ek_isa ek_host_isa(void);
 
 /* True if the processor multiplies pairs of bf16 (AVX512_BF16) and AVX-512 is allowed. Functions

@@ -5,8 +5,8 @@
 #include "host/parallel.h"
 #include "kernels/stage.h"
 
-/* Larger operands are converted to f32 in blocks of BLOCK_ELEMENTS, with BLOCK_SIDE rows and
- * columns or more, if there are that many. */
+/* Larger operands are converted to f32 in blocks of BLOCK_ELEMENTS. A block has at least BLOCK_SIDE
+ * rows and columns, if the operand has as many. */
 enum { BLOCK_ELEMENTS = 1 << 22, BLOCK_SIDE = 64 };
 
 typedef struct matmul_block {
@@ -47,14 +47,14 @@ static ek_matrices matmul_matrices_of(const ek_tensor *tensor)
                          tensor->stride[2]};
 }
 
-/* The dimension of a matrix that runs fastest in memory, which conversion keeps. */
+/* Returns the dimension of a matrix that runs fastest in memory, which conversion keeps. */
 static int matmul_fastest(const ek_tensor *t)
 {
     return t->stride[1] == 1 ? 1 : 2;
 }
 
-/* A matrix that the whole batch shares has batch stride 0. It is converted once, with batch size 1.
- * */
+/* Returns the operand with batch size 1 if the whole batch shares one matrix (batch stride 0), so
+ * that it is converted once. */
 static ek_tensor matmul_without_batch(const ek_tensor *t)
 {
     ek_tensor one = *t;
@@ -106,7 +106,7 @@ static ek_tensor matmul_part_of(const ek_tensor *t, int dim, int64_t start, int6
     return part;
 }
 
-/* One matrix product in blocks. Sums over several blocks of k are kept in f32. */
+/* Computes one matrix product in blocks. Sums over several blocks of k are kept in f32. */
 static int matmul_matrix_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                                 const ek_tensor *bias, bool accumulate, matmul_block block)
 {
@@ -138,7 +138,7 @@ static int matmul_matrix_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x,
     return rc;
 }
 
-/* Operands of any size; at most three blocks are converted at a time. */
+/* Multiplies operands of any size. At most three blocks are converted at a time. */
 static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                          const ek_tensor *bias, bool accumulate)
 {

@@ -1,6 +1,6 @@
-/* parallel.c: teams of threads. A thread that waits spins for some microseconds and then sleeps, so
- * that it doesn't hold a core that others need; and whoever is ready takes the parts of a thread
- * that doesn't come, because the system runs something else in its place. */
+/* parallel.c: teams of threads. A waiting thread spins for some microseconds and then sleeps, so
+ * that it doesn't hold a core that other threads need. If the system doesn't run a member's thread
+ * in time, a thread that is ready computes the member's part. */
 #include "host/parallel.h"
 
 #include <omp.h>
@@ -15,21 +15,21 @@
 #include "core/worker.h"
 #include "host/host.h"
 
-/* While devices have workers, a team of the caller is started only for COLD times as much work: it
- * has gone to sleep, and the workers use the cores. */
+/* While devices have workers, the calling thread's team is used only for COLD times as much work,
+ * because it sleeps, and the workers use the cores. */
 enum { COLD = 16 };
 
 enum { LINE = 64 };
 
-/* In nanoseconds: how long a thread spins at most, and the pause after which it must have been
- * taken off its core. */
+/* In nanoseconds: how long a thread spins at most, and the pause between two looks at the clock
+ * from which a spinning thread concludes that the system took its core away. */
 enum { MOST_PATIENCE = 200000, LATE = 100000 };
 
-/* What one waits for: that `word` is zero, or that it is not. */
+/* A wait until `word` is zero, or until it isn't. */
 typedef struct wait {
     _Atomic int word, asleep;
     bool until_zero;
-    uint64_t patience; /* nanoseconds of spinning; the waiting thread's own */
+    uint64_t patience; /* how many nanoseconds to spin; used by the waiting thread alone */
     pthread_mutex_t lock;
     pthread_cond_t changed;
 } wait;
@@ -42,13 +42,13 @@ typedef struct member {
     int index; /* of its part; part 0 is the calling thread's */
 } member;
 
-/* The calling thread's team. What is below `undone` is written by the calling thread alone, while
- * no part is undone. */
+/* The calling thread's team. Only the calling thread writes the members after `undone`, and only
+ * while no part is undone. */
 typedef struct team {
     _Alignas(LINE) wait undone; /* the parts that have not ended */
     member **members;           /* by index - 1 */
     int started;                /* members */
-    int most; /* the most threads to be had with the calling one, once more were wanted; else 0 */
+    int most; /* > 0: the system gave only so many threads, the calling one included */
     int parts;
     int64_t part, count;
     ek_parallel_body *body;
@@ -86,8 +86,8 @@ static bool parallel_wait_over(wait *w, memory_order order)
     return (atomic_load_explicit(&w->word, order) == 0) == w->until_zero;
 }
 
-/* Spins for as long as the thread's patience lasts. That is short once the system has taken the
- * core away, and grows again with each wait. */
+/* Spins for `patience`, which is short after the system has taken the core away, and grows again
+ * with each wait. */
 static bool parallel_wait_spin(wait *w)
 {
     enum { PAUSES = 8 };
@@ -138,8 +138,8 @@ static void parallel_run_part(const team *t, int index)
     t->body(t->context, begin, end < t->count ? end : t->count);
 }
 
-/* True if the thread may compute the member's part. Once that is done, the team's members are fixed
- * until it has counted the part as done. */
+/* Returns true if the calling thread may compute the member's part. The team's members then don't
+ * change until the thread has counted the part as done. */
 static bool parallel_take(member *m)
 {
     int there = 1;
@@ -147,7 +147,7 @@ static bool parallel_take(member *m)
            atomic_compare_exchange_strong(&m->work.word, &there, 0);
 }
 
-/* Computes part `index`, and then those whose threads have not come. Returns how many. */
+/* Computes part `index`, and then the parts whose threads haven't started. Returns how many. */
 static int parallel_run_parts(team *t, int index)
 {
     int done = 1;
@@ -187,7 +187,7 @@ static void parallel_member_free(member *m)
     free(m);
 }
 
-/* False if the system has no thread, or no memory, for one more member. */
+/* Adds a member. Returns false if the system has no thread, or no memory, for it. */
 static bool parallel_team_add(team *t)
 {
     member **members = realloc(t->members, (size_t)(t->started + 1) * sizeof(member *));
@@ -232,8 +232,8 @@ __attribute__((constructor)) static void parallel_watch_threads(void)
     ek_thread_at_exit(parallel_team_end);
 }
 
-/* The calling thread's team with as many threads as the device's, or those that can be had; NULL if
- * that is one. */
+/* Returns the calling thread's team with the device's number of threads, or as many as the system
+ * gives; NULL for a single thread. */
 static team *parallel_team_for(const ek_dev *dev)
 {
     int threads = ek_parallel_threads(dev);

@@ -32,11 +32,11 @@ typedef struct window {
     int64_t first, count, step, divisor;
 } window;
 
-/* The type of a maximum's position in the plane: an integer of the maximum's size. */
+/* The type of a maximum's position in the plane: an integer of the element's size. */
 typedef int32_t position_f32;
 typedef int64_t position_f64;
 
-/* True if the position is inside the plane. Else the pool's out_of_range is set. */
+/* Returns true if the position is inside the plane. Otherwise sets the pool's out_of_range. */
 static inline bool pool_holds(pool *p, int64_t position)
 {
     if (position >= 0 && position < p->in_plane)
@@ -98,7 +98,7 @@ static window pool_window_along(const pool *p, int dim, int64_t i)
     return w;
 }
 
-/* The window of one output position (of the plane) in all three dimensions. */
+/* Computes the window of an output position of the plane in all three dimensions. */
 static void pool_window(const pool *p, int64_t position, window w[3])
 {
     for (int dim = 2; dim >= 0; dim--) {
@@ -122,8 +122,8 @@ static int pool_fail_position(const ek_tensor *index, int64_t plane)
                    (long long)value, (long long)at, (long long)plane, (long long)plane - 1);
 }
 
-/* The output of a kernel. A kernel's items are (sample, block of channels) if it computes x, else
- * (sample, output position). */
+/* The output of a kernel. The items of a kernel that computes x are (sample, block of channels), of
+ * other kernels (sample, output position). */
 typedef enum pool_output { COMPUTES_X, COMPUTES_Y, COMPUTES_Y_INDEX } pool_output;
 
 /* Stages x, y and index (may be NULL) as channels-last, with bf16 as f32; runs the kernel over all
@@ -173,7 +173,7 @@ int ek_host_max_pool_forward(ek_dev *dev, ek_tensor *y, ek_tensor *index, const 
 int ek_host_max_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                               const ek_tensor *index, const ek_pool_params *params)
 {
-    (void)params; /* the positions are all that the gradient needs */
+    (void)params; /* the gradient needs the positions only */
     return pool_run(dev, COMPUTES_X, pool_max_gradient_f32, pool_max_gradient_f64, dx, dy, index,
                     NULL);
 }

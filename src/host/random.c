@@ -1,8 +1,8 @@
 /* random.c: tensors of Philox numbers (core/philox.h), by the device's team.
  *
- * A word lies in the low half of a lane of 64 bits, where the product of two words has room. Its
- * high half is whatever the rounds leave there, because products read low halves only. So a round
- * is two products, two shifts and four exclusive ors for as many blocks as a register has lanes. */
+ * A word lies in the low half of a lane of 64 bits, which has room for a product of two words.
+ * Products read low halves only, so that the rounds may leave any bits in high halves. A round is
+ * two products, two shifts and four exclusive ors for as many blocks as a register has lanes. */
 #include "core/backend.h"
 #include "core/draw.h"
 #include "host/host.h"
@@ -43,7 +43,7 @@ static random_keys random_keys_of(uint64_t seed)
     return keys;
 }
 
-/* Both return how many blocks they have written: whole steps. */
+/* Both return how many blocks they have written, in whole steps. */
 
 AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, uint64_t first,
                                       int64_t count, uint32_t *words)

@@ -1,6 +1,6 @@
-/* reduce.c: reductions. The elements of one output are cut into blocks by their number alone.
- * Blocks are summed in f64 (integers in i64) and joined in order, so that results don't depend on
- * the number of threads. */
+/* reduce.c: reductions. The elements of an output are cut into blocks, which depend on their number
+ * alone. Blocks are summed in f64 (integers in i64) and joined in order, so that results don't
+ * depend on the number of threads. */
 #include <math.h>
 
 #include "host/host.h"
@@ -11,7 +11,7 @@ enum {
     BLOCK = 8192, /* elements that one task adds up */
     LANES = 16,
     COLUMNS = 256, /* outputs of one task, if the innermost dimension is kept */
-    NARROW = 32    /* if there are fewer columns, several rows are added side by side */
+    NARROW = 32    /* with fewer columns, several rows are added at a time */
 };
 
 typedef union value {
@@ -79,8 +79,8 @@ EK_MULTIVERSION
 static void reduce_add_row(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
                            int64_t n){BY_CLASS(COLUMNS_LOOP)}
 
-/* Adds up four rows of f32, `stride` apart, and adds the sum to f64. It is within an ulp or two,
- * and saves three of four conversions. */
+/* Adds four rows of f32, `stride` apart, in f32, and adds the sum to f64, which saves three of four
+ * conversions. The error is one or two ulp of f32. */
 EK_MULTIVERSION
     static void reduce_add_four(double *restrict acc, const float *row, int64_t stride, int64_t n)
 {

@@ -1,7 +1,6 @@
-/* resample.c: images of another size (kernels/resample.h), and the adjoint of that map. Both are
- * products with a sparse matrix per direction, so that one kernel computes both, from tables of the
- * matrices' rows. A row of the result is a sum of rows of the input, and then a sum of pixels
- * within that row. */
+/* resample.c: resizes images (kernels/resample.h), and computes the adjoint of this map. Both are
+ * products with a sparse matrix per direction, so that one kernel computes both from tables of the
+ * matrices' rows: it first sums rows of the input, then pixels within the summed row. */
 #ifndef EK_REAL
 #include <string.h>
 
@@ -11,7 +10,7 @@
 #include "kernels/stage.h"
 
 /* One direction's matrix. Row i has the columns index[t * rows + i] with the weights weight[t *
- * rows + i], for t < count[i]. Others up to t < width have an index of 0 and a weight of 0. */
+ * rows + i], for t < count[i]. Entries from count[i] to `width` have index 0 and weight 0. */
 typedef struct resample_table {
     int64_t rows, width;
     int32_t *count, *index;
@@ -174,7 +173,7 @@ static void EK_NAME(resample_fill)(resample_table *table, const ek_resample_axis
     }
 }
 
-/* A row of y from a row of x. Pixels have k elements. */
+/* Computes a row of y from a row of x. Pixels have k elements. */
 static inline __attribute__((always_inline)) void
 EK_NAME(resample_row)(const resample_table *table, int64_t k, EK_REAL *y, const EK_REAL *x)
 {
@@ -192,8 +191,8 @@ EK_NAME(resample_row)(const resample_table *table, int64_t k, EK_REAL *y, const 
     }
 }
 
-/* Row (d, h) of a result as a sum of rows of `plane`, in `sum`; or the row itself if it is the only
- * one, with a weight of 1. */
+/* Returns row (d, h) of a result, summed over rows of `plane` in `sum`; if there is one row, with
+ * weight 1, returns that row of `plane`. */
 static inline __attribute__((always_inline)) const EK_REAL *
 EK_NAME(resample_rows)(const resample_job *job, int64_t d, int64_t h, EK_REAL *row,
                        const EK_REAL *plane, bool copies)

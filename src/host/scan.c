@@ -1,6 +1,6 @@
-/* scan.c: linear recurrences along a dimension: cumulative sums and products. Elements of a line
- * follow each other strictly, so that results don't depend on the number of threads. Lines that lie
- * side by side in memory are computed side by side. f32, bf16 and f16 are accumulated in f64. */
+/* scan.c: linear recurrences along a dimension: cumulative sums and products. One thread computes a
+ * line, element by element, so that results don't depend on the number of threads. Lines that are
+ * neighbours in memory are computed together. f32, bf16 and f16 are accumulated in f64. */
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
@@ -29,7 +29,7 @@ static char *scan_address(const scan_job *job, const ek_cursor *cursor, int k, i
 #define STEP_F64(h, a, b) ((h) * (a) + (b))
 #define STEP_I64(h, a, b) ((int64_t)((uint64_t)(h) * (uint64_t)(a) + (uint64_t)(b)))
 
-/* One element of each of n lines: h[j] = h[j] a[j] + b[j]. */
+/* Computes one element of each of n lines: h[j] = h[j] a[j] + b[j]. */
 #define SCAN_ACROSS(type, member, step)                                                     \
     do {                                                                                    \
         for (int64_t j = 0; j < n; j++)                                                     \
@@ -47,7 +47,7 @@ static void scan_across(ek_class type, int64_t n, ek_tile *restrict h, const ek_
         SCAN_ACROSS(int64_t, i64, STEP_I64);
 }
 
-/* n elements of one line, from h[0]'s predecessor `carry` on. */
+/* Computes n elements of one line. `carry` is the element before h[0]. */
 #define SCAN_ALONG(type, member, step)                                              \
     do {                                                                            \
         type last = carry->member[0];                                               \
@@ -66,7 +66,7 @@ static void scan_along(ek_class type, int64_t n, ek_tile *restrict h, const ek_t
         SCAN_ALONG(int64_t, i64, STEP_I64);
 }
 
-/* What comes before the first element, of n lines. */
+/* Sets h to the value before the first element, for n lines. */
 static void scan_begin(const scan_job *job, ek_tile *h, int64_t n)
 {
     for (int64_t j = 0; j < n; j++)

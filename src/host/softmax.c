@@ -75,7 +75,7 @@ int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, co
 
 /* ---- the stable exponentials of softmax and cross entropy ---- */
 
-/* The largest element of a row, in 8 lanes. A NaN wins, so that it stays. */
+/* Finds the largest element of a row, in 8 lanes. A NaN wins, so that it stays. */
 EK_MULTIVERSION
 static EK_REAL EK_NAME(softmax_largest_of)(int64_t size, const EK_REAL *row)
 {
@@ -109,8 +109,8 @@ static double EK_NAME(softmax_sum_of)(int64_t size, const EK_REAL *x)
     return total;
 }
 
-/* e = exp(x - largest), with the largest element and the sum of e of each row. A NaN wins, so that
- * it stays. */
+/* Computes e = exp(x - largest) of each row, its largest element, and the sum of e. A NaN wins, so
+ * that it stays. */
 EK_MULTIVERSION
 static void EK_NAME(softmax_exponentials)(int64_t rows, int64_t size, const EK_REAL *restrict x,
                                           EK_REAL *restrict e, EK_REAL *restrict largest,
@@ -149,7 +149,7 @@ static void EK_NAME(softmax_exponentials)(int64_t rows, int64_t size, const EK_R
         sum[r] = (EK_REAL)EK_NAME(softmax_sum_of)(size, e + r * size);
 }
 
-/* The sum of exp(x - most) over one long row, a tile at a time. */
+/* Returns the sum of exp(x - most) over one long row, computed tile by tile. */
 EK_MULTIVERSION
 static EK_REAL EK_NAME(softmax_exponential_sum)(int64_t size, const EK_REAL *restrict row,
                                                 EK_REAL most)

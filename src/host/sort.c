@@ -1,8 +1,8 @@
-/* sort.c: positions in sorted order along one dimension, and the search in what is sorted.
+/* sort.c: positions in sorted order along one dimension, and searches in sorted lines.
  *
- * A line is read as pairs of a key (kernels/sort_key.h) and a position. Radix sort orders them by
- * the key's bytes from the last on, and keeps equal keys in the order of their positions. If few of
- * the first positions are wanted, a heap of the best pairs so far is kept instead. */
+ * A line is read as pairs of a key (kernels/sort_key.h) and a position. Radix sort orders the pairs
+ * by the bytes of their keys, from the last byte on, and keeps equal keys in the order of their
+ * positions. If only a few first positions are wanted, a heap keeps the best pairs so far. */
 #include <string.h>
 
 #include "core/bits.h"
@@ -94,8 +94,8 @@ static void sort_insert(sort_pair *pairs, int64_t size)
     }
 }
 
-/* Sorts by the bytes of the keys' distances from the smallest. A byte that is the same in all takes
- * no pass. Returns `pairs` or `other`, whichever has the result. */
+/* Sorts by the bytes of each key's distance from the smallest key. A byte that is equal in all
+ * pairs needs no pass. Returns `pairs` or `other`, whichever has the result. */
 static sort_pair *sort_by_radix(sort_pair *pairs, sort_pair *other, int64_t size)
 {
     int64_t counts[8][BUCKETS] = {{0}};
@@ -136,7 +136,7 @@ static sort_pair *sort_all(sort_pair *pairs, sort_pair *other, int64_t size)
     return pairs;
 }
 
-/* Lets the pair at the root of a heap, whose largest pair is on top, sink to its place. */
+/* Restores a heap with its largest pair on top, after the pair at `root` has changed. */
 static void sort_sink(sort_pair *heap, int64_t count, int64_t root)
 {
     sort_pair pair = heap[root];
@@ -149,8 +149,8 @@ static void sort_sink(sort_pair *heap, int64_t count, int64_t root)
     heap[root] = pair;
 }
 
-/* Makes the first `count` pairs the smallest ones, in order. Later pairs have larger positions, so
- * that one with the key of the heap's top isn't smaller. */
+/* Moves the smallest `count` pairs to the front, in order. Later pairs have larger positions, so
+ * that a pair with the key of the heap's top isn't smaller than the top. */
 static void sort_first(sort_pair *pairs, int64_t count, int64_t size)
 {
     for (int64_t root = count / 2 - 1; root >= 0; root--)
@@ -235,8 +235,8 @@ typedef struct search_job {
     bool right;
 } search_job;
 
-/* The first position whose element isn't smaller than the value; with `right`, the first that is
- * larger. A NaN is larger than all, as in PyTorch. */
+/* Finds the first position whose element is at least the value; with `right`, the first whose
+ * element is larger. A NaN is larger than all numbers, as in PyTorch. */
 #define SEARCH(type, of)                                                    \
     do {                                                                    \
         const type *sorted = (const type *)job->sorted + cursor->offset[2]; \

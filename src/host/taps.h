@@ -1,6 +1,6 @@
-/* taps.h: sums of few elements with weights, which resampling and sampling on a grid are made of.
- * kernels/for_reals.h includes this file once for each type, by way of the files that use it. An
- * element whose weight is 0 isn't read, because it may be infinite. */
+/* taps.h: weighted sums of few elements, for resampling and sampling on a grid. Files that use this
+ * header are compiled once for each type (kernels/for_reals.h), and so is the header. An element
+ * whose weight is 0 isn't read, because it may be infinite. */
 
 /* y = the sum of weight[t] x[t] over up to four vectors of n elements; `more` adds it to y. */
 static inline __attribute__((always_inline)) void
@@ -23,7 +23,7 @@ EK_NAME(taps_add_few)(int64_t n, EK_REAL *restrict y, int count, const EK_REAL *
             y[i] = (more ? y[i] : 0) + a * p[i];
 }
 
-/* Vectors that are to be summed, four at a time. */
+/* Vectors to sum, four at a time. */
 typedef struct EK_NAME(taps_sum) {
     int64_t n;
     EK_REAL *y;

@@ -30,7 +30,7 @@ static size_t tile_class_size(ek_class type)
 
 /* ---- rows ---- */
 
-/* The number of a class for one that was loaded. */
+/* Convert a loaded element to its class. */
 #define TO_F32(v) ((float)(v))
 #define TO_F64(v) ((double)(v))
 #define TO_I64_OF_F32(v) ek_i64_of((double)(v))
@@ -301,8 +301,8 @@ static char *axis_address(const ek_axis *axis, const ek_cursor *cursor,
            (cursor->offset[o->index] + row * stride) * (int64_t)ek_dtype_size(o->dtype);
 }
 
-/* True if positions follow each other in memory. Then the elements of all rows at one index of the
- * dimension are moved together, in the order of memory, and transposed in the scratch. */
+/* Returns true if positions are neighbours in memory. The elements of all rows at one index of the
+ * dimension are then moved together, in the order of memory, and transposed in the scratch. */
 static bool axis_is_across(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
 {
     return rows > 1 && axis->walk.stride[operand->operand.index][axis->walk.ndim - 1] == 1 &&
@@ -322,7 +322,8 @@ static void axis_move_across(ek_class class, void *to, int64_t to_stride, const 
         MOVE_ACROSS(double)
 }
 
-/* Moves `rows` rows from the operand's memory to the slot, or without `load` back. */
+/* Copies `rows` rows from the operand's memory to the slot; without `load`, from the slot to the
+ * memory. */
 static void axis_move(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                       int64_t rows, char *slot, bool load)
 {

@@ -1,7 +1,7 @@
 /* tile.h: operands of any dtype and stride as short contiguous runs of f32, f64 or i64.
  *
- * Kernels are written for contiguous memory of three types only. Other memory passes through a
- * buffer, a tile, that stays in the first-level cache. */
+ * Kernels are written for contiguous memory of these three types. Other memory is copied through a
+ * tile, a buffer that stays in level 1 cache. */
 #ifndef EK_HOST_TILE_H
 #define EK_HOST_TILE_H
 
@@ -9,7 +9,7 @@
 
 enum { EK_TILE = 512 }; /* elements of a buffer */
 
-/* Stands before a loop whose iterations don't depend on each other, although its pointers may be
+/* Written before a loop: its iterations don't depend on each other, although its pointers may be
  * equal. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define EK_IVDEP _Pragma("GCC ivdep")
@@ -48,17 +48,17 @@ typedef struct ek_operand {
 
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor);
 
-/* How many elements from the cursor on one tile takes: part of one long row, or several short rows.
- * */
+/* Returns how many elements from the cursor on fit one tile: part of a long row, or several short
+ * rows. */
 int64_t ek_tile_count(const ek_walk *walk, const ek_cursor *cursor, int64_t rest);
 
-/* The address of `count` elements from the cursor on, as class `type`: the operand's memory if it
- * is like that, else `tile`, into which they are loaded. */
+/* Returns the address of `count` elements from the cursor on, as contiguous numbers of class
+ * `type`: the operand's memory if it has that form, else `tile`, to which they are loaded. */
 const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                          ek_class type, int64_t count, ek_tile *tile);
 
-/* The address to compute a result at: the operand's memory, or `tile`. In the second case
- * ek_tile_store copies the tile to the operand's memory. */
+/* Returns the address at which a result is computed: the operand's memory, or `tile`, which
+ * ek_tile_store then copies to the operand's memory. */
 void *ek_tile_target(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                      ek_class type, int64_t count, ek_tile *tile);
 void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
@@ -69,9 +69,9 @@ void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count);
 
 /* ---- one dimension of a tensor at a time: softmax and cross entropy ----
  *
- * Positions are the walk over all other dimensions. A few positions at a time are computed as rows
- * of `size` contiguous f32 or f64. Operands whose memory is like that are used in place. Only other
- * operands get scratch memory, because a row may be all of the data. */
+ * Positions are the elements of a walk over all other dimensions. A few positions at a time are
+ * computed as rows of `size` contiguous f32 or f64. Operands whose memory has this form are used in
+ * place. Only other operands get scratch memory, because a row may be all of the data. */
 
 typedef struct ek_axis {
     ek_walk walk; /* the positions; one operand per tensor */
@@ -105,19 +105,19 @@ typedef struct ek_axis_operand {
 ek_axis_operand ek_axis_operand_of(const ek_axis *axis, int index, const ek_tensor *tensor,
                                    int dim);
 
-/* The address of `rows` rows from the cursor on, one after the other, as the class's type: the
- * operand's memory, or `slot`, into which they are loaded. */
+/* Returns the address of `rows` rows from the cursor on, one after another, as the class's type:
+ * the operand's memory, or `slot`, to which they are loaded. */
 const void *ek_axis_load(const ek_axis *axis, const ek_cursor *cursor,
                          const ek_axis_operand *operand, int64_t rows, void *slot);
-/* The address to compute `rows` rows at: the operand's memory, or `slot`. In the second case
- * ek_axis_store copies the slot to the operand's memory. */
+/* Returns the address at which `rows` rows are computed: the operand's memory, or `slot`, which
+ * ek_axis_store then copies to the operand's memory. */
 void *ek_axis_target(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                      int64_t rows, void *slot);
 void ek_axis_store(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                    int64_t rows, const void *target, void *slot);
 
-/* The number of rows of the next block. A block stays within one row of the walk, so that offsets
- * grow by one stride. */
+/* Returns the number of rows of the next block. A block stays within one row of the walk, so that
+ * offsets grow by one stride. */
 static inline int64_t ek_axis_rows(const ek_axis *axis, const ek_cursor *cursor, int64_t rest)
 {
     int64_t rows = ek_cursor_row_rest(&axis->walk, cursor);

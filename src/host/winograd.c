@@ -1,9 +1,9 @@
-/* winograd.c: convolution and its input gradient by Winograd's forms.
+/* winograd.c: convolution and its input gradient by Winograd's algorithms.
  *
- * A thread transforms the inputs of a block of tiles, multiplies them point by point with the
- * transformed weights, and transforms the products to outputs, all in its level 2 cache. Blocks
- * go to whoever is free: an output depends on its tile alone, and its sums run over channels in
- * order, so that results depend neither on blocks nor on threads. */
+ * A thread transforms the inputs of a block of tiles, multiplies them point by point by the
+ * transformed weights, and transforms the products to outputs, all in its level 2 cache. A free
+ * thread takes the next block. An output depends on its tile alone, and its sums run over channels
+ * in order, so that results depend neither on blocks nor on threads. */
 #include "host/winograd.h"
 
 #include <stdatomic.h>
@@ -13,13 +13,13 @@
 #include "host/parallel.h"
 
 enum {
-    INPUTS_NBYTES = 192 << 10, /* a block's transformed inputs take about a part of level 2 */
+    INPUTS_NBYTES = 192 << 10, /* of a block's transformed inputs: a part of level 2 cache */
     LEAST_TILES = 24,
     MOST_TILES = 96,
     FEW_BLOCKS = 8,        /* for a thread */
-    APART = 16,            /* floats between points: pages apart, they would share cache sets */
+    APART = 16,            /* floats between points, so that points don't share cache sets */
     SQUARE = 8,            /* what ek_gemm_transpose_f32 turns at a time */
-    CHANNELS_AT_ONCE = 16, /* whose weights are transformed as one piece: lines of the cache */
+    CHANNELS_AT_ONCE = 16, /* channels whose weights are one piece of work: a cache line */
     PIECE_LEAST = 2048,    /* weights whose transform is worth another thread */
     DEPTH_AT_ONCE = 256,   /* a panel of it fits level 1 */
     OUTPUTS_AT_ONCE = 64,  /* a multiple of all processors' columns */
@@ -37,9 +37,9 @@ typedef struct job {
     int64_t block, blocks;       /* tiles of a block, and blocks */
     int64_t columns;             /* outputs of a panel */
     int64_t first_panel, panels; /* weights of these panels are transformed */
-    bool keep, kept;             /* blocks keep their transformed inputs; they have them */
-    /* A point has of weights (panels, slots, channels, columns), of inputs (block, channels) for
-     * each source, and of sums (block, OUTPUTS_AT_ONCE). */
+    bool keep, kept;             /* blocks are to keep their transformed inputs; they have them */
+    /* Sizes at each point: weights (panels, slots, channels, columns); inputs (block, channels) for
+     * each source; sums (block, OUTPUTS_AT_ONCE). */
     float *weights, *inputs, *sums;
     int64_t depth[EK_WINOGRAD_AREA]; /* channels of a tile at a point, from all sources */
     /* Where a point begins; the last entry is the size of them all. */
@@ -51,7 +51,7 @@ typedef struct job {
     _Atomic int64_t next_block;
 } job;
 
-/* Brings together the taps of `lanes` outputs, from `first` on, for SQUARE channels. */
+/* Gathers the taps of `lanes` outputs, from `first` on, for SQUARE channels. */
 static void winograd_pack_taps(const job *j, const int64_t *taps, int64_t first, int64_t lanes,
                                int64_t channel, float to[MOST_TAPS][SQUARE][EK_GEMM_COLUMNS])
 {
@@ -70,8 +70,8 @@ static void winograd_pack_taps(const job *j, const int64_t *taps, int64_t first,
     }
 }
 
-/* Transforms the weights of a panel in one part, from a channel to another. Lanes beyond the last
- * output are zero. */
+/* Transforms the weights of a panel in one part, for a range of channels. Lanes beyond the last
+ * output become zero. */
 static void winograd_transform_panel(const job *j, int64_t panel, int p0, int p1, int64_t channel,
                                      int64_t end)
 {
@@ -114,7 +114,8 @@ static void winograd_transform_panels(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* What the next step reads is asked for ahead: to wait for it takes as long as to transform it. */
+/* Transforms the inputs of some tiles. Prefetches the next tile: a cache miss takes as long as a
+ * transform. */
 static void winograd_transform_inputs(const job *j, int64_t first, int64_t count, float *to)
 {
     const ek_winograd *plan = j->plan;
@@ -142,8 +143,8 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
     }
 }
 
-/* The products of a block with up to OUTPUTS_AT_ONCE / j->columns panels, at all points of a
- * target. Sums over DEPTH_AT_ONCE are added up, which is more exact than one long sum. */
+/* Multiplies a block by up to OUTPUTS_AT_ONCE / j->columns panels, at all points of a target. Adds
+ * sums over DEPTH_AT_ONCE channels, which is more exact than one long sum. */
 static void winograd_multiply(const job *j, int64_t panel, int64_t panels, int target,
                               int64_t count, const float *inputs, float *sums)
 {
@@ -220,9 +221,9 @@ static void winograd_compute_blocks(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Cuts the tiles into blocks and the outputs into turns. If blocks are few, each thread gets as
- * many of one size, even if their last rows don't fill a kernel. Returns how many panels a turn
- * has. */
+/* Cuts the tiles into blocks and the outputs into turns. If blocks are few, all threads get equally
+ * many blocks of one size, even if their last rows don't fill a kernel. Returns how many panels a
+ * turn has. */
 static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
 {
     const ek_winograd *plan = j->plan;
@@ -233,7 +234,7 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
     }
     int64_t budget = ek_winograd_budget(plan);
     j->keep = plan->tiles * tile <= budget;
-    if (!j->keep) /* each turn transforms them again: fewer turns */
+    if (!j->keep) /* each turn transforms the inputs again, so that fewer turns are better */
         budget = ek_larger(budget, ek_smaller(2 * budget, EK_WINOGRAD_MUCH));
     int64_t at_once = ek_larger(budget / (output * OUTPUTS_AT_ONCE), 1) * OUTPUTS_AT_ONCE;
     int64_t turns = ek_divide_up(plan->outputs, at_once);
@@ -242,7 +243,7 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
     j->keep = j->keep && panels < all_panels;
     j->block = ek_smaller(ek_larger(INPUTS_NBYTES / tile, LEAST_TILES), MOST_TILES);
     if (panels < all_panels)
-        j->block = MOST_TILES; /* weights come from level 3 once for each block */
+        j->block = MOST_TILES; /* weights are read from level 3 cache once per block */
     j->blocks = ek_divide_up(plan->tiles, j->block);
     int64_t rows = j->kernel->rows, equal = ek_divide_up(j->blocks, threads) * threads;
     if (threads > 1 && j->blocks <= FEW_BLOCKS * threads && plan->tiles >= equal * rows)

@@ -8,22 +8,24 @@
  *
  *     y = A' [(G w G') . (B' x B)] A
  *
- * The gradient of x is a convolution too, of y's gradient with the turned window. That of w is
+ * The gradient of x is a convolution of y's gradient with the reversed window. The gradient of w is
  *
  *     dw = G' [(B' x B) . (A dy A')] G
  *
- * A window of 4 x 4 with stride 2 is four windows of 2 x 2 with stride 1, its parts, each on every
- * second row and column of the input. So is one of 3 x 3, whose fourth row and column are zero: a
- * part with one tap in a dimension has transformed weights of zero at the last point, infinity,
- * whose products are left out. 25 products of 36 remain. */
+ * A window of 4 x 4 with stride 2 is the sum of four windows of 2 x 2 with stride 1, its parts,
+ * each on every second row and column of the input. A window of 3 x 3 with stride 2 is treated as
+ * one of 4 x 4 whose fourth row and column are zero. A part with a single tap in a dimension then
+ * has zero weights at the last point (infinity), so that its products there are left out: 25 of 36
+ * products remain. */
 #ifndef EK_HOST_WINOGRAD_H
 #define EK_HOST_WINOGRAD_H
 
 #include "host/conv.h"
 #include "host/gemm_kernel.h"
 
-/* The most of a form. POINTS counts in one dimension. ENDS counts what of a part can be left out:
- * bit 1 stands for the last row of points and taps, bit 0 for the last column. */
+/* The largest numbers of any form. POINTS are those of one dimension. ENDS is the number of ways to
+ * leave out ends of a part: bit 1 is set if the last row of points and taps is left out, bit 0 if
+ * the last column is. */
 enum {
     EK_WINOGRAD_POINTS = 6,
     EK_WINOGRAD_AREA = EK_WINOGRAD_POINTS * EK_WINOGRAD_POINTS,
@@ -32,8 +34,8 @@ enum {
 };
 
 /* Transforms q x q arrays of n values, whose addresses are given, to p x p arrays, which lie at
- * to + at[i]. n is a multiple of the form's lanes. Nothing is read or written of what is left
- * out. */
+ * to + at[i]. n is a multiple of the form's lanes. Ends that are left out are neither read nor
+ * written. */
 typedef void ek_winograd_spread(const float *const *from, float *to, const int64_t *at, int64_t n);
 
 /* Transforms q x q arrays of n values, which lie at from + at[i], to p x p arrays, whose addresses
@@ -41,7 +43,8 @@ typedef void ek_winograd_spread(const float *const *from, float *to, const int64
 typedef void ek_winograd_collect(const float *from, const int64_t *at, const float *start,
                                  float *const *to, int64_t n);
 
-/* F(outputs x outputs, taps x taps). Entries beyond the first are NULL but in F(2x2, 2x2). */
+/* F(outputs x outputs, taps x taps). Only F(2x2, 2x2) has entries after the first; else they are
+ * NULL. */
 typedef struct ek_winograd_form {
     int outputs, taps, points;                      /* in one dimension */
     int lanes;                                      /* the length of vectors: 8 or 16 */
@@ -52,10 +55,10 @@ typedef struct ek_winograd_form {
     ek_winograd_collect *sums[EK_WINOGRAD_ENDS];    /* G': points x points to taps x taps */
 } ek_winograd_form;
 
-/* F(2x2, 2x2), F(2x2, 3x3) or F(4x4, 3x3). Vectors of 16 need AVX-512, those of 8 AVX2. */
+/* Returns F(2x2, 2x2), F(2x2, 3x3) or F(4x4, 3x3). 16 lanes need AVX-512, 8 lanes AVX2. */
 const ek_winograd_form *ek_winograd_form_of(int outputs, int taps, int lanes);
 
-/* Where tiles read and write in one dimension. Input i of tile t is element
+/* The elements that tiles read and write in one dimension. Input i of tile t is element
  * (t * outputs + i) * stride + shift + p of part p, and 0 outside of [0, in). Tap j of part p is
  * tap first_tap + (j * parts + p) * tap_step of the window. Output i is element
  * (t * outputs + i) * out_stride + out_shift - p of the result, if that is in [0, to). */
@@ -67,25 +70,24 @@ typedef struct ek_winograd_line {
     int64_t tiles;
 } ek_winograd_line;
 
-/* A convolution by a form: y's, or one of its gradients. */
+/* A convolution, or one of its gradients, by a form. */
 typedef struct ek_winograd {
     const ek_winograd_form *form;
     ek_winograd_line line[2];
-    int64_t samples, channels, outputs; /* channels are those that are summed over, or w's */
+    int64_t samples, channels, outputs; /* channels are summed over; weight gradient: w's */
     int64_t window[2];
-    int parts;     /* in one dimension, of a window that is taken apart, else 1 */
-    bool spread;   /* parts have an output each, of the same inputs; else inputs, of one output */
+    int parts;     /* of the window in one dimension; 1: the window isn't taken apart */
+    bool spread;   /* true: parts share inputs and have separate outputs; false: the reverse */
     int64_t tiles; /* of all samples */
     const float *from;
-    int ends[EK_WINOGRAD_PARTS]; /* what is left out of a part: an index of the form's transforms */
+    int ends[EK_WINOGRAD_PARTS]; /* a part's ends that are left out: an index of transforms */
     int products;                /* of parts and points, which are multiplied */
     int slots[EK_WINOGRAD_AREA]; /* the number of parts with such a point */
     int slot[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA]; /* a part's place among them; -1: left out */
 } ek_winograd;
 
-/* Bytes of transformed weights at a time. Transformed inputs that are kept take at most as many.
- * These are about the bytes of a direct convolution's packed weights, or half of them if they are
- * many. */
+/* Bytes of transformed weights at a time: about those of a direct convolution's packed weights, or
+ * half of them if there are many. Kept transformed inputs take at most as many bytes. */
 enum { EK_WINOGRAD_LITTLE = 1 << 20, EK_WINOGRAD_MUCH = 4 << 20 };
 static inline int64_t ek_winograd_budget(const ek_winograd *w)
 {
@@ -108,7 +110,7 @@ static inline bool ek_winograd_whole(const ek_winograd *w)
     return w->products == ek_winograd_area(w) * w->parts * w->parts;
 }
 
-/* How many parts have inputs of their own, and how many outputs. */
+/* Return how many separate inputs and how many separate outputs the parts have. */
 static inline int ek_winograd_sources(const ek_winograd *w)
 {
     return w->spread ? 1 : w->parts * w->parts;
@@ -123,21 +125,24 @@ static inline int ek_winograd_targets(const ek_winograd *w)
 void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
                         const float **from);
 
-/* The same for a tile that is read soon: what the tile before it does not read is asked for. */
+/* ek_winograd_inputs for the next tile: prefetches the inputs that the tile before it doesn't read.
+ */
 void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
                               const float *zeros, const float **from);
 
-/* The position of output (i0, i1) of a tile in part (p0, p1) in the result, counted through all
- * samples; -1 if it lies outside. */
+/* Returns the position in the result, counted through all samples, of output (i0, i1) of a tile in
+ * part (p0, p1); -1 if it lies outside. */
 int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int p0, int p1, int i0, int i1);
 
-/* The number of tap (j0, j1) of part (p0, p1) in the window; -1 if it lies outside. */
+/* Returns the number in the window of tap (j0, j1) of part (p0, p1); -1 if it lies outside. */
 int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);
 
-/* How many plans compute a convolution: an input gradient under 4 x 4 with stride 2 has four. */
+/* Returns how many plans compute a convolution: four for the input gradient of a 4 x 4 window with
+ * stride 2. */
 int ek_winograd_problems(ek_conv_kind kind, const ek_tensor *w, const ek_conv_params *params);
 
-/* The plan of one of them by tiles of side x side. A weight gradient's is that of the forward. */
+/* Returns plan `problem` of these, with tiles of side x side. A weight gradient has the forward's
+ * plan. */
 ek_winograd ek_winograd_plan(ek_conv_kind kind, int side, int problem, const ek_tensor *x,
                              const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params);
 

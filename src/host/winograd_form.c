@@ -1,7 +1,7 @@
 /* winograd_form.c: the transforms of the forms, by vectors of 8 or 16 values.
  *
- * F(m, r) is interpolation of a polynomial at points: 0, 1 and infinity for F(2, 2); -1 beside them
- * for F(2, 3); 1/2 and -2 too for F(4, 3). These lose a third of the error that 2 and -2 would give
+ * F(m, r) interpolates a polynomial at points: 0, 1 and infinity for F(2, 2), also -1 for F(2, 3),
+ * and also 1/2 and -2 for F(4, 3). With these the error is a third smaller than with 2 and -2
  * (Barabasz and Gregg, "Error analysis and improving the accuracy of Winograd convolution", 2019).
  * The transforms of F(2, r) are sums and halves, exact for small integers. */
 #ifndef LANES
@@ -54,8 +54,8 @@ const ek_winograd_form *ek_winograd_form_of(int outputs, int taps, int lanes)
 
 #else /* for each number of LANES */
 
-/* Vectors are an extension of GNU C: loops over channels were not vectorised. `restrict` keeps the
- * addresses of points in registers. */
+/* Vectors are an extension of GNU C, used because compilers didn't vectorise loops over channels.
+ * `restrict` keeps the addresses of points in registers. */
 typedef float NAME(lanes) __attribute__((vector_size(4 * LANES)));
 typedef void NAME(form_line)(const NAME(lanes) * in, NAME(lanes) * out);
 

@@ -1,5 +1,5 @@
-/* winograd_plan.c: which form computes a convolution, what its tiles read and write, and whether it
- * pays. */
+/* winograd_plan.c: chooses the form for a convolution, lays out what its tiles read and write, and
+ * estimates whether it pays. */
 #include "evenkeel/precision.h"
 #include "host/host.h"
 #include "host/isa.h"
@@ -20,8 +20,8 @@ static ek_winograd_line winograd_forward_line(int64_t in, int64_t out, int64_t s
                               .to = out};
 }
 
-/* The geometry of x's elements with i % stride == part, whose gradient is a convolution of y's with
- * stride 1 and every stride-th tap of the window, turned. */
+/* Returns the geometry of x's elements with i % stride == part. Their gradient is a convolution of
+ * y's gradient with stride 1 and every stride-th tap of the reversed window. */
 static ek_winograd_line winograd_gradient_line(int64_t x, int64_t y, int64_t taps, int64_t stride,
                                                int64_t padding, int64_t part)
 {
@@ -37,9 +37,9 @@ static ek_winograd_line winograd_gradient_line(int64_t x, int64_t y, int64_t tap
                               .to = x};
 }
 
-/* The geometry of all of x's elements under a window of 3 with stride 2, by parts of the window:
- * part 0 has taps 2 and 0, part 1 has tap 1. They share inputs: with them, the output of part 1 is
- * the element before that of part 0. */
+/* Returns the geometry of all of x's elements under a window of 3 with stride 2, by parts of the
+ * window: part 0 has taps 2 and 0, part 1 has tap 1. The parts share inputs; the output of part 1
+ * is the element before the output of part 0. */
 static ek_winograd_line winograd_spread_line(int64_t x, int64_t y, int64_t padding)
 {
     int64_t first = ek_divide_up(padding, 2), shift = 2 * first - padding;
@@ -54,7 +54,7 @@ static ek_winograd_line winograd_spread_line(int64_t x, int64_t y, int64_t paddi
                               .to = x};
 }
 
-/* Vectors are as long as the processor has them, if channels are multiples of their length. */
+/* Returns the form with the processor's longest vectors of which the channels are a multiple. */
 static const ek_winograd_form *winograd_form_for(int side, const ek_tensor *w,
                                                  const ek_conv_params *params)
 {
@@ -62,7 +62,7 @@ static const ek_winograd_form *winograd_form_for(int side, const ek_tensor *w,
     return ek_winograd_form_of(side, params->stride[0] == 2 ? 2 : 3, wide ? 16 : 8);
 }
 
-/* Lists for each point the parts that are multiplied at it. */
+/* Lists for each point the parts that have products there. */
 static void winograd_list_products(ek_winograd *plan)
 {
     int points = plan->form->points, last = plan->form->taps - 1;
@@ -205,8 +205,8 @@ bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tenso
     return x->shape[1] % 8 == 0 && y->shape[1] % 8 == 0;
 }
 
-/* What a plan costs, in multiplications of a direct convolution. A transformed value of an input or
- * an output counts as some multiplications, and so does one of a weight. */
+/* Returns a plan's cost in multiplications of a direct convolution. Each transformed value of an
+ * input, an output or a weight counts as some multiplications. */
 static double winograd_cost(const ek_winograd *plan)
 {
     bool wide = ek_host_isa() == EK_ISA_AVX512;
@@ -229,8 +229,8 @@ static double winograd_cost_of_direct(const ek_winograd *plan)
            (double)plan->channels * (double)plan->outputs;
 }
 
-/* Under a strided window of 3 x 3, a weight gradient gains less than its cost says. The limits were
- * measured on a Zen 5 core, with AVX-512 and with AVX2. */
+/* Returns true if the plan pays. A weight gradient of a strided 3 x 3 window gains less than its
+ * cost suggests. The limits were measured on a Zen 5 core, with AVX-512 and with AVX2. */
 static bool winograd_pays(ek_conv_kind kind, const ek_winograd *plan, double cost, double direct)
 {
     if (kind != EK_CONV_WEIGHT_GRADIENT || ek_winograd_whole(plan))

@@ -1,8 +1,8 @@
-/* winograd_weight.c: convolution's weight gradient by Winograd's forms.
+/* winograd_weight.c: convolution's weight gradient by Winograd's algorithms.
  *
- * Tiles are taken in groups of a fixed number. All threads transform a group's inputs and the
- * gradients of its outputs, then multiply these point by point; sums over groups grow in memory. A
- * sum runs over tiles in an order that depends on shapes alone. The bias's gradient is a
+ * Tiles are computed in groups of a fixed number. All threads transform a group's inputs and the
+ * gradients of its outputs, then multiply these point by point, and add the products to sums in
+ * memory. The order of a sum over tiles depends on shapes alone. The bias's gradient is a
  * by-product: at point (1, 1) the transformed gradients of a tile are their sum. */
 #include <stdatomic.h>
 #include <string.h>
@@ -12,26 +12,26 @@
 #include "host/winograd.h"
 
 enum {
-    GROUP_NBYTES = 512 << 10, /* what a group's inputs and gradients should take */
+    GROUP_NBYTES = 512 << 10, /* about how much a group's inputs and gradients take */
     LEAST_TILES = 64,
     MOST_TILES = 512,
     TILES_AT_ONCE = 8,
-    GROUPS_FOR_TWO = 4,        /* with fewer, threads would hardly wait less for two buffers */
+    GROUPS_FOR_TWO = 4,        /* from so many groups on two buffers reduce waiting */
     LEAST_PRODUCT = 256 << 10, /* multiplications */
     LANES = 8,
     MOST_TAPS = 9
 };
 
-/* How far the threads are: the piece of work that is taken next, and how many transforms, first
- * products and other products of all groups have been done. */
+/* The progress of all threads: the next piece of work, and how many transforms, first products and
+ * other products of all groups are done. */
 typedef struct progress {
     _Atomic int64_t next, transformed, multiplied[2];
 } progress;
 
-/* Where values lie, from inputs, gradients and sums on. */
+/* The offsets of values from `inputs`, `gradients` and `sums`. */
 typedef struct layout {
     int64_t panels[EK_WINOGRAD_AREA];
-    /* Where a part's inputs begin, less its first line at point 0. */
+    /* Where a part's inputs begin at each point, relative to its first line at point 0. */
     int64_t part[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
     /* Where a point begins; the last entry is the size of them all. */
     int64_t inputs[EK_WINOGRAD_AREA + 1], gradients[EK_WINOGRAD_AREA + 1],
@@ -52,8 +52,8 @@ typedef struct job {
     int64_t panels_at_once;        /* as many as make a piece of LEAST_PRODUCT */
     int64_t products;              /* pieces of a group's products, and of its bias */
     bool again;                    /* the group's inputs are there */
-    /* A point has of inputs (panels, group, columns), of gradients (group, gradients_row), and of
-     * sums (outputs, panels, columns). */
+    /* Sizes at each point: inputs (panels, group, columns); gradients (group, gradients_row); sums
+     * (outputs, panels, columns). */
     float *inputs, *gradients, *sums;
     int64_t gradients_row;
     const layout *at;
@@ -78,7 +78,8 @@ static void winograd_weight_inputs(const job *j, int64_t tile, int part, const f
     }
 }
 
-/* Sets what a part leaves of its last panel to zero. A part that follows there overwrites it. */
+/* Sets the columns of a part's last panel that the part doesn't fill to zero. A following part
+ * overwrites them. */
 static void winograd_weight_pad(const job *j, int64_t tile, int part)
 {
     const ek_winograd *plan = j->plan;
@@ -102,7 +103,7 @@ static void winograd_weight_find(const job *j, int64_t tile, const float **from)
     }
 }
 
-/* All of a tile. What another one reads is asked for while this one is transformed. */
+/* Transforms a tile. Prefetches the inputs of tile `next` meanwhile. */
 static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
 {
     const ek_winograd *plan = j->plan;
@@ -145,7 +146,7 @@ EK_MULTIVERSION static void winograd_weight_bias(const job *j)
     }
 }
 
-/* Into how many pieces a point's products are cut. */
+/* Returns how many pieces a point's products are cut into. */
 static int64_t winograd_weight_pieces(const job *j, int point)
 {
     return ek_divide_up(j->at->panels[point], j->panels_at_once);
@@ -189,7 +190,7 @@ static void winograd_weight_multiply(const job *j, int64_t piece)
     }
 }
 
-/* The job as it stands at a group. With two buffers, groups take turns. */
+/* Returns the job for a group. With two buffers, groups alternate between them. */
 static job winograd_weight_at(const job *j, int64_t group)
 {
     job at = *j;
@@ -203,9 +204,10 @@ static job winograd_weight_at(const job *j, int64_t group)
 }
 
 /* Takes pieces of work until none is left. Stage s is the first products of group s - 1, the
- * transforms of group s and the other products of group s - 1. With two buffers, what a piece needs
- * was taken long before it, so that threads hardly wait: products need the transforms of their
- * group and the same products of the group before, transforms the products that read the buffer. */
+ * transforms of group s and the other products of group s - 1. Products need the transforms of
+ * their group, and these products of the group before; transforms need the products that read the
+ * buffer. With two buffers, the pieces that a piece needs were taken long before it, so that
+ * threads hardly wait. */
 static void winograd_weight_stages(void *context, int64_t begin, int64_t end)
 {
     job *shared = context;
