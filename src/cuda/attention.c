@@ -1,10 +1,10 @@
 /* attention.c: scaled dot-product attention and its gradients. A library's fused attention would be
- * tried in the two slots before our own kernels are launched.
+ * tried in the two slots before this library's kernels are launched.
  *
- * Our kernels multiply without tensor cores. By estimate they need 1.6 to 2.2 ms on an H200 for 96
- * heads of 1024 x 1024 scores, half of them hidden, and cuBLAS's products with a softmax between
- * them 0.3 ms, but these hold all scores, and backward holds the probabilities. So the products are
- * preferred where the scores are a small share of the memory that is free. */
+ * This library's kernels multiply without tensor cores. For 96 heads of 1024 x 1024 scores, half of
+ * them hidden, they need an estimated 1.6 to 2.2 ms on an H200. cuBLAS's products with a softmax
+ * between them need 0.3 ms, but hold all scores, and for backward the probabilities. So the
+ * products are preferred if the scores are a small share of the free memory. */
 #include "cuda/attention.h"
 
 #include <stdio.h>
@@ -57,8 +57,8 @@ enum {
     ATTENTION_MANY = 1 << 20 /* fewer scores are not worth the launches of a composition */
 };
 
-/* The bytes that scores may take. If algorithms are to be deterministic it is no matter what else
- * lies on the device, which may depend on other threads. */
+/* Returns how many bytes scores may take. With deterministic algorithms the number doesn't depend
+ * on what else lies on the device, because other threads may change that. */
 static double attention_most_bytes(ek_dev *dev)
 {
     ek_memory_stats stats;

@@ -48,8 +48,8 @@ EK_DEVICE head_rows<T> head_rows_of(const ek_cuda_heads &x, int64_t batch, int64
     return rows;
 }
 
-/* The product of row `y` of a tile of a and row `x` of a tile of b. All threads of the block call
- * it. */
+/* Returns the product of row `y` of a tile of a and row `x` of a tile of b. All threads of the
+ * block call it. */
 template <typename T, typename R>
 EK_DEVICE R tile_dot(tile_memory<R> &memory, const head_rows<T> &a, int64_t a_row,
                      const head_rows<T> &b, int64_t b_row)
@@ -70,8 +70,8 @@ EK_DEVICE R tile_dot(tile_memory<R> &memory, const head_rows<T> &a, int64_t a_ro
     return sum;
 }
 
-/* sums += scores b, for a tile of b's rows. All threads of the block call it, after the scores are
- * written. */
+/* Computes sums += scores b, for a tile of b's rows. All threads of the block call it, after the
+ * scores are written. */
 template <typename T, typename R>
 EK_DEVICE void tile_add(R (&sums)[2 * CHUNKS], tile_memory<R> &memory, const tile_scores<R> &scores,
                         const head_rows<T> &b, int64_t b_row)
@@ -110,7 +110,7 @@ EK_DEVICE void tile_store(const ek_cuda_heads &x, int64_t batch, int64_t head, i
     }
 }
 
-/* The largest value, or the sum, of the threads of a tile's row. */
+/* Return the largest value, or the sum, over the threads of a tile's row. */
 template <typename R> EK_DEVICE R tile_largest(R value)
 {
     for (int step = TILE / 2; step > 0; step /= 2) {
@@ -189,7 +189,7 @@ template <typename T> EK_KERNEL attention_forward(ek_cuda_attention_job job)
         largest = most;
         EK_EACH(c, 2 * CHUNKS)
             sums[c] *= correction;
-        __syncthreads(); /* the scores may still be read for the tile before */
+        __syncthreads(); /* other threads may still read the scores of the tile before */
         scores.of[place.y][place.x] =
             tile_sees(job, row, key) ? p * tile_factor<R>(job, head, row, key) : (R)0;
         tile_add(sums, memory, scores, v, keys);

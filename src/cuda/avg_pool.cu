@@ -1,6 +1,6 @@
-/* avg_pool.cu: average pooling. It is bound by memory, and windows overlap in the caches. Both
- * directions gather in the host's order, so that sums are the same from run to run. With channels
- * innermost a thread has V neighbouring channels of one index. */
+/* avg_pool.cu: average pooling. It is bound by memory; where windows overlap, the caches serve
+ * repeated reads. Forward and gradient gather in the host's order, so that sums are equal from run
+ * to run. With channels innermost a thread has V neighbouring channels of one index. */
 #include "cuda/pool.cuh"
 
 template <typename I> struct box {
@@ -55,8 +55,8 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
     }
 }
 
-/* The offset of a window's position p in its plane; p counts the window's positions. With `whole`
- * the window is the plane. */
+/* Returns the offset in the plane of position p of a window. With `whole` the window is the plane.
+ */
 template <typename I>
 EK_DEVICE I avg_offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool whole)
 {
@@ -68,10 +68,10 @@ EK_DEVICE I avg_offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool w
     return ek_offset_within(pool.x, at);
 }
 
-/* For few outputs of large windows, the mean of whole planes for example. A block computes `lanes`
- * neighbouring outputs of V channels. Its threads form rows of `lanes` threads. With n rows, row r
- * sums the positions r, r + n, ... of the windows; then halves of the rows are added up. With
- * channels innermost lanes read neighbours; otherwise one window's positions are neighbours. */
+/* For few outputs of large windows, for example the mean of whole planes. A block computes `lanes`
+ * neighbouring outputs of V channels. Its threads form n rows of `lanes` threads. Row r sums the
+ * positions r, r + n, ... of the windows; then the rows are added pairwise. With channels innermost
+ * the lanes read neighbours; otherwise the positions of a window are neighbours. */
 template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_pool pool, int lanes)
 {
     typedef typename ek_compute<T>::type R;
@@ -92,7 +92,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_poo
 #pragma unroll 4
         for (I p = row; p < count; p += rows)
             avg_add_elements<T, V>(sum, plane + avg_offset_in(pool, b, p, whole));
-        __syncthreads(); /* `parts` may still be read from the round before */
+        __syncthreads(); /* other threads may still read `parts` of the round before */
         EK_EACH(v, V)
             parts[v][thread] = sum[v];
         for (int half = (int)rows / 2; half > 0; half /= 2) {

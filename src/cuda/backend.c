@@ -122,8 +122,9 @@ static int device_make_fault_record(ek_dev *dev, ek_cuda_device *device)
     return 0;
 }
 
-/* Frees all that the device owns. Errors are ignored, because they were reported when the device
- * became unusable. The GPU is current, else these calls would make a context on another one. */
+/* Frees everything that the device owns. Errors are ignored, because they were reported when the
+ * device became unusable. The GPU must be current; otherwise these calls would make a context on
+ * another GPU. */
 static void device_release(ek_cuda_device *device)
 {
     int physical = device->physical, restore;
@@ -202,7 +203,8 @@ static void device_close(ek_dev *dev)
     device_release(ek_cuda_of(dev));
 }
 
-/* Makes the GPU current for a worker's thread for good, so begin and end change nothing. */
+/* Makes the GPU current for a worker's thread until it ends, so that ek_cuda_begin and ek_cuda_end
+ * change nothing. */
 static int thread_enter(ek_dev *dev)
 {
     if (ek_thread_self()->own_device != dev)

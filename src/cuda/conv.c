@@ -1,5 +1,5 @@
-/* conv.c: convolution and its gradients. cuDNN computes them, in the order of memory that it is
- * fastest in; our own kernels do if cuDNN has no engine. */
+/* conv.c: convolution and its gradients. cuDNN computes them, in the order of memory in which it is
+ * fastest. If cuDNN has no engine, this library's kernels compute. */
 #include <limits.h>
 #include <math.h>
 
@@ -28,8 +28,8 @@ static int conv_output(const conv_call *c)
 
 /* ---- bias ---- */
 
-/* A vector (C) as a tensor of `like`'s dimensions, without a copy. With `reduced` all sizes but
- * that of dimension 1 are 1; else the shape is `like`'s and values are repeated. */
+/* Returns a vector (C) as a tensor of `like`'s dimensions, without a copy. With `reduced` all sizes
+ * but that of dimension 1 are 1; otherwise the shape is `like`'s and values repeat. */
 static ek_tensor conv_along_channels(const ek_tensor *vector, const ek_tensor *like, bool reduced)
 {
     ek_tensor t = {.dtype = vector->dtype,
@@ -72,14 +72,15 @@ static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tenso
 
 /* ---- cuDNN ---- */
 
-/* Tensor cores load 16 bytes at once: from other addresses cuDNN doesn't use them. */
+/* Returns true if tensor cores may be used. They load 16 bytes at once, so that cuDNN needs
+ * addresses aligned to 16. */
 static bool conv_by_tensor_cores(const conv_call *c)
 {
     return ek_dtype_is_narrow(c->x->dtype) || (c->x->dtype == EK_F32 && ek_tf32_allowed());
 }
 
-/* True if cuDNN can use the tensor as it lies in memory; else it is copied, to an address that is
- * aligned to all that counts. A copy takes less time than an engine without tensor cores. */
+/* Returns true if cuDNN can read the tensor in place. Otherwise it is copied, to an aligned
+ * address. A copy takes less time than an engine without tensor cores. */
 static bool conv_fits(const conv_call *c, const ek_tensor *t, ek_memory_format format)
 {
     return ek_dnn_is_dense(t, format) &&
@@ -108,7 +109,7 @@ static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem
     return rc < 0 ? rc : done;
 }
 
-/* True if cuDNN can add the bias while it stores y: its elements are side by side, and aligned. */
+/* Returns true if cuDNN can add the bias while it stores y: the bias is contiguous and aligned. */
 static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
 {
     const ek_tensor *bias = c->bias;
@@ -116,8 +117,9 @@ static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
            ek_dnn_alignment(ek_tensor_address(bias)) >= problem->alignment;
 }
 
-/* Decides whether the plan adds the bias: not if that costs the tensor cores, which some engines
- * for few channels have only without. As ek_cuda_dnn_supports. */
+/* Decides whether the plan adds the bias. It doesn't if the plan would lose the tensor cores by
+ * that: some engines for few channels have them only without a bias. Returns what
+ * ek_cuda_dnn_supports returns. */
 static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem, int64_t *workspace)
 {
     problem->bias = conv_reads_bias(c, problem);
@@ -141,13 +143,13 @@ static bool conv_problem_of(const conv_call *c, ek_memory_format format, ek_dnn_
     for (int i = 0; i < 3; i++) {
         int64_t alignment = ek_dnn_alignment(ek_tensor_address(tensors[i]));
         if (conv_fits(c, tensors[i], format) && alignment < problem->alignment)
-            problem->alignment = alignment; /* a plan holds for any address of its alignment */
+            problem->alignment = alignment; /* a plan is valid for any address so aligned */
     }
     return true;
 }
 
-/* 1 when issued, 0 if cuDNN doesn't compute it in this order of memory, which a plan may find out
- * only when it runs. */
+/* Computes by cuDNN in this order of memory. Returns 1 when issued, 0 if cuDNN doesn't support it,
+ * which may show only when a plan runs. */
 static int conv_by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
 {
     ek_dnn_problem problem;
@@ -168,12 +170,13 @@ ek_memory_format ek_cuda_conv_format(ek_dev *dev, ek_dtype dtype)
     return ek_dnn_format(dtype);
 }
 
-/* 1 if row-major x and y are computed as they lie with fewer bytes copied than in channels-last
- * order, which needs copies of both. Only the weights are converted for it, unless the plan copies
- * all three: the engine for most gradients of large weights reads channels-last tensors only. With
- * 512 channels at 4 x 4 and a batch of 256 it copies 26 MB to and fro, and the weight's gradient is
- * 9 MB more, since parameters are channels-last. If x and dy are copied here, that is 17 MB in all.
- * No other operation's plan for an H200 copies more than the weights, but for small groups. */
+/* Returns 1 if computing with row-major x and y copies fewer bytes than the channels-last order,
+ * for which both are copied. In row-major order only the weights are converted, if the plan doesn't
+ * copy all three tensors. It does for most gradients of large weights, whose engine reads
+ * channels-last tensors only: with 512 channels at 4 x 4 and a batch of 256 it copies 26 MB there
+ * and back, plus 9 MB of the weight's gradient, since parameters are channels-last. Copying x and
+ * dy here takes 17 MB in all. The plans of other operations for an H200 copy at most the weights,
+ * except for small groups. */
 static int conv_prefers_rows(ek_dev *dev, const conv_call *c)
 {
     ek_dnn_problem rows, last;
@@ -187,11 +190,11 @@ static int conv_prefers_rows(ek_dev *dev, const conv_call *c)
     return rc < 0 ? rc : rc == 0 || ek_dnn_copied(&rows, in_rows) <= ek_dnn_copied(&last, in_last);
 }
 
-/* Tries the order that cuDNN prefers, if the tensors have it; else channels-last. From tensors in
- * another order cuDNN makes copies itself, in every call and in its workspace (the plans for an
- * H100 show it). So the copies are made here, by kernels that are bound by memory only, and engines
- * are found more often. Channels-last tensors stay so, because cuDNN knows whether to copy them or
- * to take an engine that reads them. */
+/* Computes by cuDNN in the order that it prefers, if the tensors have it; else channels-last. cuDNN
+ * copies tensors in another order in every call, in its workspace (as plans for an H100 show). So
+ * the copies are made here, by kernels that are bound by memory only, and cuDNN has an engine more
+ * often. Channels-last tensors aren't copied: cuDNN decides whether to copy them, or to use an
+ * engine that reads them. */
 static int conv_by_dnn(ek_dev *dev, const conv_call *c)
 {
     if (ek_dnn_format(c->x->dtype) == EK_CONTIGUOUS && ek_dnn_is_dense(c->x, EK_CONTIGUOUS) &&
@@ -367,7 +370,7 @@ static ek_tensor conv_samples_of(const ek_tensor *t, int64_t begin, int64_t end)
     return part;
 }
 
-/* cuDNN's engines count a tensor's elements in 32 bits; ours don't. */
+/* Returns true if a tensor is too large for cuDNN's engines, which count elements in 32 bits. */
 static bool conv_too_large(const conv_call *c)
 {
     return ek_count(c->x) > INT_MAX || ek_count(c->y) > INT_MAX || ek_count(c->w) > INT_MAX;

@@ -1,5 +1,5 @@
-/* conv.h: convolution by our own kernels, if cuDNN is missing or has no engine. The three functions
- * take all that the slots of their names do. */
+/* conv.h: convolution by this library's kernels, if cuDNN is missing or has no engine. The three
+ * functions support everything that the slots of their names do. */
 #ifndef EK_CUDA_CONV_H
 #define EK_CUDA_CONV_H
 
@@ -20,9 +20,9 @@ int ek_cuda_conv_direct_weight_gradient(struct ek_dev *dev, ek_tensor *dw, ek_te
 
 /* ---- what the kernels are told ---- */
 
-/* Forward and the input gradient are one computation. Every element of `to` is a sum over the taps
- * of the window and the channels of its group of `from`. With tap t, position i of `to` reads
- * position q / divide of `from`, with
+/* The job of forward and of the input gradient, which are one computation. Every element of `to` is
+ * a sum over the taps of the window and the channels of its group of `from`. By tap t, position i
+ * of `to` reads position q / divide of `from`, with
  *
  *     q = origin + i * row_step + t * tap_step,
  *
@@ -41,10 +41,10 @@ typedef struct ek_cuda_conv_gather {
 
 int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv);
 
-/* The gradients of weights and bias, in two steps. First the rows (positions of y in all samples)
- * are cut into `parts`, and the sums of each part go to `partials` as (outputs, columns), in f32,
- * or f64 for f64. Then the parts are added up. A column is an input channel of a tap, channels
- * innermost. If there is a bias, it is the last column. */
+/* The job of the gradients of weights and bias, in two steps. First the rows (positions of y in all
+ * samples) are cut into `parts`, and the sums of each part are written to `partials` as (outputs,
+ * columns), in f32, for f64 in f64. Then the parts are added. A column is an input channel of a
+ * tap, channels innermost. If there is a bias, it is the last column. */
 typedef struct ek_cuda_conv_weights {
     ek_cuda_image x, y;
     void *w, *bias;

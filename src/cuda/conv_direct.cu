@@ -3,11 +3,11 @@
  *
  * gather_tiles computes a convolution as a product of (rows, K) by (K, columns) for each group.
  * Rows are positions of `to`, K the taps and channels of `from`, columns the channels of `to`. The
- * matrix of rows is never made: its elements are looked up in `from`. If `divide` is above 1,
- * positions of `to` fall into phases by their remainder. A phase meets only some of the taps, for
- * which the division is exact, so no product is wasted. A block loads 2 * 64 * 16 numbers for 64 *
- * 64 * 16 multiply-adds, 16 operations a byte for f32. Indices take about as many instructions as
- * multiplying.
+ * matrix of rows is never stored: its elements are read from `from`. If `divide` is above 1, the
+ * positions of `to` form phases by their remainder. The positions of a phase use only the taps for
+ * which the division is exact, so that no product is wasted. A block loads 2 * 64 * 16 numbers for
+ * 64 * 64 * 16 multiply-adds, which is 16 operations per byte for f32. Computing indices takes
+ * about as many instructions as multiplying.
  *
  * gather_each sums each element by one thread, or by a warp if channels of a group are neighbours
  * in memory. It is for groups of few channels (a depthwise convolution is bound by memory), and for
@@ -17,7 +17,7 @@
 
 /* ---- one element by one thread or warp ---- */
 
-/* Sets *source to the position that tap t of position i reads. False if it reads none. */
+/* Sets *source to the position that tap t of position i reads. Returns false if it reads none. */
 template <typename I>
 EK_DEVICE bool gather_source_of(const ek_cuda_conv_gather &conv, int d, I i, I t, I *source)
 {
@@ -127,7 +127,7 @@ static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &
     return p;
 }
 
-/* A tap and channel of K: its offsets in `from` and w, and what it adds to a row's position. */
+/* A tap and channel of K: its offsets in `from` and w, and its offset to a row's position. */
 struct depth_index {
     int at[3];
     int64_t from, w;
@@ -347,7 +347,8 @@ static int launch_gather_each(const ek_cuda_stream *stream, const ek_cuda_conv_g
                      wide ? gather_each<T, int64_t, LANES> : gather_each<T, int32_t, LANES>, *conv);
 }
 
-/* Chooses the kernel: few columns leave tiles empty, few products don't fill a device. */
+/* Chooses the kernel: gather_each if few columns would leave tiles empty, or if there are too few
+ * tiles to fill the device. */
 template <typename T>
 static int launch_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {

@@ -3,9 +3,9 @@
  * are many and results few, so rows are cut into parts, whose sums are added up in order.
  *
  * weights_tiles computes tiles of 64 outputs by 64 columns (conv_tile.cuh), and the bias from the
- * dy that it loads. It sums 256 rows at a time. weights_each computes one column of some outputs by
- * a block, for groups of few channels. It is bound by memory: each element of dy and x comes from
- * memory once, and from the caches for each tap. */
+ * dy that it loads. It sums 256 rows at a time. In weights_each, for groups of few channels, a
+ * block computes one column of some outputs. It is bound by memory: each element of dy and x is
+ * read from memory once, and from the caches for every further tap. */
 #include "cuda/conv.h"
 #include "cuda/conv_tile.cuh"
 
@@ -46,7 +46,8 @@ weights_width_of(const ek_cuda_conv_weights &conv)
 
 /* ---- tiles ---- */
 
-/* A round's rows and a tile's columns: positions in x (a row's without the tap) and offsets. */
+/* The rows of a round and the columns of a tile: positions in x (a row's position is without the
+ * tap) and offsets. */
 struct weight_indices {
     int row[EK_BLOCK][3], column[TILE][3];
     int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* offsets; row_y is negative if there is no row */
@@ -226,8 +227,7 @@ EK_DEVICE typename ek_compute<T>::type weights_input_at(const ek_cuda_conv_weigh
 }
 
 /* A block sums one column of `lanes` neighbouring outputs in one part. Its threads form rows of
- * `lanes` threads, which share the part's rows. Then the first half of the thread rows adds the
- * other half's sums, again and again. */
+ * `lanes` threads, which share the part's rows. Then the thread rows' sums are added pairwise. */
 template <typename T, typename I>
 EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_blocks)
 {

@@ -15,7 +15,8 @@ template <typename T> struct alignas(sizeof(T) < 4 ? 8 : 16) quad {
     T v[SIDE];
 };
 
-/* Padding of 16 bytes or more per row puts a column's elements into different banks. */
+/* A tile of K x 64 numbers. At least 16 bytes of padding per row put a column's elements into
+ * different banks. */
 template <typename R> struct tile {
     quad<R> q[DEPTH][TILE / SIDE + 1];
 };

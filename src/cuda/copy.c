@@ -1,4 +1,4 @@
-/* copy.c: which way a copy goes; the bytes of a value, and how they get into memory. */
+/* copy.c: chooses the kernel of a copy; converts a value to bytes and fills memory with them. */
 #include <string.h>
 
 #include "core/dtypes.h"
@@ -24,7 +24,7 @@ int ek_cuda_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
     return ek_cuda_end(dev, &stream, "copy", launched);
 }
 
-/* The bytes of a value, converted as on the host: by way of the dtype's computing type. */
+/* Returns the bytes of a value, converted through the dtype's computing type as on the host. */
 static ek_cuda_pattern pattern_of(ek_dtype dtype, double value)
 {
     ek_cuda_pattern pattern;

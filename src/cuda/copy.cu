@@ -1,5 +1,5 @@
 /* copy.cu: copies between layouts (any strides, and transpositions by tiles of shared memory), and
- * the same bytes in every element. */
+ * fills memory with one value. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 
@@ -70,8 +70,8 @@ EK_KERNEL copy_transposed(T *out, const T *x, transposition plan, int64_t tiles)
     }
 }
 
-/* The dimension along which x is contiguous, if out is contiguous along another one and both are
- * long enough for tiles; else -1. */
+/* Returns the dimension along which x is contiguous, if out is contiguous along another dimension
+ * and both are long enough for tiles; else -1. */
 static int copy_find_across(const ek_cuda_walk *walk)
 {
     int inner = walk->ndim - 1;

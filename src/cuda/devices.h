@@ -1,4 +1,4 @@
-/* devices.h: which logical CUDA devices there are: the GPU and the capacity of each. */
+/* devices.h: the list of logical CUDA devices: the GPU and the capacity of each. */
 #ifndef EK_CUDA_DEVICES_H
 #define EK_CUDA_DEVICES_H
 
@@ -20,11 +20,11 @@ typedef struct ek_cuda_spec {
  * such GPU. */
 int ek_cuda_spec_parse(const char *text, int gpus, ek_cuda_spec *spec);
 
-/* Fills `spec` with the devices as configured, else as the environment says, else one for each GPU.
- * Any thread. */
+/* Fills `spec` with the configured devices, else those of EVENKEEL_CUDA_DEVICES, else one for each
+ * GPU. Any thread. */
 int ek_cuda_spec_now(int gpus, ek_cuda_spec *spec);
 
-/* Makes ek_cuda_spec_now give `spec` from now on. */
+/* Makes `spec` the configured devices. */
 void ek_cuda_spec_set(const ek_cuda_spec *spec);
 
 #endif

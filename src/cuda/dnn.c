@@ -26,9 +26,9 @@ int64_t ek_dnn_alignment(const void *address)
     return alignment;
 }
 
-/* Finds the padding after x in dimension i from which cuDNN derives y's size: `before` if it fits,
- * because most engines know only equal ones, else the largest that fits. False if that is negative:
- * cuDNN can't skip the end of x. */
+/* Finds the padding after x in dimension i from which cuDNN derives y's size: the padding before x
+ * if it fits, because most engines support only equal paddings, else the largest that fits. Returns
+ * false if it is negative, because cuDNN can't skip the end of x. */
 static bool dnn_fit_padding(ek_dnn_problem *p, int i)
 {
     int64_t window = p->dilation[i] * (p->w[2 + i] - 1) + 1;
@@ -101,17 +101,17 @@ ek_memory_format ek_dnn_format(ek_dtype dtype)
 /* Plans per device. A training step of a large model has some hundreds. */
 enum { PLANS = 512 };
 
-/* Workspace that a plan may have at first, or room for copies of all three tensors in another order
- * if that is more. Without the limit, one layer's workspace could decide how large a batch can
- * be. */
+/* The workspace that a plan may have at first; room for copies of all three tensors in another
+ * order is allowed, too. Without a limit, one layer's workspace could determine the largest batch.
+ */
 static const int64_t usual_workspace = (int64_t)1 << 30;
 
 typedef struct kept_plan {
     ek_dnn_problem problem;
     ek_dnn_plan plan;
     bool none;         /* true if no engine computes the problem */
-    bool timed;        /* true if the plan was timed beside others, or that was not possible */
-    bool tensor_cores; /* this and the next tell of the plan that was made first, */
+    bool timed;        /* true once plans were timed, or timing was not possible */
+    bool tensor_cores; /* this and the next describe the plan that was made first, */
     int64_t workspace; /* or last for want of memory */
     uint64_t used;
 } kept_plan;
@@ -145,7 +145,7 @@ static kept_plan *dnn_find(struct ek_cuda_dnn *dnn, const ek_dnn_problem *proble
     return NULL;
 }
 
-/* An entry for one more problem: a free one, or that of the plan which was not used for longest. */
+/* Returns an entry for a new problem: a free entry, or that of the least recently used plan. */
 static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
 {
     int at = dnn->count;
@@ -187,7 +187,7 @@ static void dnn_make_plan(struct ek_cuda_dnn *dnn, kept_plan *entry, int64_t mos
                                     &entry->problem, most, &entry->plan);
     entry->tensor_cores = ek_dnn_plan_has(&entry->plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
     entry->workspace = entry->plan.workspace;
-    /* An error that an attempt left behind must not become the next launch's. */
+    /* Clears an error of a failed attempt, which the next launch would return. */
     (void)cudaGetLastError();
     dnn_show(entry);
 }
@@ -300,9 +300,9 @@ static int dnn_failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_p
                    dnn->api->cudnnGetErrorString(status), (int)status, why);
 }
 
-/* Allocates workspace for the entry's plan. If memory is short, another plan that needs at most
- * half of it takes the plan's place. It stays, because asking again in every step would be slower
- * than any plan. False if no plan is left. */
+/* Allocates workspace for the entry's plan. If memory is short, the plan is replaced by one that
+ * needs at most half as much. The replacement is kept, because a search in every step would be
+ * slower than any plan. Returns false if no plan is left. */
 static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
                               void **workspace)
 {
@@ -321,8 +321,9 @@ static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *e
     return 0;
 }
 
-/* Once for each problem, if it is asked for: the fastest plan takes the place of that which cuDNN
- * suggests. Results that have to repeat keep the latter, because what is fastest varies. */
+/* If timing is requested, replaces the plan that cuDNN suggests by the fastest, once for each
+ * problem. Deterministic algorithms keep the suggested plan, because which plan is fastest varies.
+ */
 static int dnn_time_plans(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
                           const ek_dnn_memory *memory)
 {

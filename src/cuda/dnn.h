@@ -1,6 +1,6 @@
-/* dnn.h: convolutions by cuDNN: how a problem is stated, and the handle and plans of one device.
- * These are made with their first use and guarded by ek_cuda_device.lock. If cuDNN can't be opened,
- * or was missing when this was compiled, nothing is supported. */
+/* dnn.h: convolutions by cuDNN: the description of a problem, and the handle and plans of one
+ * device, which are made at first use and guarded by ek_cuda_device.lock. If cuDNN can't be opened,
+ * or was missing when this was compiled, no problem is supported. */
 #ifndef EK_CUDA_DNN_H
 #define EK_CUDA_DNN_H
 
@@ -27,8 +27,8 @@ typedef struct ek_dnn_problem {
     int64_t bias; /* 1: forward adds a bias of O elements side by side, aligned as the rest */
 } ek_dnn_problem;
 
-/* Fills the problem, with alignment 16 and bias 0. x, w and y stand for their gradients if these
- * are asked for, and are not empty. False if cuDNN can't express the problem. */
+/* Fills the problem, with alignment 16 and bias 0. The tensor that the operation computes is a
+ * gradient of x, w or y; none is empty. Returns false if cuDNN can't express the problem. */
 bool ek_dnn_problem_of(ek_dnn_problem *problem, ek_dnn_operation operation, const ek_tensor *x,
                        const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
                        ek_memory_format format);
@@ -39,24 +39,24 @@ bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format);
 /* The largest power of two up to 16 that divides the address. */
 int64_t ek_dnn_alignment(const void *address);
 
-/* The order of memory in which cuDNN's engines for a dtype compute images without copies of their
- * own. Tensor cores read channels-last tensors. f32 without TF32 uses the ordinary units, whose
- * engines are row-major. Channels-last if cuDNN can't be opened. */
+/* Returns the order of memory in which cuDNN's engines for a dtype compute images without internal
+ * copies. Engines with tensor cores read channels-last tensors. f32 without TF32 uses the ordinary
+ * units, whose engines are row-major. Channels-last if cuDNN can't be opened. */
 ek_memory_format ek_dnn_format(ek_dtype dtype);
 
-/* 1 if cuDNN computes the problem (its plan is kept from now on), 2 if it does so by tensor cores,
- * 0 if it doesn't, negative on error. *workspace, unless it is NULL, gets the plan's bytes. Both
- * tell of the plan that cuDNN suggests: a faster one that is found by timing doesn't change what
- * callers decide by them. Call it between ek_cuda_begin and ek_cuda_end. */
+/* Returns 2 if cuDNN computes the problem by tensor cores, 1 if it computes it without them (the
+ * plan is kept), 0 if it doesn't, negative on error. *workspace, if not NULL, becomes the plan's
+ * bytes. Both describe the plan that cuDNN suggests, so that callers' decisions don't depend on a
+ * faster plan found by timing. Called between ek_cuda_begin and ek_cuda_end. */
 int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *workspace);
 
-/* Bytes that are copied into another order of memory, here or in the plan's workspace, if x and y
- * are row-major and w is channels-last. */
+/* Returns how many bytes are copied to another order of memory, here or in the plan's workspace, if
+ * x and y are row-major and w is channels-last. */
 int64_t ek_dnn_copied(const ek_dnn_problem *problem, int64_t workspace);
 
-/* Issues the problem. The tensors are dense in its format and aligned as it says. bias is NULL if
- * the problem has none. Returns 1 when issued, 0 if cuDNN turns out not to support it, or only with
- * more memory than there is, and negative on error. */
+/* Issues the problem. The tensors are dense in its format and have its alignment. bias is NULL if
+ * the problem has none. Returns 1 when issued, 0 if cuDNN doesn't support the problem or needs more
+ * memory than there is, negative on error. */
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
                     const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias);
 

@@ -123,7 +123,8 @@ static const operation_names operations[] = {
                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-/* Makes the convolution's operation. It writes y, or the sums that the bias is added to. */
+/* Makes the convolution's operation. It writes y; with a bias, the sums to which the bias is added.
+ */
 static cudnnStatus_t graph_make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
                                           ek_dnn_graph *graph)
 {
@@ -275,7 +276,8 @@ static void plan_read(const ek_cudnn_api *api, const ek_dnn_problem *problem,
 
 /* ---- plans ---- */
 
-/* Sets the GPU of a descriptor. Heuristics know it from the graph if the target has a handle. */
+/* Sets the GPU of a descriptor. If the target has a handle, heuristics get the GPU from the graph.
+ */
 static bool plan_aim(const ek_cudnn_api *api, const ek_dnn_target *target,
                      cudnnBackendDescriptor_t descriptor, bool plan)
 {
@@ -293,7 +295,8 @@ static bool plan_aim(const ek_cudnn_api *api, const ek_dnn_target *target,
 #endif
 }
 
-/* Makes a plan of a suggestion, whose config it takes over on success; else says why not. */
+/* Makes a plan of a suggestion and takes its config over. Returns false on failure and records the
+ * reason. */
 static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
                     plan_suggestion *suggestion, int64_t most, ek_dnn_plan *plan)
 {
@@ -327,12 +330,13 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
     return true;
 }
 
-/* The most suggestions to look at, the best first: a plan is rarely the tenth. Among the first
- * NEAR, engines with tensor cores are preferred: for bf16 and f16 windows of 1 x 1 with a stride,
- * cuDNN suggests another one first. */
+/* SUGGESTIONS is the most suggestions to try, best first; the plan is rarely beyond the tenth.
+ * Among the first NEAR, engines with tensor cores are preferred, because for strided 1 x 1 windows
+ * in bf16 and f16 cuDNN suggests an engine without them first. */
 enum { SUGGESTIONS = 48, NEAR = 6 };
 
-/* Few channels, in all or in a group, leave tensor cores idle: then cuDNN knows better. */
+/* Returns true if engines with tensor cores are preferred. With few channels, in all or in a group,
+ * tensor cores would be idle, and cuDNN's order is kept. */
 static bool plan_prefers_tensor_cores(const ek_dnn_problem *p)
 {
     return (p->dtype != EK_F32 || p->tf32) && p->x[1] == p->w[1] && p->x[1] >= 8 && p->y[1] >= 8;
@@ -413,7 +417,7 @@ static int plan_ask(const ek_cudnn_api *api, const ek_dnn_target *target,
 int ek_dnn_plans_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plans, int room)
 {
-    /* Mode B is slower, not for several threads at once, and no better for single convolutions. */
+    /* Mode B is slower, doesn't allow concurrent threads, and isn't better for one convolution. */
     const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     int taken = 0;
     for (int i = 0; i < room; i++)
@@ -445,7 +449,7 @@ void ek_dnn_plans_keep(const ek_cudnn_api *api, ek_dnn_plan *plans, int count, i
     *plan = only;
 }
 
-/* The graph, which is the first one's, goes last. */
+/* The graph belongs to the first plan, which is freed last. */
 void ek_dnn_plans_free(const ek_cudnn_api *api, ek_dnn_plan *plans, int count)
 {
     for (int i = count - 1; i >= 0; i--)

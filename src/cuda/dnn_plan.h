@@ -1,6 +1,6 @@
 /* dnn_plan.h: a convolution as a graph of cuDNN 9's backend interface, and the engine that computes
- * it, which is chosen once and kept. The graph has one operation, or with a bias two, whose sums in
- * between are f32 and never in memory.
+ * the graph, which is chosen once and kept. The graph has one operation; with a bias it has two,
+ * and the sums between them are f32 and never in memory.
  *
  * Descriptors of cuDNN are made, get attributes, and are finalised; then they are constant.
  * Tensors, the convolution (padding, stride, dilation; groups follow from the shapes) and the
@@ -31,8 +31,8 @@ typedef struct ek_dnn_graph {
     cudnnBackendDescriptor_t operations[2], graph;
 } ek_dnn_graph;
 
-/* The GPU that plans are made for: the handle of a device, or the finalised description of a GPU,
- * which needs none (since cuDNN 9.8). The other member is NULL. */
+/* The GPU that plans are made for: the handle of a device, or (since cuDNN 9.8) the finalised
+ * description of a GPU, which needn't be present. The other member is NULL. */
 #if CUDNN_VERSION >= 90800
 #define EK_DNN_WITH_PROPERTIES
 #endif
@@ -90,18 +90,18 @@ static inline bool ek_dnn_plan_has(const ek_dnn_plan *plan, cudnnBackendNumerica
     return plan->notes >> note & 1;
 }
 
-/* Makes a plan of the first of cuDNN's suggestions that computes as exactly and as repeatably as
- * the problem asks for, works on this GPU, and needs at most `most` bytes of workspace; of the
- * first few, one with tensor cores goes before others if the problem may use them. False if there
- * is none; *plan is then empty but for what was refused. */
+/* Makes a plan of the first of cuDNN's suggestions that is as exact and as repeatable as the
+ * problem requires, works on this GPU, and needs at most `most` bytes of workspace. If the problem
+ * may use tensor cores, those of the first few suggestions that use them come first. Returns false
+ * if there is none; *plan then holds only the reasons of refusals. */
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
-/* As ek_dnn_plan_make, but makes up to `room` plans, the one that it would make first. All refer to
- * the first one's graph. Returns how many there are. */
+/* Makes up to `room` plans; the first is that of ek_dnn_plan_make. All refer to the first plan's
+ * graph. Returns how many there are. */
 int ek_dnn_plans_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plans, int room);
-/* Moves one of them to *plan, graph and all, and frees the others. */
+/* Moves plan `kept` to *plan, together with the graph, and frees the other plans. */
 void ek_dnn_plans_keep(const ek_cudnn_api *api, ek_dnn_plan *plans, int count, int kept,
                        ek_dnn_plan *plan);
 void ek_dnn_plans_free(const ek_cudnn_api *api, ek_dnn_plan *plans, int count);
@@ -117,10 +117,10 @@ cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
                               const ek_dnn_plan *plan, const ek_dnn_memory *memory);
 
 /* Replaces *plan by the fastest of the first EK_DNN_TIMED plans that ek_dnn_plans_make makes. Each
- * reads the tensors in `memory` and writes to scratch memory, as it does its workspace; all of it
- * is given back. A plan that fails, or that there is no memory for, is passed over. Returns 1; 0 if
- * nothing could be timed, and *plan is as it was; negative on errors of the GPU. Waits for the
- * GPU. The device's lock is held. */
+ * reads the tensors in `memory` and writes to scratch memory, which is freed at the end, as its
+ * workspace is. A plan that fails, or for which memory is short, is skipped. Returns 1; 0 if no
+ * plan could be timed, with *plan unchanged; negative on errors of the GPU. Waits for the GPU. The
+ * device's lock is held. */
 int ek_dnn_plan_choose_fastest(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                                const ek_dnn_problem *problem, int64_t most,
                                const ek_dnn_memory *memory, ek_dnn_plan *plan);
@@ -131,12 +131,12 @@ cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
 
 void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan);
 
-/* Why an engine with these notes may not compute the problem. */
+/* Returns the reason why an engine with these notes may not compute the problem. */
 ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *problem,
                                    const cudnnBackendNumericalNote_t *notes, int64_t count);
 
-/* The problem and its plan in a line: operation, sizes, engine, notes, workspace, what was refused,
- * times. A plan without descriptors stands for none. Returns `text`. */
+/* Writes the problem and its plan in a line: operation, sizes, engine, notes, workspace, refusals,
+ * times. A plan without descriptors means that there is none. Returns `text`. */
 enum { EK_DNN_TEXT = 1200 };
 const char *ek_dnn_plan_text(const ek_dnn_problem *problem, const ek_dnn_plan *plan,
                              char text[EK_DNN_TEXT]);

@@ -54,12 +54,12 @@ static int time_all(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
     for (int i = 0; i < count; i++) {
         times[i].engine = plans[i].engine;
         EK_TRY(time_plan(dev, api, handle, &plans[i], *memory, events, &times[i].milliseconds));
-        (void)cudaGetLastError(); /* what a plan left behind must not become the next launch's */
+        (void)cudaGetLastError(); /* clears the plan's error, which the next launch would return */
     }
     return 0;
 }
 
-/* The first one of the fastest; -1 if all have failed. */
+/* Returns the index of the fastest plan, the first of equal ones; -1 if all have failed. */
 static int time_least(const ek_dnn_time *times, int count)
 {
     int least = -1;
@@ -70,7 +70,8 @@ static int time_least(const ek_dnn_time *times, int count)
     return least;
 }
 
-/* `output` points to the address in `memory` of what is computed, which is replaced by scratch. */
+/* Times plans. `output` points to the address in `memory` of the tensor that is computed, which is
+ * replaced by scratch memory. */
 static int time_into_scratch(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                              const ek_dnn_plan *plans, int count, const ek_dnn_memory *memory,
                              void **output, size_t nbytes, ek_dnn_time *times)

@@ -1,12 +1,13 @@
 /* elementwise.cu: unary and binary formulas on each element.
  *
- * The formulas are the host's (kernels/formulas.h), in f32 its polynomials included, so that both
- * agree but for the last bits: either compiler fuses products and sums, where it sees fit; sqrt and
- * division are correctly rounded on both; mathematics, and in f64 exp, log and tanh, are CUDA's. */
+ * The formulas are the host's (kernels/formulas.h), for f32 with its polynomials, so that results
+ * differ in the last bits only. Each compiler fuses products and sums where it likes; sqrt and
+ * division are correctly rounded on both. The functions of mathematics.cu, and in f64 exp, log and
+ * tanh, are CUDA's. */
 #include "cuda/elementwise.cuh"
 
-/* Defines formula_evaluate, which computes V elements by the row `op`, for the type C. a and b are
- * read as `scalar`. */
+/* Defines formula_evaluate for the type C, which computes V elements by row `op`. a and b have type
+ * `scalar`. */
 #define FORMULA_EVALUATE(C, scalar, unary_cases, binary_cases)                                 \
     template <int V>                                                                           \
     EK_DEVICE void formula_evaluate(ek_unary op, scalar a, scalar b, C(&r)[V], const C(&x)[V]) \
@@ -55,7 +56,8 @@ template <typename Op, typename scalar> struct formula_any {
     }
 };
 
-/* One operation of f32 (and bf16 and f16), chosen at compile time: training consists of these. */
+/* One operation of f32 (and bf16 and f16), chosen at compile time; for the operations of training.
+ */
 template <typename Op, Op op> struct formula_one {
     float a, b;
     template <int V, typename... Rest>

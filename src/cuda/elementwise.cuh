@@ -4,13 +4,12 @@
  * A functor F computes V elements at once: f(r, x), f(r, x, y) or f(r, x, y, z), on arrays of the
  * types that elements are computed in. There are three loops:
  *
- *   flat     all in one run, or constant: vectors, no index arithmetic;
- *   rows     runs along the innermost dimension, or constant there (a bias over the channels):
- *            vectors, whose offsets are found by 32-bit arithmetic;
- *   strided  anything, any dtype of each operand: element by element.
+ *   flat     every operand is one run, or constant: vectors without index arithmetic;
+ *   rows     every operand has runs along the innermost dimension, or is constant there (a bias
+ * over the channels): vectors, with offsets in 32-bit arithmetic; strided  any strides, and any
+ * dtype of each operand: element by element.
  *
- * An output that is also an input is fine: an element is read by the thread that writes it, before
- * that. */
+ * The output may be one of the inputs: the thread that writes an element has read it before. */
 #ifndef EK_CUDA_ELEMENTWISE_CUH
 #define EK_CUDA_ELEMENTWISE_CUH
 

@@ -1,5 +1,5 @@
-/* fault.c: errors of devices: GPUs that are lost to this process, errors of the CUDA runtime, and
- * faults that kernels found in their inputs. */
+/* fault.c: errors of devices: GPUs that this process has lost, errors of the CUDA runtime, and
+ * faults that kernels have found in their inputs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static struct {
 } lost[EK_CUDA_GPUS];
 static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* True if every later call on the GPU fails too. */
+/* Returns true if after this error every later call on the GPU fails, too. */
 static bool fault_is_sticky(int error)
 {
     switch (error) {
@@ -98,8 +98,8 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
 {
     if (error == cudaSuccess)
         return true;
-    /* CUDA also keeps the error as the thread's last one. It is cleared, so that no later launch or
-     * user's code takes it for its own. */
+    /* CUDA also keeps the error as the thread's last error. It is cleared, so that neither a later
+     * launch nor user code gets it. */
     (void)cudaGetLastError();
     if (dev && fault_is_sticky(error))
         lost_set(dev, call, error);
@@ -128,7 +128,8 @@ int ek_cuda_check(ek_dev *dev, const char *call, int error)
 
 /* ---- what kernels found ---- */
 
-/* The record's kind. A record that is still being written counts as none; a later call sees it. */
+/* Returns the record's kind. A record that is being written counts as none; a later call gets it.
+ */
 static int fault_kind(ek_cuda_fault *fault)
 {
     int kind = __atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE);
@@ -155,8 +156,8 @@ static int fault_report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
 
 /* ---- sentences for the next call ---- */
 
-/* The first sentence stays until it is returned, as the first fault does. Without memory none is
- * kept. */
+/* The first sentence stays until it is returned, and later ones are dropped. If memory is short, no
+ * sentence is kept. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
 {
     char *none = NULL, *copy = strdup(sentence);

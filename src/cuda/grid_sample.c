@@ -2,7 +2,7 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* What the kernels read. `image` is x or dx, `result` y or dy. */
+/* Returns the kernels' arguments. `image` is x or dx, `result` y or dy. */
 static ek_cuda_grid_job grid_job(const ek_tensor *image, const ek_tensor *result,
                                  const ek_tensor *grid, const ek_grid_params *params)
 {

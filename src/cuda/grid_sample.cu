@@ -1,5 +1,5 @@
-/* grid_sample.cu: images at places between their pixels, the adjoint and the slope. A thread finds
- * what a place reads once, for several channels. */
+/* grid_sample.cu: images at places between their pixels, the adjoint and the slope. A thread
+ * computes the taps of a place once for several channels. */
 #include "cuda/image.cuh"
 #include "cuda/launches.h"
 
@@ -7,7 +7,8 @@ enum { GRID_CHANNELS = 4 /* of a thread */ };
 
 /* ---- places ---- */
 
-/* Calls: compilers take minutes for a kernel that has a place's rules three times in it. */
+/* Functions that aren't inlined: compilers take minutes for a kernel that contains the rules of a
+ * place three times. */
 #define GRID_CALL static __device__ __attribute__((noinline))
 
 GRID_CALL void grid_place_at(const ek_grid_params &params, int d, int64_t size, float coordinate,
@@ -21,8 +22,8 @@ GRID_CALL void grid_place_at(const ek_grid_params &params, int d, int64_t size, 
     ek_grid_place_at_f64(&params, d, size, coordinate, slopes, place);
 }
 
-/* Loops over the positions that a place reads stay loops: nvcc takes minutes to unroll three of
- * them. */
+/* A loop over the positions that a place reads. It isn't unrolled, because nvcc takes minutes to
+ * unroll three nested ones. */
 #define GRID_TAPS(i, count) _Pragma("unroll 1") for (int i = 0; i < (count); i++)
 
 template <typename R> struct grid_place;
@@ -33,8 +34,8 @@ template <> struct grid_place<double> {
     typedef ek_grid_place_f64 type;
 };
 
-/* The three directions of a place; that which images lack reads the only position with a weight of
- * 1. */
+/* The three directions of a place. In the direction that images don't have, the only position is
+ * read with a weight of 1. */
 template <typename R>
 EK_DEVICE void grid_find(const ek_cuda_grid_job &job, const ek_index<int64_t> &index, bool slopes,
                          typename grid_place<R>::type (&place)[3])
@@ -51,7 +52,7 @@ EK_DEVICE void grid_find(const ek_cuda_grid_job &job, const ek_index<int64_t> &i
                           at[(2 - d) * job.by_coordinate], slopes, &place[d]);
 }
 
-/* How many are read along the depth; along the others ek_grid_taps. */
+/* Returns how many positions are read along the depth; ek_grid_taps are read along the others. */
 EK_DEVICE int grid_front(const ek_grid_params &params)
 {
     return params.dims == 3 ? ek_grid_taps(params.mode) : 1;
@@ -94,7 +95,7 @@ template <typename R> EK_KERNEL grid_sample(ek_cuda_grid_job job, ek_cuda_image 
     }
 }
 
-/* Adds what the place of dy at `index` gives to `count` channels of dx. */
+/* Adds dy at the place `index`, times the weights, to `count` channels of dx. */
 template <typename R>
 EK_DEVICE void grid_scatter(const ek_cuda_grid_job &job, const ek_index<int64_t> &index, int count)
 {
@@ -142,7 +143,7 @@ template <typename R> EK_KERNEL grid_adjoint_in_order(ek_cuda_grid_job job)
     }
 }
 
-/* The products of a place's weights, and the same with one of them differentiated. A thread has a
+/* The slope: sums with products of a place's weights of which one is differentiated. A thread has a
  * place and all channels. */
 template <typename R> EK_KERNEL grid_slope(ek_cuda_grid_job job)
 {

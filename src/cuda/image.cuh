@@ -1,5 +1,5 @@
 /* image.cuh: positions in images. I is the type of positions and offsets: int32_t, or int64_t for
- * images that are wide. */
+ * images that need more than 31 bits. */
 #ifndef EK_CUDA_IMAGE_CUH
 #define EK_CUDA_IMAGE_CUH
 
@@ -57,8 +57,8 @@ template <typename I> EK_DEVICE I ek_split_position(const ek_cuda_image &image, 
     return position;
 }
 
-/* Element i. Numbers run so that neighbours are neighbours in memory as far as possible: fastest
- * along the channels or along the positions. */
+/* Returns the index of element i. Elements are numbered in the order of memory as far as possible:
+ * fastest along the channels, or along the positions. */
 template <typename I> EK_DEVICE ek_index<I> ek_index_of(const ek_cuda_image &image, I i)
 {
     ek_index<I> index;

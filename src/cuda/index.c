@@ -1,5 +1,5 @@
-/* index.c: the tensors of indexing kernels, taken apart. The kernel notes an index that is out of
- * range as a fault (view.h), and reads 0 or adds nothing instead. */
+/* index.c: prepares the arguments of indexing kernels. If an index is out of range, the kernel
+ * records a fault (view.h), and reads 0 or adds nothing. */
 #include <string.h>
 
 #include "cuda/launches.h"
@@ -17,7 +17,8 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* The strides of `index` over `like`'s dimensions: its own, or 0 but along dim if it is a list. */
+/* Writes the strides of `index` over `like`'s dimensions; if it is a list, all are 0 except that
+ * along dim. */
 static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is_list, int dim,
                           int64_t stride[EK_MAX_DIMS])
 {
@@ -104,8 +105,8 @@ static int index_check_addable(const ek_tensor *out)
                    ek_dtype_name(out->dtype));
 }
 
-/* How a job writes: adds x to out at the index, does so in a given order of positions, or lets x
- * take the place of out's elements. */
+/* How a job writes x to out at the index: it adds, it adds in a given order of positions, or it
+ * replaces elements. */
 typedef enum index_write { INDEX_ADDS, INDEX_ADDS_SORTED, INDEX_ASSIGNS } index_write;
 
 static int index_launch(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
@@ -148,8 +149,8 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
     return ek_cuda_end(dev, &stream, operation, index_launch(&stream, &job, write, order));
 }
 
-/* Many additions in a fixed order: the list is sorted, so that those to one element lie together.
- */
+/* Does many additions in a fixed order. The list is sorted, so that the additions to one element
+ * are neighbours. */
 static int index_add_sorted(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                             const ek_tensor *index)
 {

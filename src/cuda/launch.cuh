@@ -1,5 +1,5 @@
-/* launch.cuh: what kernels share: launching, dtypes and conversions, vectors, sums over a block. It
- * is C++17 without the standard library. Only .cu files include it.
+/* launch.cuh: common code of kernels: launching, dtypes and conversions, vectors, sums over a
+ * block. It is C++17 without the standard library. Only .cu files include it.
  *
  * Launches go through cudaLaunchKernelEx, never <<< >>>, and shared memory is static, so that the
  * files are plain C++ but for the qualifiers. */
@@ -53,8 +53,8 @@ static inline unsigned ek_grid(const ek_cuda_stream *stream, int64_t count,
 EK_DEVICE void ek_fault_raise(ek_cuda_fault *fault, int kind, int64_t value, int64_t bound,
                               const char *operation)
 {
-    /* The record is in the host's memory, where exchanges are slow and one after the other. If all
-     * indices of a large tensor are bad, only the first threads come to that. */
+    /* The record is in the host's memory, where atomic exchanges are slow and serialised. This test
+     * lets only the first of many bad indices reach the exchange. */
     if (*(volatile int *)&fault->kind != EK_CUDA_FAULT_NONE)
         return;
     if (atomicCAS(&fault->kind, EK_CUDA_FAULT_NONE, EK_CUDA_FAULT_FILLING) != EK_CUDA_FAULT_NONE)
@@ -192,8 +192,8 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue;        \
     }
 
-/* For kernels that have a slower way: as EK_FLOATING, for i64 and u8 too. Other dtypes go on after
- * it. */
+/* EK_FLOATING for i64 and u8, too. For other dtypes execution continues after it, with a slower
+ * kernel. */
 #define EK_FAST_DTYPE(dtype, T, ...)             \
     switch (dtype) {                             \
         EK_FLOATING_CASES(T, __VA_ARGS__)        \
@@ -219,7 +219,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue;      \
     }
 
-/* ---- conversions between dtypes, as on the host: by way of the computing types ---- */
+/* ---- conversions between dtypes through their computing types, as on the host ---- */
 
 /* Converts a value; `To` is float, double or int64_t. Floating to integer truncates. NaN and
  * values that don't fit become INT64_MIN. */
@@ -319,7 +319,7 @@ template <typename T> static __device__ T ek_block_sum(T value)
     int lane = (int)threadIdx.x % EK_WARP, warp = (int)threadIdx.x / EK_WARP;
     int warps = (int)blockDim.x / EK_WARP;
     value = ek_warp_sum(value);
-    __syncthreads(); /* `parts` may still be read from the call before */
+    __syncthreads(); /* other threads may still read `parts` of the call before */
     if (lane == 0)
         parts[warp] = value;
     __syncthreads();

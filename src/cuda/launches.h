@@ -31,7 +31,7 @@ int ek_cuda_have_kernels(void);
 
 int ek_cuda_launch_copy(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size);
 
-/* An element's bytes over and over, whatever its size. */
+/* An element's bytes, repeated to 16 bytes. */
 typedef union ek_cuda_pattern {
     uint8_t u8[16];
     uint16_t u16[8];
@@ -43,9 +43,9 @@ int ek_cuda_launch_fill(const ek_cuda_stream *stream, const ek_cuda_walk *walk, 
 
 /* ---- reduce: sums and extremes over any set of dimensions ----
  *
- * Sums go in a fixed order that depends on shape, strides and device alone. If there are too few
- * outputs to keep the device busy, the reduced elements are cut into chunks, and a second reduction
- * joins the chunks' results. */
+ * The order of a sum depends on shape, strides and device alone. If there are too few outputs to
+ * keep the device busy, the reduced elements are cut into chunks, and a second reduction joins the
+ * chunks' results. */
 
 typedef struct ek_cuda_reduction {
     ek_reduce_kind kind;
@@ -64,8 +64,8 @@ typedef struct ek_cuda_reduction {
     int64_t columns, column_x, column_out; /* number of columns, and their strides */
     int width;
 
-    /* Threads if by_columns is false: a team goes along the reduced elements. With `runs` it takes
-     * runs of the innermost dimension; without, single elements. */
+    /* If by_columns is false: the team of threads that goes along the reduced elements. With `runs`
+     * it takes runs of the innermost dimension, otherwise single elements. */
     ek_cuda_team team;
     bool runs;
 } ek_cuda_reduction;
@@ -168,9 +168,9 @@ typedef struct ek_cuda_index_job {
     int64_t size;   /* size of the dimension that index addresses */
     int64_t stride; /* stride along it of the operand that index addresses */
 
-    /* Operands: out, x, index. The operand that index addresses has stride 0 along the dimension.
-     * If additions have a fixed order, a position of `strides` is a whole line along the dimension;
-     * a line has `line` elements, with strides line_x and line_index. */
+    /* Operands: out, x, index. The operand that `index` addresses has stride 0 along the dimension.
+     * If additions have a fixed order, a position of `strides` is a whole line along the dimension,
+     * with `line` elements and the strides line_x and line_index. */
     ek_cuda_strides strides;
     int64_t line, line_x, line_index;
 } ek_cuda_index_job;
@@ -179,15 +179,15 @@ int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job 
 /* out at index += x, f32 or f64. Additions go in the order of arrival, or, if the stream is
  * deterministic, in the order of x. */
 int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job);
-/* The same in the order of x. `order` has the positions along a line in ascending order of the
- * index, which is a list. */
+/* ek_cuda_launch_scatter in the order of x, for an index that is a list. `order` has the positions
+ * along a line in ascending order of the index. */
 int ek_cuda_launch_scatter_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
                                   const int64_t *order);
-/* out at index = x, for elements of `size` bytes; of several for one place the last of x stays if
- * the stream is deterministic, else any. */
+/* out at index = x, for elements of `size` bytes. If several elements have one place, any stays; if
+ * the stream is deterministic, the last of x stays. */
 int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
 
-/* ---- sort: positions along one dimension, and the search in what is sorted ---- */
+/* ---- sort: positions along one dimension, and searches in sorted lines ---- */
 
 enum { EK_CUDA_SORT_TILE = 2048 /* elements that a block sorts at once */ };
 
@@ -254,8 +254,8 @@ typedef struct ek_cuda_resample_job {
 /* Fills the tables, and resamples by them. */
 int ek_cuda_launch_resample(const ek_cuda_stream *stream, const ek_cuda_resample_job *job);
 
-/* ---- grid sampling of f32 and f64 (kernels/grid_sample.h): `image` has the pixels, `result` what
- * the places read ---- */
+/* ---- grid sampling of f32 and f64 (kernels/grid_sample.h): `image` has the pixels, `result` the
+ * values at the places ---- */
 
 typedef struct ek_cuda_grid_job {
     ek_cuda_image image, result;
@@ -269,7 +269,7 @@ int ek_cuda_launch_grid_sample(const ek_cuda_stream *stream, const ek_cuda_grid_
 int ek_cuda_launch_grid_adjoint(const ek_cuda_stream *stream, const ek_cuda_grid_job *job);
 int ek_cuda_launch_grid_slope(const ek_cuda_stream *stream, const ek_cuda_grid_job *job);
 
-/* ---- matmul by a kernel of our own: any strides and sizes ---- */
+/* ---- matmul by this library's kernel: any strides and sizes ---- */
 
 /* Matrices in memory. Strides count elements. */
 typedef struct ek_cuda_matrices {
@@ -289,7 +289,7 @@ typedef struct ek_cuda_gemm {
 } ek_cuda_gemm;
 int ek_cuda_launch_gemm(const ek_cuda_stream *stream, const ek_cuda_gemm *gemm);
 
-/* ---- combine: what ranks have sent (core/rail.h) ---- */
+/* ---- combine: the terms that ranks have sent (core/rail.h) ---- */
 
 typedef struct ek_cuda_combination {
     ek_dtype dtype;
@@ -317,8 +317,9 @@ int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw,
 
 /* ---- lists of tensors ---- */
 
-/* Each entry's first operand = the sum of the others, in their order. It may also be the second.
- * The others are of dtype `from`, which is `dtype`, or bf16 or f16 for f32. */
+/* Sets each entry's first operand to the sum of its other operands, in their order. The first
+ * operand may be the second. The others have dtype `from`: `dtype`, or bf16 or f16 if `dtype` is
+ * f32. */
 int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype from,
                          const ek_cuda_list *list);
 /* Optimizer steps. Entries are parameters of f32 or f64. Operands are the parameter, its gradient,

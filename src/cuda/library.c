@@ -15,8 +15,8 @@
 #include <dlfcn.h>
 #endif
 
-/* One library. Its versions are in the order of preference. `before` is a library that must be
- * opened first, if both lie in a folder of their own. */
+/* One library, with its versions in the order of preference. If the library is found in a listed
+ * folder, the library `before` is first opened from that folder. */
 typedef struct library {
     const char *name;
     struct {

@@ -1,5 +1,5 @@
-/* library.h: NVIDIA's libraries, opened at run time with their first use, so that the program
- * starts, and computes on the host, if they are missing.
+/* library.h: NVIDIA's libraries, which are opened at run time with their first use, so that the
+ * program starts and computes on the host if they are missing.
  *
  * They are looked for in the folders that EVENKEEL_CUDA_LIBRARIES lists (separated by colons), then
  * where the system's loader looks, then in the toolkit's usual folder. Those that
@@ -12,7 +12,7 @@
 
 #include "evenkeel/base.h"
 
-/* Which headers this build has seen; the emulator brings its own. */
+/* The libraries whose headers this build has; the emulator has headers of its own. */
 #if defined(EK_WITH_CUDNN) || defined(EK_CUDA_EMULATED)
 #define EK_HAVE_CUDNN
 #endif
@@ -27,7 +27,7 @@
 #include <nccl.h>
 #endif
 
-/* Tables of the functions that are used, which library.c fills. Members have those names. */
+/* Tables of the functions in use, which library.c fills. Members are named after the functions. */
 typedef struct ek_cublas_api ek_cublas_api;
 typedef struct ek_cublaslt_api ek_cublaslt_api;
 typedef struct ek_cudnn_api ek_cudnn_api;
@@ -109,11 +109,12 @@ struct ek_nccl_api {
 };
 #endif
 
-/* Checks the variables by which users choose libraries, or what is told of them. */
+/* Checks the environment variables that choose libraries or print their plans. */
 int ek_cuda_read_settings(void);
 
-/* The library's functions, or NULL if it can't be used. Then the _reason is part of a sentence
- * ("cuBLAS cannot be used: ..."), else NULL. Both stay the same for ever. Any thread. */
+/* Returns the library's functions; NULL if it can't be used. ek_x_reason then returns the reason as
+ * part of a sentence ("cuBLAS cannot be used: ..."), else NULL. Both results never change. Any
+ * thread. */
 const ek_cublas_api *ek_cublas(void);
 const char *ek_cublas_reason(void);
 const ek_cublaslt_api *ek_cublaslt(void);

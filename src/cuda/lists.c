@@ -4,8 +4,8 @@
 
 typedef const ek_tensor *const *tensor_list;
 
-/* Fills *list with as many entries from `begin` of `count` as one launch takes; an entry has one
- * tensor of each of the lists. Returns the first entry that is left. */
+/* Fills *list with entries from `begin` on, as many as one launch takes; an entry has one tensor of
+ * each of the lists. Returns the first entry that is left. */
 static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operands, int count,
                        int begin)
 {
@@ -41,7 +41,7 @@ static int list_add_some(const ek_cuda_stream *stream, int count, ek_tensor *con
     return launched;
 }
 
-/* If one launch doesn't take all addends, several add them, and each rounds bf16 once. */
+/* If one launch doesn't take all addends, several launches add them, and each rounds bf16 once. */
 int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tensor *const *inputs,
                   int addends)
 {

@@ -19,10 +19,11 @@ struct list_part {
     int64_t vectors_end; /* all operands can be read in vectors of 16 bytes from begin to here */
 };
 
-/* The part of a list that this block works on. The elements of the widest operand have `size` bytes. */
+/* The part of a list that this block works on. The elements of the widest operand have `size`
+ * bytes. */
 EK_DEVICE list_part list_part_of(const ek_cuda_list &list, int size)
 {
-    int at = 0; /* the last entry whose first block is this block or an earlier one */
+    int at = 0; /* becomes the last entry whose first block isn't after this block */
     for (int above = list.count; above - at > 1;) {
         int middle = (at + above) / 2;
         if (list.first[middle] <= blockIdx.x)
@@ -90,7 +91,7 @@ int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype 
     EK_ANY_DTYPE(dtype, T, return launch_add_n<T, T>(stream, list))
 }
 
-/* ---- steps: what is done to one element: w with its gradient and `count` states ---- */
+/* ---- steps: the update of one element w, with its gradient and `count` states ---- */
 
 template <typename real, ek_step_rule Rule> struct step_of;
 

@@ -1,5 +1,5 @@
-/* mathematics.cu: sin, pow and their like on each element. Their kernels are apart from the other
- * formulas', because their many registers would slow those down. */
+/* mathematics.cu: sin, pow and other functions on each element. They have separate kernels, because
+ * their many registers would slow the other formulas down. */
 #include "cuda/elementwise.cuh"
 
 #define MATHEMATICS_EVALUATE(C, unary_cases, binary_cases)                                      \

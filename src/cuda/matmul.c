@@ -1,10 +1,10 @@
 /* matmul.c: batched matrix products with bias, over tensors of any strides, and linear layers: by
- * cuBLAS, or by our own kernel if it cannot be opened. What follows a product (a bias, a ReLU, sums
- * of the gradient for the bias) is one launch with it if cuBLASLt can do so.
+ * cuBLAS; by this library's kernel if cuBLAS can't be opened. A bias, a ReLU, or sums of the
+ * gradient for the bias are one launch with the product if cuBLASLt supports that.
  *
- * cuBLAS's handle and workspace are made with the device's first product and kept under
- * ek_cuda_device.lock. cuBLAS takes matrices as column-major, and read so a row-major matrix is its
- * own transpose. The product out = x y is therefore computed as out^T = y^T x^T. */
+ * cuBLAS's handle and workspace are made with the device's first product and guarded by
+ * ek_cuda_device.lock. cuBLAS expects column-major matrices, and so reads a row-major matrix as its
+ * transpose. The product out = x y is therefore computed as out^T = y^T x^T. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -15,8 +15,8 @@
 
 /* ---- layouts ---- */
 
-/* True if the matrix has rows of neighbours, which cuBLAS reads as the transposed matrix. The
- * stride of a dimension of size 1 means nothing. */
+/* Returns true if the matrix's rows are contiguous: cuBLAS reads it as its transpose. The stride of
+ * a dimension of size 1 doesn't matter. */
 static bool matrix_has_rows(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     return (columns == 1 || m->column == 1) && (rows == 1 || m->row >= columns);
@@ -27,8 +27,8 @@ static ek_cuda_matrices matrix_transposed(const ek_cuda_matrices *m)
     return (ek_cuda_matrices){m->data, m->batch, m->column, m->row};
 }
 
-/* True if cuBLAS can read an operand: elements are neighbours in one of its two directions, and its
- * rows (or columns) don't overlap. */
+/* Returns true if cuBLAS can read an operand: its rows or its columns are contiguous and don't
+ * overlap. */
 static bool blas_reads(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     ek_cuda_matrices turned = matrix_transposed(m);
@@ -45,9 +45,9 @@ struct ek_cuda_blas {
     ek_cuda_lt *lt; /* uses the same workspace, as it does in the same stream; may be NULL */
 };
 
-/* Gives cuBLAS a workspace of our own. It is on the ledger, and the same from call to call, which
- * makes results repeatable. It has the size that NVIDIA advises, but only a small part of a device
- * that has a capacity, and less if memory is short. */
+/* Gives cuBLAS a workspace that the ledger counts. It is one workspace for all calls, which makes
+ * results repeatable. It has the size that NVIDIA recommends, but takes only a small part of a
+ * device's capacity, and is smaller if memory is short. */
 static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
 {
     size_t nbytes = (size_t)(ek_cuda_of(dev)->capability >= 90 ? 32 : 8) << 20;
@@ -71,9 +71,9 @@ static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
 static void blas_make_handle(ek_dev *dev, struct ek_cuda_blas *blas)
 {
     cublasStatus_t status = blas->api->cublasCreate_v2(&blas->handle);
-    if (status == CUBLAS_STATUS_SUCCESS) /* set before the workspace, because it resets that */
+    if (status == CUBLAS_STATUS_SUCCESS) /* before the workspace, which this call resets */
         status = blas->api->cublasSetStream_v2(blas->handle, ek_cuda_of(dev)->compute);
-    /* TF32 is asked for call by call. Sums of bf16 and f16 products are f32 to their end. */
+    /* Each call chooses TF32. Sums of bf16 and f16 products stay f32 to the end. */
     if (status == CUBLAS_STATUS_SUCCESS)
         status = blas->api->cublasSetMathMode(
             blas->handle,
@@ -142,7 +142,7 @@ static int blas_has(ek_dev *dev)
 
 /* ---- products ---- */
 
-/* cuBLAS sees a matrix of rows as the transposed one. */
+/* Returns the operand for cuBLAS, which reads a row-major matrix as its transpose. */
 static ek_cuda_operand blas_operand_of(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
 {
     bool by_rows = matrix_has_rows(m, rows, columns);
@@ -177,7 +177,7 @@ static void *blas_element(void *data, int64_t index, ek_dtype dtype)
 /* The most products per call, because cuBLAS makes batches a dimension of the grid. */
 enum { BATCHES = 32768 };
 
-/* A product of `g`, whose out has rows of neighbours. */
+/* Returns a product of `g`, whose out has contiguous rows. */
 static ek_cuda_product blas_product_of(const ek_cuda_gemm *g)
 {
     return (ek_cuda_product){.type = blas_data_type(g->dtype),
@@ -192,7 +192,7 @@ static ek_cuda_product blas_product_of(const ek_cuda_gemm *g)
                              .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
 }
 
-/* Issues the products of `g`, whose out has rows of neighbours. */
+/* Issues the products of `g`, whose out has contiguous rows. */
 static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_gemm *g)
 {
     const double one = 1, add = g->accumulate;
@@ -220,7 +220,7 @@ static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* What is done with a product out = x y beside it. All zero: nothing. */
+/* Operations that are done together with a product out = x y. All zero: none. */
 typedef struct matmul_extra {
     const ek_tensor *bias; /* (m), added to each row */
     bool relu;
@@ -232,8 +232,8 @@ static bool matmul_extra_any(const matmul_extra *extra)
     return extra->bias || extra->relu || extra->sums;
 }
 
-/* Issues a product with all of its extra. `turned`: g is the product of the transposed matrices.
- * Sums are no products, which alone may round their operands to TF32. */
+/* Issues a product with all of its extra. `turned`: g is the product of the transposed matrices. If
+ * the extra has sums, TF32 is not used: only products may round their operands. */
 static cublasStatus_t blas_issue_extra(const struct ek_cuda_blas *blas, const ek_cuda_gemm *g,
                                        const matmul_extra *extra, bool turned)
 {
@@ -300,7 +300,7 @@ static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm, const matmul_extra *
     if (rc >= 0 && blas) {
         cublasStatus_t status = matmul_extra_any(extra) ? blas_issue_extra(blas, &g, extra, turned)
                                                         : blas_issue(blas, &g);
-        /* Without a workspace cuBLAS may refuse, perhaps after some of several calls. */
+        /* Without a workspace cuBLAS may refuse a call, even after earlier calls succeeded. */
         bool refused =
             status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_SUPPORTED;
         if (status == CUBLAS_STATUS_SUCCESS)
@@ -336,7 +336,8 @@ static int matmul_set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, b
     return ek_cuda_copy(dev, out, &rows);
 }
 
-/* Joins many small products with one y into a large one, if rows of x and of out follow on. */
+/* Joins many small products with one y to a large product, if the rows of x and of out of one
+ * product follow those of the product before. */
 static void matmul_join_batch(ek_cuda_gemm *g)
 {
     int64_t n = g->batch * g->n;
@@ -391,8 +392,8 @@ static bool matmul_is_readable(const ek_cuda_gemm *g)
            blas_reads(&g->out, g->n, g->m);
 }
 
-/* Issues a product with its bias, and with the rest of the extra if that is one launch with it.
- * *extra becomes what is left to do. Returns a status or a cudaError_t. */
+/* Issues a product with its bias, and with the rest of the extra if one launch can do all. *extra
+ * becomes what is left to do. Returns a status or a cudaError_t. */
 static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda_gemm *gemm,
                         ek_tensor *out, const ek_tensor *x, const ek_tensor *y, matmul_extra *extra)
 {

@@ -6,8 +6,8 @@
 
 enum { TILE = 64, DEPTH = 16, SIDE = 16, PER_THREAD = TILE / SIDE };
 
-/* Loads rows of one operand's tile, whose corner is (row0, k0). Threads that follow each other read
- * along the smaller stride, which is k's if `along_k`. */
+/* Loads rows of one operand's tile, whose corner is (row0, k0). Neighbouring threads read along the
+ * smaller stride, which is k's if `along_k`. */
 template <typename T, typename C>
 EK_DEVICE void gemm_load_tile(C (*tile)[TILE + 1], const T *data, int64_t row0, int64_t rows,
                               int64_t row_stride, int64_t k0, int64_t k, int64_t k_stride,

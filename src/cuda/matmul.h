@@ -20,22 +20,22 @@ typedef struct ek_cuda_product {
     ek_cuda_operand a, b;
     void *d;
     int64_t leading;
-    /* The epilogue, and its vector, of the products' type with elements side by side: a bias (m),
-     * or for BGRADA and BGRADB the sums over k of a (m) or b (n). NULL without either. */
+    /* The epilogue and its vector, which is contiguous and has the products' type: a bias (m); for
+     * BGRADA and BGRADB the sums over k of a (m) or b (n). NULL if the epilogue needs none. */
     cublasLtEpilogue_t epilogue;
     void *vector;
 } ek_cuda_product;
 
-/* cuBLASLt of one device, with the plans that its heuristic has chosen: the same for the same
- * problem. Guarded by ek_cuda_device.lock. */
+/* cuBLASLt of one device, with the plans that its heuristic has chosen, one for each problem.
+ * Guarded by ek_cuda_device.lock. */
 typedef struct ek_cuda_lt ek_cuda_lt;
 
-/* NULL if cuBLASLt cannot be used or there is no memory for it. `workspace`, which the caller owns,
- * is aligned to 256 bytes. */
+/* Returns cuBLASLt; NULL if it can't be used or memory is short. `workspace`, which the caller
+ * owns, is aligned to 256 bytes. */
 ek_cuda_lt *ek_cuda_lt_open(ek_dev *dev, void *workspace, size_t nbytes);
 void ek_cuda_lt_close(ek_cuda_lt *lt);
 
-/* Issues the product. NOT_SUPPORTED or ALLOC_FAILED if it has to be computed in another way. */
+/* Issues the product. Returns NOT_SUPPORTED or ALLOC_FAILED if it must be computed otherwise. */
 cublasStatus_t ek_cuda_lt_issue(ek_cuda_lt *lt, const ek_cuda_product *product);
 
 #endif

@@ -11,7 +11,7 @@
 
 enum { LT_PLANS = 256, LT_PROBE = 64 /* rows and columns */ };
 
-/* Types of computation (plain f32, TF32) and epilogues (with a bias, without) of a ReLU. */
+/* The types of computation (f32, TF32), and the epilogues with a ReLU (with and without a bias). */
 enum { LT_COMPUTES = 2, LT_RELUS = 2 };
 
 typedef enum lt_relu { LT_RELU_UNKNOWN, LT_RELU_KEEPS_NAN, LT_RELU_EATS_NAN } lt_relu;
@@ -218,8 +218,8 @@ static cublasStatus_t lt_run(ek_cuda_lt *lt, const ek_cuda_product *p)
                                    ek_cuda_of(lt->dev)->compute);
 }
 
-/* What the ReLU of a product like `asked` makes of NaN, by way of `memory` of the device and
- * `results` of the host. UNKNOWN if the product or a copy failed. */
+/* Finds out the ReLU of NaN in a product like `asked`, by a small product in `memory` of the device
+ * and `results` of the host. Returns UNKNOWN if the product or a copy fails. */
 static lt_relu lt_probe(ek_cuda_lt *lt, const ek_cuda_product *asked, char *memory, size_t nbytes,
                         uint32_t *results)
 {
@@ -251,9 +251,9 @@ static lt_relu lt_probe(ek_cuda_lt *lt, const ek_cuda_product *asked, char *memo
     return LT_RELU_KEEPS_NAN;
 }
 
-/* True if the epilogue's ReLU is that of ek_f_relu. cuBLASLt says max(x, 0) and nothing of NaN, so
- * the device is asked once for each type, type of computation and epilogue. An answer that failed
- * is none. */
+/* Returns true if the epilogue's ReLU keeps NaN, as ek_f_relu does. cuBLASLt's documentation says
+ * max(x, 0) and doesn't mention NaN, so that the device is tried once for each type, type of
+ * computation and epilogue. A trial that fails is repeated later. */
 static bool lt_relu_is_ours(ek_cuda_lt *lt, const ek_cuda_product *p)
 {
     size_t nbytes = (3 * LT_PROBE * LT_PROBE + LT_PROBE) * (size_t)4;
@@ -281,6 +281,6 @@ cublasStatus_t ek_cuda_lt_issue(ek_cuda_lt *lt, const ek_cuda_product *product)
     }
     cublasStatus_t status = lt_run(lt, product);
     if (status != CUBLAS_STATUS_SUCCESS)
-        (void)cudaGetLastError(); /* the status tells, and the next launch must not */
+        (void)cudaGetLastError(); /* the status is reported; the next launch must not return it */
     return status;
 }

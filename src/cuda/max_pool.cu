@@ -35,8 +35,8 @@ template <typename T, typename I, int V> struct maximum {
     }
 };
 
-/* Takes a window of at most K x K with all loads under way at once. Taps beyond its last row or
- * column repeat that row or column, which changes nothing. */
+/* Takes the maximum of a window of at most K x K, with all loads issued at once. Taps beyond the
+ * window's last row or column repeat that row or column, which doesn't change the maximum. */
 template <int K, typename T, typename I, int V>
 EK_DEVICE void max_take_small(maximum<T, I, V> &found, const T *plane, I first, I width,
                               const ek_window<I> &w1, const ek_window<I> &w2, I row_step, I step)
@@ -59,7 +59,7 @@ EK_DEVICE void max_take_small(maximum<T, I, V> &found, const T *plane, I first, 
     }
 }
 
-/* One thread per output. K > 0 is that of max_take_small; 0 is for any windows. */
+/* One thread per output. K > 0: windows of at most K x K (max_take_small); 0: any windows. */
 template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_pool pool)
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
@@ -143,8 +143,8 @@ template <typename T, int V> struct arrived {
     }
 };
 
-/* One thread per input, which gathers in the order of the outputs. If M > 0, at most M x M windows
- * reach an input, and their loads are under way at once. M = 0 is for any number. */
+/* One thread per input, which gathers in the order of the outputs. M > 0: at most M x M windows
+ * reach an input, and their loads are issued at once; 0: any number. */
 template <typename T, typename I, int V, int M>
 EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 {
@@ -234,7 +234,7 @@ static int max_larger(int64_t a, int64_t b)
     return most > 100 ? 100 : (int)most;
 }
 
-/* The larger side of windows if the kernels without loops can take them, else 0. */
+/* Returns the larger side of the windows if kernels without loops support it, else 0. */
 static int max_window_side(const ek_cuda_pool *pool)
 {
     bool plain = pool->x.size[0] == 1 && pool->kernel[0] == 1 && pool->padding[0] == 0 &&
@@ -242,7 +242,8 @@ static int max_window_side(const ek_cuda_pool *pool)
     return plain ? max_larger(pool->kernel[1], pool->kernel[2]) : 0;
 }
 
-/* The most windows along a side that reach one input; 0 if only kernels with loops take them. */
+/* Returns how many windows along a side reach one input at most; 0 if only kernels with loops
+ * support that. */
 static int max_windows_side(const ek_cuda_pool *pool)
 {
     int64_t most[3];

@@ -36,7 +36,7 @@ void ek_cuda_memory_count_system(ek_dev *dev)
     uint64_t counted = 0;
     ek_dev *others[EK_MAX_DEVICES];
     if (cudaMemGetInfo(&available, &total) != cudaSuccess) {
-        (void)cudaGetLastError(); /* a figure for people, without which all works */
+        (void)cudaGetLastError(); /* the number is only informative: its lack is no error */
         return;
     }
     ek_cuda_of(dev)->memory = total;
@@ -76,8 +76,9 @@ static bool memory_trim_once(const ek_dev *dev, int *busy)
     return some;
 }
 
-/* Logical devices on one GPU share its memory. Busy devices are asked again, but not for ever: a
- * thread that allocates from one of them may be waiting here for this device. */
+/* Frees the caches of other logical devices on the GPU, whose memory they share. Busy devices are
+ * tried again for a limited time, because a thread that allocates from one of them may be waiting
+ * here for this device. */
 static bool memory_trim_others(const ek_dev *dev)
 {
     const struct timespec moment = {0, 1000000};
@@ -91,7 +92,7 @@ static bool memory_trim_others(const ek_dev *dev)
     return some;
 }
 
-/* True if there is too little memory, for which no error is raised. */
+/* Tries to allocate. Returns true if memory is short, without an error. */
 static bool memory_try_alloc(ek_dev *dev, size_t nbytes, void **pointer, int *rc)
 {
     cudaError_t error = cudaMalloc(pointer, nbytes);
@@ -119,9 +120,9 @@ int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return rc;
 }
 
-/* Waits for the compute stream, whose kernels may still use the memory, and for the exchange
- * stream, which has memory of its own. Other streams are done with the memory before that (Note
- * [Streams share memory]). */
+/* Frees memory after waiting for the compute stream, whose kernels may still use it, and for the
+ * exchange stream, in case the memory belongs to it. Other streams have finished with the memory
+ * before (Note [Streams share memory]). */
 void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     int restore = ek_cuda_enter_anyway(dev);
@@ -155,7 +156,8 @@ typedef struct pinned_block {
     size_t nbytes;
     int physical;
     bool held;
-    cudaEvent_t done; /* follows the last copy from or to the block; over if never recorded */
+    cudaEvent_t
+        done; /* recorded after each copy from or to the block; complete if never recorded */
 } pinned_block;
 
 /* All blocks. Guarded by pinned_lock. */
@@ -175,8 +177,8 @@ static void pinned_destroy(pinned_block *b)
     free(b);
 }
 
-/* Takes a block that is free, large enough but not twice as large, and from which nothing is read
- * any more. NULL if there is none. */
+/* Takes a free block that is large enough, less than twice as large, and whose copies are done.
+ * NULL if there is none. */
 static pinned_block *pinned_reuse(int physical, size_t nbytes)
 {
     pinned_block *best = NULL;
@@ -289,8 +291,8 @@ void ek_cuda_ring_close(ek_cuda_ring *ring)
     pthread_mutex_destroy(&ring->lock);
 }
 
-/* Allocates all slots at once, because pinning may wait for the device and should not happen in the
- * midst of a step. An event that was never recorded is over. ring->lock is held. */
+/* Allocates all slots at once, because pinning may wait for the device and should not happen within
+ * a step. An event that was never recorded is complete. ring->lock is held. */
 static int ring_make(ek_cuda_ring *ring, ek_dev *dev)
 {
     if (ring->memory)

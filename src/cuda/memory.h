@@ -1,4 +1,4 @@
-/* memory.h: memory of a device, and pinned memory of the host, from which a GPU reads by itself. */
+/* memory.h: memory of a device, and pinned memory of the host, which a GPU reads directly. */
 #ifndef EK_CUDA_MEMORY_H
 #define EK_CUDA_MEMORY_H
 
@@ -9,28 +9,30 @@
 int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes);
 
-/* Between these two calls the device's cache may be freed for other devices on the same GPU. */
+/* Between ek_cuda_memory_open and ek_cuda_memory_close the device's cache may be freed for other
+ * devices on its GPU. */
 void ek_cuda_memory_open(ek_dev *dev);
 void ek_cuda_memory_close(const ek_dev *dev);
 
-/* Notes the GPU's memory, and tells the ledger what the GPU, which is current, has in use beside
- * the memory of its logical devices: its context, libraries, other processes. What an earlier
- * device has counted isn't counted again. Called while no other device is opened or closed. */
+/* Stores the size of the GPU's memory, and counts in the ledger the memory in use outside of
+ * logical devices: the context, libraries, other processes. Memory that an earlier device has
+ * counted isn't counted again. The GPU is current. Called while no other device is opened or
+ * closed. */
 void ek_cuda_memory_count_system(ek_dev *dev);
 
 /* ---- the pinned pool ----
  *
- * Pinning takes long and may wait for the GPU, so blocks are kept for reuse. An event follows the
- * copies from and to each block. A block that is given back is handed out again once its event is
- * over. Blocks belong to a physical GPU and not to a logical device, and outlive both while
- * somebody holds them. The ledger counts those that a storage holds (tensor.c). */
+ * Pinning takes long and may wait for the GPU, so that blocks are kept for reuse. An event is
+ * recorded after the copies from and to each block. A block that was given back is handed out again
+ * once its event is complete. Blocks belong to a physical GPU, not to a logical device, and outlive
+ * both while someone holds them. The ledger counts the blocks that storages hold (tensor.c). */
 
 /* The backend's slots pinned_alloc and pinned_free. */
 int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_pinned_free(void *pointer);
 
-/* The event that follows copies from and to the block in which the memory lies, borrowed. NULL if
- * dev's GPU has no such block. */
+/* Returns the event (borrowed) that is recorded after copies from and to the block in which the
+ * memory lies. NULL if dev's GPU has no such block. */
 cudaEvent_t ek_cuda_pinned_event(const ek_dev *dev, const void *memory);
 
 /* Frees the blocks of this device's GPU that nobody holds, once copies from them are done. */
@@ -39,11 +41,11 @@ void ek_cuda_pinned_close(const ek_cuda_device *device);
 /* Allocates pinned memory outside of the pool. Does nothing if *pointer is not NULL. */
 int ek_cuda_make_pinned(ek_dev *dev, size_t nbytes, void **pointer);
 
-/* ---- rings: pinned buffers through which pageable memory travels to and from a device ----
+/* ---- rings: pinned buffers through which pageable memory is copied to and from a device ----
  *
- * One thread holds a slot while it fills or empties it. An upload releases its slot once the copy
- * is issued. The slot's event then says when the buffer may be written again, and the next holder
- * waits for this event. All slots are allocated with the ring's first use. */
+ * One thread holds a slot while it fills or empties the slot's buffer. An upload releases its slot
+ * once the copy is issued. The next holder waits for the slot's event, after which the buffer may
+ * be written again. All slots are allocated with the ring's first use. */
 
 enum { EK_CUDA_SLOTS = 32 };
 
@@ -66,7 +68,7 @@ void ek_cuda_ring_open(ek_cuda_ring *ring, int count, size_t nbytes);
 void ek_cuda_ring_close(ek_cuda_ring *ring);
 
 /* Takes the slot that was taken longest ago, once its last copy is done. If other threads hold all
- * slots, it waits for one; without `wait` it gives NULL. The device is current. */
+ * slots, waits for one; without `wait`, *slot becomes NULL. The device is current. */
 int ek_cuda_ring_take(ek_cuda_ring *ring, ek_dev *dev, bool wait, ek_cuda_slot **slot);
 void ek_cuda_ring_release(ek_cuda_ring *ring, ek_cuda_slot *slot);
 

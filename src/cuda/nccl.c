@@ -1,8 +1,8 @@
 /* nccl.c: collectives on the devices' exchange streams.
  *
- * A communicator has one rank per GPU of its list. One call of ours issues the work of all ranks,
- * in one group of NCCL's and in one section (core/lane.h), so that ranks never meet in different
- * calls: all devices have one order of collectives, also those of different lists. */
+ * A communicator has one rank per GPU of its list. One call issues the work of all ranks, in one
+ * group of NCCL's and in one section (core/lane.h). So all devices have one order of collectives,
+ * even of different lists, and ranks never wait for each other in different calls. */
 #include "cuda/nccl.h"
 
 #include <stdatomic.h>
@@ -22,7 +22,7 @@ typedef enum comm_choice {
     COMM_NCCL_SUM
 } comm_choice;
 
-/* The choice that a word stands for; NULL is unset. EK_E_INVALID for other words. */
+/* Returns the choice that a word names; NULL means unset. EK_E_INVALID for unknown words. */
 static int comm_choice_parse(const char *word)
 {
     static const char *const words[] = {"", "copy", "nccl", "nccl-sum"};
@@ -35,8 +35,8 @@ static int comm_choice_parse(const char *word)
                    word);
 }
 
-/* 1 if a device of the list is no GPU: such lists use copies, and this is logged once. 0 if all are
- * GPUs, negative if EVENKEEL_COMM has an unknown word. */
+/* Returns 1 if a device of the list is no GPU: the list then uses copies, which is logged once. 0
+ * if all are GPUs; negative if EVENKEEL_COMM has an unknown word. */
 static int comm_choice_mixed(ek_dev *const *devs, int count)
 {
     static atomic_bool told;
@@ -57,7 +57,7 @@ static int comm_choice_mixed(ek_dev *const *devs, int count)
 
 #ifdef EK_HAVE_NCCL
 
-/* True if NCCL can't serve the list. `why` then is part of a sentence. */
+/* Returns true if NCCL can't serve the list, with the reason as part of a sentence in `why`. */
 static bool nccl_has_obstacle(ek_dev *const *devs, int count, char why[256])
 {
     for (int i = 0; i < count; i++)
@@ -150,8 +150,8 @@ int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t 
     return nccl_issue(devs, count, nccl_call_broadcast, &(nccl_broadcast){data, nbytes});
 }
 
-/* Collects the devices of the moves, each once. They ascend, so that an exchange among the same
- * devices finds its communicators again. */
+/* Collects the devices of the moves, each once, in ascending order, so that exchanges among one set
+ * of devices share communicators. */
 static int nccl_move_devices(const ek_block_move *moves, int count, ek_dev **devs)
 {
     bool seen[EK_MAX_DEVICES] = {false};

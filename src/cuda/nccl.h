@@ -1,4 +1,4 @@
-/* nccl.h: collectives by NCCL among devices that are each a GPU of their own.
+/* nccl.h: collectives by NCCL among devices on different GPUs.
  *
  * EVENKEEL_COMM chooses: `nccl`, `copy` (peer or staged copies by pairs), or `nccl-sum` (NCCL also
  * adds, in its own order). If it is unset, NCCL is used if it is found and the devices are
@@ -24,10 +24,10 @@ void ek_cuda_nccl_close(ek_cuda_device *device);
 /* ---- communicators by list of devices ----
  *
  * Note [Lost members of a collective]. A rank whose peer is lost waits for ever, and so does all
- * work that is issued to its device afterwards. NCCL says nothing of it if all GPUs are one
- * process's. So every wait of the host (stream.h) looks after all communicators now and then. If a
- * member is lost, or NCCL reports an error, the communicator is aborted. Devices whose rank had not
- * ended then get an error from their next call. */
+ * work that is issued to its device afterwards. NCCL doesn't report this if all GPUs belong to one
+ * process. So every wait of the host (stream.h) checks all communicators at intervals. If a member
+ * is lost, or NCCL reports an error, the communicator is aborted. The next call of a device whose
+ * rank had not ended then returns an error. */
 
 #ifdef EK_HAVE_NCCL
 
@@ -41,29 +41,30 @@ typedef struct ek_nccl_group {
     /* event that follows each device's rank of the last collective */
     cudaEvent_t ended[EK_MAX_DEVICES];
     bool open;     /* `comms` and `ended` exist */
-    bool busy;     /* a section uses the group: nobody else ends it */
+    bool busy;     /* a section uses the group: no other thread ends it */
     uint64_t used; /* number of the last use; the oldest group makes room */
 } ek_nccl_group;
 
-/* Which collectives a list uses: what its group has kept, else what `choose` says. */
+/* Returns which collectives a list uses: the choice that its group has stored, else that of
+ * `choose`. */
 int ek_nccl_collective(ek_dev *const *devs, int count, int (*choose)(ek_dev *const *, int));
 
-/* The list's group, open and busy until ek_nccl_give; NULL with an error. The list's section is
- * open. No lock is held in between. */
+/* Returns the list's group, open and busy until ek_nccl_give; NULL with an error. The list's
+ * section is open. No lock is held until ek_nccl_give. */
 ek_nccl_group *ek_nccl_take(ek_dev *const *devs, int count);
 
-/* Ends the use of a group: rc is the outcome of a collective's calls. Records the events that
- * follow it on all devices. After an error it aborts the communicators, because some ranks may wait
- * for others for ever; work that was issued before gets time to end, and the next ek_nccl_take
- * makes new communicators. Returns rc, or the error of the records. */
+/* Ends the use of a group; rc is the outcome of the collective's calls. Records the group's events
+ * on all devices. After an error it gives earlier work time to end and aborts the communicators,
+ * because some ranks may wait for others for ever; the next ek_nccl_take makes new communicators.
+ * Returns rc, or the error of the records. */
 int ek_nccl_give(ek_nccl_group *group, int rc);
 
-/* What NCCL is called for, for one rank of a collective; the rank's GPU is current. */
+/* Makes the calls of NCCL for one rank of a collective; the rank's GPU is current. */
 typedef int ek_nccl_calls(const ek_nccl_group *group, int rank, const void *user);
 
-/* Launches all ranks, each by the launcher of its device (nccl_launch.c), and returns when NCCL has
- * taken all, or one has failed and none is left that waits for it. The error is that of the first
- * rank that failed. The section of the group's list is open. */
+/* Launches all ranks, each by the launcher of its device (nccl_launch.c). Returns when NCCL has
+ * accepted all; if a rank fails, when no other rank waits for it any more. The error is that of the
+ * first rank that failed. The section of the group's list is open. */
 int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user);
 /* Ends the device's launcher. No section of the device is open. */
 void ek_nccl_launcher_close(ek_cuda_device *device);

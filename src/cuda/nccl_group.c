@@ -28,7 +28,8 @@ int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
 
 /* ---- whether all is well with a group ---- */
 
-/* True if the device is lost. Its stream is asked, because nobody may have asked the GPU since. */
+/* Returns true if the device is lost. Queries its stream, because no other call may have reached
+ * the GPU since. */
 static bool group_is_lost(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
@@ -45,7 +46,7 @@ static bool group_is_lost(ek_dev *dev)
     return ek_cuda_is_lost(dev);
 }
 
-/* True if the group can't go on. `reason` then is part of a sentence. */
+/* Returns true if the group is unusable, with the reason as part of a sentence. */
 static bool group_is_broken(ek_nccl_group *group, char reason[256])
 {
     for (int i = 0; i < group->count; i++)
@@ -73,15 +74,16 @@ static bool group_is_broken(ek_nccl_group *group, char reason[256])
 
 static void group_watch_all(void);
 
-/* Counts open groups. While there are any, host waits look after them. groups_lock is held. */
+/* Counts open groups. While there are any, waits of the host check them. groups_lock is held. */
 static void group_count_open(int change)
 {
     open_groups += change;
     ek_cuda_wait_watched(open_groups > 0 ? group_watch_all : NULL);
 }
 
-/* Makes a GPU of the group current that isn't lost, and returns its number, or -1. NCCL puts back
- * the GPU that it finds current, and would make a context on GPU 0 for a thread without one. */
+/* Makes a GPU of the group that isn't lost current, and returns its number; -1 if all are lost.
+ * NCCL restores the GPU that was current before its call, and would make a context on GPU 0 for a
+ * thread without a context. */
 static int group_enter_one(const ek_nccl_group *group, int *restore)
 {
     int at = 0;
@@ -158,7 +160,7 @@ static void group_abort(ek_nccl_group *group, const char *reason)
     group_end_all(group, ek_nccl()->ncclCommAbort);
 }
 
-/* Gives up all groups that are broken, but those that a section uses. groups_lock is held. */
+/* Aborts all broken groups that no section uses. groups_lock is held. */
 static void group_look_after_all(void)
 {
     char reason[256];
@@ -169,15 +171,15 @@ static void group_look_after_all(void)
 
 static void group_watch_all(void)
 {
-    /* The thread that holds groups_lock looks after all groups whenever it waits. */
+    /* The thread that holds groups_lock checks all groups whenever it waits. */
     if (pthread_mutex_trylock(&groups_lock) != 0)
         return;
     group_look_after_all();
     pthread_mutex_unlock(&groups_lock);
 }
 
-/* Waits until the group's collectives are over, and those of other groups that come before them.
- * False if the group was given up meanwhile. */
+/* Waits until the group's collectives are complete, and those of other groups before them. Returns
+ * false if the group was aborted meanwhile. */
 static bool group_has_ended(const ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
@@ -204,8 +206,8 @@ static void group_close(ek_nccl_group *group)
     group_leave_one(physical, restore);
 }
 
-/* Gives a group up after an error of its section, of which some ranks may be launched and wait for
- * others. Earlier collectives, which the events follow, get time to end. */
+/* Aborts a group after an error in its section, where some ranks may be launched and wait for
+ * others. Earlier collectives, after which the events were recorded, get time to end. */
 static void group_give_up(ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
@@ -233,7 +235,8 @@ static bool group_is_list(const ek_nccl_group *group, ek_dev *const *devs, int c
            memcmp(group->devs, devs, (size_t)count * sizeof *devs) == 0;
 }
 
-/* The group of a list, made if there is none; NULL with an error. groups_lock is held. */
+/* Returns the group of a list, which is made if necessary; NULL with an error. groups_lock is held.
+ */
 static ek_nccl_group *group_of(ek_dev *const *devs, int count)
 {
     int at = -1;
@@ -289,7 +292,7 @@ static int group_make_event(ek_dev *dev, cudaEvent_t *event)
     return rc;
 }
 
-/* Makes the communicators of a busy group. It may take seconds, and other groups go on. */
+/* Makes the communicators of a busy group. This may take seconds and doesn't block other groups. */
 static int group_open(ek_nccl_group *group)
 {
     int gpus[EK_MAX_DEVICES], restore, rc = 0;

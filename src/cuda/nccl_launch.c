@@ -1,9 +1,9 @@
 /* nccl_launch.c: launches the ranks of a collective, each on a thread of its device.
  *
- * The section in which a collective is issued (core/lane.h) has the turn on all its devices. So a
- * device's launcher has one rank at a time, and all launchers have the same order of collectives.
- * The calling thread launches a rank itself: that of the device whose worker it is, else the first.
- * No launcher waits for anything but NCCL, so none keeps another one waiting. */
+ * The section in which a collective is issued (core/lane.h) holds all its devices. So a device's
+ * launcher has one rank at a time, and all launchers have one order of collectives. The calling
+ * thread launches one of the ranks: if it is the worker of a device, that device's, else the first.
+ * A launcher waits only for NCCL, never for another launcher. */
 #include "cuda/nccl.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 #ifdef EK_HAVE_NCCL
 
-enum { PATIENCE = 10 }; /* seconds that other ranks get to return after one has failed */
+enum { PATIENCE = 10 }; /* seconds in which other ranks must return after one has failed */
 
 typedef struct launch {
     ek_nccl_group *group;
@@ -57,8 +57,8 @@ static int launch_calls(const launch *l, const bool *ranks)
     return rc;
 }
 
-/* Aborts ranks that don't return, because they wait for one that has failed. A rank that has not
- * begun never will. lock is held. */
+/* Aborts ranks that don't return because they wait for a failed rank. Ranks that haven't begun
+ * never begin. l->lock is held. */
 static void launch_free_others(launch *l)
 {
     ncclComm_t stuck[EK_MAX_DEVICES];
@@ -81,7 +81,7 @@ static void launch_free_others(launch *l)
     pthread_mutex_lock(&l->lock);
 }
 
-/* Notes that these ranks begin. False if the collective was given up before. */
+/* Marks these ranks as begun. Returns false if the collective was given up before. */
 static bool launch_begin(launch *l, const bool *ranks)
 {
     pthread_mutex_lock(&l->lock);
@@ -99,7 +99,7 @@ static void launch_ranks(launch *l, const bool *ranks)
     while (!ranks[first])
         first++;
     ek_dev *dev = l->group->devs[first];
-    /* NCCL ends a group on the GPU that it finds current, which may not be a lost one. */
+    /* NCCL ends a group on the current GPU, which must not be a lost one. */
     bool begins = launch_begin(l, ranks);
     int restore, rc = begins ? ek_cuda_enter(dev, &restore) : 0;
     if (begins && rc >= 0) {
@@ -147,7 +147,7 @@ static void *launcher_main(void *user)
         bool ranks[EK_MAX_DEVICES] = {false};
         ranks[rank] = true;
         launch_ranks(l, ranks);
-        /* The launch lies on the caller's stack, so the last access is under its lock. */
+        /* The launch lies on the caller's stack, so that its last access is under its lock. */
         pthread_mutex_lock(&l->lock);
         l->busy--;
         pthread_cond_broadcast(&l->changed);

@@ -1,9 +1,10 @@
 /* nccl_ranks.c: see nccl_ranks.h.
  *
- * Communicators are non-blocking: a call of NCCL may return ncclInProgress, and goes on in a thread
- * of NCCL's. Only when ncclCommGetAsyncError no longer says so is what was called in the stream,
- * and the communicator may be used again. So a job is a state machine, which `rail_test` drives:
- * issue a step, ask until it is issued, issue the next one, and record an event at the end. */
+ * Communicators are non-blocking: a call of NCCL may return ncclInProgress, and continues in a
+ * thread of NCCL's. Its work is in the stream, and the communicator usable again, once
+ * ncclCommGetAsyncError returns something else. So a job is a state machine, which `rail_test`
+ * drives: issue a step, poll until it is issued, issue the next step, and at the end record an
+ * event. */
 #include "cuda/nccl_ranks.h"
 
 #include <stdio.h>
@@ -56,7 +57,7 @@ static int rail_identify(ek_dev *dev, char gpu[EK_RAIL_GPU])
                          (int)cudaDeviceGetPCIBusId(gpu, EK_RAIL_GPU, ek_cuda_of(dev)->physical));
 }
 
-/* 0 for results that don't end a communicator. */
+/* Returns 0 for results after which the communicator is usable; an error for others. */
 static int rail_check(const ek_dev *dev, const char *call, ncclResult_t result)
 {
     return ek_nccl_check(dev, call, result == ncclInProgress ? ncclSuccess : result);
@@ -81,7 +82,7 @@ static int rail_make_id(ek_dev *dev, char id[EK_RAIL_ID])
 static void rail_close(ek_rail *rail)
 {
     int restore = ek_cuda_enter_anyway(rail->dev);
-    /* No other rank has to take part, as it would in ncclCommDestroy. */
+    /* ncclCommAbort, unlike ncclCommDestroy, needs no other rank. */
     if (rail->comm)
         (void)ek_nccl()->ncclCommAbort(rail->comm);
     if (rail->ended)
@@ -227,7 +228,7 @@ static int rail_issue_second(ek_rail *rail)
     return job->out_after ? rail_issue_exchange(rail, job->out_after, job->in_after) : 0;
 }
 
-/* 1 if NCCL has issued all that it was given, 0 if not yet. */
+/* Returns 1 if NCCL has issued all of its work, 0 if not yet. */
 static int rail_is_issued(const ek_rail *rail)
 {
     ncclResult_t state = ncclSuccess;
@@ -254,7 +255,7 @@ static int rail_go_on(ek_rail *rail)
     }
     if (rail->step == RAIL_IDLE)
         return EK_RAIL_DONE;
-    EK_TRY(rail_is_issued(rail)); /* errors of other ranks come while the job runs */
+    EK_TRY(rail_is_issued(rail)); /* errors of other ranks arrive while the job runs */
     cudaError_t error = cudaEventQuery(rail->ended);
     if (error == cudaErrorNotReady) {
         (void)cudaGetLastError(); /* it was an answer */

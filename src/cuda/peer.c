@@ -1,8 +1,8 @@
 /* peer.c: which GPUs reach each other's memory.
  *
- * Some machines (an IOMMU between the GPUs, a virtual machine) claim that GPUs do, and then deliver
- * wrong bytes. So each pair is tried out with its first use: by copies in both directions, and by
- * kernels that read and write the other GPU's memory. */
+ * Some machines (with an IOMMU between the GPUs, virtual machines) report that GPUs reach each
+ * other, and then deliver wrong bytes. So each pair is tested at its first use: by copies in both
+ * directions, and by kernels that read and write the other GPU's memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ enum { PROBE = 8 << 10 };
 static atomic_int peer_pairs[EK_CUDA_GPUS][EK_CUDA_GPUS];
 static pthread_mutex_t peer_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* True on success. An error is cleared, because it only means that the pair can't be used. */
+/* Returns true on success. An error means only that the pair can't be used, and is cleared. */
 static bool peer_good(cudaError_t error)
 {
     if (error != cudaSuccess)

@@ -2,7 +2,7 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* True if positions of windows may need 64 bits. The limits are well below 2^31. */
+/* Returns true if positions of windows may need 64 bits. The limits are well below 2^31. */
 static bool pool_is_wide(const ek_cuda_pool *pool)
 {
     bool wide = pool->x.wide || pool->y.wide || pool->index.wide;
@@ -15,8 +15,8 @@ static bool pool_is_wide(const ek_cuda_pool *pool)
     return wide;
 }
 
-/* Fills *pool. params NULL is for adaptive pooling, and for kernels that don't look at windows.
- * index may be NULL. Fails if a plane has more positions than an int32_t counts. */
+/* Fills *pool. params is NULL for adaptive pooling, and for kernels that don't read windows. index
+ * may be NULL. Fails if a plane has more positions than an int32_t counts. */
 static int pool_of(ek_cuda_pool *pool, const ek_tensor *x, const ek_tensor *y,
                    const ek_tensor *index, const ek_pool_params *params)
 {

@@ -5,9 +5,9 @@
 #include "cuda/image.cuh"
 #include "cuda/launches.h"
 
-/* Calls f(kind, pool) with vectors of V channels if all images have them, else with single
- * channels. With `index` the image of positions counts too. kind::I is the type of positions and
- * offsets; kind::V is the number of elements of a vector. */
+/* Calls f(kind, pool) with vectors of V channels if all images have such vectors, else with single
+ * channels. With `index` the image of positions must have them, too. kind::I is the type of
+ * positions and offsets; kind::V is the number of elements of a vector. */
 template <typename Index, int Count> struct ek_pool_kind {
     typedef Index I;
     enum { V = Count };
@@ -30,7 +30,7 @@ static int ek_pool_by_kind(const ek_cuda_pool &pool, bool index, F f)
 }
 
 /* A window: its first position inside the plane, the number of positions, the step between them,
- * and what the sum is divided by for the mean. */
+ * and the divisor of the mean. */
 template <typename I> struct ek_window {
     I first, count, step, divisor;
 };

@@ -1,10 +1,10 @@
-/* random.cu: Philox numbers (core/philox.h). A thread makes whole blocks of words, and the four or
- * two elements that a block's words are for. The arithmetic is the host's, to the bit. */
+/* random.cu: Philox numbers (core/philox.h). A thread computes whole blocks of words, and the four
+ * or two elements of each block. The arithmetic is the host's, to the bit. */
 #include "core/philox.h"
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 
-/* A functor makes a block's elements, on the type that they are computed in. */
+/* A functor computes a block's elements, in their computing type. */
 struct uniform_f32 {
     enum { EACH = EK_PHILOX_BLOCK };
     float scale, low;
@@ -115,7 +115,7 @@ EK_DEVICE double product_of(double x, double y)
     return __dmul_rn(x, y);
 }
 
-/* On x's elements. Factors and products are rounded to Narrow. */
+/* Dropout of x's elements. Factors and products are rounded to Narrow. */
 template <typename Narrow> struct dropout {
     enum { EACH = EK_PHILOX_BLOCK };
     typedef typename ek_compute<Narrow>::type C;
@@ -132,7 +132,8 @@ template <typename Narrow> struct dropout {
 
 /* ---- the loop ---- */
 
-/* Elements lie in rows whose numbers follow each other; blocks overlap a row's ends. */
+/* The elements' rows. Numbers within a row are consecutive; blocks may reach beyond a row's ends.
+ */
 struct draw_layout {
     uint64_t seed, call;
     int64_t count;
@@ -188,7 +189,7 @@ EK_KERNEL draw_loop(F f, draw_layout layout, int64_t items, T *out, const X *x, 
 
 /* ---- launching ---- */
 
-/* True if a block's elements can be read or written by loads of up to 16 bytes. */
+/* Returns true if a block's elements can be loaded and stored by units of up to 16 bytes. */
 template <typename T> static bool draw_is_aligned(const void *data, int each)
 {
     return ek_is_aligned(data, each * sizeof(T) > 16 ? 16 : each * sizeof(T));

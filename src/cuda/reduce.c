@@ -1,4 +1,4 @@
-/* reduce.c: how a reduction is laid out over threads; positions of extremes. */
+/* reduce.c: lays a reduction out over threads; positions of extremes. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 #include "kernels/walk.h"
@@ -27,7 +27,7 @@ static int reduce_width(int64_t n, int most)
 
 /* ---- geometry ---- */
 
-/* Splits the dimensions of a walk over x and out: kept ones, which out has, and reduced ones. */
+/* Splits the dimensions of a walk over x and out into kept and reduced ones. */
 static void reduce_split(ek_cuda_reduction *r, const ek_walk *walk)
 {
     int64_t shape[2][EK_MAX_DIMS], stride[2][2][EK_MAX_DIMS];
@@ -54,7 +54,8 @@ static int64_t reduced_count(const ek_walk *walk)
     return count;
 }
 
-/* Elements of one load: 16 bytes if kernels load the dtype so, else one element. */
+/* Returns how many elements one load has: 16 bytes if kernels load the dtype by vectors, else one.
+ */
 static int reduce_whole_pack(ek_dtype dtype)
 {
     return ek_dtype_is_floating(dtype) ? 16 / (int)ek_dtype_size(dtype) : 1;
@@ -73,7 +74,7 @@ static bool reduce_rows_are_aligned(const ek_cuda_reduction *r, int pack)
 
 /* ---- chunks ---- */
 
-/* Cuts work into chunks of `least` elements or more. Without chunks it has `blocks` blocks. */
+/* Cuts work, which has `blocks` blocks without chunks, into chunks of at least `least` elements. */
 static void reduce_cut(ek_cuda_reduction *r, int multiprocessors, int64_t blocks, int64_t least)
 {
     int64_t count = r->reduced.count, full = (int64_t)multiprocessors * BLOCKS_PER_SM;

@@ -1,5 +1,5 @@
-/* reduce.cu: sums and extremes, and positions of extremes. Each thread has four loads under way at
- * once. It joins their values before the accumulator takes them, for few roundings in a row. */
+/* reduce.cu: sums and extremes, and positions of extremes. Each thread issues four loads at once,
+ * and joins their values before it adds them to its accumulator, which reduces rounding errors. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 
@@ -23,7 +23,7 @@ EK_DEVICE int64_t reduce_times(int64_t a, int64_t b)
     return (int64_t)((uint64_t)a * (uint64_t)b);
 }
 
-/* The largest value there is, or the smallest. */
+/* Returns the largest value of the type, or the smallest. */
 template <typename A> EK_DEVICE A reduce_limit_of(bool largest)
 {
     if constexpr (A(0.5) != A(0))
@@ -32,11 +32,11 @@ template <typename A> EK_DEVICE A reduce_limit_of(bool largest)
         return largest ? INT64_MAX : INT64_MIN;
 }
 
-/* A reduction. Only sums use packs, and SUM says so to the compiler. Otherwise the operation is
- * chosen at run time: that costs less than the loads do, and halves the number of kernels. */
+/* A reduction. SUM is a constant, because only sums use packs. Other operations are chosen at run
+ * time, which costs less than the loads and halves the number of kernels. */
 template <typename A, bool SUM> struct operation {
     bool extreme;
-    bool flip; /* turns a sum into one of squares, and a maximum into a minimum */
+    bool flip; /* true: a sum of squares in place of a sum, a minimum in place of a maximum */
     bool product;
 
     __device__ __forceinline__ explicit operation(ek_reduce_kind kind)
@@ -105,8 +105,8 @@ EK_DEVICE A reduce_take_each(const O &op, const ek_team &team, A total, const S 
     return total;
 }
 
-/* Reduces n elements that follow each other. Those before the first multiple of 16 bytes, and those
- * after the last, are taken one by one. */
+/* Reduces n contiguous elements. Elements before the first multiple of 16 bytes, and after the
+ * last, are read one by one. */
 template <typename T, int N, typename A, typename O>
 static __device__ A reduce_take_run(const O &op, const ek_team &team, A total, const T *from,
                                     int64_t n)
@@ -225,7 +225,7 @@ EK_DEVICE void reduce_join_rows(const O &op, int width, A (&total)[N])
 {
     __shared__ A parts[N][EK_BLOCK];
     int thread = (int)threadIdx.x;
-    __syncthreads(); /* `parts` may still be read from the task before */
+    __syncthreads(); /* other threads may still read `parts` of the task before */
     EK_EACH(j, N)
         parts[j][thread] = total[j];
     for (int half = EK_BLOCK / 2; half >= width; half /= 2) {
@@ -305,7 +305,8 @@ template <typename A> EK_DEVICE candidate<A> ek_exchange(candidate<A> own, int s
     return other;
 }
 
-/* The better of two candidates, and the first of equal ones. NaN is better than all numbers. */
+/* A candidate for the extreme. The better of two wins, of equal ones the first. NaN is better than
+ * all numbers. */
 template <typename A> struct choice {
     bool smallest;
 

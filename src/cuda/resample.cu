@@ -1,8 +1,8 @@
-/* resample.cu: images of another size, a linear map and its adjoint. One launch fills tables of the
- * rows of each direction's matrix; the other sums elements by them. For each element that it
- * writes, a thread gathers those that it is made of in a fixed order; neighbours share them through
- * the caches. A thread of the map uses a column's weights for several rows. A thread of the adjoint
- * uses all for several channels. */
+/* resample.cu: resizes images, a linear map, and computes its adjoint. One launch fills tables of
+ * the rows of each direction's matrix; another sums elements by these tables. A thread gathers the
+ * inputs of each element that it writes in a fixed order; neighbouring threads share inputs through
+ * the caches. A thread of the map uses a column's weights for several rows, a thread of the adjoint
+ * all weights for several channels. */
 #include "cuda/image.cuh"
 #include "cuda/launches.h"
 
@@ -45,8 +45,8 @@ template <typename R> EK_KERNEL resample_fill(ek_cuda_resample_job job, int64_t 
 
 /* ---- sums ---- */
 
-/* sum += share times `real` channels of a position, `step` apart. PACKED: these are V, next to each
- * other. */
+/* Adds `share` times `real` channels of a position, which lie `step` apart, to sum. PACKED: there
+ * are V contiguous channels. */
 template <typename T, int V, bool PACKED>
 EK_DEVICE void resample_add(typename ek_compute<T>::type (&sum)[V],
                             typename ek_compute<T>::type share, const T *from, int64_t step,

@@ -63,7 +63,7 @@ int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
     *pointer = NULL;
     ek_ledger_read(dev, &stats);
     if (stats.capacity && stats.in_use + nbytes > stats.capacity)
-        return 0; /* not asked for: a refusal would count, and give cached memory back first */
+        return 0; /* without asking the allocator, which would count a failure and drop its cache */
     bool pending = ek_error_status() != 0; /* an older error stays */
     int rc = ek_cuda_scratch(dev, nbytes, pointer);
     if (rc != EK_E_OUT_OF_MEMORY)
@@ -75,9 +75,9 @@ int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 
 /* ---- the clock: how long a replica's forward takes on the device itself ----
  *
- * A pair of events encloses the work that one forward issues, if somebody reads the clock. Nobody
- * waits for the events: laps that are over are added up when the clock is read. Backward is not
- * timed, because its stream also waits for other devices' gradients. */
+ * If the clock is in use, a pair of events encloses the work that one forward issues. No thread
+ * waits for the events: reading the clock adds the laps that are complete. Backward isn't timed,
+ * because its stream also waits for other devices' gradients. */
 
 static int clock_make_events(ek_dev *dev, ek_cuda_lap *lap)
 {
@@ -88,7 +88,7 @@ static int clock_make_events(ek_dev *dev, ek_cuda_lap *lap)
     return 0;
 }
 
-/* Adds up the laps that are over. device->lock is held. */
+/* Adds the complete laps. device->lock is held. */
 static void clock_collect(ek_dev *dev, ek_cuda_clock *clock)
 {
     for (; clock->pending > 0; clock->pending--) {
@@ -105,7 +105,8 @@ static void clock_collect(ek_dev *dev, ek_cuda_clock *clock)
     (void)cudaGetLastError(); /* the calls that issue work report errors */
 }
 
-/* Runs `act` with the device current and its lock held. Errors only cost the clock's time. */
+/* Runs `act` with the device current and its lock held. After an error the clock misses a lap, and
+ * nothing else happens. */
 static void clock_act(ek_dev *dev, void (*act)(ek_dev *dev, ek_cuda_clock *clock))
 {
     ek_cuda_device *device = ek_cuda_of(dev);

@@ -1,5 +1,5 @@
-/* runtime.h: the state of one logical CUDA device, and how a slot of the kernel table begins and
- * ends. Only C files of this folder include it.
+/* runtime.h: the state of a logical CUDA device, and the begin and end of a slot of the kernel
+ * table. Only C files of this folder include it.
  *
  *     int ek_cuda_fill(ek_dev *dev, ek_tensor *out, double value)
  *     {
@@ -9,11 +9,11 @@
  *         return ek_cuda_end(dev, &stream, "fill", ek_cuda_launch_fill(&stream, &walk, value));
  *     }
  *
- * A kernel goes to the stream of the calling thread's work: the compute stream, or within a section
- * (core/lane.h) the exchange stream. Kernels of a stream run in the order of issue. So a kernel may
- * use memory that was given back while earlier kernels still use it. Other streams keep to
- * Note [Streams share memory] in stream.h. Here only ek_cuda_synchronize waits for the device.
- * Any thread may issue work; the order between threads is unspecified. */
+ * A kernel is issued to the stream of the calling thread's work: the compute stream; within a
+ * section (core/lane.h), the exchange stream. Kernels of a stream run in the order of issue, so
+ * that a kernel may use memory that was freed while earlier kernels still use it. Other streams
+ * follow Note [Streams share memory] in stream.h. Of these functions only ek_cuda_synchronize waits
+ * for the device. Any thread may issue work; the order between threads is unspecified. */
 #ifndef EK_CUDA_RUNTIME_H
 #define EK_CUDA_RUNTIME_H
 
@@ -51,7 +51,7 @@ typedef struct ek_cuda_clock {
     unsigned next;    /* number of the lap that begins next or is open */
     unsigned pending; /* laps before `next` that had not ended at the last look */
     bool open;
-    bool asked; /* somebody reads the clock; laps are timed only then */
+    bool asked; /* the clock was read; only then laps are timed */
 } ek_cuda_clock;
 
 struct ek_cuda_blas;
@@ -74,7 +74,7 @@ typedef struct ek_cuda_device {
         };
         cudaStream_t streams[EK_CUDA_STREAMS];
     };
-    cudaEvent_t issued;    /* event in `compute`, recorded again and again (stream.h) */
+    cudaEvent_t issued;    /* event in `compute`, recorded for each wait (stream.h) */
     cudaEvent_t exchanged; /* the same in `exchange` */
     ek_cuda_fault *fault;  /* the host's address of the fault record, which is pinned */
     ek_cuda_fault *fault_on_device;
@@ -85,7 +85,7 @@ typedef struct ek_cuda_device {
     struct ek_cuda_dnn *dnn;
     ek_cuda_launcher *launcher; /* guarded by the turn of a section (core/lane.h) */
     ek_cuda_clock clock;
-    uint64_t memory;      /* bytes of the GPU, whatever logical devices share it; 0: unknown */
+    uint64_t memory;      /* bytes of the GPU, which logical devices may share; 0: unknown */
     int64_t attention[7]; /* the last choice that was told (attention.c) */
 } ek_cuda_device;
 
@@ -111,13 +111,14 @@ static inline cudaEvent_t ek_cuda_issued_now(const ek_cuda_device *device)
  * is unusable or has a fault to report. */
 int ek_cuda_begin(ek_dev *dev, ek_cuda_stream *stream);
 
-/* Puts back the GPU that was current before ek_cuda_begin, and returns the outcome. `launched` is a
- * status (not above 0) or a cudaError_t, which becomes an error that names operation and device. */
+/* Restores the GPU that was current before ek_cuda_begin, and returns the outcome. `launched` is a
+ * status (not above 0) or a cudaError_t, for which an error that names operation and device is
+ * set. */
 int ek_cuda_end(ek_dev *dev, const ek_cuda_stream *stream, const char *operation, int launched);
 
 /* The parts of ek_cuda_begin and ek_cuda_end. ek_cuda_usable returns EK_E_BACKEND if an earlier
- * error made the device's GPU unusable. ek_cuda_enter makes the GPU current, ek_cuda_leave puts
- * back the GPU that was current before. */
+ * error made the device's GPU unusable. ek_cuda_enter makes the GPU current, ek_cuda_leave restores
+ * the GPU that was current before. */
 int ek_cuda_usable(const ek_dev *dev);
 bool ek_cuda_is_lost(const ek_dev *dev);
 /* Writes "GPU 1 was lost when ... failed with ...". The device must be lost. */
@@ -131,12 +132,12 @@ void ek_cuda_leave(const ek_dev *dev, int restore);
  * An error that ends the process's use of a GPU (an illegal address, a failed launch) makes all
  * devices on this GPU unusable. dev may be NULL. */
 int ek_cuda_check(ek_dev *dev, const char *call, int error);
-/* As ek_cuda_check, but raises no error: if a failure changes nothing. True on success. */
+/* ek_cuda_check that sets no error, for failures without consequences. Returns true on success. */
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
-/* The cudaError_t that the device has met, or 0. Ask after a library's call has failed, because the
- * library returns only its own errors, and no call of ours has returned the device's. */
+/* Returns the device's pending cudaError_t, or 0. Called after a library's call has failed, because
+ * the library returns only its own errors, and not the device's. */
 int ek_cuda_late(const ek_dev *dev);
 
 /* Returns and clears the error of the fault record or of ek_cuda_tell, or 0. Doesn't wait. */
@@ -152,13 +153,13 @@ int ek_cuda_synchronize(ek_dev *dev);
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 
-/* As ek_cuda_scratch, for callers that can do without. Returns 1 with memory (NULL for 0 bytes), 0
- * if there is too little (no error is pending then), negative on other errors. What doesn't fit
- * into the capacity is no failure in the device's statistics. */
+/* ek_cuda_scratch for callers that can do without the memory. Returns 1 with memory (NULL for 0
+ * bytes), 0 without an error if memory is short, negative on other errors. A request beyond the
+ * capacity doesn't count as a failure in the device's statistics. */
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 
-/* How many bytes to allocate for a workspace of nbytes that begins at a multiple of 256, and the
- * address in such memory at which it begins. */
+/* Return how many bytes to allocate for a workspace of nbytes that begins at a multiple of 256, and
+ * the address at which the workspace begins in this memory. */
 static inline size_t ek_cuda_padded(size_t nbytes)
 {
     return nbytes > 0 ? nbytes + 256 : 0;

@@ -1,7 +1,7 @@
-/* scan.cu: linear recurrences h -> a h + b along a dimension. A thread takes a short line. A block
- * takes a long line of sums, and joins its threads' elements in 8 rounds. Lines with factors are
- * never joined: the products of their parts, which the recurrence doesn't form, may overflow or
- * meet a 0, and inf * 0 is NaN. */
+/* scan.cu: linear recurrences h -> a h + b along a dimension. A short line is computed by a thread.
+ * A long line of sums is computed by a block, which joins its threads' elements in 8 rounds. Lines
+ * with factors are never computed in parts: products of factors, which the recurrence doesn't form,
+ * may overflow and be multiplied by 0, and inf * 0 is NaN. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 

@@ -1,5 +1,5 @@
-/* softmax.c: softmax, cross entropy and their gradients. The kernel notes a target that is out of
- * range as a fault (view.h), and goes on as if it were ignored. */
+/* softmax.c: softmax, cross entropy and their gradients. If a target is out of range, the kernel
+ * records a fault (view.h), and treats the target as ignored. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 

@@ -1,7 +1,7 @@
 /* softmax.cu: softmax, cross entropy and their gradients: a team of threads per line. Softmax reads
- * a line twice; the second time it comes from a cache, unless it is very long.
+ * a line twice, the second time from a cache if the line isn't very long.
  *
- * With logits x, target t and lse = log(sum(exp(x))), as the host has it, cross entropy is
+ * With logits x, target t and lse = log(sum(exp(x))), cross entropy is, as on the host,
  *
  *   loss = (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c])
  *
@@ -30,7 +30,8 @@ template <typename R> EK_DEVICE R row_larger(R a, R b)
     return b > a || b != b ? b : a;
 }
 
-/* What is subtracted from exponents. If all are -inf so far it is 0, because -inf - -inf is NaN. */
+/* Returns the number that is subtracted from exponents: `largest`; 0 if all elements so far are
+ * -inf, because -inf - -inf is NaN. */
 template <typename R> EK_DEVICE R row_shift_of(R largest)
 {
     return largest == -(R)INFINITY ? (R)0 : largest;
@@ -47,8 +48,9 @@ template <typename R> struct row_join {
     }
 };
 
-/* The row sum of a line, for all of its lanes. The sum is NaN if all elements are -inf, or if one
- * is +inf or NaN. All threads of the block call it; `valid` is false for threads without a line. */
+/* Returns the largest element and the sum of a line to all of its lanes. The sum is NaN if all
+ * elements are -inf, or if one is +inf or NaN. All threads of the block call it; `valid` is false
+ * for threads without a line. */
 template <typename T>
 EK_DEVICE row_sum<typename ek_compute<T>::type> sum_row(const ek_team &team, bool valid, const T *x,
                                                         int64_t stride, int64_t size)
@@ -101,8 +103,8 @@ template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
     }
 }
 
-/* The line's sum of dy, or of dy * y. A lane first adds four terms by themselves, so that fewer
- * roundings follow each other. */
+/* Returns the line's sum of dy, or of dy * y. A lane adds four terms before it adds their sum to
+ * its own, which reduces rounding errors. */
 template <typename T, typename R>
 EK_DEVICE R softmax_gradient_sum(const ek_cuda_softmax_job &job, const ek_team &team, const T *dy,
                                  const T *y)
@@ -221,7 +223,7 @@ EK_KERNEL entropy_forward(ek_cuda_entropy_job job, ek_cuda_fault *fault, const c
     }
 }
 
-/* sum_c w[c]. Each block computes it for itself. */
+/* Returns sum_c w[c], which each block computes separately. */
 template <typename R> static __device__ R entropy_total_weight(const ek_cuda_entropy_job &job)
 {
     if (job.weight.data == NULL)

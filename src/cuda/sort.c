@@ -1,4 +1,4 @@
-/* sort.c: sorting and searching along one dimension, taken apart. */
+/* sort.c: prepares the arguments of sorting and searching along one dimension. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
@@ -13,7 +13,7 @@ static int64_t sort_stride(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->stride[dim];
 }
 
-/* Gives the job the room that merging takes, two lists of keys and positions, and runs it. */
+/* Allocates the two lists of keys and positions that merging needs, and runs the job. */
 static int sort_run(ek_dev *dev, ek_cuda_sort_job *job)
 {
     void *room = NULL;

@@ -1,9 +1,9 @@
-/* sort.cu: positions in sorted order along one dimension, and the search in what is sorted.
+/* sort.cu: positions in sorted order along one dimension, and searches in sorted lines.
  *
  * Elements are pairs of a key (kernels/sort_key.h) and a position in the line. No two pairs are
- * equal, so that there is one order, whatever the schedule. Blocks sort tiles in shared memory
- * (Batcher's bitonic sort, 1968). Longer lines are merged tile by tile: a pair's place is its own
- * plus the number of smaller pairs in the other tile. */
+ * equal, so that the order doesn't depend on the schedule. Blocks sort tiles in shared memory
+ * (Batcher's bitonic sort, 1968). Longer lines are merged from tiles: a pair's place in the merged
+ * tile is its place in its own tile plus the number of smaller pairs in the other. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 #include "kernels/sort_key.h"
@@ -88,7 +88,7 @@ template <typename T> EK_KERNEL sort_tiles(ek_cuda_sort_job job, int width, int6
 
 /* ---- merging ---- */
 
-/* The number of the `count` pairs from `begin` on that are smaller than a pair. */
+/* Returns how many of the `count` pairs from `begin` on are smaller than a pair. */
 EK_DEVICE int64_t sort_count_less(const uint64_t *keys, const uint32_t *places, int64_t begin,
                                   int64_t count, uint64_t key, uint32_t place)
 {
@@ -103,8 +103,8 @@ EK_DEVICE int64_t sort_count_less(const uint64_t *keys, const uint32_t *places, 
     return low;
 }
 
-/* Merges pairs of sorted runs of `run` elements from list `from` to the other. Of each run only the
- * first job.count pairs count. With `last` the positions go to the index. */
+/* Merges pairs of sorted runs of `run` elements from list `from` to the other list. Only the first
+ * job.count pairs of each run count. With `last` the positions are written to the index. */
 EK_KERNEL sort_merge(ek_cuda_sort_job job, int64_t run, int from, bool last)
 {
     EK_GRID_LOOP(i, job.lines.count * job.size) {

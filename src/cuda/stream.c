@@ -22,8 +22,8 @@ static struct {
 static int driver_missing; /* a cudaError_t if the driver lacks one of them */
 static pthread_once_t driver_found = PTHREAD_ONCE_INIT;
 
-/* The version that is asked for: drivers refuse one newer than their own, which the toolkit's may
- * be. All three functions are older than this one. */
+/* The version of the driver's functions that is requested. The toolkit's version could be newer
+ * than the driver's, which would refuse it. All three functions are older than this version. */
 enum { DRIVER_VERSION = 12000 };
 enum { NONE = -1 }; /* the number of no GPU */
 
@@ -47,8 +47,8 @@ static void driver_find(void)
     driver_find_one("cuCtxPopCurrent", &driver.pop);
 }
 
-/* The GPU's primary context, which the runtime uses too. It is retained with its first use and
- * never released, as by the runtime. */
+/* Returns the GPU's primary context, which the CUDA runtime uses, too. It is retained at first use
+ * and never released, as the runtime does. */
 static int driver_context_of(int physical, CUcontext *context)
 {
     static _Atomic(CUcontext) contexts[EK_CUDA_GPUS];
@@ -135,8 +135,8 @@ void ek_cuda_wait_watched(void (*look)(void))
     atomic_store_explicit(&wait_look, look, memory_order_release);
 }
 
-/* Nanoseconds. A wait polls without a pause for EAGER, as the driver's own does, and then with a
- * NAP in between. Every LOOK it looks after the collectives. */
+/* In nanoseconds. A wait polls without a pause for EAGER, as the driver's wait does, and then with
+ * a pause of NAP. Every LOOK it checks the collectives. */
 enum { EAGER = 2000000, NAP = 50000, LOOK = 5000000 };
 
 /* The state of the event, or of the stream if there is no event. */
@@ -169,8 +169,8 @@ static int wait_poll(cudaStream_t stream, cudaEvent_t event)
     return (int)error;
 }
 
-/* Waits for the work that is issued now, because a stream that others issue to all the time may
- * never be empty. The stream's GPU is current. */
+/* Waits for the work that is issued so far, because a stream to which other threads keep issuing
+ * may never be empty. The stream's GPU is current. */
 static int wait_poll_stream(cudaStream_t stream)
 {
     cudaEvent_t now = NULL;
@@ -270,8 +270,8 @@ static cudaStream_t stream_of(const ek_dev *dev, ek_stream which)
                                             : device->compute;
 }
 
-/* If the event can't be recorded, the host waits for the stream instead. Then nothing is left to
- * wait for, and the event's older record will do. */
+/* If the event can't be recorded, the host waits for the stream. Nothing is then left to wait for,
+ * so that the event's older record is correct. */
 void ek_cuda_event_record(ek_dev *dev, ek_stream which, ek_event **made)
 {
     cudaEvent_t event = (cudaEvent_t)*made;

@@ -1,5 +1,5 @@
-/* stream.h: streams and events: which GPU is current for a thread, how streams wait for each other,
- * and how the host waits for a device. */
+/* stream.h: streams and events: the current GPU of a thread, waits between streams, and waits of
+ * the host for a device. */
 #ifndef EK_CUDA_STREAM_H
 #define EK_CUDA_STREAM_H
 
@@ -7,10 +7,10 @@
 
 /* ---- the device guard ----
  *
- * The guard makes a GPU current for the calling thread, and later puts back the one before. It uses
- * the driver's stack of contexts, because a pop leaves the thread as it was, even one without any
- * context. cudaSetDevice can't do this: it makes a context on the GPU that it names, which costs
- * some hundred megabytes of this GPU's memory. */
+ * The guard makes a GPU current for the calling thread, and later restores the GPU before. It uses
+ * the driver's stack of contexts, because a pop restores even a thread without a context.
+ * cudaSetDevice can't do this: it makes a context on the GPU that it names, which costs some
+ * hundred megabytes of that GPU's memory. */
 
 /* Makes GPU `physical` (the CUDA runtime's number) current. *restore is for ek_cuda_guard_leave.
  * Both return a cudaError_t; after an error of enter there is nothing to leave. Pairs may nest. */
@@ -29,11 +29,11 @@ int ek_cuda_guard_leave(int physical, int restore);
  * - after, the compute stream waits for the other one, before the block is used there or given
  * back.
  *
- * A block for EK_STREAM_UPLOAD keeps an event of the moment when it was given back. The upload
- * stream waits for this event and for nothing else of the compute stream, so its copies run beside
- * kernels. If a stream of another device uses a block, ek_dev_wait issues both waits, one per
- * direction. It orders the devices' streams of the calling thread's work: compute streams, or
- * within a section (core/lane.h) exchange streams.
+ * A block for EK_STREAM_UPLOAD keeps an event that was recorded when the block was given back. The
+ * upload stream waits for this event and for nothing else of the compute stream, so that its copies
+ * are concurrent with kernels. If a stream of another device uses a block, ek_dev_wait issues both
+ * waits, one per direction. It orders the devices' streams of the calling thread's work: compute
+ * streams; within a section (core/lane.h), exchange streams.
  *
  * Note [Waits never form a circle]. A wait takes the latest record of its event at the time when
  * the wait is issued. So it waits only for work that was issued earlier, and such waits can't form
@@ -42,14 +42,14 @@ int ek_cuda_guard_leave(int physical, int restore);
  *
  * Collectives are the exception. The ranks of a collective wait for each other in both directions,
  * and they are issued one after another. If a wait of the last device for the first were issued
- * between two ranks, the last rank would wait behind the first one for ever. So ranks go to
- * exchange streams only, and between two ranks nothing else is issued there, because the
- * collective's section has the turn on all its devices (Note [Sections have one order] in
- * core/lane.h). Compute streams come after the collective once the section ends.
+ * between two ranks, the last rank would wait for the first for ever. So ranks are issued to
+ * exchange streams only, and nothing else is issued there between two ranks, because the
+ * collective's section holds all its devices (Note [Sections have one order] in core/lane.h). When
+ * the section ends, compute streams wait for the collective.
  *
- * cudaFree waits for GPUs while it may hold what a launch on another one needs. So it keeps away
- * from collectives of which some ranks are issued: launch_lock lets in any number of collectives at
- * once, or one cudaFree. */
+ * cudaFree waits for GPUs, and may meanwhile hold a resource that a launch on another GPU needs. So
+ * it must not run while some ranks of a collective are issued: launch_lock admits any number of
+ * collectives at a time, or one cudaFree. */
 
 /* The backend's slots of these names. An ek_event is a cudaEvent_t. */
 int ek_cuda_device_wait(ek_dev *waiter, ek_dev *awaited);
@@ -67,7 +67,7 @@ int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaSt
 
 /* ---- collectives and cudaFree: see Note [Waits never form a circle] ---- */
 
-/* Around the issue of a collective's ranks, which must not allocate memory of a device. */
+/* Enclose the issue of a collective's ranks, which must not allocate memory of a device. */
 void ek_cuda_launch_begin(void);
 void ek_cuda_launch_end(void);
 /* cudaFree, while no collective is issued. Returns a cudaError_t. */
@@ -75,20 +75,20 @@ int ek_cuda_free(void *pointer);
 
 /* ---- the host waits for a device ----
  *
- * A collective whose member is lost never ends, nor does work that other members issued behind it.
- * Only the host can notice this and abort the collective, and it does so where it waits anyway.
- * While communicators of NCCL exist, a wait polls the device instead of sleeping in the driver. Now
- * and then it looks after the collectives of all devices, because this device may wait for another
- * one's. The cost is one more event per wait; no thread has to watch. */
+ * A collective whose member is lost never ends, nor does work that other members issued after it.
+ * Only the host can notice this and abort the collective, which it does while it waits for a
+ * device. While communicators of NCCL exist, a wait polls the device and doesn't sleep in the
+ * driver. At intervals it checks the collectives of all devices, because the device may wait for a
+ * collective of another. The cost is one more event per wait; no thread is needed. */
 
-/* As cudaStreamSynchronize (of a stream of `device`) and cudaEventSynchronize; they return a
+/* Wait as cudaStreamSynchronize (for a stream of `device`) and cudaEventSynchronize do; return a
  * cudaError_t. An event must not be recorded again while a thread waits for it. */
 int ek_cuda_wait_stream(const ek_cuda_device *device, cudaStream_t stream);
 int ek_cuda_wait_event(cudaEvent_t event);
-/* Waits until nothing of a copy that failed half-way runs on the device. Returns rc. */
+/* Waits until the issued part of a failed copy has ended on the device. Returns rc. */
 int ek_cuda_settle(const ek_cuda_device *device, int rc);
 
-/* Makes waits poll and call `look` now and then. `look` must not wait. NULL: waits sleep. */
+/* Makes waits poll and call `look` at intervals. `look` must not wait. NULL: waits sleep. */
 void ek_cuda_wait_watched(void (*look)(void));
 
 #endif

@@ -165,8 +165,8 @@ static inline ek_cuda_walk ek_by_vectors(const ek_cuda_walk *walk, int count)
     return result;
 }
 
-/* Joins pairs of neighbours to one unit, again and again up to 16 bytes, if all operands allow it.
- * Returns the unit's size. */
+/* Joins neighbouring elements to units of up to 16 bytes, if all operands allow it. Returns the
+ * unit's size. */
 static inline size_t ek_widen(ek_cuda_walk *walk, size_t size)
 {
     int inner = walk->ndim - 1;
@@ -233,7 +233,7 @@ static __device__ V ek_team_join(const ek_team &team, V value, const J &join)
 {
     __shared__ V parts[EK_BLOCK];
     if (team.across) {
-        __syncthreads(); /* `parts` may still be read from the call before */
+        __syncthreads(); /* other threads may still read `parts` of the call before */
         parts[threadIdx.x] = value;
         __syncthreads();
         value = parts[team.seat];

@@ -28,7 +28,7 @@ static int upload_chunk(ek_dev *dev, ek_cuda_ring *ring, cudaStream_t stream, vo
     return rc;
 }
 
-/* Uploads by this stream alone, from any memory of the host. */
+/* Uploads in this stream only, from any memory of the host. */
 static int upload_chunks(ek_dev *dev, cudaStream_t stream, void *to, const void *from,
                          size_t nbytes)
 {
@@ -57,7 +57,8 @@ static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
     return rc < 0 ? ek_cuda_settle(device, rc) : 0;
 }
 
-/* Uploads by the upload stream from pinned memory, and returns at once. `done` follows the copy. */
+/* Uploads in the upload stream from pinned memory, and returns at once. Records `done` after the
+ * copy. */
 static int upload_pinned(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
@@ -73,12 +74,12 @@ int ek_cuda_upload(ek_dev *dev, void *to_data, const void *from_data, size_t nby
 {
     cudaEvent_t done = ek_cuda_pinned_event(dev, from_data);
     int restore, rc;
-    /* Faults stay for a call that needs results, because callers that send ahead drop errors. */
+    /* Faults are left for a call that needs results, because callers that prefetch drop errors. */
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     if (done)
         rc = upload_pinned(dev, to_data, from_data, nbytes, done);
-    else /* an event of another GPU's block can't follow this copy */
+    else /* the event of another GPU's block can't be recorded after this copy */
         rc = upload_chunks(dev, ek_cuda_of(dev)->upload, to_data, from_data, nbytes);
     ek_cuda_leave(dev, restore);
     return rc;
@@ -86,7 +87,7 @@ int ek_cuda_upload(ek_dev *dev, void *to_data, const void *from_data, size_t nby
 
 /* ---- to the host ---- */
 
-/* A chunk on its way: to the slot, which is held, and from there to `to`. */
+/* A chunk that is being downloaded: to the slot, which is held, and from there to `to`. */
 typedef struct download_chunk {
     ek_cuda_slot *slot;
     char *to;
@@ -116,7 +117,7 @@ static int download_end(ek_dev *dev, ek_cuda_ring *ring, const download_chunk *p
 
 enum { WINDOW = 3 };
 
-/* The chunks of a download that are on their way. The oldest is parts[0]. */
+/* The chunks of a download that are in flight. The oldest is parts[0]. */
 typedef struct download_pipeline {
     ek_dev *dev;
     ek_cuda_ring *ring;
@@ -125,8 +126,8 @@ typedef struct download_pipeline {
     int count;
 } download_pipeline;
 
-/* Issues chunks while slots are free. It waits only for its first slot: threads that hold some
- * slots and wait for more could wait for each other for ever. */
+/* Issues chunks while slots are free. Waits only for its first slot: threads that hold slots and
+ * wait for more could wait for each other for ever. */
 static int download_fill(download_pipeline *line, char *to, const char *from, size_t nbytes,
                          size_t *issued)
 {
@@ -182,7 +183,7 @@ int ek_cuda_download(ek_dev *dev, void *to_data, const void *from_data, size_t n
     const ek_cuda_device *device = ek_cuda_of(dev);
     cudaEvent_t done = ek_cuda_pinned_event(dev, to_data);
     int restore;
-    /* As for uploads, faults stay for a call that needs results. */
+    /* Faults are left for a call that needs results. */
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     int rc = ek_cuda_check(dev, "a copy to pinned memory",
@@ -201,8 +202,8 @@ int ek_cuda_download(ek_dev *dev, void *to_data, const void *from_data, size_t n
 
 enum { STAGED_CHUNK = 2 << 20 };
 
-/* Makes buffers and events of both sides, whose transfer->lock is held. An event belongs to the GPU
- * that is current when it is made. */
+/* Makes the buffers and events of both devices, whose transfer->lock is held. An event belongs to
+ * the GPU that is current when it is made. */
 static int staged_prepare(ek_dev *to, ek_dev *from)
 {
     ek_cuda_transfer *source = ek_cuda_of(from)->transfer, *target = ek_cuda_of(to)->transfer;
@@ -259,7 +260,7 @@ static int staged_issue(ek_dev *to, char *to_data, ek_dev *from, const char *fro
         EK_TRY(staged_copy_chunk(to, to_data + done, from, from_data + done,
                                  nbytes - done < STAGED_CHUNK ? nbytes - done : STAGED_CHUNK, i));
     }
-    /* The source's next copy, which may be to another GPU, finds its buffers drained. */
+    /* Waits until the buffers are read, because the source's next copy may be to another GPU. */
     for (size_t i = 0; i < EK_CUDA_STAGING && i < chunks; i++)
         EK_TRY(ek_cuda_stream_wait(from, source->copy, target->transfer->drained[i]));
     return ek_cuda_wait_for(to, ek_cuda_stream_now(target), target->transfer->copied, target->copy);

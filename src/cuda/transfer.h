@@ -1,18 +1,18 @@
 /* transfer.h: copies.
  *
- * Between host and device, in the device's order. A small copy goes by the compute stream through a
- * small pinned buffer. A large one goes in chunks by the copy stream. This stream first waits for
- * the compute stream, because the memory may be in use, and the compute stream waits for it
+ * Copies between host and device, in the device's order: a small copy uses the compute stream and a
+ * small pinned buffer. A large copy uses the copy stream, in chunks. The copy stream first waits
+ * for the compute stream, because the memory may be in use, and the compute stream waits for it
  * afterwards. An upload returns when the source has been read, a download when the result is there.
  *
- * In EK_STREAM_UPLOAD, by the upload stream, which waits for no kernel. The target is free in its
- * order, and the sender says when the compute stream has to wait (stream.h).
+ * Copies in EK_STREAM_UPLOAD use the upload stream, which waits for no kernel. The target is free
+ * in the upload stream's order, and the sender makes the compute stream wait (stream.h).
  *
- * In EK_STREAM_COMMUNICATE, to pinned memory that other processes are sent from. As with uploads,
- * the caller's events say when.
+ * Copies in EK_STREAM_COMMUNICATE write to pinned memory from which other processes get their data.
+ * The caller's events order them, as with uploads.
  *
- * Between devices: a plain copy on one GPU, and a peer copy between GPUs that reach each other,
- * both by the destination's stream of the thread's work (stream.h). Other copies are staged through
+ * Copies between devices: a copy on one GPU, and a peer copy between GPUs that reach each other,
+ * both in the destination's stream of the thread's work (stream.h). Other copies are staged through
  * pinned memory of the host. The host never waits for them. */
 #ifndef EK_CUDA_TRANSFER_H
 #define EK_CUDA_TRANSFER_H
@@ -23,7 +23,7 @@ enum { EK_CUDA_STAGING = 2 }; /* buffers of a staged copy */
 
 typedef struct ek_cuda_transfer {
     ek_cuda_ring small, large;
-    cudaEvent_t copied; /* event in the copy stream, recorded again and again */
+    cudaEvent_t copied; /* event in the copy stream, recorded for each copy */
     /* Buffers for copies from this device to GPUs that it doesn't reach, and the events on either
      * side. Guarded by `lock`. */
     pthread_mutex_t lock;

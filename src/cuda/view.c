@@ -75,8 +75,8 @@ ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, 
     ek_cuda_team team = {.lanes = 1};
     int64_t threads = (int64_t)multiprocessors * 1024; /* fewer threads leave the device idle */
     if (!inner && lines >= TEAM_WARP) {
-        /* Neighbouring threads read neighbouring elements in any case. More lanes help only if
-         * lines are few. */
+        /* Neighbouring threads read neighbouring elements with any number of lanes. More lanes help
+         * only if there are few lines. */
         if (lines < threads && size >= TEAM_WARP)
             team = (ek_cuda_team){.lanes = TEAM_BLOCK / TEAM_WARP, .across = true};
         return team;

@@ -1,6 +1,5 @@
-/* view.h: the arguments of a kernel's launch: the stream that it goes to, and tensors as small
- * structs that are passed by value. It is plain C that also compiles as C++. Sizes and strides
- * count elements.
+/* view.h: the arguments of a kernel's launch: its stream, and tensors as small structs that are
+ * passed by value. It is C that also compiles as C++. Sizes and strides count elements.
  *
  * Families of kernels come in pairs: x.c takes tensors apart (the slots of kernels/kernels.h), x.cu
  * holds the kernels and the functions that launch them. launches.h, norm.h and conv.h declare these
@@ -18,10 +17,10 @@ EK_BEGIN_DECLARATIONS
 
 /* ---- faults: bad values that only a kernel can see, an index out of range for example ----
  *
- * A kernel that meets a bad value notes it in its device's record, where the first one stays, and
- * goes on with a harmless value. The record lies in memory that the host reads without waiting. The
- * next call that issues work to the device, waits for it or reads from it returns the error. The
- * device stays usable. */
+ * A kernel that finds a bad value records it in its device's record, which keeps the first, and
+ * continues with a harmless value. The record lies in memory that the host reads without waiting.
+ * The next call that issues work to the device, waits for it or reads from it returns the error.
+ * The device stays usable. */
 
 enum {
     EK_CUDA_FAULT_NONE,
@@ -49,7 +48,7 @@ typedef struct ek_cuda_stream {
 
 /* ---- divisions by numbers that are known before a launch ----
  *
- * A multiplication and a shift take the place of a machine's division, of some 20 instructions. */
+ * A multiplication and a shift replace a division, which takes some 20 instructions. */
 
 /* n / by for n < 2^31: (high half of n * factor, plus n) >> shift, with factor = floor(2^32 *
  * (2^shift - by) / by) + 1 and 2^shift the first power of 2 that is not smaller than `by`. */
@@ -57,7 +56,7 @@ typedef struct ek_cuda_divisor {
     uint32_t by, factor, shift;
 } ek_cuda_divisor;
 
-/* As ek_cuda_divisor for n < 2^63, with the high half of 128 bits. */
+/* ek_cuda_divisor for n < 2^63, with the high half of 128 bits. */
 typedef struct ek_cuda_long_divisor {
     uint64_t factor;
     uint32_t shift;
@@ -147,8 +146,8 @@ typedef struct ek_cuda_strides {
 void ek_cuda_strides_init(ek_cuda_strides *into, int operands, int ndim, const int64_t *shape,
                           const int64_t *const *strides);
 
-/* Takes all dimensions but `dim` (-1: all) of `operands` tensors. If has_dim[k] is false, tensor k
- * lacks the dimension, and has only the others. has_dim NULL: all have it. */
+/* Takes all dimensions except `dim` (-1: all) of `operands` tensors. If has_dim[k] is false, tensor
+ * k has only the other dimensions. has_dim NULL: all have it. */
 void ek_cuda_strides_without(ek_cuda_strides *into, int operands, const ek_tensor *const *tensors,
                              const bool *has_dim, int dim);
 
@@ -171,7 +170,7 @@ enum { EK_CUDA_TEAM_WRITES = 4, EK_CUDA_TEAM_READS = 16 };
  * lines do. `each` is EK_CUDA_TEAM_WRITES or EK_CUDA_TEAM_READS. */
 ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, bool inner,
                               int each);
-/* As ek_cuda_team_for, from the strides of `operand` along the line and to the next line. */
+/* ek_cuda_team_for by the strides of `operand` along the line and to the next line. */
 ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_strides *lines, int operand,
                                 int64_t size, int64_t stride, int each);
 
