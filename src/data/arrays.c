@@ -181,7 +181,7 @@ static int npy_parse_fortran_order(npy_parser *p, array_header *header)
     return 0;
 }
 
-/* Parses a tuple. A tuple of one size has a comma behind it. */
+/* Parses a tuple. A tuple of one size ends with a comma. */
 static int npy_parse_shape(npy_parser *p, array_header *header)
 {
     bool comma = true;
@@ -282,8 +282,8 @@ static int npy_read_header(ek_byte_stream *stream, array_header *header)
 
 /* ---- elements in column-major order ---- */
 
-/* to[i * to_step + j] = from[i + j * from_step]. The loops go by squares small enough that their
- * cache lines stay cached on both sides. */
+/* Writes to[i * to_step + j] = from[i + j * from_step], square by square. The squares are small
+ * enough for the cache lines of both sides to stay cached. */
 static inline void array_transpose(int64_t rows, int64_t columns, const uint8_t *from,
                                    int64_t from_step, uint8_t *to, int64_t to_step, size_t size)
 {

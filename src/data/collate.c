@@ -1,9 +1,9 @@
 /* collate.c: makes batches of samples.
  *
- * Samples are descended side by side. At each place of their nesting the values of all samples
- * must be of the same kind; else the error names the place and the sample that differs. The
- * recursion is as deep as samples are nested. That depth is bounded because a value can hold only
- * values that were made before it. */
+ * All samples of a batch are descended together. At each place of their nesting the values of all
+ * samples must have one kind; otherwise the error names the place and the sample that differs. The
+ * recursion is as deep as samples are nested, which is finite because a value can hold only values
+ * that were made before it. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

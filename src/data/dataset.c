@@ -1,7 +1,7 @@
 /* dataset.c: reference counts of data sets, and checked calls of their types' functions.
  *
- * Data sets that wrap others call each other recursively. That ends, because a data set is made
- * from data sets that exist already. */
+ * Data sets that wrap others call each other recursively. The recursion ends, because a data set is
+ * made from data sets that exist already. */
 #include "data/dataset.h"
 
 #include <stdalign.h>
@@ -12,7 +12,7 @@
 
 /* ---- reference counts ---- */
 
-/* Lies in front of each data set's struct. Its own alignment keeps the struct aligned. */
+/* Lies in memory before each data set's struct, which its alignment keeps aligned. */
 typedef struct dataset_counter {
     alignas(max_align_t) atomic_int references;
 } dataset_counter;
@@ -69,8 +69,9 @@ void ek_dataset_free(ek_dataset *dataset)
 
 /* ---- results of a type's function ---- */
 
-/* True if the function failed: it returned an error, or left one pending. An error that was pending
- * `before` the call is not the function's, and keeps its message. */
+/* Returns true if the function failed: it returned an error, or left one pending. `before` is the
+ * status before the call: an error that was pending then isn't the function's, and keeps its
+ * message. */
 static bool dataset_failed(ek_value value, int before)
 {
     if (value.kind == EK_VALUE_ERROR)
@@ -101,7 +102,8 @@ int64_t ek_dataset_length(ek_dataset *dataset)
     return status;
 }
 
-/* Gets sample `index`, which is in range. All else that the call left in the scope is released. */
+/* Gets sample `index`, which is in range. Releases all other objects that the call left in the
+ * scope. */
 static ek_value dataset_sample(ek_dataset *dataset, int64_t index)
 {
     int before = ek_error_status();

@@ -43,8 +43,8 @@ static ek_value view_get(ek_dataset *dataset, int64_t index)
     return ek_dataset_get(self->parts[part], within);
 }
 
-/* A batch whose samples all lie in one part is made by that part. Any other batch is made sample by
- * sample in the batch's order, so that parts draw their random numbers in that order. */
+/* If all samples of a batch lie in one part, the part makes the batch. Any other batch is made
+ * sample by sample in its order, in which parts then draw their random numbers. */
 static ek_value view_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                ek_device device)
 {
@@ -314,7 +314,7 @@ static int partition_check(int part, const ek_partition_options *options)
     return 0;
 }
 
-/* Makes one part. All samples are shuffled, whichever part is asked for. */
+/* Makes one part. All samples are shuffled for every part. */
 static ek_dataset *partition_cut(int part, const ek_partition_options *options, int64_t length)
 {
     ek_generator generator;

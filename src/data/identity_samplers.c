@@ -1,6 +1,7 @@
-/* identity_samplers.c: samplers of re-identification, which learns from several pictures of the
- * same person at a time. A pass is groups of num_instances samples of one identity, in a random
- * order. Numbers are drawn as in Python, with its `random` and NumPy's legacy generator. */
+/* identity_samplers.c: samplers for re-identification, which learns from several pictures of one
+ * person at a time. A pass consists of groups of num_instances samples of one identity, in a random
+ * order. Numbers are drawn in the order of the Python code, by generators like Python's `random`
+ * and NumPy's legacy generator. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +90,7 @@ static int identity_group(identity_sampler *self, const int64_t *identities, int
                        "identity samplers: %lld groups of num_instances %lld are more than any "
                        "memory holds",
                        (long long)self->groups, (long long)self->instances);
-    /* Groups that cannot be dealt evenly to all ranks are dropped. */
+    /* The last groups are dropped if they don't suffice for all ranks. */
     self->base.length = self->groups / self->num_replicas * self->instances;
     self->base.room = self->groups * self->instances;
     return 0;

@@ -1,8 +1,8 @@
-/* image.h: what the decoders of pictures share.
+/* image.h: functions that the decoders of pictures share.
  *
- * Files have interleaved pixels: the channels of one pixel lie side by side. Decoders write planes:
- * each channel by itself. A pixel with 1 channel is brightness (or an index of a palette), with 2
- * brightness and alpha, with 3 RGB, with 4 RGBA. */
+ * Files have interleaved pixels: the channels of a pixel are neighbours. Decoders write planes, one
+ * per channel. A pixel with 1 channel is brightness (or an index of a palette), with 2 brightness
+ * and alpha, with 3 RGB, with 4 RGBA. */
 #ifndef EK_DATA_IMAGE_H
 #define EK_DATA_IMAGE_H
 

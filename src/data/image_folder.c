@@ -19,7 +19,7 @@
  * directories can make a huge number of paths even if no path enters a directory twice. */
 static const int max_linked = 1 << 14;
 
-/* ---- texts: strings in one block, one behind the other ---- */
+/* ---- texts: strings in one block, one after another ---- */
 
 typedef struct texts {
     char *block;

@@ -26,7 +26,8 @@ static size_t jpeg_first_scan(const uint8_t *bytes, size_t nbytes)
     return nbytes;
 }
 
-/* Counts the marker's places. There are some too many: other data may hold its two bytes. */
+/* Counts where the two bytes of the scan marker occur. Other data may hold them, too, so that the
+ * count may be too large. */
 static uint64_t jpeg_count_scans(const uint8_t *bytes, size_t nbytes)
 {
     enum { SOS = 0xda };
@@ -46,13 +47,14 @@ static bool jpeg_has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
     return false;
 }
 
-/* The end marker is looked for here: TurboJPEG reports a missing one as a warning, and keeps only
- * the first of several warnings.
+/* Checks that the file has an end marker, and that its size can hold the picture. TurboJPEG reports
+ * a missing end marker only as a warning, and keeps the first of several warnings only.
  *
- * Pixels take memory, and each scan takes time for all of them, even if it has no data; so both are
- * bounded by the file's size. A block of 8 x 8 values takes at least one bit in Huffman's coding,
- * hence a white picture a byte for 512 pixels, and one of ten scans a byte for 1700 pixels of its
- * scans. Arithmetic coding takes hardly any bits for white: PIXELS_FREE is for that. */
+ * Pixels take memory, and each scan takes time for all pixels, even without data, so that the
+ * file's size bounds both. In Huffman's coding a block of 8 x 8 values takes at least one bit. So a
+ * white picture takes a byte for 512 pixels, a white picture of ten scans a byte for 1700 pixels of
+ * its scans. Arithmetic coding takes hardly any bits for white, for which PIXELS_FREE are allowed.
+ */
 static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
 {
     enum { PIXELS_PER_BYTE = 4096, PIXELS_FREE = 1 << 22 };
@@ -87,8 +89,9 @@ static int jpeg_fail(const ek_encoded *picture, tjhandle handle)
                : EK_FAIL_IN(EK_E_FORMAT, picture, "no JPEG that can be read: %s", text);
 }
 
-/* True if decoding ended with one of the warnings that Pillow ignores too; there are pixels then.
- * The messages are compared, because the error code is a warning's even if an error followed it. */
+/* Returns true if decoding ended with one of the warnings that Pillow ignores, too; the pixels are
+ * then valid. Compares messages, because the error code remains a warning's even if an error
+ * followed the warning. */
 static bool jpeg_is_harmless(tjhandle handle)
 {
     static const char *const texts[] = {"Corrupt JPEG data", "Warning: unknown JFIF revision",
@@ -104,8 +107,8 @@ static bool jpeg_is_harmless(tjhandle handle)
     return false;
 }
 
-/* The sizes decide, not the status: TurboJPEG also returns an error after warnings, and for unusual
- * subsampling that it decodes nevertheless. */
+/* Reads the header. Valid sizes mean success, whatever the status: TurboJPEG returns an error after
+ * warnings, too, and for unusual subsampling that it decodes nevertheless. */
 static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *width, int *height,
                             int *space)
 {

@@ -1,4 +1,4 @@
-/* image_planes.c: what the decoders share: checks of sizes, and the step from pixels to planes. */
+/* image_planes.c: checks of sizes, and the conversion of pixels to planes, for all decoders. */
 #include <string.h>
 
 #include "core/error.h"

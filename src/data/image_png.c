@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "data/image.h"
 
-/* A picture that is being decoded. Local variables may be stale after libpng's longjmp, so all that
- * the code after a jump needs is here. */
+/* A picture that is being decoded. Local variables may be stale after libpng's longjmp, so that
+ * everything that the code after a jump needs is here. */
 typedef struct png_decoding {
     const ek_encoded *picture;
     png_structp png;

@@ -1,5 +1,4 @@
-/* image_write.c: grids of pictures, and PNG files, as torchvision.utils.make_grid and save_image.
- */
+/* image_write.c: grids of pictures (torchvision.utils.make_grid), and PNG files (save_image). */
 #include <math.h>
 #include <png.h>
 #include <stdlib.h>
@@ -156,7 +155,7 @@ static ek_tensor *grid_of(const pictures *p, int columns, int padding, double pa
     return tensor;
 }
 
-/* The grid, and whether its values are 0 to 255. */
+/* Makes the grid. *whole tells whether its values are 0 to 255. */
 static ek_tensor *grid_make(const ek_grid_options *options, bool *whole)
 {
     pictures p = {.values = NULL};

@@ -1,4 +1,4 @@
-/* loader.c: making loaders, their passes, and how batches are given in their order. */
+/* loader.c: makes loaders, draws their passes, and gives batches in their order. */
 #include "data/loader.h"
 
 #include <stdlib.h>
@@ -21,8 +21,8 @@ static ek_sampler *loader_sampler(const ek_loader_options *options, int64_t coun
     return ek_sequential_sampler(count);
 }
 
-/* True if sending ahead can help: workers make batches ahead, and copies run beside a device's
- * work. */
+/* Returns true if sending ahead can help: workers make batches ahead, and copies are concurrent
+ * with a device's work. */
 static bool loader_can_send_ahead(const ek_loader_options *options)
 {
     bool beside = false;
@@ -31,7 +31,8 @@ static bool loader_can_send_ahead(const ek_loader_options *options)
     return beside && options->workers > 0 && options->send_ahead;
 }
 
-/* Whether another rank's share of the sampler is longer, also if that rank is no process. */
+/* Returns true if another rank's share of the sampler is longer, even if that rank isn't a process.
+ */
 static bool loader_has_short_share(ek_sampler *sampler)
 {
     return sampler && ek_sampler_longest(sampler) > ek_sampler_length(sampler);
@@ -337,7 +338,7 @@ static int loader_give_next(ek_loader *loader, ek_batch *batch)
         loader->after[loader->given % loader->options.workers] = slot->after;
     loader->given++;
     if (loader->options.workers)
-        loader_hand_out(loader); /* the user's functions that it calls must find no error pending */
+        loader_hand_out(loader); /* before the error: user functions need a state without errors */
     ek_loader_slot *next = loader->sends_ahead ? ek_loader_made_already(loader) : NULL;
     if (next)
         ek_loader_send_ahead(loader, next);

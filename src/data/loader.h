@@ -1,17 +1,17 @@
-/* loader.h: what a loader is made of.
+/* loader.h: the parts of a loader.
  *
  * The caller's thread draws a pass, hands its batches out to a ring of slots, and takes them from
- * there in the same order. Workers make the batches. Batch b lies in slot b modulo the number of
- * slots, which is workers * prefetch, so no batch is made farther ahead. Without workers there is
+ * the ring in order. Workers make the batches. Batch b lies in slot b modulo the number of slots,
+ * which is workers * prefetch and bounds how far ahead batches are made. Without workers there is
  * one slot, and the caller's thread makes the batch.
  *
  * Note [Who may touch a loader]
  *
  * A slot belongs to the caller's thread until it is handed out, then to the worker that takes it,
- * and from `made` on to the caller's thread again. It changes hands while `lock` is held. Only the
- * caller's thread writes members that describe the pass, and only while no worker makes a batch.
- * Members that say so are guarded by `lock`. No thread holds it to read a sample or call a user's
- * function. */
+ * and once `made` is true to the caller's thread again. Its owner changes while `lock` is held.
+ * Only the caller's thread writes members that describe the pass, and only while no worker makes a
+ * batch. Members that say so are guarded by `lock`. No thread holds `lock` while it reads a sample
+ * or calls a user's function. */
 #ifndef EK_DATA_LOADER_H
 #define EK_DATA_LOADER_H
 
@@ -25,7 +25,7 @@
 
 enum { EK_LOADER_MOST_WORKERS = 1024, EK_LOADER_MOST_SLOTS = 1 << 16 };
 
-/* A batch on its way to the caller. See Note [Who may touch a loader]. */
+/* A batch that is being made, or is ready for the caller. See Note [Who may touch a loader]. */
 typedef struct ek_loader_slot {
     int64_t number;
     const int64_t *indices;        /* borrowed from the pass */
@@ -41,8 +41,8 @@ typedef struct ek_loader_slot {
     bool sent;                     /* the copies of the parts to their devices have begun */
     ek_error_record error;         /* why the batch could not be made, or, before it is, why its
                                       sizes could not; status 0: no error */
-    ek_generator after; /* EK_SEED_WORKER: the worker's generator afterwards. Until then, of an
-                           empty batch: what its sample draws from */
+    ek_generator after; /* EK_SEED_WORKER: the worker's generator after the batch. While an empty
+                           batch is made: the generator from which its sample draws */
 } ek_loader_slot;
 
 /* A maker of batches: a worker's thread, or the caller's thread if there are no workers. */
@@ -59,8 +59,8 @@ typedef struct ek_loader_maker {
     int64_t room;
 } ek_loader_maker;
 
-/* Reads a data set without a length. Whoever has the turn may touch it; between passes, and while
- * no worker makes a batch, the caller's thread. See loader_reader.c. */
+/* The reader of a data set without a length. The maker of batch `turn` may use it; between passes,
+ * and while no worker makes a batch, the caller's thread may. See loader_reader.c. */
 typedef struct ek_loader_reader {
     pthread_cond_t turned;
     int64_t turn;          /* guarded by lock: the batch whose samples may be read */
@@ -83,13 +83,13 @@ struct ek_loader {
     int64_t batch_size;      /* 0: the sampler makes the batches */
     bool single;             /* each batch is one sample as it is */
     bool evens;              /* passes are filled up with empty batches */
-    bool sends_ahead;        /* a batch that is made in time is sent one call before it is given */
+    bool sends_ahead;        /* a batch that is made early is sent one call before it is given */
 
     /* The pass that is under way. */
     bool begun;
     ek_pass pass;
     int64_t first;   /* the number of the first batch in `pass`: not 0 after a load */
-    int64_t longest; /* batches of the rank with the most; 0 without empty batches */
+    int64_t longest; /* the number of batches of the rank with the most; 0: no empty batches */
     int64_t batches; /* batches of the whole pass, with those before `first` and empty ones */
     int64_t given;
     uint64_t base_seed;
@@ -108,24 +108,24 @@ struct ek_loader {
     int64_t awaited; /* guarded by lock: the batch that the caller's thread waits for; -1: none */
     int64_t asked;   /* guarded by lock: how many batches were handed out */
     int64_t taken;   /* guarded by lock: with EK_SEED_BATCH, how many batches workers have taken */
-    int busy;        /* guarded by lock: workers that make a batch, or still start */
+    int busy;        /* guarded by lock: how many workers make a batch or are starting */
     bool quit;       /* guarded by lock: threads end */
     uint64_t worked_ns; /* guarded by lock */
-    atomic_bool stop;   /* written under lock: no batch is begun, and one being made is dropped */
+    atomic_bool stop; /* written under lock; true: no batch is begun, unfinished ones are dropped */
 };
 
 /* ---- loader_batch.c ---- */
 
 /* Makes the slot's batch: fills its parts, or its error. */
 void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot);
-/* Makes room for `count` samples of a batch, which stay. Returns worker->samples, or NULL with
- * EK_E_NO_MEMORY. */
+/* Makes room for `count` samples of a batch, keeping the samples read so far. Returns
+ * worker->samples, or NULL with EK_E_NO_MEMORY. */
 ek_value *ek_loader_room(ek_loader_maker *worker, int64_t count);
 /* Calls worker_start, on the worker's thread. */
 void ek_loader_start_worker(ek_loader_maker *worker);
 /* Begins the copies of a made slot's parts to their devices, without waiting for them. On an error
- * the slot stays as it was, and is sent when it is taken. If a device has no room, nothing is sent
- * ahead any more. */
+ * the slot is unchanged, and is sent when it is taken. If a device is out of memory, the loader
+ * stops sending ahead. */
 void ek_loader_send_ahead(ek_loader *loader, ek_loader_slot *slot);
 /* Moves a made slot's parts to the loader's data, input and target, or raises the slot's error. */
 int ek_loader_take(ek_loader *loader, ek_loader_slot *slot);
@@ -145,8 +145,8 @@ void ek_loader_hand_out(ek_loader *loader, int64_t end);
 void ek_loader_wait(ek_loader *loader);
 /* Returns the slot of batch loader->given if that is made already, else NULL. Does not wait. */
 ek_loader_slot *ek_loader_made_already(ek_loader *loader);
-/* Waits until no worker makes a batch, and takes back all that was handed out. The next batch
- * handed out is then `number`. */
+/* Waits until no worker makes a batch, and takes back all batches that were handed out. The next
+ * batch to hand out is then `number`. */
 void ek_loader_settle(ek_loader *loader, int64_t number);
 /* Settles the loader, and joins the threads. */
 void ek_loader_join(ek_loader *loader);
@@ -158,24 +158,26 @@ int ek_loader_check(const ek_loader_options *options);
 
 /* ---- loader_reader.c ---- */
 
-/* Begins reading before batch `number`, when `position` samples of this rank are read. The data set
- * is opened, and they are skipped, when that batch is made. No worker makes a batch. */
+/* Sets the reader to batch `number`, before which `position` samples of this rank are skipped. The
+ * data set is opened, and samples are skipped, when the batch is made. No worker makes a batch
+ * now. */
 void ek_loader_reader_begin(ek_loader *loader, int64_t number, int64_t position);
 void ek_loader_reader_close(ek_loader_reader *reader);
 /* Waits for the slot's turn, and reads its samples into worker->samples, at most
- * loader->batch_size, in the caller's scope. Sets count, over and position. For an empty batch it
- * gives one sample. Every slot that is handed out is read, or the turns behind it never come. */
+ * loader->batch_size, in the caller's scope. Sets count, over and position. For an empty batch
+ * gives one sample. Every slot that is handed out must be read; otherwise later batches wait for
+ * ever. */
 int ek_loader_read(ek_loader_maker *worker, ek_loader_slot *slot);
 
 /* ---- loader.c ---- */
 
 /* Divides slot->count samples among the devices. */
 int ek_loader_cut(const ek_loader *loader, ek_loader_slot *slot);
-/* Returns how many batches so many samples make, unless the sampler makes them. */
+/* Returns into how many batches the loader cuts so many samples. */
 int64_t ek_loader_batches_of(const ek_loader *loader, int64_t samples);
 
-/* Writes the range of the pass's indices that batch `number` has; an empty one at their end for
- * batches behind those of the pass. */
+/* Writes the range of the pass's indices that batch `number` has. For batches after those of the
+ * pass it is the empty range at the end. */
 void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, int64_t *end);
 /* Returns how many batches a pass, or the rest of one, has. */
 int64_t ek_loader_batches_in(const ek_loader *loader, const ek_pass *pass);

@@ -1,4 +1,4 @@
-/* loader_batch.c: makes one batch, in a worker or the caller's thread, and gives it out. */
+/* loader_batch.c: makes a batch, in a worker or the caller's thread, and gives it to the caller. */
 #include <stdlib.h>
 
 #include "core/object.h"
@@ -21,7 +21,8 @@ bool ek_loader_worker(ek_worker_info *info)
 
 /* ---- from the host's memory to devices ---- */
 
-/* Copies to memory that feeds `dev`: its own, or pinned host memory. Runs in the worker. */
+/* Copies to memory from which `dev` is fed: the device's own, or pinned host memory. Runs in the
+ * worker. */
 static ek_tensor *part_stage(ek_tensor *tensor, ek_dev *dev)
 {
     if (ek_tensor_dev(tensor) == dev)
@@ -57,8 +58,8 @@ ek_value *ek_loader_room(ek_loader_maker *worker, int64_t count)
     return worker->samples;
 }
 
-/* Where samples of a batch come from: the data set by their indices, or a reader that has read
- * them, into the worker's room. */
+/* The source of a batch's samples: the data set, by their indices, or the worker's room, into which
+ * the reader has read them. */
 typedef struct maker_source {
     const int64_t *indices;
     ek_value *samples; /* if indices is NULL */
@@ -187,9 +188,10 @@ static int maker_make_by_index(ek_loader_maker *worker, ek_loader_slot *slot)
                             (maker_source){slot->count ? slot->indices : &first_sample, NULL});
 }
 
-/* A batch whose sizes have failed is read too: its turn passes, the next batch begins behind it,
- * and behind the data set's end the pass ends. Sizes of an empty batch are none, so it has no such
- * error. What an empty batch's sample draws does not change what others draw. */
+/* Makes a batch of a data set without a length. A batch whose sizes have failed is read, too, so
+ * that its turn passes and the next batch begins after it; after the data set's end the pass ends.
+ * An empty batch has no sizes, and so no such error. Random numbers that an empty batch's sample
+ * draws don't change the numbers of other batches. */
 static int maker_make_by_reading(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     ek_loader *loader = worker->loader;
@@ -212,8 +214,8 @@ static int maker_make_by_reading(ek_loader_maker *worker, ek_loader_slot *slot)
     return rc;
 }
 
-/* The state of a thread around a call of the user's function, which gets fresh modes, the worker's
- * generator, no pending error, and a scope whose contents are released afterwards. */
+/* The state of a thread that is saved around a call of the user's function. The function gets fresh
+ * modes, the worker's generator, no pending error, and a scope that ends after it. */
 typedef struct call_context {
     ek_scope scope;
     ek_thread_modes modes;
@@ -244,8 +246,9 @@ static void context_leave(call_context *before)
     ek_thread_self()->modes = before->modes;
 }
 
-/* Returns the generator that replaces the default one for this batch; NULL: none does. An empty
- * batch always has one of its own, because what others draw may not depend on a rank's share. */
+/* Returns the generator that replaces the default generator for this batch; NULL: none. An empty
+ * batch always has a separate generator, because the numbers of other batches must not depend on a
+ * rank's share. */
 static ek_generator *maker_generator(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const ek_loader *loader = worker->loader;
@@ -286,7 +289,8 @@ void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
         slot->after = worker->generator;
 }
 
-/* worker_start draws from a generator of its own, so no batch depends on when a thread started. */
+/* worker_start draws from a separate generator, so that batches don't depend on when a thread
+ * starts. */
 void ek_loader_start_worker(ek_loader_maker *worker)
 {
     const ek_loader_options *options = &worker->loader->options;
@@ -344,7 +348,8 @@ static ek_value batch_element(ek_value data, int index)
     return ek_value_per_device(items, count);
 }
 
-/* Replaces the slot's parts by copies under way to their devices: all, or on an error none. */
+/* Starts the copies of the slot's parts to their devices, and replaces the parts by the copies:
+ * all, or on an error none. */
 static int slot_send(const ek_loader *loader, ek_loader_slot *slot)
 {
     const ek_device_list *devices = &loader->options.device_ids;

@@ -1,4 +1,4 @@
-/* loader_options.c: what options of a loader exclude each other, and which are out of range. */
+/* loader_options.c: checks that a loader's options are in range and don't exclude each other. */
 #include "core/device.h"
 #include "data/loader.h"
 #include "plan/split.h"
@@ -107,8 +107,8 @@ static int loader_check_iterable(const ek_loader_options *o)
     return 0;
 }
 
-/* Fails with the pending error. If the data set is NULL, making it has failed, and its sentence
- * stays as it is. */
+/* Fails with the pending error. If the data set is NULL, because making it has failed, the sentence
+ * of that failure stays. */
 int ek_loader_check(const ek_loader_options *options)
 {
     if (!options->dataset && ek_error_status() < 0)

@@ -1,9 +1,9 @@
-/* loader_reader.c: how a loader reads a data set without a length.
+/* loader_reader.c: reads a data set without a length for a loader.
  *
- * Workers read in turns, batch by batch: whoever makes batch b reads its samples once those of
- * batch b - 1 are read. So there is one iterator, samples come in their order for any number of
- * workers, and what follows (converting, collating, copying) goes on beside the next batch's turn.
- * Of the data set's samples this rank takes every ek_world.size-th. */
+ * Workers read batch by batch: the maker of batch b reads its samples once the samples of batch b -
+ * 1 are read. So there is one iterator, and samples keep their order with any number of workers.
+ * Converting, collating and copying a batch are concurrent with reading the next. This rank takes
+ * every ek_world.size-th sample of the data set. */
 #include "data/loader.h"
 
 #include "core/world.h"
@@ -13,7 +13,7 @@ enum { FIRST_ROOM = 64 }; /* samples that a worker has room for at first */
 
 /* ---- turns ---- */
 
-/* Returns false if nobody waits for the batch any more. */
+/* Waits until the batch may be read. Returns false if the batch is no longer needed. */
 static bool reader_await_turn(ek_loader *loader, int64_t number)
 {
     if (loader->options.workers == 0)
@@ -116,15 +116,15 @@ static int reader_next(ek_loader *loader, ek_value *sample)
 
 /* ---- batches ---- */
 
-/* How many batches the rank with the most has, once the data set has ended. */
+/* Returns the number of batches of the rank with the most, once the data set has ended. */
 static int64_t reader_longest(const ek_loader *loader)
 {
     int64_t samples = loader->reader.passed, ranks = ek_world.size;
     return ek_loader_batches_of(loader, samples / ranks + (samples % ranks != 0));
 }
 
-/* Makes room for one more sample than `count`. The room grows with what is read, because a batch
- * size may be far larger than the data set. */
+/* Makes room for one more sample than `count`. The room grows with the samples read, because the
+ * batch size may be far larger than the data set. */
 static int reader_make_room(ek_loader_maker *worker, int64_t count)
 {
     const int64_t full = worker->loader->batch_size;

@@ -1,7 +1,7 @@
 /* loader_state.c: the state of a loader, which is a dictionary:
  *
  *     samples     i64: the data set's length
- *     batch_size  i64; 0: the sampler makes batches, -1: each batch is one sample as it is
+ *     batch_size  i64; 0: the sampler makes batches, -1: each batch is a single sample, uncollated
  *     drop_last   i64: 0 or 1
  *     seeding     i64: an ek_seeding
  *     workers     i64: how many, with EK_SEED_WORKER; else 0
@@ -15,12 +15,13 @@
  *     base_seed   i64
  *     indices     i64: the samples that are left
  *     ends        i64: where their batches end, if the sampler makes batches
- *     position    i64: in place of both, for a data set without a length: how many samples of this
- *                 rank were given. Such a state has `epoch` and `ranks` in place of `sampler`
+ *     position    i64: for a data set without a length, in place of indices and ends: how many
+ *                 samples of this rank were given. This state has `epoch` and `ranks` in place of
+ *                 `sampler`
  *     of_worker   u8: with EK_SEED_WORKER the workers' generators, one after another
  *
- * The rest of the pass is saved itself, so that no sampler has to draw it again. Empty batches are
- * not: the sampler knows how many a pass has. */
+ * The indices of the rest of the pass are saved, so that no sampler has to draw them again. Empty
+ * batches aren't saved: the sampler knows how many a pass has. */
 #include <stdlib.h>
 
 #include "core/world.h"

@@ -16,7 +16,7 @@ static ek_loader_slot *loader_slot(const ek_loader *loader, int64_t number)
  * Threads are signalled after loader->lock is released: on a single processor a woken thread may
  * run at once, and it begins by taking that lock. */
 
-/* Takes the batch that the worker makes next; NULL: there is none. loader->lock is held. */
+/* Takes the batch that the worker will make next; NULL if there is none. loader->lock is held. */
 static ek_loader_slot *worker_take(ek_loader_maker *worker)
 {
     ek_loader *loader = worker->loader;

@@ -63,8 +63,8 @@ static int pickle_new(ek_pickle *p, ek_pickle_object object)
     return p->count++;
 }
 
-/* Makes room for `more` items of a list or dictionary: at the end of all items, so that only the
- * last one grows where it is. */
+/* Makes room for `more` items of a list or dictionary. If its items aren't the last of all items,
+ * they are moved to the end first. */
 static int pickle_make_room(ek_pickle *p, int object, int more)
 {
     ek_pickle_object *o = &p->objects[object];
@@ -157,7 +157,7 @@ static int pickle_push_container(ek_pickle *p, ek_pickle_kind kind, int count, b
     return pickle_push(p, made);
 }
 
-/* Adds what is above the last mark to the items of the object below the mark. */
+/* Adds the objects above the last mark to the items of the object below the mark. */
 static int pickle_extend(ek_pickle *p, bool pairs)
 {
     int count = pickle_above_mark(p);
@@ -200,7 +200,7 @@ static int pickle_extend_by(ek_pickle *p, int count)
 
 /* ---- operations: numbers and texts ---- */
 
-/* Pushes the object that `small` has, or a new one that it has from now on. */
+/* Pushes the object in *small; if there is none, makes it and stores it there. */
 static int pickle_push_small(ek_pickle *p, int *small, ek_pickle_object object)
 {
     if (*small == 0) {
@@ -219,7 +219,7 @@ static int pickle_push_integer(ek_pickle *p, int64_t integer)
                : pickle_push_new(p, object);
 }
 
-/* A number of `size` bytes; one of four bytes has a sign. */
+/* Pushes a number of `size` bytes; a number of four bytes is signed. */
 static int pickle_push_sized_integer(ek_pickle *p, int size)
 {
     uint64_t number = 0;
@@ -227,7 +227,7 @@ static int pickle_push_sized_integer(ek_pickle *p, int size)
     return pickle_push_integer(p, size == 4 ? (int32_t)(uint32_t)number : (int64_t)number);
 }
 
-/* A number in two's complement, whose length in bytes takes `size` bytes. */
+/* Pushes a number in two's complement. Its length in bytes is a number of `size` bytes. */
 static int pickle_push_long(ek_pickle *p, int size)
 {
     uint64_t nbytes = 0, number = 0;
@@ -262,7 +262,7 @@ static ek_pickle_object pickle_text_object(const char *bytes, size_t nbytes)
                               .as.text = {bytes, nbytes}};
 }
 
-/* A text whose length in bytes takes `size` bytes. */
+/* Pushes a text. Its length in bytes is a number of `size` bytes. */
 static int pickle_push_text(ek_pickle *p, int size)
 {
     uint64_t nbytes = 0;
@@ -302,7 +302,8 @@ static int pickle_push_global_popped(ek_pickle *p)
     return pickle_push_global(p, pickle_pop(p), name);
 }
 
-/* Calls with `keywords` have a dictionary of keyword arguments, which is dropped. */
+/* Pushes the record of a call. With `keywords` there is a dictionary of keyword arguments, which is
+ * dropped. */
 static int pickle_push_call(ek_pickle *p, bool keywords)
 {
     if (keywords)
@@ -323,7 +324,8 @@ static int pickle_push_persistent(ek_pickle *p)
     return pickle_push_new(p, (ek_pickle_object){EK_PICKLE_PERSISTENT, .as.persistent = id});
 }
 
-/* Gives the object at the top its state. Objects that have none here stay as they are. */
+/* Sets the state of the object below the top. Objects without a state in this reader are
+ * unchanged. */
 static int pickle_build(ek_pickle *p)
 {
     int state = pickle_pop(p);

@@ -1,12 +1,12 @@
 /* pickle.h: reads Python's pickles, as protocols 2 to 5 write them, as plain data.
  *
  * A pickle is a program for a machine with a stack. This machine makes numbers, texts, lists and
- * dictionaries. It looks up no class and calls no function: a call stays a record of the name that
- * is called and of its arguments. The reader of the result decides which names it knows.
+ * dictionaries. It looks up no class and calls no function: a call becomes a record of the called
+ * name and its arguments. The code that reads the result decides which names it supports.
  *
  * Nothing in a pickle is trusted. Each of its bytes makes at most one object of 24 bytes and moves
  * at most one item, so that memory is bounded by some 50 times its length. Objects may contain
- * themselves: who walks through them must bound the depth. */
+ * themselves: a walk through them must bound its depth. */
 #ifndef EK_DATA_PICKLE_H
 #define EK_DATA_PICKLE_H
 
@@ -27,8 +27,8 @@ typedef enum ek_pickle_kind {
     EK_PICKLE_LARGE       /* a whole number of more than 64 bits */
 } ek_pickle_kind;
 
-/* Members of type int that name objects are indices of ek_pickle.objects; -1 is none. Several
- * places may have one object: None and small numbers exist once. */
+/* Members of type int that refer to objects are indices into ek_pickle.objects; -1 is none. Several
+ * places may refer to one object: None and small numbers exist once. */
 typedef struct ek_pickle_object {
     ek_pickle_kind kind;
     bool has_nul; /* a text has a NUL in it */
@@ -47,8 +47,8 @@ typedef struct ek_pickle_object {
         } global;
         struct {
             int callee, arguments;
-            int state; /* what the object was built with (__setstate__) */
-            int items; /* a list of what was appended, or of keys and values that were set */
+            int state; /* the argument of __setstate__ */
+            int items; /* the list of appended objects, or of keys and values that were set */
         } call;
         int persistent; /* the id */
     } as;
@@ -72,7 +72,7 @@ typedef struct ek_pickle {
     int memo_count, memo_room;
 } ek_pickle;
 
-/* Reads the pickle that begins at pickle->at, and moves `at` behind it. Returns the index of its
+/* Reads the pickle that begins at pickle->at, and moves `at` past it. Returns the index of its
  * object, or EK_E_FORMAT with what is wrong and where. Objects of earlier calls stay. */
 int ek_pickle_read(ek_pickle *pickle);
 void ek_pickle_close(ek_pickle *pickle);
@@ -80,14 +80,14 @@ void ek_pickle_close(ek_pickle *pickle);
 /* True if the object is a text, or a global's "module.name", that equals `text`. */
 bool ek_pickle_is_text(const ek_pickle *pickle, int object, const char *text);
 bool ek_pickle_is_global(const ek_pickle *pickle, int object, const char *module, const char *name);
-/* The items of a list, of a dictionary, or of what was appended to the result of a call; *count is
- * 0 for other objects, and for none. */
+/* Returns the items of a list or a dictionary, or the objects appended to the result of a call.
+ * *count is 0 for other objects, and for -1. */
 const int *ek_pickle_items(const ek_pickle *pickle, int object, int *count);
-/* Item `index` of a list; -1 if the object is no list or has no such item. */
+/* Returns item `index` of a list; -1 if the object is no list or has no such item. */
 int ek_pickle_item(const ek_pickle *pickle, int object, int index);
-/* The value of a text key in a dictionary; -1 if there is none. */
+/* Returns the value of a text key in a dictionary; -1 if there is none. */
 int ek_pickle_value(const ek_pickle *pickle, int object, const char *key);
-/* Reads a whole number; false if the object is none. */
+/* Reads a whole number. Returns false if the object isn't one. */
 bool ek_pickle_integer(const ek_pickle *pickle, int object, int64_t *integer);
 
 #endif

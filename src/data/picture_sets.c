@@ -127,8 +127,9 @@ static size_t cifar_nbytes(const cifar *kind)
 
 /* ---- CIFAR: records ---- */
 
-/* Returns the most bytes that are read. A few bytes of gzip can claim billions, so a compressed
- * file may hold at most all records of the data set. A plain file may have any size. */
+/* Returns how many bytes are read at most. A few bytes of gzip can expand to billions, so that a
+ * compressed file may hold at most all records of the data set. An uncompressed file may have any
+ * size. */
 static size_t cifar_most_nbytes(const cifar *kind, const ek_byte_stream *stream)
 {
     size_t all = MAX_RECORDS * cifar_nbytes(kind);

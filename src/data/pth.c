@@ -9,8 +9,8 @@
 #include "core/error.h"
 #include "data/pth_file.h"
 
-/* Names nest no deeper, and take at most this many times the file's bytes: objects may be shared,
- * so that a small file can have very many names. */
+/* The limits of nesting, and of the bytes of names as a multiple of the file's size. Objects may be
+ * shared, so that a small file can have very many names. */
 enum {
     PTH_DEPTH = 100,
     PTH_NAME_SHARE = 4,
@@ -35,7 +35,7 @@ typedef struct pth {
 
 /* ---- what the file has: tensors, numbers, texts ---- */
 
-/* Returns the present name, kept; NULL on error. */
+/* Returns a copy of the present name that lives as long as the file; NULL on error. */
 static char *pth_keep_name(pth *p)
 {
     size_t nbytes = p->name_nbytes + 1;
@@ -119,9 +119,9 @@ static int pth_read_layout(const pth *p, int sizes, int strides, pth_layout *l)
     return 0;
 }
 
-/* Counts the bytes of a tensor's elements. Tensors may share a storage, and an expanded one has
- * each element several times, so that a small file can have very large tensors. Those are not read.
- */
+/* Counts the bytes of a tensor's elements. Tensors may share a storage, and an expanded tensor
+ * repeats elements, so that a small file can have very large tensors. Tensors beyond the limit
+ * aren't read. */
 static void pth_charge_elements(pth *p, ek_safetensors_entry *e)
 {
     e->excess = e->end > p->elements_left;
@@ -159,8 +159,8 @@ static int pth_check_layout(const pth *p, const ek_pth_storage *s, int64_t offse
     return 0;
 }
 
-/* Adds torch._utils._rebuild_tensor_v2(storage, offset, sizes, strides, ...). Version 3 has a dtype
- * behind `requires_grad` and hooks, and an untyped storage. */
+/* Adds the tensor of torch._utils._rebuild_tensor_v2(storage, offset, sizes, strides, ...). Version
+ * 3 has an untyped storage, and a dtype after `requires_grad` and hooks. */
 static int pth_add_tensor(pth *p, int arguments, bool typed)
 {
     const ek_pickle *pickle = &p->saved.pickle;
@@ -195,7 +195,8 @@ static int pth_add_tensor(pth *p, int arguments, bool typed)
 
 static int pth_add(pth *p, int object, int depth);
 
-/* Counts visits. A small file can share its objects so that a walk would never end. */
+/* Counts visits up to a limit: a small file can share its objects so that a walk would never end.
+ */
 static int pth_charge(pth *p, int visits)
 {
     if ((size_t)visits > p->visits_left)
@@ -243,8 +244,8 @@ static int pth_add_keyed(pth *p, int key, int value, int depth)
     return pth_add_below(p, k->as.text.bytes, k->as.text.nbytes, value, depth);
 }
 
-/* True if a list has a text that equals the text `key`. One that is too long for a name is not
- * compared. */
+/* Returns true if a list has a text that equals the text `key`. Texts that are too long for a name
+ * aren't compared. */
 static bool pth_list_has(const ek_pickle *pickle, int list, int key)
 {
     int count;
@@ -260,8 +261,8 @@ static bool pth_list_has(const ek_pickle *pickle, int list, int key)
     return false;
 }
 
-/* Adds the keys and values of a dictionary or of an object that has some, but those of the keys
- * that the list `without` has. */
+/* Adds the values of a dictionary, or of another object with keys and values, by their keys. Keys
+ * in the list `without` are left out. */
 static int pth_add_pairs(pth *p, int object, int without, int depth)
 {
     int count, others;
@@ -300,7 +301,8 @@ static int pth_add_module(pth *p, int state, int depth)
     return 0;
 }
 
-/* Notes a tensor of a kind that is not read: torch's functions for those begin so. */
+/* Records that a tensor of an unsupported kind was left out. Torch's functions that make such
+ * tensors have names with this beginning. */
 static void pth_note_left_out(pth *p, int callee)
 {
     static const char begin[] = "_rebuild_";

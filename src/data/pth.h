@@ -1,11 +1,11 @@
 /* pth.h: files that torch.save wrote, as named tensors.
  *
  * Since PyTorch 1.6 such a file is a zip archive: data.pkl is a pickle of the objects, data/0,
- * data/1, ... are the elements of storages. Before, it was a sequence of pickles with the storages'
- * elements behind. Both are read; the pickles run no code (pickle.h).
+ * data/1, ... are the elements of storages. Earlier files are a sequence of pickles, followed by
+ * the storages' elements. Both are read; the pickles run no code (pickle.h).
  *
- * What nests in the file gets dotted names, as in an archive: {"model": {"0.weight": w}} has the
- * tensor "model.0.weight", element i of a list the name "i". Numbers are tensors without
+ * Nested values get dotted names, as in an archive: {"model": {"0.weight": w}} has the tensor
+ * "model.0.weight", and element i of a list has the name "i". Numbers are tensors without
  * dimensions, i64 or f64; texts are metadata. A module that was saved whole has the names of its
  * state dictionary. Objects of other classes are left out. */
 #ifndef EK_DATA_PTH_H

@@ -11,7 +11,7 @@ enum { PTH_LONGEST_PATH = 4096, PTH_LONGEST_KEY = PTH_LONGEST_PATH / 4 };
 
 /* ---- element types ---- */
 
-/* torch's names of storage classes and of dtypes, and safetensors' of the same. */
+/* The names of storage classes and dtypes in torch, and of the dtypes in safetensors. */
 static const struct {
     const char *storage, *dtype, *element;
 } pth_elements[] = {
@@ -77,7 +77,8 @@ static int zipped_storage(const ek_pth_file *p, const char *key, size_t key_nbyt
     return 0;
 }
 
-/* The byte order is an entry of its own since PyTorch 2.1; without it, it is little. */
+/* Checks the byte order, which is an entry of the archive since PyTorch 2.1. Without this entry it
+ * is little. */
 static int zipped_check_order(const ek_pth_file *p)
 {
     static const char big[] = "big";
@@ -92,7 +93,7 @@ static int zipped_check_order(const ek_pth_file *p)
     return 0;
 }
 
-/* Refuses files of torch.jit.save: they are told by this entry, as by torch.load. */
+/* Refuses files of torch.jit.save, which torch.load, too, recognises by this entry. */
 static int zipped_check_program(const ek_pth_file *p)
 {
     return zipped_find(p, "constants.pkl", "", 0)
@@ -202,8 +203,8 @@ static int old_list(ek_pth_file *p)
     return 0;
 }
 
-/* Finds the storages' elements behind the pickles, in the order of the list `keys`. Each has a
- * count of 8 bytes in front. */
+/* Finds the storages' elements after the pickles, in the order of the list `keys`. A count of 8
+ * bytes precedes the elements of each storage. */
 static int old_find_elements(ek_pth_file *p, int keys)
 {
     ek_pickle *pickle = &p->pickle;

@@ -31,9 +31,10 @@ bool ek_pth_is_old(const unsigned char *bytes, size_t nbytes);
 int ek_pth_file_open(ek_pth_file *p, const ek_safetensors *file);
 void ek_pth_file_close(ek_pth_file *p);
 
-/* The element type of a global like torch.FloatStorage or torch.float32; NULL for others. */
+/* Returns the element type of a global like torch.FloatStorage or torch.float32; NULL for others.
+ */
 const ek_element *ek_pth_element(const ek_pth_file *p, int global);
-/* Finds the storage that this object stands for. `name` is the tensor's, for errors. */
+/* Finds the storage that an object refers to. `name` is the tensor's, for errors. */
 int ek_pth_file_storage(const ek_pth_file *p, int object, const char *name, ek_pth_storage *s);
 
 #endif

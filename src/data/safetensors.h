@@ -1,4 +1,4 @@
-/* safetensors.h: an open safetensors file, and what the writer and the reader share. */
+/* safetensors.h: an open safetensors file, and functions that writer and reader share. */
 #ifndef EK_DATA_SAFETENSORS_H
 #define EK_DATA_SAFETENSORS_H
 
@@ -18,8 +18,8 @@ enum {
 
 /* ---- writing ---- */
 
-/* A tensor to be written. It exists already, or `make` makes it when its turn comes, so that only
- * one such tensor takes memory at a time. */
+/* A tensor to be written. It exists already, or `make` makes it when it is written, so that only
+ * one made tensor takes memory at a time. */
 typedef struct ek_array_source {
     const char *name;
     ek_dtype dtype;
@@ -28,12 +28,13 @@ typedef struct ek_array_source {
     ek_tensor *(*make)(ek_object *object); /* returns the tensor in the scope */
     ek_object *object;
 } ek_array_source;
-/* As ek_safetensors_save. EK_E_STATE if the tensor from `make` has another dtype or shape. */
+/* ek_safetensors_save for sources. EK_E_STATE if a tensor from `make` has another dtype or shape.
+ */
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 
-/* Makes, in the order in which ek_safetensors_save_from writes them, the tensors that `make` makes,
- * and drops them. For tensors that processes make together, of which one saves them. */
+/* Calls `make` of each source in the order in which ek_safetensors_save_from writes them, and drops
+ * the tensors. For tensors that processes make together while one process saves them. */
 int ek_safetensors_make(const ek_array_source *sources, int count);
 
 /* ---- reading ---- */
@@ -79,7 +80,7 @@ int ek_safetensors_read_header(ek_safetensors *file);
 void *ek_safetensors_keep(ek_safetensors *file, const void *bytes, size_t nbytes, size_t room);
 /* Sorts names and metadata. EK_E_FORMAT if a name or a key occurs twice. */
 int ek_safetensors_sort(ek_safetensors *file);
-/* As ek_safetensors_open, for the files of torch.save too (pth.h). */
+/* ek_safetensors_open that also opens files of torch.save (pth.h). */
 ek_safetensors *ek_tensor_file_open(const char *path);
 /* Returns the value of this key. NULL, without an error, if there is none. */
 const char *ek_safetensors_find_metadata(const ek_safetensors *file, const char *key);
@@ -102,13 +103,13 @@ typedef struct ek_array_view {
 } ek_array_view;
 /* Fills the view of the tensor of this name. Errors are those of ek_safetensors_read. */
 int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_view *view);
-/* True if the elements can be used as they are in the file: row-major and of view->dtype. */
+/* Returns true if the elements in the file can be used directly: row-major and of view->dtype. */
 static inline bool ek_array_is_plain(const ek_array_view *view)
 {
     return !view->element->widen && !view->strides;
 }
-/* True if both views have equal elements, to the bit. Strided views are not compared by value: they
- * are equal only if both are the same elements of the file. */
+/* Returns true if both views have equal elements, to the bit. Strided views aren't compared by
+ * value: they count as equal if they show one range of the file. */
 bool ek_array_equal(const ek_array_view *x, const ek_array_view *y);
 /* Copies all elements, row-major, converted to view->dtype. */
 void ek_array_copy(const ek_array_view *view, void *to);

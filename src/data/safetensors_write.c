@@ -19,8 +19,8 @@ typedef struct entry {
     size_t nbytes;
 } entry;
 
-/* Sorts as the reference does: by dtype from the last to the first, which aligns all elements, then
- * by name. */
+/* Compares as the reference does: by dtype from the last to the first, which aligns all elements,
+ * then by name. */
 static int content_compare_entries(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
@@ -29,7 +29,7 @@ static int content_compare_entries(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* What is written: the header, then the entries in their order. */
+/* The content of the file: the header, then the entries in their order. */
 typedef struct content {
     const char *what, *path; /* the beginning of every error message; borrowed */
     const ek_metadata *metadata;

@@ -1,5 +1,5 @@
-/* sampler.c: passes, and what all samplers share: making, drawing, stepping through a pass,
- * states. */
+/* sampler.c: passes, and the common functions of samplers: making, drawing, stepping through a
+ * pass, states. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,7 +109,7 @@ void ek_sampler_free(ek_sampler *sampler)
     free(sampler);
 }
 
-/* The outcome of a type's `length` or `longest`. */
+/* Returns the checked result of a type's `length` or `longest`. */
 static int64_t sampler_check_length(const char *function, const ek_sampler *sampler, int64_t length)
 {
     if (length >= 0 || ek_error_status())
@@ -142,7 +142,8 @@ int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch)
 
 /* ---- drawing ---- */
 
-/* Checks what a type's draw has left: no batch is empty, and the batches hold all samples. */
+/* Checks the pass that a type's `draw` has made: no batch is empty, and the batches hold all
+ * samples. */
 static int sampler_check_pass(const ek_sampler *sampler, const ek_pass *pass)
 {
     const char *name = sampler->type->name;
@@ -187,8 +188,8 @@ int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass)
     return 0;
 }
 
-/* Begins a pass if none is begun. Returns 1 if the position has a sample (or a batch), or ends the
- * pass and returns 0. */
+/* Begins a pass if none has begun. Returns 1 if there is a sample (or a batch) at the position;
+ * otherwise ends the pass and returns 0. */
 static int sampler_stand(ek_sampler *sampler)
 {
     if (sampler->position < 0) {

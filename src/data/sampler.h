@@ -1,4 +1,4 @@
-/* sampler.h: what the library's samplers share, and how states are written and read. */
+/* sampler.h: functions that the library's samplers share; writes and reads states. */
 #ifndef EK_DATA_SAMPLER_H
 #define EK_DATA_SAMPLER_H
 
@@ -18,7 +18,7 @@ typedef struct ek_index_sampler {
     void *owned;       /* memory that is freed with the sampler; NULL: none */
 } ek_index_sampler;
 
-/* The type of such a sampler. `fill` writes a whole pass. */
+/* The type of an index sampler. `fill` writes a whole pass. */
 typedef struct ek_index_sampler_type {
     ek_sampler_type type;
     int (*fill)(ek_index_sampler *self, int64_t *indices);
@@ -74,8 +74,8 @@ void ek_state_put_generator(ek_state_writer *writer, ek_generator *generator);
 void ek_state_put_pass(ek_state_writer *writer, const ek_pass *pass, int64_t begin, bool batches,
                        int64_t batch);
 
-/* A state that is being read. It may come from a file that anybody has written, so everything is
- * checked: EK_E_FORMAT with a message that names the function, the key and what is wrong. */
+/* A state that is being read. It may come from an untrusted file, so that everything is checked:
+ * EK_E_FORMAT with a message that names the function, the key and what is wrong. */
 
 typedef struct ek_state {
     const char *function;
@@ -91,8 +91,9 @@ int ek_state_int(const ek_state *state, const char *key, int64_t low, int64_t hi
 int ek_state_bytes(const ek_state *state, const char *key, void *bytes, int64_t nbytes);
 /* Checks that the bytes are those of `text`; `what` ("sampler") is what the message calls it. */
 int ek_state_is_text(const ek_state *state, const char *key, const char *text, const char *what);
-/* Reads a whole "generator"; the caller copies it to its place when all else was read. `expected`
- * says that `what` was made with a generator. Then the key must be there, otherwise it must not. */
+/* Reads a whole "generator"; the caller copies it to its place after everything else was read.
+ * `expected`: `what` was made with a generator. The key must be there if `expected`, and must not
+ * be there otherwise. */
 int ek_state_generator(const ek_state *state, bool expected, const char *what,
                        ek_generator *generator);
 /* Reads the rest of a pass. Its indices are in [low, high]; if `batches`, its ends rise to the

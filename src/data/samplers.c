@@ -33,8 +33,8 @@ typedef struct random_sampler {
     bool replacement;
 } random_sampler;
 
-/* Writes whole permutations, then a part of one more. PyTorch draws that last one even if no sample
- * of it is needed, which matters only if the generator is used afterwards (`goes_on`). */
+/* Writes whole permutations, then a part of one more. PyTorch draws the last permutation even if no
+ * sample of it is needed, which matters only if the generator is used afterwards (`goes_on`). */
 static int random_fill_permutations(ek_generator *generator, bool goes_on, int64_t count,
                                     int64_t *indices, int64_t wanted)
 {
@@ -124,7 +124,7 @@ ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t count, ek_g
     return &self->sampler;
 }
 
-/* ---- by weights: as torch.multinomial draws from f64 weights with replacement ----
+/* ---- by weights, drawn as by torch.multinomial from f64 weights with replacement ----
  *
  * The sampler owns the cumulative shares of the weights; the last one is 1. A uniform number is
  * looked up in them (inversion). */

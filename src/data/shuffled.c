@@ -30,7 +30,8 @@ static void shuffled_close(ek_dataset *dataset, void *user)
     free(cursor);
 }
 
-/* Every epoch has numbers of its own; neighbouring seeds give other generators. */
+/* Every epoch has different random numbers: its number is added to the seed, and neighbouring seeds
+ * give unrelated generators. */
 static void *shuffled_open(ek_dataset *dataset, int64_t epoch)
 {
     const shuffled *self = (const shuffled *)dataset;

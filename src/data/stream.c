@@ -34,8 +34,8 @@ void ek_byte_stream_close(ek_byte_stream *stream)
     stream->file = NULL;
 }
 
-/* Reports the system's error, or that of a damaged stream. gzread does not report a stream that
- * ends too early: it returns what is there, then nothing. */
+/* Reports the system's error, or the error of a damaged stream. gzread doesn't report a stream that
+ * ends too early: it returns the existing bytes, then nothing. */
 static int stream_check(const ek_byte_stream *stream)
 {
     int code;

@@ -11,7 +11,7 @@
 
 #include "evenkeel/tensor.h"
 
-/* The most bytes that deflate makes of one byte. */
+/* The most bytes to which one deflated byte expands. */
 enum { EK_DEFLATE_MOST = 1032 };
 
 typedef struct ek_byte_stream {
@@ -37,8 +37,8 @@ int ek_byte_stream_read_header(ek_byte_stream *stream, void *data, size_t nbytes
 /* Appends up to `most` bytes, fewer only at the end of the file. */
 int ek_byte_stream_append(ek_byte_stream *stream, size_t most, ek_bytes *bytes);
 
-/* Appends `count` elements of `size` bytes, behind which the file must end. EK_E_FORMAT, before
- * anything is read, if a file of this size cannot hold so many even if compressed. */
+/* Appends `count` elements of `size` bytes, after which the file must end. EK_E_FORMAT, before
+ * anything is read, if a file of this size can't hold so many even if it is compressed. */
 int ek_byte_stream_append_elements(ek_byte_stream *stream, size_t count, size_t size,
                                    ek_bytes *bytes);
 

@@ -5,8 +5,8 @@
 #include "core/error.h"
 #include "data/dataset.h"
 
-/* One tensor: row-major, on cpu. The data set has its own handle to it, so that no graph of the
- * caller is kept alive, and the caller may free or change their handle. */
+/* One tensor: row-major, on cpu. The data set has a separate handle, so that it keeps no graph
+ * alive, and the caller may free or change their handle. */
 typedef struct column {
     ek_tensor *tensor;
     size_t row_nbytes;
@@ -77,8 +77,8 @@ static inline void rows_fetch(const char *row, size_t nbytes)
         __builtin_prefetch(row + at);
 }
 
-/* Inlined with a constant nbytes for small rows, for which a call of memcpy costs more than the
- * copy. */
+/* Gathers rows. It is inlined with a constant nbytes for small rows, for which a call of memcpy
+ * costs more than the copy. */
 static inline void rows_gather(char *restrict out, const char *restrict rows, size_t nbytes,
                                const request *wanted)
 {

@@ -45,8 +45,8 @@ static void lines_close(ek_dataset *dataset, void *user)
     free(cursor);
 }
 
-/* Reads on; what lies before the next line is dropped first. Returns 1, 0 at the file's end, or a
- * negative status. */
+/* Drops the bytes before the next line, and reads further bytes. Returns 1, 0 at the file's end, or
+ * a negative status. */
 static int lines_read(lines_cursor *cursor)
 {
     ek_bytes *bytes = &cursor->bytes;

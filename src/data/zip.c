@@ -10,7 +10,7 @@ enum {
     LOCAL_NBYTES = 30,
     CENTRAL_NBYTES = 46,
     END_NBYTES = 22,
-    LOCATOR_NBYTES = 20, /* in front of the end, if there is an end with 64-bit numbers */
+    LOCATOR_NBYTES = 20, /* precedes the end record if there is one with 64-bit numbers */
     END64_NBYTES = 56,
     LONGEST_COMMENT = 65535,
     ZIP64_EXTRA = 1 /* the id of the extra field that has 64-bit numbers */
@@ -24,7 +24,7 @@ enum {
 
 /* ---- numbers ---- */
 
-/* The little-endian number of `size` bytes at `at`, which lies in the archive. */
+/* Returns the little-endian number of `size` bytes at `at`, which lies in the archive. */
 static uint64_t zip_number(const unsigned char *at, int size)
 {
     uint64_t number = 0;
@@ -33,8 +33,8 @@ static uint64_t zip_number(const unsigned char *at, int size)
     return number;
 }
 
-/* The record of `nbytes` at `offset` if it lies in the archive and has this signature, else NULL.
- */
+/* Returns the record of `nbytes` at `offset` if it lies in the archive and has this signature, else
+ * NULL. */
 static const unsigned char *zip_record(const ek_zip *zip, uint64_t offset, size_t nbytes,
                                        uint32_t signature)
 {
@@ -56,7 +56,7 @@ typedef struct directory {
     uint64_t offset, count;
 } directory;
 
-/* The end record is the last thing in the archive but a comment. */
+/* Finds the end record, which only a comment may follow. */
 static const unsigned char *zip_find_end(const ek_zip *zip)
 {
     for (size_t back = END_NBYTES; back <= END_NBYTES + LONGEST_COMMENT; back++) {
@@ -85,7 +85,8 @@ static int zip_find_directory(const ek_zip *zip, directory *d)
     return 0;
 }
 
-/* Replaces those of the three numbers that are all ones by the 64-bit ones of the extra fields. */
+/* Replaces each of the three numbers whose bits are all ones by a 64-bit number of the extra
+ * fields. */
 static void zip_widen(const unsigned char *extra, size_t nbytes, uint64_t *const numbers[3])
 {
     while (nbytes >= 4) {
@@ -106,7 +107,7 @@ static void zip_widen(const unsigned char *extra, size_t nbytes, uint64_t *const
     }
 }
 
-/* Reads the entry at *offset and moves *offset behind it. */
+/* Reads the entry at *offset and moves *offset past it. */
 static int zip_read_entry(ek_zip *zip, uint64_t *offset)
 {
     const unsigned char *record = zip_record(zip, *offset, CENTRAL_NBYTES, CENTRAL_SIGNATURE);

@@ -1,5 +1,5 @@
-/* zip.h: the directory of a zip archive whose entries are stored as they are, as PyTorch writes
- * them. Nothing in the archive is trusted. Checksums are not verified. */
+/* zip.h: the directory of a zip archive whose entries are stored uncompressed, as PyTorch writes
+ * them. Nothing in the archive is trusted. Checksums aren't verified. */
 #ifndef EK_DATA_ZIP_H
 #define EK_DATA_ZIP_H
 
@@ -25,15 +25,15 @@ typedef struct ek_zip {
 
 /* True if the bytes begin as a zip archive does. */
 bool ek_zip_begins(const unsigned char *bytes, size_t nbytes);
-/* Reads the directory; the members in front of `entries` are set, the others zero. EK_E_FORMAT says
- * what is wrong. ek_zip_close frees what was read, also after a failure. */
+/* Reads the directory. The members before `entries` are set, the others zero. EK_E_FORMAT says what
+ * is wrong. ek_zip_close frees what was read, even after a failure. */
 int ek_zip_open(ek_zip *zip);
 void ek_zip_close(ek_zip *zip);
 
 /* The entry of this name, or NULL. */
 const ek_zip_entry *ek_zip_find(const ek_zip *zip, const char *name, size_t name_nbytes);
-/* Sets *bytes to the entry's first byte. EK_E_FORMAT if the entry is not plain or leaves the
- * archive. */
+/* Sets *bytes to the entry's first byte. EK_E_FORMAT if the entry is compressed, encrypted, or
+ * reaches beyond the archive. */
 int ek_zip_view(const ek_zip *zip, const ek_zip_entry *entry, const unsigned char **bytes);
 
 #endif
