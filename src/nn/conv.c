@@ -32,9 +32,8 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
 /* The differences between the constructors of convolutions. */
 typedef struct conv_family {
     ek_module_type type;
-    ek_tensor *(*function)(ek_conv_options options); /* NULL if transposed */
-    ek_tensor *(*transposed)(ek_conv_transpose_options options);
     int dims;
+    bool transposed;
 } conv_family;
 
 typedef struct conv {
@@ -47,21 +46,6 @@ typedef struct conv {
     ek_pad_mode padding_mode;
     int64_t pad[6];
 } conv;
-
-static ek_tensor *conv_call(const conv_family *family, const ek_conv_transpose_options *o)
-{
-    if (family->transposed)
-        return family->transposed(*o);
-    ek_conv_options options = {.x = o->x,
-                               .weight = o->weight,
-                               .bias = o->bias,
-                               .padding = o->padding,
-                               .groups = o->groups};
-    memcpy(options.strides, o->strides, sizeof options.strides);
-    memcpy(options.paddings, o->paddings, sizeof options.paddings);
-    memcpy(options.dilations, o->dilations, sizeof options.dilations);
-    return family->function(options);
-}
 
 static ek_value conv_forward(ek_module *module, const ek_args *args)
 {
@@ -78,7 +62,7 @@ static ek_value conv_forward(ek_module *module, const ek_args *args)
         options.padding = 0;
         memset(options.paddings, 0, sizeof options.paddings);
     }
-    return ek_value_of_tensor(conv_call(self->family, &options));
+    return ek_value_of_tensor(ek_convolve(self->family->dims, self->family->transposed, options));
 }
 
 static int conv_read_output_padding(const conv_family *family,
@@ -279,24 +263,24 @@ static ek_conv_transpose_module_options conv_as_transposed(const ek_conv_module_
 }
 
 /* The families and constructors. */
-#define CONV_FAMILY(NAME, DIMS, FUNCTION)                                  \
+#define CONV_FAMILY(NAME, DIMS, TRANSPOSED)                                \
     static const conv_family family = {.type = {.name = #NAME,             \
                                                 .size = sizeof(conv),      \
                                                 .forward = conv_forward,   \
                                                 .describe = conv_describe, \
                                                 .family = conv_modules},   \
-                                       .FUNCTION = ek_f_##NAME##_with,     \
-                                       .dims = DIMS}
+                                       .dims = DIMS,                       \
+                                       .transposed = TRANSPOSED}
 #define CONVS(DIMS)                                                                      \
     ek_module *ek_conv##DIMS##d_with(ek_conv_module_options options)                     \
     {                                                                                    \
-        CONV_FAMILY(conv##DIMS##d, DIMS, function);                                      \
+        CONV_FAMILY(conv##DIMS##d, DIMS, false);                                         \
         const ek_conv_transpose_module_options all = conv_as_transposed(&options);       \
         return conv_new(&family, &all, options.padding_mode);                            \
     }                                                                                    \
     ek_module *ek_conv_transpose##DIMS##d_with(ek_conv_transpose_module_options options) \
     {                                                                                    \
-        CONV_FAMILY(conv_transpose##DIMS##d, DIMS, transposed);                          \
+        CONV_FAMILY(conv_transpose##DIMS##d, DIMS, true);                                \
         return conv_new(&family, &options, EK_PAD_CONSTANT);                             \
     }
 

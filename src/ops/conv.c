@@ -16,6 +16,7 @@
 
 #include "ops/autocast.h"
 #include "ops/ops.h"
+#include "ops/spatial.h"
 
 /* The operations under one public name, as errors show them. */
 typedef struct conv_family {
@@ -483,3 +484,11 @@ PUBLIC_CONV(conv3d, 3)
 PUBLIC_CONV_TRANSPOSE(conv_transpose1d, 1)
 PUBLIC_CONV_TRANSPOSE(conv_transpose2d, 2)
 PUBLIC_CONV_TRANSPOSE(conv_transpose3d, 3)
+
+ek_tensor *ek_convolve(int dims, bool transposed, ek_conv_transpose_options options)
+{
+    const conv_family *const families[2][3] = {{&conv1d, &conv2d, &conv3d},
+                                               {&conv_transpose1d, &conv_transpose2d,
+                                                &conv_transpose3d}};
+    return conv_convolve(families[transposed][dims - 1], &options);
+}

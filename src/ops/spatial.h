@@ -37,4 +37,8 @@ int ek_spatial_least(const char *name, const char *option, int dims, const int64
  * kernels need to support only two and three. */
 void ek_spatial_lift(int64_t values[3], int64_t first);
 
+/* ek_f_conv1d to ek_f_conv_transpose3d, by `dims` and `transposed`. A convolution without
+ * `transposed` has no output_padding. */
+ek_tensor *ek_convolve(int dims, bool transposed, ek_conv_transpose_options options);
+
 #endif
