@@ -15,9 +15,9 @@
  * with the call that a rank is in, or with its next one. Afterwards the groups work again. A
  * process that dies ends the job.
  *
- * These calls are for one thread at a time. A rank that is named (src, dst) is one of the world,
- * also in calls on a group. A group of NULL is the world. A call on a group that this rank is not
- * in returns 0, does nothing, and writes a log line. */
+ * These calls are for one thread at a time. The ranks src and dst are ranks of the world, even in
+ * calls on a group. A NULL group is the world. A call on a group that this rank is not in does
+ * nothing, writes a log line and returns 0. */
 #ifndef EVENKEEL_DIST_H
 #define EVENKEEL_DIST_H
 #pragma GCC system_header /* see base.h */
@@ -40,9 +40,9 @@ typedef enum ek_dist_backend {
      * a GPU of their own, else MPI through page-locked memory of the host. */
     EK_DIST_AUTO = 0,
     EK_DIST_MPI, /**< for all tensors */
-    /** As EK_DIST_AUTO, but EK_E_BACKEND if NCCL can't carry a GPU's tensor. Messages between two
-     * ranks, values, gradients of sharded optimizers, and tensors of at most 128 bytes go by MPI
-     * all the same. */
+    /** EK_DIST_AUTO with EK_E_BACKEND if NCCL can't carry a GPU's tensor. MPI still carries
+     * messages between two ranks, values, gradients of sharded optimizers, and tensors of at most
+     * 128 bytes. */
     EK_DIST_NCCL
 } ek_dist_backend;
 
@@ -51,8 +51,8 @@ typedef struct ek_dist_options {
     ek_dist_backend backend;
     /** "env://" or NULL: rank and world size are the launcher's. Others are EK_E_INVALID. */
     const char *init_method;
-    /** Seconds that a call waits for other ranks. Then it is EK_E_TIMEOUT, in a sentence that names
-     * who is missing and where they are. EK_UNSET: the environment's EVENKEEL_DIST_TIMEOUT, or
+    /** Seconds that a call waits for other ranks. After that it fails with EK_E_TIMEOUT and names
+     * the missing ranks and their machines. EK_UNSET: the environment's EVENKEEL_DIST_TIMEOUT, or
      * 1800. */
     double timeout EK_IS(EK_UNSET);
     int world_size EK_IS(EK_UNSET); /**< if given, it must be the launcher's */
@@ -65,10 +65,10 @@ typedef struct ek_dist_options {
         EK_DEFAULT(check, true)
 
 EK_API int ek_dist_init_process_group_with(ek_dist_options options);
-/** Joins the processes of the job. EK_E_STATE if the process has joined already; EK_E_BACKEND if
- * there is a launcher but no MPI to answer it, with what to install. While it waits it catches
- * SIGCONT, by which Open MPI's launcher begins to end a job that a rank has left, unless the
- * program does. */
+/** Joins the processes of the job. EK_E_STATE if the process has joined already; EK_E_BACKEND, with
+ * the package to install, if a launcher runs and its MPI is missing. While the call waits it
+ * catches SIGCONT, if the program doesn't: Open MPI's launcher sends it when it begins to end a job
+ * that a rank has left. */
 #define ek_dist_init_process_group(...) \
     EK_CALL(ek_dist_init_process_group_with, ek_dist_options, __VA_ARGS__)
 
@@ -95,8 +95,8 @@ EK_API int ek_dist_local_size(void);
 /** The name of the machine that a rank of the world runs on; NULL if there is no such rank. */
 EK_API const char *ek_dist_host(int rank);
 
-/** The devices of a kind that this process is to use: of GPUs its share among the processes of this
- * machine, of the host all of its own logical devices. */
+/** The devices of a kind that this process should use: its share of the GPUs among the processes of
+ * this machine, or all of its logical devices of the host. */
 EK_API ek_device_list ek_dist_devices(ek_device_kind kind);
 
 typedef struct ek_group_options {
@@ -111,8 +111,8 @@ typedef struct ek_group_options {
 #define EK_RANKS(...) .ranks = EK_ITEMS(int, __VA_ARGS__), .count = EK_COUNT(int, __VA_ARGS__)
 
 EK_API ek_process_group *ek_dist_new_group_with(ek_group_options options);
-/** Makes a group. All ranks of the world call it, also those that are not in the group, with the
- * same ranks. NULL with an error. */
+/** Makes a group. All ranks of the world call it with equal lists, members and others alike. NULL
+ * with an error. */
 #define ek_dist_new_group(...) EK_CALL(ek_dist_new_group_with, ek_group_options, __VA_ARGS__)
 
 /** The rank in the group of a rank of the world, and the reverse. EK_E_INVALID if there is none. */
@@ -138,12 +138,12 @@ enum { EK_DIST_ANY = -1 }; /**< a receive: from any rank */
 typedef struct ek_dist_work ek_dist_work;
 
 /* Options of all calls. `group`: NULL is the world. `work` is PyTorch's async_op: the call only
- * starts, *work gets it, and ek_dist_wait ends it. Until then nobody may write to what is sent or
- * read what is received. `tensor` has any layout, and lies on GPUs of all ranks, or of none. `src`
- * and `dst` are ranks of the world. */
+ * starts and stores itself in *work; ek_dist_wait ends it. Until then tensors that are sent must
+ * not be written, and tensors that are received must not be read. `tensor` has any layout, and lies
+ * on GPUs on all ranks, or on none. `src` and `dst` are ranks of the world. */
 
-/** Waits for the call and frees it; NULL is a call that has ended. Returns 0; of a receive, the
- * rank that sent. EK_E_MODIFIED if somebody wrote to the tensor in the meantime. */
+/** Waits for the call and frees it; NULL is a call that has ended. Returns 0; for a receive, the
+ * sender's rank. EK_E_MODIFIED if the tensor was written during the call. */
 EK_API int ek_dist_wait(ek_dist_work *work);
 /** 1 if ek_dist_wait would not wait, else 0. */
 EK_API int ek_dist_is_completed(const ek_dist_work *work);
@@ -159,10 +159,11 @@ typedef struct ek_dist_message_options {
 #define EK_DEFAULTS_ek_dist_message_options EK_NO_DEFAULTS
 EK_API int ek_dist_send_with(ek_dist_message_options options);
 EK_API int ek_dist_recv_with(ek_dist_message_options options);
-/** Messages: ek_dist_send(x, 1, .tag = 3). Those of one tag from one rank to another stay in order.
- * Shape and dtype must agree, else EK_E_SHAPE or EK_E_DTYPE on both ranks. A send ends when the
- * receiver has the message. A receive of rank EK_DIST_ANY takes a message of any rank; it returns
- * the rank that sent. PyTorch's isend and irecv are these with .work = &work. */
+/** Sends and receives messages: ek_dist_send(x, 1, .tag = 3). Messages of one tag from one rank to
+ * another keep their order. Shape and dtype must agree, else EK_E_SHAPE or EK_E_DTYPE on both
+ * ranks. A send ends when the receiver has the message. A receive from rank EK_DIST_ANY takes a
+ * message of any rank and returns the sender's rank. With .work = &work they are PyTorch's isend
+ * and irecv. */
 #define ek_dist_send(...) \
     EK_CALL_2(ek_dist_send_with, ek_dist_message_options, tensor, rank, __VA_ARGS__)
 #define ek_dist_recv(...) \
@@ -205,7 +206,7 @@ typedef struct ek_dist_reduce_options {
 } ek_dist_reduce_options;
 #define EK_DEFAULTS_ek_dist_reduce_options EK_NO_DEFAULTS
 EK_API int ek_dist_reduce_with(ek_dist_reduce_options options);
-/** Gives the sum (or `op`) to rank dst; the other ranks' tensors stay as they are. */
+/** Gives the sum (or `op`) over all ranks to rank dst; the other ranks' tensors are unchanged. */
 #define ek_dist_reduce(...) \
     EK_CALL_3(ek_dist_reduce_with, ek_dist_reduce_options, tensor, dst, op, __VA_ARGS__)
 
@@ -216,17 +217,17 @@ typedef struct ek_dist_barrier_options {
 } ek_dist_barrier_options;
 #define EK_DEFAULTS_ek_dist_barrier_options EK_NO_DEFAULTS
 EK_API int ek_dist_barrier_with(ek_dist_barrier_options options);
-/** Waits until all ranks of the group have come. */
+/** Waits until all ranks of the group have called it. */
 #define ek_dist_barrier(...) EK_CALL(ek_dist_barrier_with, ek_dist_barrier_options, __VA_ARGS__)
-/** A barrier with a time-out of its own: EK_E_TIMEOUT names the first rank that is missing, or with
- * wait_all_ranks all of them. */
+/** A barrier with a time-out in seconds: EK_E_TIMEOUT names the first missing rank; with
+ * wait_all_ranks all missing ranks. */
 EK_API int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_group *group);
 
 /* ---- calls on a tensor per rank ---- */
 
 /* A `list` has a tensor per rank of the group, in the order of ranks. Shapes may differ from rank
- * to rank if both ends agree (reduce_scatter: all tensors that are added). EK_E_SHAPE or EK_E_DTYPE
- * on all ranks names the two ranks that do not agree. */
+ * to rank, but must agree between sender and receiver (reduce_scatter: among all tensors that are
+ * added). EK_E_SHAPE or EK_E_DTYPE on all ranks names two ranks that do not agree. */
 
 typedef struct ek_dist_all_gather_options {
     int begin; /**< no option, see base.h */
@@ -251,7 +252,7 @@ typedef struct ek_dist_gather_options {
 } ek_dist_gather_options;
 #define EK_DEFAULTS_ek_dist_gather_options EK_NO_DEFAULTS
 EK_API int ek_dist_gather_with(ek_dist_gather_options options);
-/** Every rank's tensor in the list of rank dst. The list is NULL on other ranks. */
+/** Collects all ranks' tensors in the list of rank dst. The list is NULL on other ranks. */
 #define ek_dist_gather(...) \
     EK_CALL_3(ek_dist_gather_with, ek_dist_gather_options, tensor, list, dst, __VA_ARGS__)
 
@@ -265,7 +266,8 @@ typedef struct ek_dist_scatter_options {
 } ek_dist_scatter_options;
 #define EK_DEFAULTS_ek_dist_scatter_options EK_NO_DEFAULTS
 EK_API int ek_dist_scatter_with(ek_dist_scatter_options options);
-/** The list of rank src, one to each rank's tensor. The list is NULL on other ranks. */
+/** Sends tensor r of the list of rank src to the tensor of rank r. The list is NULL on other ranks.
+ */
 #define ek_dist_scatter(...) \
     EK_CALL_3(ek_dist_scatter_with, ek_dist_scatter_options, tensor, list, src, __VA_ARGS__)
 
@@ -279,7 +281,7 @@ typedef struct ek_dist_reduce_scatter_options {
 } ek_dist_reduce_scatter_options;
 #define EK_DEFAULTS_ek_dist_reduce_scatter_options EK_NO_DEFAULTS
 EK_API int ek_dist_reduce_scatter_with(ek_dist_reduce_scatter_options options);
-/** Rank r's tensor becomes the sum (or `op`) over all ranks of list[r]. */
+/** Sets rank r's tensor to the sum (or `op`) over all ranks of their list[r]. */
 #define ek_dist_reduce_scatter(...)                                                          \
     EK_CALL_3(ek_dist_reduce_scatter_with, ek_dist_reduce_scatter_options, tensor, list, op, \
               __VA_ARGS__)
@@ -293,55 +295,55 @@ typedef struct ek_dist_all_to_all_options {
 } ek_dist_all_to_all_options;
 #define EK_DEFAULTS_ek_dist_all_to_all_options EK_NO_DEFAULTS
 EK_API int ek_dist_all_to_all_with(ek_dist_all_to_all_options options);
-/** ek_dist_all_to_all(.inputs = out, .list = in): list[r] becomes this rank's member of the inputs
- * of rank r. */
+/** ek_dist_all_to_all(.inputs = out, .list = in): sets list[r] to the tensor that rank r has for
+ * this rank in its inputs. */
 #define ek_dist_all_to_all(...) \
     EK_CALL(ek_dist_all_to_all_with, ek_dist_all_to_all_options, __VA_ARGS__)
 
 /* ---- values ---- */
 
-/* Trees of tensors of any shape, dtype and device, of numbers, lists, dictionaries and none. What
- * comes out is new, in the scope, with tensors on cpu and without history. Pointers are
- * EK_E_INVALID on the rank that has them, and an error on all. */
+/* Trees of tensors of any shape, dtype and device, of numbers, lists, dictionaries and none.
+ * Results are new values in the scope, with tensors on cpu and without history. A pointer is
+ * EK_E_INVALID on its rank, and an error on all. */
 
-/** The value of rank src, on all ranks; what others give is not read. EK_VALUE_ERROR with an error.
- * EK_VALUE_NONE if this rank is not in the group. */
+/** Returns the value of rank src on all ranks; values of other ranks are not read. EK_VALUE_ERROR
+ * with an error. EK_VALUE_NONE if this rank is not in the group. */
 EK_API ek_value ek_dist_broadcast_value(ek_value value, int src, ek_process_group *group);
 /** Writes every rank's value to values[0 .. size of the group), in the order of ranks. */
 EK_API int ek_dist_all_gather_value(ek_value value, ek_value *values, ek_process_group *group);
 
 /* ---- operations of the graph ---- */
 
-/* Functions of all ranks' tensors, differentiable to any order: if all ranks go backward, each from
- * its own loss, gradients are those of the sum of all ranks' losses. Results are in the scope. NULL
- * with an error, which is an error of all ranks.
+/* Functions of all ranks' tensors, differentiable to any order: if all ranks call ek_backward, each
+ * from its loss, gradients are those of the sum of all ranks' losses. Results are in the scope.
+ * NULL with an error, which is an error of all ranks.
  *
- * All ranks call them in the same order, also in backward: they record graphs of the same
- * operations, and take the gradients of all or of none of them. If the tensor of one rank requires
- * a gradient, the results of all ranks do. Gradient mode is on on all ranks or off on all, else
- * EK_E_STATE. The group exists as long as the graph. In a group of one rank, and on a rank that is
- * not in the group, the result is x. */
+ * All ranks make these calls in one order, in backward, too: they record equal graphs, and take the
+ * gradients of all of these calls or of none. If the tensor of one rank requires a gradient, the
+ * results of all ranks do. Gradient mode must be on on all ranks, or off on all, else EK_E_STATE.
+ * The group must exist as long as the graph. In a group of one rank, and on a rank that is not in
+ * the group, the result is x. */
 
 /** The sum over all ranks, whose tensors have one shape and dtype. */
 EK_API ek_tensor *ek_dist_sum(ek_tensor *x, ek_process_group *group);
 /** The sum over the number of ranks; floating dtypes. */
 EK_API ek_tensor *ek_dist_mean(ek_tensor *x, ek_process_group *group);
-/** All ranks' tensors one after another along dim, as ek_cat. Sizes along dim may differ, and may
- * be 0; other sizes and dtypes agree, else EK_E_SHAPE or EK_E_DTYPE. A gradient is the rank's part
- * of the sum of all ranks' gradients. */
+/** Concatenates all ranks' tensors along dim, as ek_cat does. Sizes along dim may differ, and may
+ * be 0; other sizes and dtypes must agree, else EK_E_SHAPE or EK_E_DTYPE. The gradient is this
+ * rank's part of the sum of all ranks' gradients. */
 EK_API ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *group);
 
 /* ---- errors ---- */
 
 /** Makes this rank's pending error an error of all ranks. Returns its status; 0 if none is pending.
- * For a rank that fails by itself, outside of the library, while others go on. */
+ * For a rank that fails outside of the library while other ranks continue. */
 EK_API int ek_dist_raise(void);
 
 /** The rank on which the calling thread's pending error began; -1: this rank, or no error. */
 EK_API int ek_dist_error_rank(void);
 
-/** Prints the pending error, as ek_print_error and with the rank, on the rank on which it began;
- * elsewhere it is only cleared, unless that rank cannot print it. So each error is printed once. */
+/** Prints the pending error with its rank, on the rank on which it began, and clears it on the
+ * others. If that rank can't print it, another rank does. So each error is printed once. */
 EK_API void ek_dist_print_error(FILE *stream);
 
 EK_END_DECLARATIONS
