@@ -1,81 +1,51 @@
-/* archive_training.c: all that a training goes on from, in one call. */
+/* archive_training.c: puts and loads all that a training continues from, in one call. */
 #include <stdlib.h>
 
 #include "archive/archive.h"
 #include "core/error.h"
 
-/* The parts, in the order in which they are put and loaded. */
-typedef enum training_part {
-    TRAINING_MODEL,
-    TRAINING_OPTIMIZER,
-    TRAINING_SCHEDULE,
-    TRAINING_EMA,
-    TRAINING_SCALER,
-    TRAINING_GENERATOR,
-    TRAINING_LOADER,
-    TRAINING_RANDOM,
-    TRAINING_PARTS
+/* A row per part, in the order of putting and loading: the member of ek_training_state, whose name
+ * is also the part's name in the archive, and the calls that put and load the part. */
+#define TRAINING_PARTS(X)                                                           \
+    X(model, ek_archive_put_module(archive, name, of->model),                       \
+      ek_archive_load_module(archive, name, of->model))                             \
+    X(optimizer, ek_archive_put_optimizer(archive, name, of->optimizer, of->model), \
+      ek_archive_load_optimizer(archive, name, of->optimizer, of->model))           \
+    X(schedule, ek_archive_put_schedule(archive, name, of->schedule),               \
+      ek_archive_load_schedule(archive, name, of->schedule))                        \
+    X(ema, ek_archive_put_ema(archive, name, of->ema),                              \
+      ek_archive_load_ema(archive, name, of->ema))                                  \
+    X(scaler, ek_archive_put_grad_scaler(archive, name, of->scaler),                \
+      ek_archive_load_grad_scaler(archive, name, of->scaler))                       \
+    X(generator, ek_archive_put_generator(archive, name, of->generator),            \
+      ek_archive_load_generator(archive, name, of->generator))                      \
+    X(loader, ek_archive_put(archive, name, ek_loader_state(of->loader)),           \
+      ek_loader_load_state(of->loader, ek_archive_get(archive, name)))              \
+    X(random, ek_archive_put_random(archive, name), ek_archive_load_random(archive, name))
+
+/* Puts or loads a part if the training has the part. */
+#define TRAINING_CALLS(part, put, load)                                          \
+    static int training_put_##part(ek_archive *archive, const char *name,        \
+                                   const ek_training_state *of)                  \
+    {                                                                            \
+        return of->part ? put : 0;                                               \
+    }                                                                            \
+    static int training_load_##part(const ek_archive *archive, const char *name, \
+                                    const ek_training_state *of)                 \
+    {                                                                            \
+        return of->part ? load : 0;                                              \
+    }
+TRAINING_PARTS(TRAINING_CALLS)
+
+typedef struct training_part {
+    const char *name;
+    int (*put)(ek_archive *archive, const char *name, const ek_training_state *of);
+    int (*load)(const ek_archive *archive, const char *name, const ek_training_state *of);
 } training_part;
 
-static const char *const training_names[TRAINING_PARTS] = {"model",  "optimizer", "schedule",
-                                                           "ema",    "scaler",    "generator",
-                                                           "loader", "random"};
-
-/* Whether the training has the part. */
-static bool training_has(const ek_training_state *of, training_part part)
-{
-    const void *const parts[TRAINING_PARTS] = {of->model,    of->optimizer,
-                                               of->schedule, of->ema,
-                                               of->scaler,   of->generator,
-                                               of->loader,   of->random ? of : NULL};
-    return parts[part] != NULL;
-}
-
-static int training_put(ek_archive *archive, const char *name, const ek_training_state *of,
-                        training_part part)
-{
-    switch (part) {
-    case TRAINING_MODEL:
-        return ek_archive_put_module(archive, name, of->model);
-    case TRAINING_OPTIMIZER:
-        return ek_archive_put_optimizer(archive, name, of->optimizer, of->model);
-    case TRAINING_SCHEDULE:
-        return ek_archive_put_schedule(archive, name, of->schedule);
-    case TRAINING_EMA:
-        return ek_archive_put_ema(archive, name, of->ema);
-    case TRAINING_SCALER:
-        return ek_archive_put_grad_scaler(archive, name, of->scaler);
-    case TRAINING_GENERATOR:
-        return ek_archive_put_generator(archive, name, of->generator);
-    case TRAINING_LOADER:
-        return ek_archive_put(archive, name, ek_loader_state(of->loader));
-    default:
-        return ek_archive_put_random(archive, name);
-    }
-}
-
-static int training_load(const ek_archive *archive, const char *name, const ek_training_state *of,
-                         training_part part)
-{
-    switch (part) {
-    case TRAINING_MODEL:
-        return ek_archive_load_module(archive, name, of->model);
-    case TRAINING_OPTIMIZER:
-        return ek_archive_load_optimizer(archive, name, of->optimizer, of->model);
-    case TRAINING_SCHEDULE:
-        return ek_archive_load_schedule(archive, name, of->schedule);
-    case TRAINING_EMA:
-        return ek_archive_load_ema(archive, name, of->ema);
-    case TRAINING_SCALER:
-        return ek_archive_load_grad_scaler(archive, name, of->scaler);
-    case TRAINING_GENERATOR:
-        return ek_archive_load_generator(archive, name, of->generator);
-    case TRAINING_LOADER:
-        return ek_loader_load_state(of->loader, ek_archive_get(archive, name));
-    default:
-        return ek_archive_load_random(archive, name);
-    }
-}
+#define TRAINING_ROW(part, put, load) {#part, training_put_##part, training_load_##part},
+static const training_part training_parts[] = {TRAINING_PARTS(TRAINING_ROW)};
+enum { TRAINING_PART_COUNT = sizeof training_parts / sizeof *training_parts };
 
 int ek_archive_put_training(ek_archive *archive, const char *name, ek_training_state state)
 {
@@ -84,11 +54,9 @@ int ek_archive_put_training(ek_archive *archive, const char *name, ek_training_s
     const ek_archive_mark mark = ek_archive_begin(archive);
     ek_scope scope = ek_scope_begin();
     int status = 0;
-    for (int part = 0; part < TRAINING_PARTS && status == 0; part++) {
-        if (!training_has(&state, (training_part)part))
-            continue;
-        char *path = ek_archive_join(name, training_names[part]);
-        status = path ? training_put(archive, path, &state, (training_part)part) : EK_E_NO_MEMORY;
+    for (int i = 0; i < TRAINING_PART_COUNT && status == 0; i++) {
+        char *path = ek_archive_join(name, training_parts[i].name);
+        status = path ? training_parts[i].put(archive, path, &state) : EK_E_NO_MEMORY;
         free(path);
     }
     ek_scope_end(&scope);
@@ -101,11 +69,9 @@ int ek_archive_load_training(const ek_archive *archive, const char *name, ek_tra
     EK_TRY(ek_archive_check_get(&get));
     ek_scope scope = ek_scope_begin();
     int status = 0;
-    for (int part = 0; part < TRAINING_PARTS && status == 0; part++) {
-        if (!training_has(&state, (training_part)part))
-            continue;
-        char *path = ek_archive_join(name, training_names[part]);
-        status = path ? training_load(archive, path, &state, (training_part)part) : EK_E_NO_MEMORY;
+    for (int i = 0; i < TRAINING_PART_COUNT && status == 0; i++) {
+        char *path = ek_archive_join(name, training_parts[i].name);
+        status = path ? training_parts[i].load(archive, path, &state) : EK_E_NO_MEMORY;
         free(path);
     }
     ek_scope_end(&scope);
