@@ -115,11 +115,13 @@ static ek_step_range plan_range(const ek_step_plan *plan, int begin)
     return r;
 }
 
-/* A flat handle on `count` elements from the first of `tensor`, which is dense. In the scope. */
-static ek_tensor *range_handle(const ek_tensor *tensor, int64_t count)
+/* Returns the operand of a range: the tensor of its only part, or a flat handle, in the scope, on
+ * `count` elements that begin with those of its first part's tensor. */
+static ek_tensor *range_operand(const ek_step_range *r, ek_tensor *first, int64_t count)
 {
     int64_t stride = 1;
-    return ek_tensor_view(tensor, 1, &count, &stride, tensor->offset);
+    return r->end - r->begin == 1 ? first
+                                  : ek_tensor_view(first, 1, &count, &stride, first->offset);
 }
 
 static int plan_list_operands(ek_step_plan *plan)
@@ -135,13 +137,13 @@ static int plan_list_operands(ek_step_plan *plan)
         const ek_part *first = plan->parts[r->begin], *last = plan->parts[r->end - 1];
         int64_t count =
             last->shard.tensor->offset - first->shard.tensor->offset + ek_count(last->shard.tensor);
-        const ek_tensor *tensors[EK_STEP_OPERANDS] = {first->shard.tensor, first->gradient};
+        ek_tensor *tensors[EK_STEP_OPERANDS] = {first->shard.tensor, first->gradient};
         int operands = EK_STEP_STATE;
         for (int s = 0; s < EK_STATES; s++)
             if (range_states(plan, r) >> s & 1)
                 tensors[operands++] = first->state[s];
         for (int k = 0; k < operands; k++)
-            if (!(plan->operands[k][i] = range_handle(tensors[k], count)))
+            if (!(plan->operands[k][i] = range_operand(r, tensors[k], count)))
                 return ek_error_pending();
     }
     return 0;
