@@ -8,17 +8,20 @@
 _Static_assert((int)EK_STATES == (int)EK_STEP_STATES, "states of parameters and of rules");
 
 /* An algorithm that steps all parameters, which are one group, as one vector, and evaluates the
- * loss itself. Its state belongs to all of them together; checkpoints have it with the first. */
+ * loss itself. Its state belongs to all of them together. Checkpoints have the state with the first
+ * parameter. */
 typedef struct ek_vector_algorithm {
-    /* A whole step; writes the loss before it. On an error nothing has changed. */
+    size_t memory; /* the size of optimizer->memory, which is zeros at first */
+    /* Makes a whole step, and writes the loss before the step. On an error nothing has changed. */
     int (*minimise)(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss);
-    const char *const *state_names; /* NULL at the end */
-    /* A state by name, owned by the optimizer or in the scope. NULL, without an error, if there is
-     * none. */
+    /* Returns the name of the index-th state; NULL past the last. */
+    const char *(*state_name)(int index);
+    /* Returns a state by name, owned by the optimizer or in the scope; NULL, without an error, if
+     * there is none. */
     ek_tensor *(*state)(const ek_optimizer *optimizer, const char *name);
     int (*set_state)(ek_optimizer *optimizer, int64_t steps, const char *const *names,
                      ek_tensor *const *states, int count);
-    void (*free)(void *memory); /* frees optimizer->memory, which may be NULL */
+    void (*clear)(void *memory); /* frees what optimizer->memory owns */
 } ek_vector_algorithm;
 
 struct ek_algorithm {
@@ -56,6 +59,11 @@ unsigned ek_states_of(const ek_algorithm *algorithm, const ek_optimizer_options 
 /* Makes an optimizer. `given` is the algorithm's own struct of options. If `module` is not NULL,
  * its parameters become group 0. */
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given, ek_module *module);
+
+/* ---- step.c ---- */
+
+/* Calls the closure with gradients enabled. Returns 0, or the error of the closure. */
+int ek_closure_evaluate(ek_closure *closure, void *user, double *loss);
 
 /* ---- options.c ---- */
 

@@ -311,11 +311,12 @@ static void lbfgs_complete(ek_optimizer_options *o)
         o->max_eval = floor(o->max_iter * 5 / 4);
 }
 
-static const ek_vector_algorithm lbfgs_vector = {.minimise = ek_lbfgs_minimise,
-                                                 .state_names = ek_lbfgs_state_names,
+static const ek_vector_algorithm lbfgs_vector = {.memory = sizeof(ek_lbfgs),
+                                                 .minimise = ek_lbfgs_minimise,
+                                                 .state_name = ek_lbfgs_state_name,
                                                  .state = ek_lbfgs_state,
                                                  .set_state = ek_lbfgs_set_state,
-                                                 .free = ek_lbfgs_free};
+                                                 .clear = ek_lbfgs_clear};
 
 ALGORITHM(lbfgs,
           .options = {AT(lbfgs, lr), AT(lbfgs, max_iter), AT(lbfgs, max_eval),

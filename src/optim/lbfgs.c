@@ -1,23 +1,24 @@
 /* lbfgs.c: L-BFGS (Nocedal 1980; Liu and Nocedal 1989), as torch.optim.LBFGS.
  *
  * All parameters are one vector x, in the order of the group, on the device of the first. From the
- * last steps s and the changes y of the gradient g that they made, two loops make a direction
- * d = -H g, for H close to the inverse of the second derivatives; x moves by t d. A step of the
- * optimizer is several such iterations, and each of them evaluates the closure at least once.
+ * last steps s, and the changes y of the gradient g between their ends, two loops compute a
+ * direction d = -H g, where H is close to the inverse of the second derivatives. Then x moves by
+ * t d. A step of the optimizer has several such iterations. Each iteration evaluates the closure at
+ * least once.
  *
  * The road of a step, from the top down:
  *
- *     ek_step_closure     step.c: the public call
- *     ek_lbfgs_minimise   here: keeps the parameters, so that an error can bring them back
- *     lbfgs_iterate_all   iterations, until one of PyTorch's conditions ends them
- *     lbfgs_learn         a new pair (s, y) of the history
- *     lbfgs_direction     the two loops
- *     lbfgs_move          x + t d; with strong Wolfe conditions, t by a search (line_search.c) */
+ *     ek_step_closure        step.c: the public call
+ *     ek_lbfgs_minimise      here: copies the parameters, so that an error can restore them
+ *     lbfgs_iterate_all      iterates until one of PyTorch's conditions ends the step
+ *     lbfgs_extend_history   adds a pair (s, y) to the history
+ *     lbfgs_direction        computes d by the two loops
+ *     lbfgs_move             writes x + t d; with strong Wolfe conditions, line_search.c chooses t
+ */
 #include "optim/lbfgs.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
@@ -29,51 +30,15 @@ typedef struct lbfgs_run {
     const ek_optimizer_options *options;
     ek_closure *closure;
     void *user;
-    ek_memory_category category; /* the caller's, which closures allocate in */
-    bool has_moved;              /* parameters were written to */
-    ek_lbfgs state;              /* a copy; becomes the optimizer's if the step ends well */
+    ek_memory_category category; /* the caller's, in which closures allocate */
+    bool has_moved;              /* true if parameters were written */
+    ek_lbfgs state;              /* a copy, which becomes the optimizer's if the step succeeds */
     ek_tensor *x;                /* the parameters before the iteration, in the scope */
-    double loss;                 /* at the parameters as they are, as far as it was evaluated */
-    ek_tensor *gradient;         /* one reference */
-    int64_t evaluations;         /* this step's */
-    bool has_converged;          /* no element of the gradient exceeds tolerance_grad */
+    double loss;                 /* the last evaluation's */
+    ek_tensor *gradient;         /* the last evaluation's; one reference */
+    int64_t evaluations;         /* count of this step's */
+    bool has_converged;          /* true if no element of the gradient exceeds tolerance_grad */
 } lbfgs_run;
-
-/* ---- the state ---- */
-
-void ek_lbfgs_clear(ek_lbfgs *self)
-{
-    ek_release(self->direction);
-    ek_release(self->gradient);
-    for (int i = 0; i < self->count; i++) {
-        ek_release(self->pairs[i].y);
-        ek_release(self->pairs[i].s);
-    }
-    free(self->pairs);
-    *self = (ek_lbfgs){0};
-}
-
-/* A copy that shares the tensors, which are never written to. */
-static int lbfgs_copy(const ek_lbfgs *self, ek_lbfgs *copy)
-{
-    *copy = *self;
-    copy->pairs = ek_calloc((size_t)self->count + 1, sizeof *copy->pairs);
-    if (!copy->pairs) {
-        *copy = (ek_lbfgs){0};
-        return EK_E_NO_MEMORY;
-    }
-    copy->room = self->count + 1;
-    for (int i = 0; i < self->count; i++) {
-        copy->pairs[i] = self->pairs[i];
-        ek_keep(copy->pairs[i].y);
-        ek_keep(copy->pairs[i].s);
-    }
-    if (copy->direction)
-        ek_keep(copy->direction);
-    if (copy->gradient)
-        ek_keep(copy->gradient);
-    return 0;
-}
 
 /* ---- vectors ---- */
 
@@ -85,7 +50,7 @@ int64_t ek_lbfgs_count(const ek_optimizer *optimizer)
     return count;
 }
 
-/* Reads the number of a tensor of one element. NULL is the pending error. */
+/* Reads the number of a tensor of one element. If `tensor` is NULL, returns the pending error. */
 static int lbfgs_number(ek_tensor *tensor, double *number)
 {
     return tensor ? ek_item(tensor, number) : ek_error_pending();
@@ -99,7 +64,7 @@ static int lbfgs_dot(ek_tensor *a, ek_tensor *b, double *dot)
     return status;
 }
 
-/* The largest element of |x|, and their sum. */
+/* Writes the largest element of |x| and, if `sum` isn't NULL, the sum of |x|. */
 static int lbfgs_measure(ek_tensor *x, double *largest, double *sum)
 {
     ek_scope scope = ek_scope_begin();
@@ -111,7 +76,8 @@ static int lbfgs_measure(ek_tensor *x, double *largest, double *sum)
     return status;
 }
 
-/* Parameters may change in closures: they may be moved, or sharded by a wrapper's first forward. */
+/* Checks the parameters. Closures may change them: a closure may move the model, or call a wrapper
+ * whose first forward shards the parameters. */
 static int lbfgs_check(const ek_optimizer *optimizer)
 {
     const ek_tensor *first = optimizer->slot_count ? optimizer->slots[0]->parameter : NULL;
@@ -136,8 +102,8 @@ static int lbfgs_check(const ek_optimizer *optimizer)
     return 0;
 }
 
-/* The parameters or their gradients as one vector, in the scope. A gradient that is absent is
- * zeros. */
+/* Returns the parameters or their gradients as one vector, in the scope. Zeros are in place of a
+ * gradient that is absent. */
 static ek_tensor *lbfgs_gather(const ek_optimizer *optimizer, bool gradients)
 {
     const ek_tensor *first = optimizer->slots[0]->parameter;
@@ -186,8 +152,8 @@ static int lbfgs_move(lbfgs_run *run, double t)
 
 /* ---- evaluating ---- */
 
-/* A step's vectors lie where its first evaluation left the parameters, so that later ones must not
- * move them. */
+/* A step's vectors lie where its first evaluation left the parameters. Later evaluations must not
+ * move the parameters. */
 static int lbfgs_check_place(const lbfgs_run *run)
 {
     const ek_tensor *first = run->optimizer->slots[0]->parameter, *gradient = run->gradient;
@@ -201,31 +167,26 @@ static int lbfgs_check_place(const lbfgs_run *run)
                    ek_tensor_text(first, texts[0]), ek_tensor_text(gradient, texts[1]));
 }
 
-/* The loss and the gradient, with one reference, of the parameters as they are. */
+/* Writes the loss, and the gradient with one reference, at the parameters as they are now. */
 static int lbfgs_evaluate(lbfgs_run *run, double *loss, ek_tensor **gradient)
 {
     const int before = ek_error_status();
     ek_scope scope = ek_scope_begin();
     *gradient = NULL;
-    ek_set_grad_enabled(true);
     ek_memory_set_category(run->category);
-    int status = run->closure(loss, run->user);
+    int status = ek_closure_evaluate(run->closure, run->user, loss);
     ek_memory_set_category(EK_MEMORY_OPTIMIZER);
-    ek_set_grad_enabled(false);
-    if (before == 0)
-        status = ek_error_outcome(status);
     if (status < 0)
         ek_error_prefix(before, "lbfgs");
     if (status >= 0)
         status = lbfgs_check(run->optimizer);
     if (status >= 0)
         status = lbfgs_check_place(run);
-    ek_tensor *gathered = status >= 0 ? lbfgs_gather(run->optimizer, true) : NULL;
-    if (gathered)
-        *gradient = ek_keep(gathered);
+    if (status >= 0)
+        status = ek_lbfgs_replace(gradient, lbfgs_gather(run->optimizer, true));
     ek_scope_end(&scope);
     run->evaluations++;
-    return status < 0 ? status : *gradient ? 0 : ek_error_pending();
+    return status;
 }
 
 /* Evaluates at x + t d (ek_line_evaluate). */
@@ -244,16 +205,9 @@ static int lbfgs_evaluate_at(double t, ek_line_point *point, void *user)
 
 /* ---- directions ---- */
 
-static void lbfgs_forget_oldest(ek_lbfgs *state)
-{
-    ek_release(state->pairs[0].y);
-    ek_release(state->pairs[0].s);
-    memmove(state->pairs, state->pairs + 1, (size_t)--state->count * sizeof *state->pairs);
-}
-
 /* Adds the last iteration's step and change of the gradient to the history, if the loss curves
  * upwards between the two points. */
-static int lbfgs_learn(lbfgs_run *run)
+static int lbfgs_extend_history(lbfgs_run *run)
 {
     ek_lbfgs *state = &run->state;
     double curvature, square;
@@ -265,61 +219,55 @@ static int lbfgs_learn(lbfgs_run *run)
     if (!(curvature > 1e-10))
         return 0;
     EK_TRY(lbfgs_dot(y, y, &square));
-    EK_TRY(ek_grow(&state->pairs, &state->room, state->count + 1));
-    while (state->count > 0 && state->count >= run->options->history_size)
-        lbfgs_forget_oldest(state);
-    state->pairs[state->count++] = (ek_lbfgs_pair){ek_keep(y), ek_keep(s), 1 / curvature};
+    while (state->y.count > 0 && state->y.count >= run->options->history_size)
+        ek_lbfgs_drop_oldest(state);
     state->scale = curvature / square;
-    return 0;
+    return ek_lbfgs_append(state, y, s, 1 / curvature);
 }
 
-/* -H g by the two loops over the history; `weights` has room for a number per pair. */
+/* Returns -H g by the two loops over the history. `weights` has room for a number per pair. */
 static ek_tensor *lbfgs_direction(const lbfgs_run *run, double *weights)
 {
     const ek_lbfgs *state = &run->state;
+    ek_tensor *const *y = state->y.tensors, *const *s = state->s.tensors;
     ek_tensor *d = ek_neg(run->gradient);
     double dot;
-    for (int i = state->count - 1; i >= 0 && d; i--) {
-        const ek_lbfgs_pair *pair = &state->pairs[i];
-        if (lbfgs_dot(pair->s, d, &dot) < 0)
+    for (int i = state->y.count - 1; i >= 0 && d; i--) {
+        if (lbfgs_dot(s[i], d, &dot) < 0)
             return NULL;
-        weights[i] = dot * pair->ro;
-        d = ek_add_scaled_(d, pair->y, -weights[i]);
+        weights[i] = dot * state->ro[i];
+        d = ek_add_scaled_(d, y[i], -weights[i]);
     }
     d = d ? ek_mul_scalar_(d, state->scale) : NULL;
-    for (int i = 0; i < state->count && d; i++) {
-        const ek_lbfgs_pair *pair = &state->pairs[i];
-        if (lbfgs_dot(pair->y, d, &dot) < 0)
+    for (int i = 0; i < state->y.count && d; i++) {
+        if (lbfgs_dot(y[i], d, &dot) < 0)
             return NULL;
-        d = ek_add_scaled_(d, pair->s, weights[i] - dot * pair->ro);
+        d = ek_add_scaled_(d, s[i], weights[i] - dot * state->ro[i]);
     }
     return d;
 }
 
-/* Makes the next direction, and notes where it begins. */
-static int lbfgs_turn(lbfgs_run *run)
+/* Computes the next direction, and notes where the iteration begins. */
+static int lbfgs_begin_iteration(lbfgs_run *run)
 {
     ek_lbfgs *state = &run->state;
     if (state->iterations++ == 0)
         state->scale = 1;
     else
-        EK_TRY(lbfgs_learn(run));
-    double *weights = ek_calloc((size_t)state->count + 1, sizeof *weights);
+        EK_TRY(lbfgs_extend_history(run));
+    double *weights = ek_calloc((size_t)state->y.count + 1, sizeof *weights);
     if (!weights)
         return EK_E_NO_MEMORY;
-    ek_tensor *d = lbfgs_direction(run, weights);
+    int status = ek_lbfgs_replace(&state->direction, lbfgs_direction(run, weights));
     free(weights);
-    if (!d)
-        return ek_error_pending();
-    ek_lbfgs_replace(&state->direction, d);
-    ek_lbfgs_replace(&state->gradient, run->gradient);
+    EK_TRY(status);
     state->loss = run->loss;
-    return 0;
+    return ek_lbfgs_replace(&state->gradient, run->gradient);
 }
 
 /* ---- steps ---- */
 
-static int lbfgs_judge(lbfgs_run *run)
+static int lbfgs_check_converged(lbfgs_run *run)
 {
     double largest;
     EK_TRY(lbfgs_measure(run->gradient, &largest, NULL));
@@ -328,7 +276,7 @@ static int lbfgs_judge(lbfgs_run *run)
 }
 
 /* Moves to x + t d for a t that the search finds. */
-static int lbfgs_search(lbfgs_run *run, double slope, double longest)
+static int lbfgs_move_by_search(lbfgs_run *run, double slope, double longest)
 {
     ek_lbfgs *state = &run->state;
     const ek_line line = {.start = {0, run->loss, slope, run->gradient},
@@ -340,34 +288,33 @@ static int lbfgs_search(lbfgs_run *run, double slope, double longest)
     EK_TRY(ek_line_search(&line, &found));
     state->t = found.t;
     run->loss = found.loss;
-    ek_lbfgs_replace(&run->gradient, found.gradient);
+    int status = ek_lbfgs_replace(&run->gradient, found.gradient);
     ek_line_point_clear(&found);
-    return lbfgs_move(run, state->t);
+    return status < 0 ? status : lbfgs_move(run, state->t);
 }
 
-/* Moves by t d. The last iteration of a step doesn't evaluate there, because in a stochastic
+/* Moves to x + t d. The last iteration of a step doesn't evaluate there, because in a stochastic
  * setting the next step begins with another loss. */
-static int lbfgs_walk(lbfgs_run *run, bool is_last)
+static int lbfgs_move_by_rate(lbfgs_run *run, bool is_last)
 {
-    ek_lbfgs *state = &run->state;
     ek_tensor *gradient;
-    EK_TRY(lbfgs_move(run, state->t));
+    EK_TRY(lbfgs_move(run, run->state.t));
     if (is_last)
         return 0;
     EK_TRY(lbfgs_evaluate(run, &run->loss, &gradient));
-    ek_lbfgs_replace(&run->gradient, gradient);
-    ek_release(gradient);
+    ek_release(run->gradient);
+    run->gradient = gradient;
     return 0;
 }
 
-/* One iteration. *ends tells if it is to be the step's last. */
+/* Makes one iteration. Writes whether the iteration ends the step. */
 static int lbfgs_iterate(lbfgs_run *run, bool is_last, bool *ends)
 {
     const ek_optimizer_options *o = run->options;
     ek_lbfgs *state = &run->state;
     double slope, sum, longest;
     *ends = true;
-    EK_TRY(lbfgs_turn(run));
+    EK_TRY(lbfgs_begin_iteration(run));
     state->t = o->lr;
     if (state->iterations == 1) {
         EK_TRY(lbfgs_measure(run->gradient, &longest, &sum));
@@ -380,22 +327,23 @@ static int lbfgs_iterate(lbfgs_run *run, bool is_last, bool *ends)
     if (!run->x)
         return ek_error_pending();
     EK_TRY(lbfgs_measure(state->direction, &longest, NULL));
-    EK_TRY(o->line_search == EK_STRONG_WOLFE ? lbfgs_search(run, slope, longest)
-                                             : lbfgs_walk(run, is_last));
-    EK_TRY(lbfgs_judge(run));
+    EK_TRY(o->line_search == EK_STRONG_WOLFE ? lbfgs_move_by_search(run, slope, longest)
+                                             : lbfgs_move_by_rate(run, is_last));
+    EK_TRY(lbfgs_check_converged(run));
     *ends = is_last || run->evaluations >= o->max_eval || run->has_converged ||
             fabs(state->t) * longest <= o->tolerance_change ||
             fabs(run->loss - state->loss) < o->tolerance_change;
     return 0;
 }
 
+/* The state is copied to where the parameters are, because they may have moved since the last step.
+ */
 static int lbfgs_iterate_all(lbfgs_run *run, double *loss)
 {
     EK_TRY(lbfgs_evaluate(run, &run->loss, &run->gradient));
-    /* Parameters may have moved since the last step. */
-    EK_TRY(ek_lbfgs_follow(&run->state, run->gradient));
+    EK_TRY(ek_lbfgs_copy(run->optimizer->memory, run->gradient, &run->state));
     *loss = run->loss;
-    EK_TRY(lbfgs_judge(run));
+    EK_TRY(lbfgs_check_converged(run));
     bool ends = run->has_converged;
     for (int i = 1; i <= run->options->max_iter && !ends; i++) {
         ek_scope scope = ek_scope_begin();
@@ -406,40 +354,41 @@ static int lbfgs_iterate_all(lbfgs_run *run, double *loss)
     return 0;
 }
 
-/* The step's state becomes the optimizer's. */
+/* Exchanges the step's state for the optimizer's. */
 static void lbfgs_commit(lbfgs_run *run)
 {
     ek_lbfgs *state = run->optimizer->memory, before = *state;
-    run->state.evaluations += run->evaluations;
+    run->state.evaluations += (double)run->evaluations;
     *state = run->state;
     run->state = before;
     for (int i = 0; i < run->optimizer->slot_count; i++)
         run->optimizer->slots[i]->step = state->iterations;
 }
 
-/* Brings the parameters back. The error that is pending stays. */
-static void lbfgs_undo(const ek_optimizer *optimizer, ek_tensor *const *kept)
+/* Restores the parameters. The error that is pending stays. */
+static void lbfgs_restore(const ek_optimizer *optimizer, ek_tensor *const *copies)
 {
     ek_error_record reason;
     ek_error_take(&reason);
     for (int i = 0; i < optimizer->slot_count; i++) {
         ek_tensor *parameter = optimizer->slots[i]->parameter;
-        ek_copy_(parameter, ek_to_device(kept[i], ek_tensor_device(parameter)));
+        ek_copy_(parameter, ek_to_device(copies[i], ek_tensor_device(parameter)));
     }
     ek_error_clear();
     ek_error_raise(&reason);
 }
 
-/* Copies of all parameters, in the scope; NULL with an error. */
-static ek_tensor **lbfgs_keep(const ek_optimizer *optimizer)
+/* Returns copies of all parameters, in the scope, in an array that the caller frees; NULL with an
+ * error. */
+static ek_tensor **lbfgs_copy_parameters(const ek_optimizer *optimizer)
 {
-    ek_tensor **kept = ek_calloc((size_t)optimizer->slot_count, sizeof *kept);
-    for (int i = 0; kept && i < optimizer->slot_count; i++)
-        if (!(kept[i] = ek_clone(optimizer->slots[i]->parameter))) {
-            free(kept);
-            kept = NULL;
+    ek_tensor **copies = ek_calloc((size_t)optimizer->slot_count, sizeof *copies);
+    for (int i = 0; copies && i < optimizer->slot_count; i++)
+        if (!(copies[i] = ek_clone(optimizer->slots[i]->parameter))) {
+            free(copies);
+            copies = NULL;
         }
-    return kept;
+    return copies;
 }
 
 int ek_lbfgs_minimise(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss)
@@ -449,18 +398,16 @@ int ek_lbfgs_minimise(ek_optimizer *optimizer, ek_closure *closure, void *user, 
                      .options = &optimizer->groups[0],
                      .closure = closure,
                      .user = user};
-    const ek_lbfgs *state = ek_lbfgs_of(optimizer);
-    EK_TRY(state ? lbfgs_copy(state, &run.state) : EK_E_NO_MEMORY);
     bool enabled = ek_set_grad_enabled(false);
     run.category = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     ek_scope scope = ek_scope_begin();
-    ek_tensor **kept = lbfgs_keep(optimizer);
-    int status = kept ? lbfgs_iterate_all(&run, loss) : ek_error_pending();
+    ek_tensor **copies = lbfgs_copy_parameters(optimizer);
+    int status = copies ? lbfgs_iterate_all(&run, loss) : ek_error_pending();
     if (status >= 0)
         lbfgs_commit(&run);
     else if (run.has_moved)
-        lbfgs_undo(optimizer, kept);
-    free(kept);
+        lbfgs_restore(optimizer, copies);
+    free(copies);
     ek_release(run.gradient);
     ek_lbfgs_clear(&run.state);
     ek_scope_end(&scope);

@@ -2,48 +2,52 @@
 #ifndef EK_OPTIM_LBFGS_H
 #define EK_OPTIM_LBFGS_H
 
+#include "nn/module_table.h"
 #include "optim/algorithm.h"
 
-/* How far an iteration moved, and what that did to the gradient. Vectors, one reference each. */
-typedef struct ek_lbfgs_pair {
-    ek_tensor *y; /* the change of the gradient */
-    ek_tensor *s; /* the step */
-    double ro;    /* 1 / (y s) */
-} ek_lbfgs_pair;
-
-/* All zero before the first iteration. Tensors hold one reference each and are never written to. */
+/* All zero before the first iteration. Vectors hold one reference each. They are never written to,
+ * so copies of the state share them. */
 typedef struct ek_lbfgs {
-    int64_t iterations, evaluations; /* all steps' */
-    ek_tensor *direction;            /* the last iteration's */
-    ek_tensor *gradient;             /* where the last iteration began */
-    double loss;                     /* there */
-    double t;                        /* the last iteration's step is t times its direction */
-    double scale;                    /* the inverse Hessian before the history is applied */
-    ek_lbfgs_pair *pairs;            /* the history, the oldest first */
-    int count, room;
+    int64_t iterations;   /* count of all iterations */
+    double evaluations;   /* count of all evaluations of closures */
+    ek_tensor *direction; /* the last iteration's */
+    ek_tensor *gradient;  /* where the last iteration began */
+    double loss;          /* where the last iteration began */
+    double t;             /* the last iteration's step length, in directions */
+    double scale;         /* the inverse Hessian before the history is applied */
+
+    /* The history, the oldest first. */
+    ek_tensor_list y; /* changes of the gradient */
+    ek_tensor_list s; /* steps */
+    double *ro;       /* 1 / (y s) */
+    int ro_room;
 } ek_lbfgs;
 
-void ek_lbfgs_clear(ek_lbfgs *self);
+/* Copies the state to the device and dtype of `there`. After an error the copy must be cleared,
+ * too.
+ */
+int ek_lbfgs_copy(const ek_lbfgs *self, const ek_tensor *there, ek_lbfgs *copy);
 
-/* Puts a tensor of the scope in the place of another one. */
-void ek_lbfgs_replace(ek_tensor **place, ek_tensor *tensor);
+/* Puts a tensor of the scope in place of another one. If `tensor` is NULL, returns the pending
+ * error. */
+int ek_lbfgs_replace(ek_tensor **place, ek_tensor *tensor);
 
-/* Brings the vectors to the device and dtype of this one. On an error some may have been. */
-int ek_lbfgs_follow(ek_lbfgs *self, const ek_tensor *there);
+/* Appends two tensors of the scope to the history. If one is NULL, returns the pending error. */
+int ek_lbfgs_append(ek_lbfgs *self, ek_tensor *y, ek_tensor *s, double ro);
 
-/* How many elements all parameters have. */
+/* Removes the oldest pair of the history. */
+void ek_lbfgs_drop_oldest(ek_lbfgs *self);
+
+/* Returns how many elements all parameters have. */
 int64_t ek_lbfgs_count(const ek_optimizer *optimizer);
-
-/* The optimizer's state, made if there is none yet; NULL with an error. */
-ek_lbfgs *ek_lbfgs_of(ek_optimizer *optimizer);
 
 /* ---- members of ek_vector_algorithm ---- */
 
 int ek_lbfgs_minimise(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss);
-extern const char *const ek_lbfgs_state_names[];
+const char *ek_lbfgs_state_name(int index);
 ek_tensor *ek_lbfgs_state(const ek_optimizer *optimizer, const char *name);
 int ek_lbfgs_set_state(ek_optimizer *optimizer, int64_t steps, const char *const *names,
                        ek_tensor *const *states, int count);
-void ek_lbfgs_free(void *memory);
+void ek_lbfgs_clear(void *memory);
 
 #endif

@@ -148,6 +148,10 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given,
         return NULL;
     optimizer->algorithm = algorithm;
     int status = ek_options_read(algorithm, given, &optimizer->defaults);
+    if (status == 0 && algorithm->vector) {
+        optimizer->memory = ek_calloc(1, algorithm->vector->memory);
+        status = optimizer->memory ? 0 : EK_E_NO_MEMORY;
+    }
     if (status == 0 && module) {
         ek_tensor_list list = {0};
         status = ek_module_collect(module, true, false, &list);
@@ -168,8 +172,9 @@ void ek_optimizer_free(ek_optimizer *optimizer)
         return;
     for (int i = 0; i < optimizer->slot_count; i++)
         ek_slot_free(optimizer->slots[i]);
-    if (optimizer->algorithm->vector)
-        optimizer->algorithm->vector->free(optimizer->memory);
+    if (optimizer->memory)
+        optimizer->algorithm->vector->clear(optimizer->memory);
+    free(optimizer->memory);
     ek_map_clear(&optimizer->index);
     free(optimizer->slots);
     free(optimizer->groups);

@@ -107,9 +107,8 @@ const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
     if (!optimizer || index < 0)
         return NULL;
     const ek_algorithm *algorithm = optimizer->algorithm;
-    for (int i = 0; algorithm->vector && i <= index; i++)
-        if (i == index || !algorithm->vector->state_names[i])
-            return algorithm->vector->state_names[i];
+    if (algorithm->vector)
+        return algorithm->vector->state_name(index);
     unsigned states = ek_states_of(algorithm, &optimizer->defaults);
     for (int i = 0; i < optimizer->group_count; i++)
         states |= ek_states_of(algorithm, &optimizer->groups[i]);

@@ -265,17 +265,21 @@ int ek_step(ek_optimizer *optimizer)
     return status < 0 ? status : 0;
 }
 
-/* One evaluation, and a step. */
-static int step_evaluated(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss)
+int ek_closure_evaluate(ek_closure *closure, void *user, double *loss)
 {
     const int before = ek_error_status();
-    ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(true);
     int status = closure(loss, user);
     ek_set_grad_enabled(enabled);
+    return before == 0 ? ek_error_outcome(status) : status;
+}
+
+/* Evaluates the closure once, and steps. */
+static int step_evaluated(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss)
+{
+    ek_scope scope = ek_scope_begin();
+    int status = ek_closure_evaluate(closure, user, loss);
     ek_scope_end(&scope);
-    if (before == 0)
-        status = ek_error_outcome(status);
     return status < 0 ? status : ek_step(optimizer);
 }
 
