@@ -1,60 +1,16 @@
 /* clip.c: limits on gradients. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "kernels/kernels.h"
 #include "optim/gradient_list.h"
 
-/* ---- norms: terms are combined, and the root is taken at last ---- */
-
-/* Reduces a gradient to its term. */
-static int clip_norm_term(ek_tensor *gradient, ek_tensor *terms, int64_t index, double p)
+/* Returns |x|^p; if p is infinite, |x|. */
+static ek_tensor *clip_power(ek_tensor *x, double p)
 {
-    ek_tensor *x = ek_to_dtype(gradient, terms->dtype);
-    ek_reduce_kind kind = EK_REDUCE_SUM_SQUARES;
-    if (p != 2) {
-        kind = isinf(p) ? EK_REDUCE_MAX : EK_REDUCE_SUM;
-        x = ek_abs(x);
-        x = p == 1 || isinf(p) ? x : ek_pow_scalar(x, p);
-    }
-    ek_tensor *out = x ? ek_gradient_cell(terms, index, x) : NULL;
-    return out ? ek_kernels_of(x)->reduce(ek_tensor_dev(x), kind, out, x) : ek_error_pending();
+    ek_tensor *size = ek_abs(x);
+    return p == 1 || isinf(p) ? size : ek_pow_scalar(size, p);
 }
-
-/* Adds to *total the terms of all gradients of the device and dtype of gradients[first]. The device
- * makes a term per gradient, in the order of parameters, and one copy moves them to the host. */
-static int clip_norm_terms(ek_tensor *const *gradients, bool *done, int count, int first, double p,
-                           double *total)
-{
-    ek_dev *dev = ek_tensor_dev(gradients[first]);
-    ek_dtype dtype = gradients[first]->dtype;
-    /* Terms of 16 bits are summed in f32, because 16 bits are too coarse. */
-    ek_dtype sum_dtype = ek_dtype_wide(dtype);
-    ek_shape shape = EK_SHAPE(count);
-    ek_tensor *terms = ek_tensor_new(dev, sum_dtype, &shape, EK_CONTIGUOUS);
-    double *values = ek_calloc((size_t)count, sizeof *values);
-    int status = terms && values ? dev->backend->kernels->fill(dev, terms, 0) : ek_error_pending();
-    for (int i = first; i < count && status == 0; i++) {
-        if (ek_tensor_dev(gradients[i]) != dev || gradients[i]->dtype != dtype)
-            continue;
-        done[i] = true;
-        ek_scope scope = ek_scope_begin();
-        status = clip_norm_term(gradients[i], terms, i, p);
-        ek_scope_end(&scope);
-    }
-    ek_tensor *wide = status == 0 ? ek_to_dtype(terms, EK_F64) : NULL;
-    if (status == 0)
-        status =
-            wide ? ek_to_data(wide, values, (size_t)count * sizeof *values) : ek_error_pending();
-    for (int i = 0; i < count && status == 0; i++)
-        ek_gradients_combine(total, values[i], p);
-    free(values);
-    return status;
-}
-
-/* ---- clipping ---- */
 
 static int clip_check_limit(const char *name, const char *what, double limit)
 {
@@ -65,9 +21,15 @@ static int clip_check_limit(const char *name, const char *what, double limit)
 
 static int clip_norm(ek_gradient_list *list, const ek_clip_grad_norm_options *options, double p)
 {
+    const ek_gradient_measure measure = {.terms = 1,
+                                         .kinds = {p == 2     ? EK_REDUCE_SUM_SQUARES
+                                                   : isinf(p) ? EK_REDUCE_MAX
+                                                              : EK_REDUCE_SUM},
+                                         .prepare = p == 2 ? NULL : clip_power,
+                                         .p = p};
     double total = 0;
     int status = ek_gradients_collect(list);
-    EK_TRY(ek_gradients_total(list, status, clip_norm_terms, p, &total));
+    EK_TRY(ek_gradients_total(list, status, &measure, &total));
     total = p == 2 ? sqrt(total) : p == 1 || isinf(p) ? total : pow(total, 1 / p);
     if (options->norm)
         *options->norm = total;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
 #include "kernels/kernels.h"
 
 /* ---- the list ---- */
@@ -16,7 +17,7 @@ void ek_gradients_free(ek_gradient_list *list)
     free(list->shards);
 }
 
-/* The shards of a parameter that is sharded over ranks; NULL: it is this process's. */
+/* Returns the shards of a parameter that is sharded over ranks; NULL for other parameters. */
 static ek_shards *gradient_shards(const ek_tensor *parameter)
 {
     return ek_leaf_ranks(parameter) ? ek_leaf_shards(parameter) : NULL;
@@ -74,15 +75,32 @@ int ek_gradients_collect(ek_gradient_list *list)
 
 /* ---- totals ---- */
 
-ek_tensor *ek_gradient_cell(const ek_tensor *vector, int64_t index, const ek_tensor *like)
+/* Returns element `index` of a vector as a view with x->ndim dimensions of size 1, into which a
+ * kernel reduces all of x. */
+static ek_tensor *gradient_cell(const ek_tensor *vector, int64_t index, const ek_tensor *x)
 {
     int64_t ones[EK_MAX_DIMS];
     for (int i = 0; i < EK_MAX_DIMS; i++)
         ones[i] = 1;
-    return ek_tensor_view(vector, like->ndim, ones, ones, vector->offset + index);
+    return ek_tensor_view(vector, x->ndim, ones, ones, vector->offset + index);
 }
 
-void ek_gradients_combine(double *total, double term, double p)
+/* Writes the gradient's terms to the vector, from element `index` on. */
+static int gradient_write_terms(ek_tensor *gradient, const ek_gradient_measure *measure,
+                                ek_tensor *terms, int64_t index)
+{
+    ek_tensor *x = ek_to_dtype(gradient, terms->dtype);
+    if (measure->prepare)
+        x = measure->prepare(x, measure->p);
+    for (int k = 0; k < measure->terms; k++) {
+        ek_tensor *out = x ? gradient_cell(terms, index + k, x) : NULL;
+        EK_TRY(out ? ek_kernels_of(x)->reduce(ek_tensor_dev(x), measure->kinds[k], out, x)
+                   : ek_error_pending());
+    }
+    return 0;
+}
+
+static void gradients_combine(double *total, double term, double p)
 {
     if (!isinf(p))
         *total += term;
@@ -90,9 +108,42 @@ void ek_gradients_combine(double *total, double term, double p)
         *total = term;
 }
 
-/* Adds to *total the terms of the gradients of these shards. */
+/* Combines with *total the terms of all gradients of the device and dtype of gradients[first], and
+ * marks these gradients as done. The device computes the terms in the order of parameters, and one
+ * copy moves the terms to the host. */
+static int gradients_measure_alike(ek_tensor *const *gradients, bool *done, int count, int first,
+                                   const ek_gradient_measure *measure, double *total)
+{
+    ek_dev *dev = ek_tensor_dev(gradients[first]);
+    const ek_dtype dtype = gradients[first]->dtype;
+    const int64_t term_count = (int64_t)count * measure->terms;
+    const size_t bytes = (size_t)term_count * sizeof(double);
+    const ek_shape shape = EK_SHAPE(term_count);
+    /* Terms of 16 bits are summed in f32, because 16 bits are too coarse. */
+    ek_tensor *terms = ek_tensor_new(dev, ek_dtype_wide(dtype), &shape, EK_CONTIGUOUS);
+    double *values = ek_calloc((size_t)term_count, sizeof *values);
+    int status = terms && values ? dev->backend->kernels->fill(dev, terms, 0) : ek_error_pending();
+    for (int i = first; i < count && status == 0; i++) {
+        if (ek_tensor_dev(gradients[i]) != dev || gradients[i]->dtype != dtype)
+            continue;
+        done[i] = true;
+        ek_scope scope = ek_scope_begin();
+        status = gradient_write_terms(gradients[i], measure, terms, (int64_t)i * measure->terms);
+        ek_scope_end(&scope);
+    }
+    ek_tensor *wide = status == 0 ? ek_to_dtype(terms, EK_F64) : NULL;
+    if (status == 0)
+        status = wide ? ek_to_data(wide, values, bytes) : ek_error_pending();
+    for (int64_t i = 0; i < term_count && status == 0; i++)
+        gradients_combine(total, measure->counts_nonfinite ? !isfinite(values[i]) : values[i],
+                          measure->p);
+    free(values);
+    return status;
+}
+
+/* Measures the gradients of these shards; NULL: those that aren't sharded over ranks. */
 static int gradients_measure(const ek_gradient_list *list, const ek_shards *shards,
-                             ek_gradient_measure *measure, double p, double *total)
+                             const ek_gradient_measure *measure, double *total)
 {
     size_t room = (size_t)list->count + 1;
     bool *done = ek_calloc(room, sizeof *done);
@@ -103,13 +154,14 @@ static int gradients_measure(const ek_gradient_list *list, const ek_shards *shar
             gradients[count++] = list->gradients[i];
     for (int i = 0; i < count && status == 0; i++)
         if (!done[i])
-            status = measure(gradients, done, count, i, p, total);
+            status = gradients_measure_alike(gradients, done, count, i, measure, total);
     free(gradients);
     free(done);
     return status;
 }
 
-/* As above for a parameter with a gradient; NULL also if a parameter before has the same. */
+/* Returns the shards of a parameter that has a gradient and is sharded over ranks; NULL, too, if
+ * the shards are also those of a parameter before. */
 static ek_shards *gradients_shards_of(const ek_tensor_list *parameters, int at)
 {
     const ek_tensor *parameter = parameters->tensors[at];
@@ -123,20 +175,20 @@ static ek_shards *gradients_shards_of(const ek_tensor_list *parameters, int at)
     return shards;
 }
 
-int ek_gradients_total(const ek_gradient_list *list, int status, ek_gradient_measure *measure,
-                       double p, double *total)
+int ek_gradients_total(const ek_gradient_list *list, int status, const ek_gradient_measure *measure,
+                       double *total)
 {
     if (status >= 0)
-        status = gradients_measure(list, NULL, measure, p, total);
+        status = gradients_measure(list, NULL, measure, total);
     for (int i = 0; i < list->parameters.count; i++) {
         ek_shards *shards = gradients_shards_of(&list->parameters, i);
         double part = 0;
         if (!shards)
             continue;
         if (status >= 0)
-            status = gradients_measure(list, shards, measure, p, &part);
-        EK_TRY(status = ek_ranks_combine(shards->ranks, status, &part, isinf(p)));
-        ek_gradients_combine(total, part, p);
+            status = gradients_measure(list, shards, measure, &part);
+        EK_TRY(status = ek_ranks_combine(shards->ranks, status, &part, isinf(measure->p)));
+        gradients_combine(total, part, measure->p);
     }
     return status;
 }

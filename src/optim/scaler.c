@@ -6,7 +6,6 @@
 
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "kernels/kernels.h"
 #include "optim/gradient_list.h"
 
 /* What an optimizer's gradients went through since the last update. */
@@ -82,41 +81,14 @@ ek_tensor *ek_grad_scaler_scale(ek_grad_scaler *scaler, ek_tensor *loss)
 
 /* ---- gradients ---- */
 
-/* Adds to *sum how many gradients of the device and dtype of gradients[first] have an element that
- * is not finite: their largest or smallest element is not. */
-static int scaler_count_spoilt(ek_tensor *const *gradients, bool *done, int count, int first,
-                               double p, double *sum)
-{
-    (void)p;
-    ek_dev *dev = ek_tensor_dev(gradients[first]);
-    ek_dtype dtype = gradients[first]->dtype;
-    ek_shape shape = EK_SHAPE(2 * (int64_t)count);
-    ek_tensor *ends = ek_tensor_new(dev, dtype, &shape, EK_CONTIGUOUS);
-    double *values = ek_calloc(2 * (size_t)count, sizeof *values);
-    int status = ends && values ? dev->backend->kernels->fill(dev, ends, 0) : ek_error_pending();
-    for (int i = first; i < count && status == 0; i++) {
-        ek_tensor *x = gradients[i];
-        if (ek_tensor_dev(x) != dev || x->dtype != dtype)
-            continue;
-        done[i] = true;
-        for (int end = 0; end < 2 && status == 0; end++) {
-            ek_tensor *out = ek_gradient_cell(ends, 2 * i + end, x);
-            status = out ? dev->backend->kernels->reduce(dev, end ? EK_REDUCE_MIN : EK_REDUCE_MAX,
-                                                         out, x)
-                         : ek_error_pending();
-        }
-    }
-    ek_tensor *wide = status == 0 ? ek_to_dtype(ends, EK_F64) : NULL;
-    if (status == 0)
-        status = wide ? ek_to_data(wide, values, 2 * (size_t)count * sizeof *values)
-                      : ek_error_pending();
-    for (int i = 0; i < 2 * count && status == 0; i++)
-        *sum += !isfinite(values[i]);
-    free(values);
-    return status;
-}
+/* Counts gradients with an element that isn't finite: their largest or smallest element is not. */
+static const ek_gradient_measure scaler_spoilt = {.terms = 2,
+                                                  .kinds = {EK_REDUCE_MAX, EK_REDUCE_MIN},
+                                                  .counts_nonfinite = true,
+                                                  .p = 1};
 
-/* Divides by the scale. Sets *finite. -0 stays -0, because -0 is added. */
+/* Divides the gradients by the scale, and writes whether they were finite. -0 stays -0, because -0
+ * is added. */
 static int scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer, bool *finite)
 {
     ek_gradient_list list = {.name = "grad_scaler_unscale"};
@@ -126,7 +98,7 @@ static int scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer, 
     int status = ek_gradients_open(&list, optimizer, NULL, NULL, 0);
     if (status >= 0)
         status = ek_gradients_collect(&list);
-    status = ek_gradients_total(&list, status, scaler_count_spoilt, 1, &spoilt);
+    status = ek_gradients_total(&list, status, &scaler_spoilt, &spoilt);
     if (status >= 0)
         status = ek_gradients_apply(&list, EK_UNARY_AFFINE, factor, -0.0);
     *finite = spoilt == 0;
