@@ -60,6 +60,12 @@ unsigned ek_states_of(const ek_algorithm *algorithm, const ek_optimizer_options 
  * its parameters become group 0. */
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given, ek_module *module);
 
+/* ---- state.c ---- */
+
+/* Puts a state that a caller gives at its place, which is NULL before. */
+int ek_state_take(const ek_algorithm *algorithm, const char *name, ek_tensor *state,
+                  ek_tensor **place);
+
 /* ---- step.c ---- */
 
 /* Calls the closure with gradients enabled. Returns 0, or the error of the closure. */

@@ -158,8 +158,8 @@ ek_tensor *ek_lbfgs_state(const ek_optimizer *optimizer, const char *name)
 
 /* Puts the states in the order of rows. The history may be missing, but only as a whole. Before the
  * first iteration there is no state but the count of evaluations, which may be missing. */
-static int lbfgs_sort(const char *const *names, ek_tensor *const *states, int count, int64_t steps,
-                      ek_tensor **sorted)
+static int lbfgs_sort(const ek_optimizer *optimizer, int64_t steps, const char *const *names,
+                      ek_tensor *const *states, int count, ek_tensor **sorted)
 {
     for (int i = 0; i < count; i++) {
         const int at = names[i] ? lbfgs_row_of(names[i]) : ROWS;
@@ -169,13 +169,7 @@ static int lbfgs_sort(const char *const *names, ek_tensor *const *states, int co
         if (steps == 0 && at != EVALUATIONS)
             return EK_FAIL(EK_E_INVALID, "lbfgs: after 0 updates there is no state \"%s\"",
                            names[i]);
-        if (!states[i])
-            return ek_error_status() < 0
-                       ? ek_error_pending()
-                       : EK_FAIL(EK_E_INVALID, "lbfgs: state \"%s\" is NULL", names[i]);
-        if (sorted[at])
-            return EK_FAIL(EK_E_INVALID, "lbfgs: state \"%s\" is given twice", names[i]);
-        sorted[at] = states[i];
+        EK_TRY(ek_state_take(optimizer->algorithm, names[i], states[i], &sorted[at]));
     }
     const bool history = sorted[Y] || sorted[S] || sorted[RO];
     for (int i = 0; i < ROWS && steps > 0; i++)
@@ -243,7 +237,7 @@ int ek_lbfgs_set_state(ek_optimizer *optimizer, int64_t steps, const char *const
 {
     ek_lbfgs *self = optimizer->memory, made = {.iterations = steps};
     ek_tensor *sorted[ROWS] = {NULL};
-    EK_TRY(lbfgs_sort(names, states, count, steps, sorted));
+    EK_TRY(lbfgs_sort(optimizer, steps, names, states, count, sorted));
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     int status = lbfgs_fill(optimizer, sorted, &made);
     ek_memory_set_category(before);

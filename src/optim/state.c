@@ -6,28 +6,38 @@
 #include "kernels/kernels.h"
 #include "optim/algorithm.h"
 
+/* ---- names ---- */
+
+/* Indices beside those of states: the number that parameters carry counts as a last state. */
+enum { STATE_CARRIED = EK_STATES, STATE_NONE };
+
+static const char *state_name(const ek_algorithm *algorithm, int s)
+{
+    return s == STATE_CARRIED ? algorithm->carried : algorithm->state_names[s];
+}
+
+/* Returns the index of the state of this name, or STATE_NONE. */
+static int state_index(const ek_algorithm *algorithm, const char *name)
+{
+    for (int s = 0; s < STATE_NONE; s++)
+        if (state_name(algorithm, s) && strcmp(state_name(algorithm, s), name) == 0)
+            return s;
+    return STATE_NONE;
+}
+
+/* Returns a bit per state, and one for the number that parameters carry. */
+static unsigned state_bits(const ek_algorithm *algorithm, const ek_optimizer_options *options)
+{
+    return ek_states_of(algorithm, options) | (algorithm->carried ? 1u << STATE_CARRIED : 0);
+}
+
 /* ---- reading state ---- */
 
-/* The parameter's slot. NULL, without an error, if the optimizer doesn't have the parameter. */
+/* Returns the parameter's slot; NULL, without an error, if the optimizer doesn't have the
+ * parameter. */
 static ek_slot *state_slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
 {
     return parameter ? ek_map_find(&optimizer->index, parameter) : NULL;
-}
-
-/* The index of the state of this name, or EK_STATES. */
-static int state_index(const ek_optimizer *optimizer, const char *name)
-{
-    const char *const *names = optimizer->algorithm->state_names;
-    for (int s = 0; s < EK_STATES && names[s]; s++)
-        if (strcmp(names[s], name) == 0)
-            return s;
-    return EK_STATES;
-}
-
-/* True if `name` is that of the number that parameters carry. */
-static bool state_is_carried(const ek_algorithm *algorithm, const char *name)
-{
-    return algorithm->carried && strcmp(algorithm->carried, name) == 0;
 }
 
 ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
@@ -38,11 +48,11 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
     const ek_vector_algorithm *vector = optimizer->algorithm->vector;
     if (vector)
         return slot && slot == optimizer->slots[0] ? vector->state(optimizer, name) : NULL;
-    int s = state_index(optimizer, name);
-    if (slot && slot->step > 0 && state_is_carried(optimizer->algorithm, name))
-        return ek_full(slot->carried, ek_scalar_shape(), .dtype = EK_F64);
-    if (!slot || slot->step == 0 || s == EK_STATES)
+    int s = state_index(optimizer->algorithm, name);
+    if (!slot || slot->step == 0 || s == STATE_NONE)
         return NULL;
+    if (s == STATE_CARRIED)
+        return ek_full(slot->carried, ek_scalar_shape(), .dtype = EK_F64);
     ek_tensor *state = slot->parts[0].state[s];
     return state && slot->shards ? ek_slot_gather_state(slot, s) : state;
 }
@@ -50,7 +60,7 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
 ek_tensor *ek_optimizer_own_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
 {
     const ek_slot *slot = state_slot_of(optimizer, parameter);
-    int s = state_index(optimizer, name);
+    int s = state_index(optimizer->algorithm, name);
     bool elsewhere = slot && slot->step > 0 && slot->ranks && s < EK_STATES;
     if (!elsewhere)
         return ek_optimizer_state(optimizer, parameter, name);
@@ -61,9 +71,9 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
                              const char *name, ek_object **parts, ek_dtype *dtype)
 {
     const ek_slot *slot = state_slot_of(optimizer, parameter);
-    int s = state_index(optimizer, name);
+    int s = state_index(optimizer->algorithm, name);
     *parts = NULL;
-    if (!slot || slot->step == 0 || !slot->shards || s == EK_STATES || !slot->parts[0].state[s])
+    if (!slot || slot->step == 0 || !slot->shards || s >= EK_STATES || !slot->parts[0].state[s])
         return 0;
     *dtype = slot->parts[0].state[s]->dtype;
     *parts = ek_slot_state_parts(slot, s);
@@ -101,7 +111,6 @@ int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
     return slot->step;
 }
 
-/* The states are those of all groups, and then the number that parameters carry. */
 const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
 {
     if (!optimizer || index < 0)
@@ -109,91 +118,74 @@ const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
     const ek_algorithm *algorithm = optimizer->algorithm;
     if (algorithm->vector)
         return algorithm->vector->state_name(index);
-    unsigned states = ek_states_of(algorithm, &optimizer->defaults);
+    unsigned states = state_bits(algorithm, &optimizer->defaults);
     for (int i = 0; i < optimizer->group_count; i++)
-        states |= ek_states_of(algorithm, &optimizer->groups[i]);
-    for (int s = 0; s < EK_STATES; s++)
+        states |= state_bits(algorithm, &optimizer->groups[i]);
+    for (int s = 0; s < STATE_NONE; s++)
         if (states >> s & 1 && index-- == 0)
-            return algorithm->state_names[s];
-    return index == 0 ? algorithm->carried : NULL;
+            return state_name(algorithm, s);
+    return NULL;
 }
 
 /* ---- writing state: checks ---- */
 
-static int state_check(const char *algorithm, const char *name, const ek_tensor *parameter,
-                       const ek_tensor *state)
+int ek_state_take(const ek_algorithm *algorithm, const char *name, ek_tensor *state,
+                  ek_tensor **place)
 {
-    char texts[2][200];
     if (!state)
         return ek_error_status() < 0
                    ? ek_error_pending()
-                   : EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is NULL", algorithm, name);
-    if (!ek_dtype_is_floating(state->dtype))
-        return EK_FAIL(EK_E_DTYPE, "%s: state \"%s\" is %s; it has to be floating", algorithm, name,
-                       ek_tensor_text(state, texts[0]));
-    if (!ek_same_shape(state, parameter))
-        return EK_FAIL(EK_E_SHAPE, "%s: state \"%s\" is %s, its parameter %s", algorithm, name,
-                       ek_tensor_text(state, texts[0]), ek_tensor_text(parameter, texts[1]));
+                   : EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is NULL", algorithm->name, name);
+    if (*place)
+        return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is given twice", algorithm->name, name);
+    *place = state;
     return 0;
 }
 
-/* The states of one parameter, in the algorithm's order; NULL where these options need none. */
-typedef struct state_set {
-    ek_tensor *states[EK_STATES];
-    bool has_carried;
-    double carried;
-} state_set;
-
-static int state_sort_carried(const ek_algorithm *algorithm, const ek_tensor *state, state_set *set)
+static int state_check(const char *algorithm, const char *name, int s, const ek_tensor *parameter,
+                       const ek_tensor *state)
 {
-    char text[200];
-    if (set->has_carried)
-        return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is given twice", algorithm->name,
-                       algorithm->carried);
-    if (!state)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is NULL",
-                                               algorithm->name, algorithm->carried);
-    if (ek_count(state) != 1 || !ek_dtype_is_floating(state->dtype))
-        return EK_FAIL(EK_E_SHAPE, "%s: state \"%s\" is %s; it has to be one floating number",
-                       algorithm->name, algorithm->carried, ek_tensor_text(state, text));
-    set->has_carried = true;
-    return ek_item(state, &set->carried);
+    char texts[2][200];
+    const bool is_floating = ek_dtype_is_floating(state->dtype);
+    ek_tensor_text(state, texts[0]);
+    if (s == STATE_CARRIED)
+        return ek_count(state) == 1 && is_floating
+                   ? 0
+                   : EK_FAIL(EK_E_SHAPE, "%s: state \"%s\" is %s; it has to be one floating number",
+                             algorithm, name, texts[0]);
+    if (!is_floating)
+        return EK_FAIL(EK_E_DTYPE, "%s: state \"%s\" is %s; it has to be floating", algorithm, name,
+                       texts[0]);
+    if (!ek_same_shape(state, parameter))
+        return EK_FAIL(EK_E_SHAPE, "%s: state \"%s\" is %s, its parameter %s", algorithm, name,
+                       texts[0], ek_tensor_text(parameter, texts[1]));
+    return 0;
 }
 
-/* Puts the given states in the algorithm's order. They have to be exactly the states of a parameter
- * after `steps` updates. */
+/* Puts the given states at their indices. They have to be all states of a parameter after `steps`
+ * updates. `sorted` is NULL before, and stays NULL where these options need no state. */
 static int state_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
-                      const char *const *names, ek_tensor *const *states, int count, state_set *set)
+                      const char *const *names, ek_tensor *const *states, int count,
+                      ek_tensor *sorted[STATE_NONE])
 {
     const ek_algorithm *algorithm = optimizer->algorithm;
-    unsigned wanted = steps > 0 ? ek_states_of(algorithm, &optimizer->groups[slot->group]) : 0;
+    unsigned wanted = steps > 0 ? state_bits(algorithm, &optimizer->groups[slot->group]) : 0;
     for (int i = 0; i < count; i++) {
         if (!names[i])
             return EK_FAIL(EK_E_INVALID, "%s: state %d has no name", algorithm->name, i);
-        if (steps > 0 && state_is_carried(algorithm, names[i])) {
-            EK_TRY(state_sort_carried(algorithm, states[i], set));
-            continue;
-        }
-        int s = state_index(optimizer, names[i]);
-        if (s == EK_STATES || !(wanted >> s & 1))
+        int s = state_index(algorithm, names[i]);
+        if (s == STATE_NONE || !(wanted >> s & 1))
             return EK_FAIL(EK_E_INVALID,
                            "%s: with these options and after %lld updates a parameter has no state "
                            "\"%.200s\"",
                            algorithm->name, (long long)steps, names[i]);
-        if (set->states[s])
-            return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is given twice", algorithm->name,
-                           names[i]);
-        EK_TRY(state_check(algorithm->name, names[i], slot->parameter, states[i]));
-        set->states[s] = states[i];
+        EK_TRY(ek_state_take(algorithm, names[i], states[i], &sorted[s]));
+        EK_TRY(state_check(algorithm->name, names[i], s, slot->parameter, states[i]));
     }
-    for (int s = 0; s < EK_STATES; s++)
-        if (wanted >> s & 1 && !set->states[s])
+    for (int s = 0; s < STATE_NONE; s++)
+        if (wanted >> s & 1 && !sorted[s])
             return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is missing", algorithm->name,
-                           algorithm->state_names[s]);
-    if (steps > 0 && algorithm->carried && !set->has_carried)
-        return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is missing", algorithm->name,
-                       algorithm->carried);
+                           state_name(algorithm, s));
     return 0;
 }
 
@@ -231,34 +223,37 @@ static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
     return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->part_count, slot);
 }
 
-static int state_write(ek_slot *slot, int64_t steps, const state_set *set)
+static int state_write(ek_slot *slot, int64_t steps, ek_tensor *const *states)
 {
+    double carried = 0;
+    if (states[STATE_CARRIED])
+        EK_TRY(ek_item(states[STATE_CARRIED], &carried));
     for (int s = 0; s < EK_STATES; s++)
-        if (set->states[s])
-            EK_TRY(ek_slot_put_state(slot, s, set->states[s]));
+        if (states[s])
+            EK_TRY(ek_slot_put_state(slot, s, states[s]));
     for (int i = 0; i < slot->part_count; i++)
         for (int s = 0; s < EK_STATES; s++)
-            if (set->states[s])
+            if (states[s])
                 ek_tensor_written(slot->parts[i].state[s], "ek_optimizer_set_state");
     slot->step = steps;
-    slot->carried = set->carried;
+    slot->carried = carried;
     return 0;
 }
 
 /* Sets the slot's states. All memory is allocated before the first write. */
-static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps, state_set *set)
+static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps, ek_tensor **states)
 {
     for (int s = 0; s < EK_STATES; s++) {
-        if (!set->states[s])
+        if (!states[s])
             continue;
-        set->states[s] = ek_slot_convert_state(slot, set->states[s]);
-        if (!set->states[s])
+        states[s] = ek_slot_convert_state(slot, states[s]);
+        if (!states[s])
             return ek_error_pending();
     }
     int status = state_reserve(optimizer, slot);
     if (status < 0)
         ek_optimizer_forget_unused_state(optimizer);
-    return status < 0 ? status : state_write(slot, steps, set);
+    return status < 0 ? status : state_write(slot, steps, states);
 }
 
 /* The state of all parameters comes with the first; others have none. */
@@ -286,19 +281,19 @@ static int state_put_vector(ek_optimizer *optimizer, ek_slot *slot, int64_t step
 int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                            const char *const *names, ek_tensor *const *states, int count)
 {
-    state_set set = {0};
+    ek_tensor *sorted[STATE_NONE] = {NULL};
     ek_slot *slot;
     EK_TRY(state_slot_find(optimizer, parameter, &slot));
     EK_TRY(state_check_call(optimizer, slot, steps, names, states, count));
     if (optimizer->algorithm->vector)
         return state_put_vector(optimizer, slot, steps, names, states, count);
-    EK_TRY(state_sort(optimizer, slot, steps, names, states, count, &set));
+    EK_TRY(state_sort(optimizer, slot, steps, names, states, count, sorted));
     if (steps == 0) {
         ek_slot_forget_state(slot);
         return 0;
     }
     ek_scope scope = ek_scope_begin();
-    int status = state_put(optimizer, slot, steps, &set);
+    int status = state_put(optimizer, slot, steps, sorted);
     ek_scope_end(&scope);
     return status;
 }
