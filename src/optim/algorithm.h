@@ -1,4 +1,4 @@
-/* algorithm.h: what an algorithm is made of, and the options of optimizers as a table. */
+/* algorithm.h: the parts of an algorithm, and what files share that read options and states. */
 #ifndef EK_OPTIM_ALGORITHM_H
 #define EK_OPTIM_ALGORITHM_H
 
@@ -7,9 +7,9 @@
 
 _Static_assert((int)EK_STATES == (int)EK_STEP_STATES, "states of parameters and of rules");
 
-/* An algorithm that steps all parameters, which are one group, as one vector, and evaluates the
- * loss itself. Its state belongs to all of them together. Checkpoints have the state with the first
- * parameter. */
+/* An algorithm that steps all parameters as one vector and evaluates the loss itself. The
+ * parameters are one group, and the state belongs to all of them together. Checkpoints have the
+ * state with the first parameter. */
 typedef struct ek_vector_algorithm {
     size_t memory; /* the size of optimizer->memory, which is zeros at first */
     /* Makes a whole step, and writes the loss before the step. On an error nothing has changed. */
@@ -26,34 +26,36 @@ typedef struct ek_vector_algorithm {
 
 struct ek_algorithm {
     const char *name;
-    /* Where the options lie in the algorithm's own struct, by EK_OPTION; 0: it lacks the option. */
+    /* Offsets of the options in the algorithm's own struct, by EK_OPTION. An option that the
+     * algorithm lacks has offset 0. */
     size_t options[EK_OPTIMIZER_OPTION_COUNT];
     const char *state_names[EK_STATES]; /* NULL at the end */
-    const char *carried; /* the name of the number that a parameter carries, or NULL */
+    const char *carried;                /* the name of slot->carried; NULL: unused */
 
-    /* Instead of states, phase and step; NULL for algorithms that step each element by itself. */
+    /* Replaces states, phase and step. NULL for algorithms that step each element by itself. */
     const ek_vector_algorithm *vector;
 
-    /* Optional: gives options that are EK_UNSET numbers that depend on others. */
+    /* Optional: replaces options that are EK_UNSET by numbers that depend on other options. */
     void (*complete)(ek_optimizer_options *options);
 
-    /* Optional: what options have to be together. */
+    /* Optional: checks the options against each other. */
     int (*check)(const ek_optimizer_options *options);
 
-    /* Optional: a bit per state that these options need. NULL: all. */
+    /* Optional: returns a bit per state that these options need. If NULL, they need all states. */
     unsigned (*states)(const ek_optimizer_options *options);
 
-    /* Optional: parameters of equal phase may share a kernel call. `step` counts from 1. NULL: all
-     * steps are equal. */
+    /* Optional: returns a number that is equal for parameters that may share a kernel call. `step`
+     * counts from 1. If NULL, all parameters of a group may. */
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
-    /* The rule of a step, which has as many states as these options need, and its numbers, all 0
-     * before. *carried is as the step before left it, and not read by the first. */
+    /* Returns the rule of a step, which has as many states as these options need, and writes the
+     * rule's numbers, which are 0 before. *carried is what the step before wrote. The first step
+     * doesn't read *carried. */
     ek_step_rule (*step)(const ek_optimizer_options *options, int64_t step, double *carried,
                          ek_step_numbers *numbers);
 };
 
-/* A bit per state that these options need. */
+/* Returns a bit per state that these options need. */
 unsigned ek_states_of(const ek_algorithm *algorithm, const ek_optimizer_options *options);
 
 /* Makes an optimizer. `given` is the algorithm's own struct of options. If `module` is not NULL,

@@ -19,12 +19,12 @@
 #include "optim/algorithm.h"
 #include "optim/lbfgs.h"
 
-/* Where an option lies in the algorithm's own struct. */
+/* The offset of an option in the algorithm's own struct. */
 #define AT(algorithm, member) [EK_OPTION(member)] = offsetof(ek_##algorithm##_options, member)
 #define BETAS(algorithm) AT(algorithm, beta1), AT(algorithm, beta2), AT(algorithm, eps)
 #define COMMON(algorithm) AT(algorithm, lr), AT(algorithm, weight_decay), AT(algorithm, maximize)
 
-/* The constructor ek_<name>. */
+/* Defines an algorithm and its constructor. */
 #define ALGORITHM(algorithm, ...)                                            \
     static const ek_algorithm algorithm = {.name = #algorithm, __VA_ARGS__}; \
     ek_optimizer *ek_##algorithm##_with(ek_##algorithm##_options options)    \
@@ -34,21 +34,21 @@
 
 /* ---- what several have in common ---- */
 
-/* A phase that depends on each step, as bias corrections do. */
+/* For steps that all differ, because they correct a bias. */
 static int64_t phase_each(const ek_optimizer_options *o, int64_t step)
 {
     (void)o;
     return step;
 }
 
-/* Only the first step differs. */
+/* For algorithms whose first step differs from all others. */
 static int64_t phase_first(const ek_optimizer_options *o, int64_t step)
 {
     (void)o;
     return step == 1;
 }
 
-/* Sign, decay, rate and eps. */
+/* Writes sign, decay, rate and eps. */
 static void numbers_common(const ek_optimizer_options *o, ek_step_numbers *n)
 {
     n->sign = o->maximize ? -1 : 1;
@@ -57,7 +57,7 @@ static void numbers_common(const ek_optimizer_options *o, ek_step_numbers *n)
     n->eps = o->eps;
 }
 
-/* Those, and the two averages of Adam and its like. */
+/* Writes the numbers of numbers_common and those of Adam's two averages. */
 static void numbers_moments(const ek_optimizer_options *o, ek_step_numbers *n)
 {
     numbers_common(o, n);
@@ -126,7 +126,7 @@ static ek_step_rule adam_step(const ek_optimizer_options *o, int64_t step, doubl
     return o->amsgrad ? EK_STEP_AMSGRAD : EK_STEP_ADAM;
 }
 
-/* Decay isn't part of the gradient. */
+/* AdamW's decay isn't part of the gradient. */
 static ek_step_rule adamw_step(const ek_optimizer_options *o, int64_t step, double *carried,
                                ek_step_numbers *n)
 {
@@ -172,7 +172,8 @@ static ek_step_rule nadam_step(const ek_optimizer_options *o, int64_t step, doub
     numbers_moments(o, n);
     n->correction = 1 - pow(o->beta2, (double)step);
     n->initial = o->lr * (1 - mu) / (1 - product);
-    n->rate = o->lr * next / (1 - product * next); /* as PyTorch 2; 1.13 has mu in it twice */
+    n->rate =
+        o->lr * next / (1 - product * next); /* PyTorch 2's formula; 1.13 multiplies by mu twice */
     *carried = product;
     return EK_STEP_NADAM;
 }

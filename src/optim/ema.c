@@ -1,5 +1,5 @@
-/* ema.c: averages of parameters. An update is the rule of an optimizer's kernel, in one call per
- * device and dtype. */
+/* ema.c: averages of parameters. An update calls the kernel of optimizers once per device and
+ * dtype. */
 #include "optim/ema.h"
 
 #include <stdlib.h>
@@ -12,16 +12,16 @@
 
 typedef struct ema_entry {
     char *path;         /* owned */
-    ek_tensor *source;  /* one reference: the module's */
+    ek_tensor *source;  /* the module's tensor; one reference */
     ek_tensor *average; /* one reference */
-    bool averages;      /* false: it is copied */
-    bool done;          /* by this update */
+    bool averages;      /* false: each update copies the source */
+    bool done;          /* true if this update has written the average */
 } ema_entry;
 
 struct ek_ema {
     ema_entry *entries;
     int count, room;
-    ek_ema_options options; /* resolved; module unused */
+    ek_ema_options options; /* module unused */
     int64_t updates;
     bool is_applied;
 };
@@ -35,7 +35,8 @@ static int ema_check(const ek_ema *ema)
 
 /* ---- making ---- */
 
-/* A dense copy with the layout of a dense tensor, so that one pass goes over both. */
+/* Returns a dense copy. If the source is dense, the copy has its layout, so that a kernel reads
+ * both in the order of memory. */
 static ek_tensor *ema_copy_of(ek_tensor *source)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
@@ -119,7 +120,8 @@ void ek_ema_free(ek_ema *ema)
 
 /* ---- updates ---- */
 
-/* Moves the average to where its parameter is now, because modules can be moved and converted. */
+/* Moves the average to the device and dtype of its source, because modules can be moved and
+ * converted. */
 static int ema_follow(ema_entry *entry)
 {
     char text[200];
@@ -166,7 +168,7 @@ static int ema_update_alike(ek_ema *ema, int first, ek_step_rule rule,
     return 0;
 }
 
-/* Takes all memory before the first write. */
+/* Updates all averages. All memory is allocated before the first write. */
 static int ema_update(ek_ema *ema, ek_tensor **room)
 {
     const ek_step_numbers numbers = {.keep1 = ema->options.decay,
@@ -216,7 +218,7 @@ int64_t ek_ema_updates(const ek_ema *ema)
 
 /* ---- showing averages ---- */
 
-/* Swaps the values of all parameters with the averages. All memory is taken before the first
+/* Swaps the values of all parameters with the averages. All memory is allocated before the first
  * write. */
 static int ema_swap(ek_ema *ema)
 {
@@ -261,7 +263,8 @@ int ek_ema_restore(ek_ema *ema)
     return ema_show(ema, false);
 }
 
-/* The values that count as averages: while they are applied, the module has them. */
+/* Returns the tensor that has the average's values. While averages are applied, this is the
+ * module's tensor. */
 static ek_tensor *ema_average(const ek_ema *ema, int index)
 {
     const ema_entry *entry = &ema->entries[index];

@@ -1,14 +1,14 @@
-/* ema.h: what checkpoints need of averages. */
+/* ema.h: access to averages for checkpoints. */
 #ifndef EK_OPTIM_EMA_H
 #define EK_OPTIM_EMA_H
 
 #include "evenkeel/ema.h"
 
-/* The path and the average of an entry, borrowed; false past the last. */
+/* Writes the path and the average of an entry, borrowed. Returns false past the last entry. */
 bool ek_ema_entry(const ek_ema *ema, int index, const char **path, ek_tensor **average);
 
-/* Sets all averages, in the order of entries, and the count of updates. Shapes must be the
- * averages'. On an error nothing has changed. */
+/* Sets the count of updates and all averages, in the order of entries. Each tensor must have the
+ * shape of its average. */
 int ek_ema_set(ek_ema *ema, int64_t updates, ek_tensor *const *averages);
 
 #endif

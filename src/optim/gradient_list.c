@@ -1,4 +1,5 @@
-/* gradient_list.c: see gradient_list.h. */
+/* gradient_list.c: lists gradients, measures them over devices and ranks, and writes to all of
+ * them. */
 #include "optim/gradient_list.h"
 
 #include <math.h>

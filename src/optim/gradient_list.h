@@ -1,5 +1,5 @@
-/* gradient_list.h: gradients of an optimizer, a module or of some tensors, to be measured and
- * scaled (clip.c, scaler.c). */
+/* gradient_list.h: measures and scales the gradients of an optimizer, a module or some tensors, for
+ * clip.c and scaler.c. */
 #ifndef EK_OPTIM_GRADIENT_LIST_H
 #define EK_OPTIM_GRADIENT_LIST_H
 
@@ -22,7 +22,7 @@ typedef struct ek_gradient_list {
  * but for its name. ek_gradients_free frees the list, also after an error. */
 int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_module *module,
                       ek_tensor *const *tensors, int count);
-/* Lists their gradients. */
+/* Lists the gradients of the parameters. */
 int ek_gradients_collect(ek_gradient_list *list);
 void ek_gradients_free(ek_gradient_list *list);
 

@@ -1,20 +1,21 @@
 /* line_search.c: the line search of Nocedal and Wright (Numerical Optimization, 2006, algorithms
- * 3.5 and 3.6), with cubic interpolation; its constants and safeguards are those of
- * torch.optim.LBFGS.
+ * 3.5 and 3.6), with cubic interpolation. Constants and safeguards are those of torch.optim.LBFGS.
  *
  *     loss(t) <= loss(0) + DECREASE t slope(0)   sufficient decrease
  *     |slope(t)| <= CURVATURE |slope(0)|         both: the strong Wolfe conditions
  *
- * First steps grow until a point satisfies both, or two points bracket one that does. Then the
- * bracket shrinks: its lower end always satisfies the first. */
+ * At first, step lengths grow until a point satisfies both conditions, or two points bracket such a
+ * point. Then the bracket shrinks. Its end with the lower loss always satisfies the first
+ * condition.
+ */
 #include "optim/line_search.h"
 
 #include <math.h>
 
 #define DECREASE 1e-4
 #define CURVATURE 0.9
-/* The search ends if no element moves by this much any more. PyTorch does not pass on the option
- * tolerance_change, so that it is this number whatever the option is. */
+/* The search ends if no element would move by this much. PyTorch's search ignores the option
+ * tolerance_change and uses this number, too. */
 #define TOLERANCE_CHANGE 1e-9
 
 enum { MOST_STEPS = 25 }; /* evaluations after the first */
@@ -22,8 +23,8 @@ enum { MOST_STEPS = 25 }; /* evaluations after the first */
 typedef struct search {
     const ek_line *line;
     int steps;             /* evaluations after the first */
-    ek_line_point ends[2]; /* the bracket's; in the end ends[low] is the result */
-    int low;               /* the end of the lower loss */
+    ek_line_point ends[2]; /* of the bracket; ends[low] becomes the result */
+    int low;               /* index of the end with the lower loss */
     bool is_found;         /* ends[low] satisfies both conditions */
 } search;
 
@@ -61,8 +62,8 @@ static bool search_is_flat(const search *self, const ek_line_point *point)
     return fabs(point->slope) <= -CURVATURE * self->line->start.slope;
 }
 
-/* The least point between `low` and `high` of the cubic through a and b with their slopes; the
- * middle if the cubic has no minimum. */
+/* Returns where between `low` and `high` the cubic through a and b with their slopes is least. If
+ * the cubic has no minimum, returns the middle. */
 static double search_cubic(const ek_line_point *a, const ek_line_point *b, double low, double high)
 {
     const ek_line_point *left = a->t <= b->t ? a : b, *right = a->t <= b->t ? b : a;
@@ -91,8 +92,8 @@ static void search_bracket_between(search *self, const ek_line_point *a, const e
     search_order(self);
 }
 
-/* Lets steps grow from `now` until they bracket a point, or satisfy both conditions. `before` is
- * the point before, at first the start. */
+/* Lets step lengths grow until two points bracket one that satisfies both conditions, or `now`
+ * satisfies them. `before` is the last point before `now`, at first the start. */
 static int search_grow(search *self, ek_line_point *before, ek_line_point *now)
 {
     EK_TRY(search_evaluate(self, self->line->first, now));
@@ -116,8 +117,9 @@ static int search_grow(search *self, ek_line_point *before, ek_line_point *now)
     return 0;
 }
 
-/* The next step length within the bracket. One that is close to an end two times in a row, or that
- * is an end, moves away from it by a tenth of the bracket. *is_close tells of the time before. */
+/* Returns the next step length within the bracket. If it is an end, or close to one for the second
+ * time in a row, the step length is a tenth of the bracket away from that end. *is_close is true if
+ * the last step length was close to an end. */
 static double search_choose(const search *self, bool *is_close)
 {
     const ek_line_point *a = &self->ends[0], *b = &self->ends[1];
@@ -132,7 +134,7 @@ static double search_choose(const search *self, bool *is_close)
     return fabs(t - high) < fabs(t - low) ? high - margin : low + margin;
 }
 
-/* Puts a point within the bracket in the place of one end. */
+/* Replaces an end of the bracket by a point within the bracket. */
 static void search_narrow(search *self, const ek_line_point *now)
 {
     ek_line_point *low = &self->ends[self->low], *high = &self->ends[1 - self->low];

@@ -1,4 +1,4 @@
-/* optimizer.c: groups of parameters, their options and their state. */
+/* optimizer.c: makes optimizers, and adds groups of parameters. */
 #include "optim/optimizer.h"
 
 #include <math.h>

@@ -2,8 +2,8 @@
  *
  * An optimizer has a slot per parameter. A slot has one part if its parameter is whole, and one per
  * shard if the parameter is sharded (autograd/shards.h). The optimizer's table has all parts in the
- * order of memory. Neighbours there are stepped as one range, with state that is laid out like the
- * parameters. */
+ * order of memory. Parts that are neighbours in memory are stepped as one range. Their states are
+ * laid out like their parameters. */
 #ifndef EK_OPTIM_OPTIMIZER_H
 #define EK_OPTIM_OPTIMIZER_H
 
@@ -12,12 +12,11 @@
 #include "core/tensor.h"
 #include "evenkeel/optim.h"
 
-enum { EK_STATES = 3 }; /* most states of one parameter */
+enum { EK_STATES = 3 }; /* the most states of one parameter */
 
 typedef struct ek_algorithm ek_algorithm; /* algorithm.h */
 
-/* The options of a group as numbers, those of all algorithms side by side. Options that the
- * algorithm lacks are 0. */
+/* The options of all algorithms as numbers. Options that a group's algorithm lacks are 0. */
 typedef struct ek_optimizer_options {
     double lr, momentum, dampening, weight_decay, nesterov, beta1, beta2, eps, amsgrad, maximize;
     double alpha, centered, lr_decay, initial_accumulator_value, rho, momentum_decay;
@@ -25,19 +24,20 @@ typedef struct ek_optimizer_options {
     double max_iter, max_eval, tolerance_grad, tolerance_change, history_size, line_search;
 } ek_optimizer_options;
 
-/* An option's place among them. */
+/* The index of an option in ek_optimizer_options. */
 #define EK_OPTION(member) (offsetof(ek_optimizer_options, member) / sizeof(double))
 enum { EK_OPTIMIZER_OPTION_COUNT = sizeof(ek_optimizer_options) / sizeof(double) };
 
 /* A whole parameter, or one of its shards. */
 typedef struct ek_part {
     struct ek_slot *slot;
-    /* The shard as the last ek_optimizer_sort found it. Its tensor is borrowed, and NULL if the
-     * parameter's shards have changed since. */
+    /* The shard, as of the last ek_optimizer_sort. The tensor is borrowed. If the parameter's
+     * shards have changed since the part was made, the tensor is NULL. */
     ek_shard shard;
-    /* One reference each, laid out like the shard. NULL or zeros before the first update. */
+    /* The states, laid out like the shard; one reference each. NULL or zeros before the first
+     * update. */
     ek_tensor *state[EK_STATES];
-    /* This step's gradient, in the shard's order of memory. Borrowed; NULL: none. */
+    /* This step's gradient, in the shard's order of memory; borrowed, or NULL. */
     ek_tensor *gradient;
 } ek_part;
 
@@ -46,42 +46,42 @@ typedef struct ek_slot {
     ek_tensor *parameter; /* one reference */
     int group;
     int64_t step;    /* count of the parameter's updates */
-    double carried;  /* the algorithm's number that goes from step to step */
+    double carried;  /* a number that the algorithm passes from step to step */
     bool takes_part; /* true if this step updates the parameter */
 
     /* What the parameter was when its parts were made. */
-    uint64_t shards;             /* id of its ek_shards; 0: it was whole */
-    ek_ranks *ranks;             /* over which it was sharded; one reference, or NULL */
-    int64_t stride[EK_MAX_DIMS]; /* for the order of elements */
+    uint64_t shards;             /* id of the ek_shards; 0: it was whole */
+    ek_ranks *ranks;             /* of the sharding; one reference, or NULL */
+    int64_t stride[EK_MAX_DIMS]; /* the order of elements in memory */
     int part_count;
     ek_part *parts; /* owned */
 } ek_slot;
 
 struct ek_optimizer {
     const ek_algorithm *algorithm;
-    ek_optimizer_options defaults; /* of groups to come */
-    ek_optimizer_options *groups;  /* of each group */
-    double *initial_lr;            /* by group: the rate when a schedule first saw it, or NaN */
+    ek_optimizer_options defaults; /* of groups that are added later */
+    ek_optimizer_options *groups;  /* by group */
+    double *initial_lr; /* by group: the rate before the first schedule; NaN: no schedule */
     int group_count;
-    unsigned changed; /* a bit per option, but lr, that ek_optimizer_set has changed in a group */
+    unsigned changed; /* a bit per option that ek_optimizer_set has changed; lr has none */
     ek_slot **slots;
     int slot_count;
-    ek_map index;    /* parameter to slot */
-    ek_part **table; /* all parts by group and place in memory */
+    ek_map index;    /* from parameter to slot */
+    ek_part **table; /* all parts, sorted by group and place in memory */
     int part_count;
     bool table_is_current;
-    bool warned;  /* that no parameter has a gradient; until one has */
-    void *memory; /* of an algorithm that steps all parameters as one vector, or NULL */
+    bool warned;  /* the last step has found no gradient, and a warning was logged */
+    void *memory; /* the state of an ek_vector_algorithm, or NULL */
 };
 
-/* 0, or the error of an optimizer that is NULL or could not be made. */
+/* Returns 0, or the error of an optimizer that is NULL or could not be made. */
 int ek_optimizer_check(const ek_optimizer *optimizer);
 
-/* EK_E_INVALID for an algorithm that ek_step can't do, because it needs a closure. `what` begins
- * the sentence, "" or "train_step: ". */
+/* Returns 0, or EK_E_INVALID if the algorithm needs a closure, which ek_step doesn't have. `what`
+ * begins the sentence: "" or "train_step: ". */
 int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what);
 
-/* EK_E_INVALID unless there is such a group. */
+/* Returns 0, or EK_E_INVALID if there is no such group. */
 int ek_optimizer_check_group(const ek_optimizer *optimizer, int group);
 
 /* ---- parts.c: parts, and where their state lies ---- */
@@ -89,20 +89,21 @@ int ek_optimizer_check_group(const ek_optimizer *optimizer, int group);
 ek_slot *ek_slot_new(ek_tensor *parameter, int group);
 void ek_slot_free(ek_slot *slot);
 
-/* Makes the parts anew, and moves their state, if the parameter's shards have changed. On an error
+/* If the parameter's shards have changed, makes the parts anew and moves their state. On an error
  * nothing has changed. */
 int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 
 /* Sorts the table by group and place in memory. */
 int ek_optimizer_sort(ek_optimizer *optimizer);
 
-/* True if b, the next part to step, follows a in memory with its parameter, its gradient and the
- * states whose bits are set. */
+/* Returns true if part b follows part a in memory: the parameters, the gradients, and the states
+ * whose bits are set. */
 bool ek_parts_join(const ek_optimizer *optimizer, const ek_part *a, const ek_part *b,
                    unsigned states);
 
-/* Gives memory for all states to these parts, a run of the table: neighbours share a slab, and new
- * state is zeros. If `slot` isn't NULL, only neighbours of its parts get memory. */
+/* Gives memory for all states to these parts, which follow each other in the table. Neighbours
+ * share a slab, and new state is zeros. If `slot` isn't NULL, only its parts and their neighbours
+ * get memory. */
 int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_part *const *parts, int count,
                          const ek_slot *slot);
 
@@ -112,54 +113,55 @@ void ek_optimizer_forget_unused_state(ek_optimizer *optimizer);
 /* Frees the slot's state and sets its step to 0. */
 void ek_slot_forget_state(ek_slot *slot);
 
-/* State s of all parts as one object, which may outlive optimizer and parameter. One reference;
- * NULL with an error. */
+/* Returns state s of all parts as one object, which may outlive optimizer and parameter. One
+ * reference; NULL with an error. */
 ek_object *ek_slot_state_parts(const ek_slot *slot, int s);
-/* The whole state on cpu, in the scope, of the parameter's shape and the state's dtype. If it is
- * sharded over ranks, all of them call it. */
+/* Returns the whole state on cpu, in the scope, of the parameter's shape and the state's dtype. If
+ * the state is sharded over ranks, all ranks must call the function. */
 ek_tensor *ek_state_parts_gather(ek_object *parts);
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
-/* What this process has of a state that there is, on cpu, in the scope; the rest is zeros. */
+/* Returns this process's elements of a state, on cpu, in the scope. Elements of other processes are
+ * zeros. The slot must have the state. */
 ek_tensor *ek_slot_own_state(const ek_slot *slot, int s);
 bool ek_state_parts_have_ranks(const ek_object *parts);
-/* `state` on cpu, in the parameter's shape, dtype and order of memory: itself if it is that already
- * and shares no memory with the slot's state, else a copy in the scope. */
+/* Returns `state` on cpu, in the parameter's shape, dtype and order of memory. The result is a copy
+ * in the scope if `state` differs, or shares memory with the slot's state. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
 /* Copies a tensor from ek_slot_convert_state to state s of all parts. */
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);
 
 /* ---- for checkpoints ---- */
 
-/* As ek_slot_state_parts, for a parameter and the name of a state. *parts is NULL if the parameter
- * is whole or has no such state. Returns 0 or a negative status. */
+/* Writes the state of this name as an object of ek_slot_state_parts, and the state's dtype. If the
+ * parameter is whole or has no such state, *parts is NULL. Returns 0 or a negative status. */
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype);
 
-/* As ek_optimizer_state, but without a call of other ranks: what they own is zeros. Enough for
- * ek_optimizer_set_state to bring back. */
+/* Returns a state as ek_optimizer_state does, but calls no other rank: elements that other ranks
+ * own are zeros. ek_optimizer_set_state can restore this process's state from the result. */
 ek_tensor *ek_optimizer_own_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name);
 
-/* The name of the index-th option but lr, and if ek_optimizer_set has changed it; NULL past the
- * last.
- */
+/* Returns the name of the index-th option, not counting lr, and writes whether ek_optimizer_set has
+ * changed the option. Returns NULL past the last. */
 const char *ek_optimizer_changeable(const ek_optimizer *optimizer, int index, bool *changed);
 
-/* Sets an option of all groups, values[i] for group i. On an error nothing has changed. */
+/* Sets an option of all groups: that of group i to values[i]. On an error nothing has changed. */
 int ek_optimizer_set_all(ek_optimizer *optimizer, const char *name, const double *values);
 
 ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule);
 
-/* The initial rates of the *count groups that the schedule has seen. Borrowed. */
+/* Returns the initial rates of the *count groups that the schedule has seen. Borrowed. */
 const double *ek_schedule_initial(const ek_schedule *schedule, int *count);
 
 /* Returns the child schedule at `index`; NULL past the last child. */
 ek_schedule *ek_schedule_child(const ek_schedule *schedule, int index);
 
-/* Returns the schedule's state beside its count of steps: *count numbers, 0 for most schedules. */
+/* Returns the schedule's state without its count of steps: *count numbers. Most schedules have
+ * none. */
 double *ek_schedule_memory(ek_schedule *schedule, int *count);
 
-/* Sets the schedule to `count` groups with these initial rates, after `steps` steps. The
- * optimizer's rates stay, and its momentum becomes the schedule's. */
+/* Sets the schedule's groups to `count`, with these initial rates, and its steps to `steps`. Sets
+ * the optimizer's momentum to the schedule's, but leaves the optimizer's rates. */
 int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *initial, int count);
 
 #endif

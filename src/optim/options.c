@@ -1,12 +1,11 @@
-/* options.c: the options of optimizers by their names: which there are, what they may be, and what
- * a group uses. */
+/* options.c: reads, checks and sets the options of optimizers by their names. */
 #include "optim/algorithm.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Numbers between low and high; `open` ends are not allowed themselves. */
+/* The numbers from low to high. An end that is open isn't in the range. */
 typedef struct range {
     double low, high;
     bool low_is_open, high_is_open;
@@ -24,11 +23,11 @@ static const range line_searches = {EK_FIXED_STEP, EK_STRONG_WOLFE, false, false
                                     "EK_FIXED_STEP or EK_STRONG_WOLFE"};
 static const range any = {-INFINITY, INFINITY, false, false, "a number"};
 
-/* What the member of the algorithm's own struct is: a double, a bool, or an int or enum. */
+/* The type of the member in the algorithm's own struct: double, bool, or int and enum. */
 typedef enum kind { NUMBER, SWITCH, WHOLE } kind;
 
 static const struct option {
-    const char *name, *what; /* `what` stands in sentences */
+    const char *name, *what; /* `what` is the option's name in errors about its range */
     kind kind;
     const range *range;
 } options[EK_OPTIMIZER_OPTION_COUNT] = {
@@ -64,7 +63,7 @@ static const struct option {
     [EK_OPTION(line_search)] = {"line_search", "line_search", WHOLE, &line_searches},
 };
 
-/* An option's number among those of a group. */
+/* Returns the place of an option's number. */
 static double *option_at(ek_optimizer_options *of, int option)
 {
     return (double *)of + option;
@@ -75,7 +74,7 @@ static double option_get(const ek_optimizer_options *of, int option)
     return ((const double *)of)[option];
 }
 
-/* The number of a member of the algorithm's own struct. */
+/* Returns a member of the algorithm's own struct as a number. */
 static double option_read(const void *member, kind of)
 {
     if (of == WHOLE)
@@ -131,7 +130,7 @@ int ek_options_read(const ek_algorithm *algorithm, const void *given, ek_optimiz
     return options_check(algorithm, read);
 }
 
-/* The option of this name, or an error. */
+/* Returns the index of the option of this name, or a negative status. */
 static int option_find(const ek_algorithm *algorithm, const char *name)
 {
     for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++)
@@ -161,7 +160,7 @@ static bool group_has_state(const ek_optimizer *optimizer, int group)
     return false;
 }
 
-/* With `commit` false only checks. */
+/* Checks the value and, if `commit` is true, sets the option. */
 static int option_set(ek_optimizer *optimizer, int group, const char *name, double value,
                       bool commit)
 {
@@ -203,7 +202,7 @@ int ek_optimizer_set_all(ek_optimizer *optimizer, const char *name, const double
 
 /* ---- for checkpoints ---- */
 
-/* The learning rate, which schedules change too, has an entry of its own. */
+/* Checkpoints have a separate entry for the learning rate, because schedules change it, too. */
 const char *ek_optimizer_changeable(const ek_optimizer *optimizer, int index, bool *changed)
 {
     for (int i = 0; i < EK_OPTIMIZER_OPTION_COUNT; i++)

@@ -1,12 +1,12 @@
-/* parts.c: parameters as parts in memory, and state that is laid out like them.
+/* parts.c: the parts of parameters in memory, and their state, which is laid out like the parts.
  *
  * The table has all parts by group and place. Parts that follow each other within one slab form a
  * block. Each kind of state has a slab that is laid out like the block, so that a step of a block
  * updates one range of each slab.
  *
- * A parameter may have other shards between two steps, because a wrapper shards parameters whose
- * optimizer was made before, or makes them whole again. The state then moves to new parts. The old
- * state is freed last, so that an error loses nothing. */
+ * A parameter's shards may change between two steps: a wrapper shards the parameters of an
+ * optimizer that was made before, or makes parameters whole again. Then the state moves to new
+ * parts. The old state is freed last, so that an error loses nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +84,7 @@ static int part_compare(const void *x, const void *y)
         return (uintptr_t)a->shard.tensor->storage < (uintptr_t)b->shard.tensor->storage ? -1 : 1;
     if (a->shard.tensor->offset != b->shard.tensor->offset)
         return a->shard.tensor->offset < b->shard.tensor->offset ? -1 : 1;
-    /* An empty part begins where its neighbour does, and comes first. */
+    /* An empty part begins where its neighbour begins, and is sorted before its neighbour. */
     int64_t p = a->shard.end - a->shard.begin, q = b->shard.end - b->shard.begin;
     return (p > q) - (p < q);
 }
@@ -121,7 +121,7 @@ int ek_optimizer_sort(ek_optimizer *optimizer)
     }
     for (int i = 1; i < optimizer->part_count; i++)
         sorted = sorted && part_compare(&table[i - 1], &table[i]) <= 0;
-    /* Sorting is rare, because the order hardly ever changes between steps. */
+    /* The order hardly ever changes between steps. */
     if (!sorted)
         qsort(table, (size_t)optimizer->part_count, sizeof *table, part_compare);
     return 0;
@@ -134,15 +134,15 @@ static bool part_follows(const ek_tensor *a, const ek_tensor *b, int64_t pitch)
     return a && b && a->storage == b->storage && b->offset - a->offset == pitch;
 }
 
-/* True if parameters of value and gradient 0 stay 0, as padding is, which is then updated together
- * with its neighbours. With eps 0 it would become NaN: 0 / 0. */
+/* Returns true if a step leaves elements at 0 whose value and gradient are 0. Then padding may be
+ * updated together with its neighbours. With eps 0, padding would become NaN by 0 / 0. */
 static bool optimizer_keeps_zeros(const ek_optimizer *optimizer, int group)
 {
     return optimizer->algorithm->options[EK_OPTION(eps)] == 0 || optimizer->groups[group].eps > 0;
 }
 
-/* What lies between a and b is padding if both gradients lie in their grad buffers and a's shard
- * ends its parameter. */
+/* The gap between a and b is padding if both gradients lie in their grad buffers and a's shard ends
+ * its parameter. */
 bool ek_parts_join(const ek_optimizer *optimizer, const ek_part *a, const ek_part *b,
                    unsigned states)
 {
@@ -163,8 +163,8 @@ bool ek_parts_join(const ek_optimizer *optimizer, const ek_part *a, const ek_par
 
 /* ---- where state lies ---- */
 
-/* Makes a slab of state s for neighbours. State that they have is copied there and keeps its
- * handle, which callers may hold. */
+/* Makes a slab of state s for neighbours. Existing state is copied to the slab and keeps its
+ * handle, because callers may hold the handle. */
 static int state_lay_out(ek_part *const *parts, int count, int s)
 {
     ek_tensor **tensors = ek_calloc((size_t)count, sizeof *tensors);
@@ -190,11 +190,11 @@ static int state_lay_out(ek_part *const *parts, int count, int s)
             status = ek_error_pending();
     }
     ek_set_grad_enabled(grad_enabled);
-    ek_object_release(slab); /* members that became state keep the storage */
+    ek_object_release(slab); /* members that became state retain the storage */
     return status;
 }
 
-/* True if state s of these neighbours is laid out as they are. */
+/* Returns true if state s of these neighbours is laid out like their parameters. */
 static bool state_is_laid_out(ek_part *const *parts, int count, int s)
 {
     for (int i = 0; i < count; i++) {
@@ -236,7 +236,7 @@ static ek_tensor *state_on_cpu(const ek_tensor *parameter, ek_dtype dtype, const
     return cpu ? ek_tensor_new_strided(cpu, dtype, &shape, stride) : NULL;
 }
 
-/* A state of one parameter. */
+/* A state of one parameter, in parts. */
 typedef struct state_parts {
     ek_object object;
     ek_tensor *parameter; /* one reference */
@@ -244,7 +244,7 @@ typedef struct state_parts {
     ek_dtype dtype;
     int64_t stride[EK_MAX_DIMS];
     int count;
-    ek_shard shards[]; /* one reference each to the state's tensors */
+    ek_shard shards[]; /* their tensors are the state's; one reference each */
 } state_parts;
 
 static void state_parts_destroy(ek_object *object)
@@ -312,7 +312,7 @@ ek_tensor *ek_slot_own_state(const ek_slot *slot, int s)
     return whole;
 }
 
-/* True if writing the slot's state may overwrite `tensor`. */
+/* Returns true if `tensor` shares memory with the slot's state. */
 static bool slot_shares_memory(const ek_slot *slot, const ek_tensor *tensor)
 {
     for (int i = 0; i < slot->part_count; i++)
@@ -346,7 +346,7 @@ int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
 
 /* ---- new parts ---- */
 
-/* Copies state s of the slot to new memory of each part of `fresh`. */
+/* Copies state s of the slot to the parts of `fresh`, for which it allocates memory. */
 static int slot_copy_state(const ek_slot *slot, const ek_slot *fresh, int s)
 {
     ek_tensor *whole = ek_slot_gather_state(slot, s);
@@ -365,7 +365,7 @@ static int slot_copy_state(const ek_slot *slot, const ek_slot *fresh, int s)
     return ek_slot_put_state(fresh, s, whole);
 }
 
-/* Gives each of the two slots, which are of one parameter, the parts of the other. */
+/* Exchanges the parts of two slots of one parameter. Counts and numbers of steps stay. */
 static void slot_swap_parts(ek_slot *slot, ek_slot *fresh)
 {
     const ek_slot old = *slot;
@@ -396,7 +396,7 @@ int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot)
     }
     if (fresh)
         ek_slot_free(fresh);
-    /* The ranks of the old parts wait for this process. */
+    /* The other ranks wait for this process, and must learn of the error. */
     return status < 0 && slot->ranks && slot->step > 0 ? slot->ranks->agree(slot->ranks, status)
                                                        : status;
 }

@@ -4,8 +4,8 @@
  *
  *     plan_collect           lists the parts that take part, in the order of memory, and gradients
  *     ek_optimizer_lay_out   parts.c: gives the parts state, laid out alike
- *     plan_list_ranges       joins neighbours of equal phase to ranges, sorted by call
- *     plan_list_operands     handles on the ranges' memory */
+ *     plan_list_ranges       joins neighbours of equal phase to ranges, and sorts them by call
+ *     plan_list_operands     lists the tensors of each range */
 #include "optim/plan.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static int plan_gradient_check(const ek_optimizer *optimizer, const ek_tensor *p
                    ek_tensor_text(gradient, texts[1]));
 }
 
-/* Finds the part's gradient, in the shard's order of memory. */
+/* Finds and checks the part's gradient, in the shard's order of memory. */
 static int part_find_gradient(const ek_optimizer *optimizer, ek_part *part)
 {
     ek_tensor *tensor = part->shard.tensor, *gradient = ek_tensor_grad(tensor);
@@ -57,7 +57,7 @@ static int plan_collect(ek_step_plan *plan)
 
 /* ---- ranges ---- */
 
-/* The order of ranges by call; 0 if one call steps both. */
+/* Returns the order of ranges by call, or 0 if one call can step both. */
 static int range_compare_calls(const ek_step_range *a, const ek_step_range *b)
 {
     if (a->dev != b->dev)
@@ -83,7 +83,7 @@ static unsigned range_states(const ek_step_plan *plan, const ek_step_range *r)
     return ek_states_of(plan->optimizer->algorithm, &plan->optimizer->groups[r->group]);
 }
 
-/* True if the slot's next step is of the range's phase. */
+/* Returns true if the slot's next step has the range's phase and carried number. */
 static bool range_takes(const ek_step_plan *plan, const ek_step_range *r, const ek_slot *slot)
 {
     const ek_algorithm *algorithm = plan->optimizer->algorithm;
@@ -92,7 +92,7 @@ static bool range_takes(const ek_step_plan *plan, const ek_step_range *r, const 
             algorithm->phase(&plan->optimizer->groups[r->group], slot->step + 1) == r->phase);
 }
 
-/* The longest range from `begin` of parts that join and are of one phase. */
+/* Returns the longest range from part `begin` whose parts are neighbours of one phase. */
 static ek_step_range plan_range(const ek_step_plan *plan, int begin)
 {
     const ek_optimizer *optimizer = plan->optimizer;

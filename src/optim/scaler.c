@@ -8,9 +8,9 @@
 #include "evenkeel/ops.h"
 #include "optim/gradient_list.h"
 
-/* What an optimizer's gradients went through since the last update. */
+/* An optimizer whose gradients were unscaled since the last update. */
 typedef struct scaler_pass {
-    const ek_optimizer *optimizer; /* its address only */
+    const ek_optimizer *optimizer; /* compared by its address, never read */
     bool finite, stepped;
 } scaler_pass;
 
@@ -19,7 +19,7 @@ struct ek_grad_scaler {
     double growth_factor, backoff_factor;
     int64_t growth_interval, tracker, skipped;
     bool enabled;
-    scaler_pass *passes; /* of the optimizers since the last update */
+    scaler_pass *passes; /* one per optimizer */
     int pass_count, pass_room;
 };
 
@@ -65,7 +65,7 @@ void ek_grad_scaler_free(ek_grad_scaler *scaler)
     free(scaler);
 }
 
-/* 0, or the error of a NULL argument. */
+/* Returns 0, or the error of a scaler that is NULL. */
 static int scaler_check(const char *what, const ek_grad_scaler *scaler)
 {
     EK_TRY(ek_check_pointer(what, "the scaler", scaler));
@@ -81,14 +81,14 @@ ek_tensor *ek_grad_scaler_scale(ek_grad_scaler *scaler, ek_tensor *loss)
 
 /* ---- gradients ---- */
 
-/* Counts gradients with an element that isn't finite: their largest or smallest element is not. */
+/* Counts the gradients' largest and smallest elements that aren't finite. */
 static const ek_gradient_measure scaler_spoilt = {.terms = 2,
                                                   .kinds = {EK_REDUCE_MAX, EK_REDUCE_MIN},
                                                   .counts_nonfinite = true,
                                                   .p = 1};
 
-/* Divides the gradients by the scale, and writes whether they were finite. -0 stays -0, because -0
- * is added. */
+/* Divides the gradients by the scale, and writes whether they were finite. The sum with -0 keeps a
+ * gradient of -0. */
 static int scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer, bool *finite)
 {
     ek_gradient_list list = {.name = "grad_scaler_unscale"};
@@ -116,7 +116,7 @@ static scaler_pass *scaler_find(const ek_grad_scaler *scaler, const ek_optimizer
     return NULL;
 }
 
-/* Unscales and notes the pass. */
+/* Unscales the optimizer's gradients, and adds the optimizer to the list. */
 static int scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
 {
     bool finite = true;

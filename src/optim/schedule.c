@@ -1,8 +1,8 @@
-/* schedule.c: what all schedules do: they step, go back to a number of steps, and are restored.
+/* schedule.c: what schedules of all kinds do: make, step, repeat a number of steps, restore.
  *
- * Each step's rate is computed from the rate before it. The recursions are PyTorch's, in its order
- * of operations, so that they go on from a rate that the user set in between. A rate after n steps
- * is a function of n alone if none is set in between; lists of schedules are made of that. */
+ * Each step computes a rate from the rate before, so that a schedule continues from a rate that the
+ * user has set. The recursions are PyTorch's, in PyTorch's order of operations. If no rate is set,
+ * the rate after n steps is a function of n alone, which ek_schedule_set_steps computes. */
 #include "optim/schedule.h"
 
 #include <float.h>
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_REPLAYED = 1 << 24 }; /* most steps to replay: about a second */
+enum { MOST_REPLAYED = 1 << 24 }; /* the most steps to replay, which takes about a second */
 
 bool ek_schedule_check_number(const char *kind, const char *what, double number, double most)
 {
@@ -70,7 +70,7 @@ static int schedule_note_groups(ek_schedule *schedule)
 
 /* ---- rates ---- */
 
-/* A group's rate after `step` steps from the initial rate. */
+/* Computes a group's rate after `step` steps from the initial rate. */
 static int schedule_replay(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     const ek_schedule_kind *kind = schedule->kind;
@@ -94,7 +94,8 @@ int ek_schedule_set_momentum(const ek_schedule *schedule, int64_t step)
     return schedule->kind->set_momentum ? schedule->kind->set_momentum(schedule, step) : 0;
 }
 
-/* `before` is the rate before the step, or the initial rate if the step was replayed. */
+/* Returns the error of a rate that isn't 0 or more. `before` is the rate before the step. If
+ * `from_start`, the function computes `before` anew. */
 static int schedule_refuse_rate(const ek_schedule *schedule, int group, int64_t step,
                                 bool from_start, double before, double rate)
 {
@@ -111,7 +112,7 @@ static int schedule_refuse_rate(const ek_schedule *schedule, int group, int64_t 
                    schedule->children[child]->kind->name);
 }
 
-/* A rate that is below 0 by the rounding of its formula is 0: each step rounds a handful of numbers
+/* Returns 0 for a rate that is below 0 by rounding alone: each step rounds a handful of numbers
  * that are no larger than the initial rate. */
 static double schedule_rounded(const ek_schedule *schedule, int group, int64_t step, double rate)
 {

@@ -1,4 +1,4 @@
-/* schedule.h: what schedules are made of. */
+/* schedule.h: the kinds of schedules, and the struct of all kinds. */
 #ifndef EK_OPTIM_SCHEDULE_H
 #define EK_OPTIM_SCHEDULE_H
 
@@ -7,34 +7,35 @@
 typedef struct ek_schedule_kind {
     const char *name;
 
-    /* Replaces a group's rate by that after `step` steps, from 0 on. Returns 0 or an error. */
+    /* Replaces a group's rate before step `step` by the rate after the step. Step 0 sets the first
+     * rate. Returns 0 or a negative status. */
     int (*next)(const ek_schedule *schedule, int group, int64_t step, double *rate);
 
-    /* True if `next` doesn't read the rate before. */
+    /* True if `next` doesn't read the old rate. */
     bool is_absolute;
 
-    /* True if the rates of step 0 are set before a schedule is made: by those that it is made of.
-     */
+    /* True if the schedule's children have set the rates of step 0. */
     bool has_begun;
 
-    /* Optional: changes a group's initial rate before a schedule is made. */
+    /* Optional: changes a group's initial rate when a schedule is made. */
     void (*set_initial)(const ek_schedule *schedule, int group, double *initial);
 
-    /* Optional: the rate after `step` steps from the initial rate alone; rounding differs from
-     * `next`. A schedule that begins in ek_sequential_lr sets it, as in PyTorch. */
+    /* Optional: returns the rate after `step` steps, from the initial rate alone. Rounding differs
+     * from `next`. As in PyTorch, a child of ek_sequential_lr begins with the rate of closed_form.
+     */
     double (*closed_form)(const ek_schedule *schedule, int group, int64_t step);
 
-    /* For schedules that are made of others: the index of the one that turns a group's rate, `rate`
-     * before the step, negative. */
+    /* For schedules with children: returns the index of the child that makes a group's rate
+     * negative. `rate` is the rate before the step. */
     int (*culprit)(const ek_schedule *schedule, int group, int64_t step, double rate);
 
-    /* Optional: sets the groups' momentum as after `step` steps. */
+    /* Optional: sets the groups' momentum to that after `step` steps. */
     int (*set_momentum)(const ek_schedule *schedule, int64_t step);
 } ek_schedule_kind;
 
 enum { EK_PLATEAU_BEST, EK_PLATEAU_BAD, EK_PLATEAU_COOLDOWN, EK_PLATEAU_MEMORY };
 
-/* Which of the settings a kind reads, and as what, its constructor says. */
+/* A schedule of any kind. Each constructor sets the members that its kind reads. */
 struct ek_schedule {
     const ek_schedule_kind *kind;
     ek_optimizer *optimizer; /* borrowed */
@@ -58,17 +59,16 @@ struct ek_schedule {
     double memory[EK_PLATEAU_MEMORY];
 };
 
-/* Makes a schedule with these settings, whose arrays are copied but for `children`, which it owns,
- * also on an error. Sets the rates of step 0. NULL with an error, after which the optimizer is as
- * before. */
+/* Makes a schedule with a copy of these settings, and sets the rates of step 0. Owns `children`,
+ * also after an error. NULL with an error, which leaves the optimizer unchanged. */
 ek_schedule *ek_schedule_new(const ek_schedule *settings);
 
-/* Errors of constructors: NULL unless the number is 0 or more (at most 1), or the count 1 or more.
- */
+/* Returns false, with an error, if a setting is out of its range: a number has to be from 0 to
+ * `most`, a count 1 or more. */
 bool ek_schedule_check_number(const char *kind, const char *what, double number, double most);
 bool ek_schedule_check_count(const char *kind, const char *what, int64_t count);
 
-/* How many of the schedule's milestones are `step` or before. */
+/* Returns how many milestones of the schedule are `step` or less. */
 int ek_schedule_milestones_before(const ek_schedule *schedule, int64_t step);
 
 int ek_schedule_set_momentum(const ek_schedule *schedule, int64_t step);

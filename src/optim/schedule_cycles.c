@@ -1,5 +1,5 @@
-/* schedule_cycles.c: schedules that cycle the rate and the momentum, and the one that looks at a
- * measure. */
+/* schedule_cycles.c: schedules that cycle the rate and the momentum, and the schedule that reduces
+ * the rate if a measure stops improving. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* The option that is cycled as momentum; NULL if the optimizer has none. */
+/* Returns the name of the option that is cycled as momentum; NULL if the optimizer has none. */
 static const char *cycle_momentum_name(const ek_optimizer *optimizer, bool beta1_too)
 {
     const size_t *options = optimizer->algorithm->options;
@@ -41,7 +41,8 @@ static bool cycle_refuse_momentum(const char *kind, const ek_optimizer *optimize
 
 /* ---- OneCycleLR (Smith and Topin 2018) ---- */
 
-/* Goes from a to b, c and d in phases that end at these steps. */
+/* Returns the value at a step on the way from at[0] to at[1], at[2] and, with three phases, at[3].
+ */
 static double one_cycle_value(const ek_one_cycle_lr_options *o, int64_t step, const double at[4])
 {
     const double rise = o->pct_start * (double)o->total_steps;
@@ -72,7 +73,7 @@ static int one_cycle_next(const ek_schedule *schedule, int group, int64_t step, 
     return 0;
 }
 
-/* Its first rates are the groups' initial ones, also for schedules to come. */
+/* The schedule's first rates become the groups' initial rates, also for later schedules. */
 static void one_cycle_set_initial(const ek_schedule *schedule, int group, double *initial)
 {
     const ek_one_cycle_lr_options *o = &schedule->one_cycle;
@@ -111,7 +112,7 @@ static bool one_cycle_check(const ek_one_cycle_lr_options *o)
                 o->div_factor, o->final_div_factor);
         return false;
     }
-    /* A rise of less than one step is skipped, as in PyTorch; one of exactly one step is 0 / 0. */
+    /* A rise of less than one step is skipped, as in PyTorch. A rise of one step would be 0 / 0. */
     if (o->pct_start * (double)o->total_steps == 1) {
         EK_FAIL(EK_E_INVALID,
                 "one_cycle_lr: pct_start %g of total_steps %lld is 1 step; rates need more than "
@@ -136,7 +137,8 @@ ek_schedule *ek_one_cycle_lr_with(ek_one_cycle_lr_options options)
 
 /* ---- CyclicLR (Smith 2017) ---- */
 
-/* How far the step is from the base, of 1 at most, and less in later cycles. */
+/* Returns how far the step is from the base (0) towards the top (1). In some modes the top sinks
+ * from cycle to cycle. */
 static double cyclic_height(const ek_cyclic_lr_options *o, int64_t step)
 {
     const double total = (double)o->step_size_up + (double)o->step_size_down;

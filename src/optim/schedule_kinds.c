@@ -103,7 +103,7 @@ static double linear_closed(const ek_schedule *schedule, int group, int64_t step
             (schedule->end - schedule->start) * (double)done / (double)schedule->period);
 }
 
-/* From a factor of 0 the next rate is computed from the initial one. */
+/* After a factor of 0, the next rate is computed from the initial rate. */
 static int linear_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     const double rise = schedule->end - schedule->start;
@@ -193,14 +193,14 @@ ek_schedule *ek_polynomial_lr(ek_optimizer *optimizer, int64_t steps, double pow
 
 /* ---- CosineAnnealingLR ---- */
 
-/* 1 + cos(pi * step / T_max), which falls from 2 to 0 in T_max steps. */
+/* Returns 1 + cos(pi * step / T_max), which falls from 2 to 0 in T_max steps. */
 static double cosine_height(const ek_schedule *schedule, int64_t step)
 {
     return 1 + cos(pi * (double)step / (double)schedule->period);
 }
 
-/* Beyond T_max the rate rises again. At the lowest rate cosine_height is 0, by which nothing can be
- * divided, so the next rate is computed from the initial one. */
+/* Beyond T_max the rate rises again. At the lowest rate cosine_height is 0, and a quotient would be
+ * infinite. There the next rate is computed from the initial rate. */
 static int cosine_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     int64_t period = schedule->period, after = step - 1 - period;

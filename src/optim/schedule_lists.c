@@ -1,12 +1,12 @@
-/* schedule_lists.c: schedules that are made of others. The steps of these are functions of their
- * own, so that theirs don't count. */
+/* schedule_lists.c: schedules with children. The list computes each child's step from its own
+ * count, and ignores the count of the child. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "optim/schedule.h"
 
-/* Frees the schedules given. */
+/* Frees the schedules, each once, and returns NULL. */
 static ek_schedule *list_refuse(ek_schedule *const *schedules, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -55,7 +55,7 @@ static ek_schedule *list_new(ek_schedule *settings, ek_schedule *const *schedule
 
 /* ---- SequentialLR ---- */
 
-/* The schedule whose turn it is, and its own step. */
+/* Returns the child that sets the rates of step *step, and writes the child's own step. */
 static const ek_schedule *sequential_turn(const ek_schedule *schedule, int64_t *step)
 {
     int index = ek_schedule_milestones_before(schedule, *step);
@@ -64,7 +64,8 @@ static const ek_schedule *sequential_turn(const ek_schedule *schedule, int64_t *
     return schedule->children[index];
 }
 
-/* The first starts from the initial rate; the others set theirs anew if they can. */
+/* The first child begins with the initial rate. Another child begins with the rate of its closed
+ * form, if it has one. */
 static int sequential_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     const ek_schedule *child = sequential_turn(schedule, &step);

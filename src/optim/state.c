@@ -207,9 +207,9 @@ static int state_check_call(const ek_optimizer *optimizer, const ek_slot *slot, 
 
 /* ---- writing state ---- */
 
-/* Gives the slot memory for its states beside its neighbours' state, where the next step will look
- * for them. All parameters count as having gradients. Slots without updates are cut anew too, so
- * that setting many parameters in turn lays state out once. */
+/* Gives the slot memory for its states beside its neighbours' state, where the next step expects
+ * them. All parameters are taken to have gradients. Slots without updates get new parts, too, so
+ * that a program that sets many parameters in turn lays out state once. */
 static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
 {
     for (int i = 0; i < optimizer->slot_count; i++)
@@ -256,7 +256,7 @@ static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps, ek_t
     return status < 0 ? status : state_write(slot, steps, states);
 }
 
-/* The state of all parameters comes with the first; others have none. */
+/* Sets the state of all parameters, which comes with the first parameter. */
 static int state_put_vector(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
                             const char *const *names, ek_tensor *const *states, int count)
 {

@@ -3,11 +3,11 @@
  * The road of a step, from the top down:
  *
  *     ek_step              here: the public call
- *     step_enter           parameters with a gradient take part; their shards are entered
- *     ek_step_plan_make    plan.c: neighbours in memory become ranges; the last that can fail
- *     step_agree           shards of several ranks: all of them have come so far
+ *     step_enter           enters shards, and marks the parameters that have a gradient
+ *     ek_step_plan_make    plan.c: joins neighbours in memory to ranges, and allocates all memory
+ *     step_agree           agrees with other ranks, if they have shards, that all can update
  *     step_update          updates all devices side by side (ek_jobs_run)
- *     step_update_device   one call per dtype, group and phase
+ *     step_update_device   makes one call per dtype, group and phase
  *     step_call            calls the kernel with the algorithm's rule and numbers (algorithms.c)
  *     step_publish         shards->publish: parallel/sharding.c sends shards to all devices,
  *                          distributed/train/rank_sharding_step.c to all ranks */
@@ -29,13 +29,14 @@ typedef struct step_shards {
 typedef struct step {
     ek_optimizer *optimizer;
     ek_step_plan plan;
-    step_shards *shards; /* those of sharded parameters, each once */
+    step_shards *shards; /* the shards of all parameters, each once */
     int shards_count;
 } step;
 
 /* ---- who takes part ---- */
 
-/* The entry of the shards, which are entered with the first of their leaves. NULL with an error. */
+/* Returns the entry of the shards. The first call for these shards enters them. NULL with an error.
+ */
 static step_shards *step_enter_shards(step *this, ek_shards *shards)
 {
     for (int i = 0; i < this->shards_count; i++)
@@ -74,7 +75,7 @@ static void step_warn(const step *this, bool any)
     optimizer->warned = still;
 }
 
-/* Lets parameters with a gradient take part, sharded ones with all of their shards. */
+/* Enters all shards, and marks the parameters that take part: those with a gradient. */
 static int step_enter(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
@@ -105,8 +106,8 @@ static int step_enter(step *this)
 
 /* ---- shards of several ranks ---- */
 
-/* Tells the other ranks that this one can't step, if parameters are sharded over them. Returns the
- * status. */
+/* Tells the other ranks, if parameters are sharded over them, that this rank can't step. Returns
+ * the status. */
 static int step_tell(const ek_optimizer *optimizer, int status)
 {
     for (int i = 0; i < optimizer->slot_count; i++) {
@@ -117,7 +118,7 @@ static int step_tell(const ek_optimizer *optimizer, int status)
     return status;
 }
 
-/* After this all ranks update, or none does. */
+/* Agrees with the other ranks. If it returns 0, all ranks update; else none does. */
 static int step_agree(step *this)
 {
     int status = 0;
@@ -136,7 +137,7 @@ static int step_agree(step *this)
 
 /* ---- updates ---- */
 
-static const char writer[] = "the optimizer's step"; /* named in errors about saved tensors */
+static const char writer[] = "the optimizer's step"; /* named by errors about saved tensors */
 
 /* Steps ranges [begin, end) in one call. */
 static int step_call(const step *this, int begin, int end)
@@ -178,7 +179,8 @@ static int step_update_device(void *user, int index)
     return rc;
 }
 
-/* Notes that the part was written. The first part of a parameter counts the step. */
+/* Notes that the part was written. At the first part of a parameter, counts the parameter's step.
+ */
 static void part_note_update(const ek_part *part, double carried)
 {
     ek_slot *slot = part->slot;
@@ -195,7 +197,7 @@ static void part_note_update(const ek_part *part, double carried)
         ek_tensor_written(slot->parameter, writer);
 }
 
-/* Updates all devices. Writes whether any was. */
+/* Updates all devices. Writes whether any device was updated. */
 static int step_update(step *this, bool *any)
 {
     const ek_step_plan *plan = &this->plan;
@@ -210,8 +212,8 @@ static int step_update(step *this, bool *any)
     return status;
 }
 
-/* If a device has failed, shards that were stepped on the others are published nevertheless, so
- * that all copies stay equal. */
+/* Publishes the shards that were stepped, even if a device has failed, so that all copies stay
+ * equal. */
 static int step_publish(const step *this, int status, bool any)
 {
     for (int i = 0; i < this->shards_count; i++) {
