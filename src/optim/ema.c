@@ -122,7 +122,7 @@ void ek_ema_free(ek_ema *ema)
 
 /* Moves the average to the device and dtype of its source, because modules can be moved and
  * converted. */
-static int ema_follow(ema_entry *entry)
+static int ema_move(ema_entry *entry)
 {
     char text[200];
     const ek_tensor *source = entry->source, *average = entry->average;
@@ -177,7 +177,7 @@ static int ema_update(ek_ema *ema, ek_tensor **room)
     const bool mean = ema->options.equal || ema->updates == 0;
     for (int i = 0; i < ema->count; i++) {
         ema->entries[i].done = false;
-        EK_TRY(ema_follow(&ema->entries[i]));
+        EK_TRY(ema_move(&ema->entries[i]));
     }
     for (int i = 0; i < ema->count; i++) {
         ema_entry *entry = &ema->entries[i];
@@ -227,7 +227,7 @@ static int ema_swap(ek_ema *ema)
     ek_tensor **kept = ek_calloc((size_t)ema->count + 1, sizeof *kept);
     int status = kept ? 0 : EK_E_NO_MEMORY;
     for (int i = 0; i < ema->count && status == 0; i++) {
-        status = ema_follow(&ema->entries[i]);
+        status = ema_move(&ema->entries[i]);
         if (status == 0 && !(kept[i] = ek_clone(ema->entries[i].source)))
             status = ek_error_pending();
     }
@@ -322,7 +322,7 @@ int ek_ema_set(ek_ema *ema, int64_t updates, ek_tensor *const *averages)
     if (ema->is_applied)
         return EK_FAIL(EK_E_STATE, "ema: the module shows the averages; call ek_ema_restore");
     for (int i = 0; i < ema->count; i++)
-        EK_TRY(ema_follow(&ema->entries[i]));
+        EK_TRY(ema_move(&ema->entries[i]));
     bool grad_enabled = ek_set_grad_enabled(false);
     int status = 0;
     for (int i = 0; i < ema->count && status == 0; i++)

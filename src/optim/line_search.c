@@ -68,13 +68,13 @@ static double search_cubic(const ek_line_point *a, const ek_line_point *b, doubl
 {
     const ek_line_point *left = a->t <= b->t ? a : b, *right = a->t <= b->t ? b : a;
     const double width = right->t - left->t,
-                 tilt = left->slope + right->slope - 3 * (left->loss - right->loss) / -width,
-                 square = tilt * tilt - left->slope * right->slope;
+                 d1 = left->slope + right->slope - 3 * (left->loss - right->loss) / -width,
+                 square = d1 * d1 - left->slope * right->slope;
     if (!(square >= 0))
         return (low + high) / 2;
-    const double root = sqrt(square);
+    const double d2 = sqrt(square);
     const double t =
-        right->t - width * ((right->slope + root - tilt) / (right->slope - left->slope + 2 * root));
+        right->t - width * ((right->slope + d2 - d1) / (right->slope - left->slope + 2 * d2));
     return t < low ? low : t > high ? high : t;
 }
 

@@ -9,18 +9,18 @@
 #include "optim/gradient_list.h"
 
 /* An optimizer whose gradients were unscaled since the last update. */
-typedef struct scaler_pass {
+typedef struct scaler_entry {
     const ek_optimizer *optimizer; /* compared by its address, never read */
     bool finite, stepped;
-} scaler_pass;
+} scaler_entry;
 
 struct ek_grad_scaler {
     float scale;
     double growth_factor, backoff_factor;
     int64_t growth_interval, tracker, skipped;
     bool enabled;
-    scaler_pass *passes; /* one per optimizer */
-    int pass_count, pass_room;
+    scaler_entry *entries; /* one per optimizer */
+    int entry_count, entry_room;
 };
 
 static int scaler_check_options(const ek_grad_scaler *scaler)
@@ -61,7 +61,7 @@ void ek_grad_scaler_free(ek_grad_scaler *scaler)
 {
     if (!scaler)
         return;
-    free(scaler->passes);
+    free(scaler->entries);
     free(scaler);
 }
 
@@ -108,11 +108,11 @@ static int scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer, 
     return status;
 }
 
-static scaler_pass *scaler_find(const ek_grad_scaler *scaler, const ek_optimizer *optimizer)
+static scaler_entry *scaler_find(const ek_grad_scaler *scaler, const ek_optimizer *optimizer)
 {
-    for (int i = 0; i < scaler->pass_count; i++)
-        if (scaler->passes[i].optimizer == optimizer)
-            return &scaler->passes[i];
+    for (int i = 0; i < scaler->entry_count; i++)
+        if (scaler->entries[i].optimizer == optimizer)
+            return &scaler->entries[i];
     return NULL;
 }
 
@@ -120,10 +120,10 @@ static scaler_pass *scaler_find(const ek_grad_scaler *scaler, const ek_optimizer
 static int scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
 {
     bool finite = true;
-    EK_TRY(ek_grow(&scaler->passes, &scaler->pass_room, scaler->pass_count + 1));
+    EK_TRY(ek_grow(&scaler->entries, &scaler->entry_room, scaler->entry_count + 1));
     if (scaler->enabled)
         EK_TRY(scaler_divide(scaler, optimizer, &finite));
-    scaler->passes[scaler->pass_count++] = (scaler_pass){optimizer, finite, false};
+    scaler->entries[scaler->entry_count++] = (scaler_entry){optimizer, finite, false};
     return 0;
 }
 
@@ -131,12 +131,12 @@ int ek_grad_scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
 {
     EK_TRY(scaler_check("grad_scaler_unscale", scaler));
     EK_TRY(ek_optimizer_check(optimizer));
-    const scaler_pass *pass = scaler_find(scaler, optimizer);
-    if (pass)
+    const scaler_entry *entry = scaler_find(scaler, optimizer);
+    if (entry)
         return EK_FAIL(EK_E_STATE,
                        "grad_scaler_unscale: this optimizer's gradients were %s since the last "
                        "update",
-                       pass->stepped ? "stepped with" : "unscaled");
+                       entry->stepped ? "stepped with" : "unscaled");
     return scaler_unscale(scaler, optimizer);
 }
 
@@ -145,18 +145,18 @@ int ek_grad_scaler_step(ek_grad_scaler *scaler, ek_optimizer *optimizer)
     EK_TRY(scaler_check("grad_scaler_step", scaler));
     EK_TRY(ek_optimizer_check(optimizer));
     EK_TRY(ek_optimizer_check_step(optimizer, "grad_scaler_step: "));
-    scaler_pass *pass = scaler_find(scaler, optimizer);
-    if (pass && pass->stepped)
+    scaler_entry *entry = scaler_find(scaler, optimizer);
+    if (entry && entry->stepped)
         return EK_FAIL(EK_E_STATE,
                        "grad_scaler_step: this optimizer has stepped since the last update");
-    if (!pass) {
+    if (!entry) {
         EK_TRY(scaler_unscale(scaler, optimizer));
-        pass = scaler_find(scaler, optimizer);
+        entry = scaler_find(scaler, optimizer);
     }
-    if (pass->finite)
+    if (entry->finite)
         EK_TRY(ek_step(optimizer));
-    pass->stepped = true;
-    scaler->skipped += !pass->finite;
+    entry->stepped = true;
+    scaler->skipped += !entry->finite;
     return 0;
 }
 
@@ -166,12 +166,12 @@ int ek_grad_scaler_update(ek_grad_scaler *scaler)
 {
     bool finite = true;
     EK_TRY(scaler_check("grad_scaler_update", scaler));
-    if (scaler->pass_count == 0 && scaler->enabled)
+    if (scaler->entry_count == 0 && scaler->enabled)
         return EK_FAIL(EK_E_STATE, "grad_scaler_update: no optimizer's gradients were unscaled "
                                    "since the last update");
-    for (int i = 0; i < scaler->pass_count; i++)
-        finite = finite && scaler->passes[i].finite;
-    scaler->pass_count = 0;
+    for (int i = 0; i < scaler->entry_count; i++)
+        finite = finite && scaler->entries[i].finite;
+    scaler->entry_count = 0;
     if (!scaler->enabled)
         return 0;
     if (!finite) {

@@ -100,12 +100,12 @@ static int schedule_refuse_rate(const ek_schedule *schedule, int group, int64_t 
                                 bool from_start, double before, double rate)
 {
     const ek_schedule_kind *kind = schedule->kind;
-    if (!kind->culprit)
+    if (!kind->failing_child)
         return EK_FAIL(EK_E_INVALID, "%s: step %lld would make the rate of group %d %g", kind->name,
                        (long long)step, group, rate);
     if (from_start && step > 0)
         EK_TRY(schedule_replay(schedule, group, step - 1, &before));
-    int child = kind->culprit(schedule, group, step, before);
+    int child = kind->failing_child(schedule, group, step, before);
     return EK_FAIL(EK_E_INVALID,
                    "%s: step %lld would make the rate of group %d %g, by its schedule %d, %s",
                    kind->name, (long long)step, group, rate, child,

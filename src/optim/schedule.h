@@ -27,7 +27,7 @@ typedef struct ek_schedule_kind {
 
     /* For schedules with children: returns the index of the child that makes a group's rate
      * negative. `rate` is the rate before the step. */
-    int (*culprit)(const ek_schedule *schedule, int group, int64_t step, double rate);
+    int (*failing_child)(const ek_schedule *schedule, int group, int64_t step, double rate);
 
     /* Optional: sets the groups' momentum to that after `step` steps. */
     int (*set_momentum)(const ek_schedule *schedule, int64_t step);

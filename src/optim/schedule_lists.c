@@ -56,7 +56,7 @@ static ek_schedule *list_new(ek_schedule *settings, ek_schedule *const *schedule
 /* ---- SequentialLR ---- */
 
 /* Returns the child that sets the rates of step *step, and writes the child's own step. */
-static const ek_schedule *sequential_turn(const ek_schedule *schedule, int64_t *step)
+static const ek_schedule *sequential_current(const ek_schedule *schedule, int64_t *step)
 {
     int index = ek_schedule_milestones_before(schedule, *step);
     if (index > 0)
@@ -68,7 +68,7 @@ static const ek_schedule *sequential_turn(const ek_schedule *schedule, int64_t *
  * form, if it has one. */
 static int sequential_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
-    const ek_schedule *child = sequential_turn(schedule, &step);
+    const ek_schedule *child = sequential_current(schedule, &step);
     if (step == 0 && child == schedule->children[0])
         *rate = schedule->initial[group];
     else if (step == 0 && child->kind->closed_form) {
@@ -80,11 +80,12 @@ static int sequential_next(const ek_schedule *schedule, int group, int64_t step,
 
 static int sequential_set_momentum(const ek_schedule *schedule, int64_t step)
 {
-    const ek_schedule *child = sequential_turn(schedule, &step);
+    const ek_schedule *child = sequential_current(schedule, &step);
     return ek_schedule_set_momentum(child, step);
 }
 
-static int sequential_culprit(const ek_schedule *schedule, int group, int64_t step, double rate)
+static int sequential_failing_child(const ek_schedule *schedule, int group, int64_t step,
+                                    double rate)
 {
     (void)group, (void)rate;
     return ek_schedule_milestones_before(schedule, step);
@@ -92,7 +93,7 @@ static int sequential_culprit(const ek_schedule *schedule, int group, int64_t st
 
 static const ek_schedule_kind sequential_kind = {.name = "sequential_lr",
                                                  .next = sequential_next,
-                                                 .culprit = sequential_culprit,
+                                                 .failing_child = sequential_failing_child,
                                                  .set_momentum = sequential_set_momentum};
 
 ek_schedule *ek_sequential_lr(ek_schedule *const *schedules, int count, const int64_t *milestones)
@@ -123,7 +124,7 @@ static int chained_next(const ek_schedule *schedule, int group, int64_t step, do
     return 0;
 }
 
-static int chained_culprit(const ek_schedule *schedule, int group, int64_t step, double rate)
+static int chained_failing_child(const ek_schedule *schedule, int group, int64_t step, double rate)
 {
     for (int i = 0; i < schedule->child_count - 1; i++) {
         const ek_schedule *child = schedule->children[i];
@@ -142,7 +143,7 @@ static int chained_set_momentum(const ek_schedule *schedule, int64_t step)
 
 static const ek_schedule_kind chained_kind = {.name = "chained_lr",
                                               .next = chained_next,
-                                              .culprit = chained_culprit,
+                                              .failing_child = chained_failing_child,
                                               .has_begun = true,
                                               .set_momentum = chained_set_momentum};
 
