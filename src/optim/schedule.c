@@ -159,26 +159,24 @@ int ek_schedule_step(ek_schedule *schedule)
 
 /* ---- making and freeing ---- */
 
+/* Returns a copy of `count` elements, which the caller frees; NULL with an error. */
+static void *schedule_copy(const void *elements, int count, size_t size)
+{
+    const size_t bytes = (size_t)count * size;
+    void *copy = ek_calloc(1, bytes + 1);
+    if (copy && count > 0)
+        memcpy(copy, elements, bytes);
+    return copy;
+}
+
 static bool schedule_copy_arrays(ek_schedule *schedule, const ek_schedule *settings)
 {
-    size_t count = (size_t)settings->milestone_count;
-    schedule->milestones = NULL;
-    schedule->one_cycle.max_lrs = NULL;
-    if (count > 0) {
-        schedule->milestones = ek_calloc(count, sizeof *schedule->milestones);
-        if (!schedule->milestones)
-            return false;
-        memcpy(schedule->milestones, settings->milestones, count * sizeof *schedule->milestones);
-    }
-    if (settings->one_cycle.max_lrs) {
-        count = (size_t)settings->max_lr_count;
-        double *rates = ek_calloc(count + 1, sizeof *rates);
-        if (!rates)
-            return false;
-        memcpy(rates, settings->one_cycle.max_lrs, count * sizeof *rates);
-        schedule->one_cycle.max_lrs = rates;
-    }
-    return true;
+    const double *rates = settings->one_cycle.max_lrs;
+    schedule->milestones = schedule_copy(settings->milestones, settings->milestone_count,
+                                         sizeof *schedule->milestones);
+    schedule->one_cycle.max_lrs =
+        rates ? schedule_copy(rates, settings->max_lr_count, sizeof *rates) : NULL;
+    return schedule->milestones && (!rates || schedule->one_cycle.max_lrs);
 }
 
 /* Sets the initial rates of groups, and the rates of step 0. On an error the optimizer is as
@@ -284,16 +282,12 @@ double *ek_schedule_memory(ek_schedule *schedule, int *count)
 
 int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *initial, int count)
 {
-    double *rates = ek_calloc((size_t)count, sizeof *rates);
-    if (!rates)
-        return EK_E_NO_MEMORY;
-    int status = ek_schedule_set_momentum(schedule, steps);
+    double *rates = schedule_copy(initial, count, sizeof *rates);
+    int status = rates ? ek_schedule_set_momentum(schedule, steps) : EK_E_NO_MEMORY;
     if (status < 0) {
         free(rates);
         return status;
     }
-    for (int i = 0; i < count; i++)
-        rates[i] = initial[i];
     free(schedule->initial);
     schedule->initial = rates;
     schedule->group_count = count;
