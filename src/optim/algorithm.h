@@ -1,4 +1,5 @@
-/* algorithm.h: the parts of an algorithm, and what files share that read options and states. */
+/* algorithm.h: the struct of an algorithm, and this folder's functions that read options and
+ * states. */
 #ifndef EK_OPTIM_ALGORITHM_H
 #define EK_OPTIM_ALGORITHM_H
 
@@ -44,8 +45,8 @@ struct ek_algorithm {
     /* Optional: returns a bit per state that these options need. If NULL, they need all states. */
     unsigned (*states)(const ek_optimizer_options *options);
 
-    /* Optional: returns a number that is equal for parameters that may share a kernel call. `step`
-     * counts from 1. If NULL, all parameters of a group may. */
+    /* Optional: returns the phase of a step. Parameters of one group and one phase may share a
+     * kernel call. `step` counts from 1. If NULL, all steps are of one phase. */
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
     /* Returns the rule of a step, which has as many states as these options need, and writes the

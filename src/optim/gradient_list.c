@@ -161,8 +161,8 @@ static int gradients_measure(const ek_gradient_list *list, const ek_shards *shar
     return status;
 }
 
-/* Returns the shards of a parameter that has a gradient and is sharded over ranks; NULL, too, if
- * the shards are also those of a parameter before. */
+/* Returns the shards over ranks of a parameter that has a gradient. Returns NULL if there are
+ * none, or if a parameter before has them, too. */
 static ek_shards *gradients_shards_of(const ek_tensor_list *parameters, int at)
 {
     const ek_tensor *parameter = parameters->tensors[at];

@@ -26,8 +26,9 @@ int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_
 int ek_gradients_collect(ek_gradient_list *list);
 void ek_gradients_free(ek_gradient_list *list);
 
-/* How gradients are measured: each is reduced to terms, one for each of `kinds`. The terms of all
- * gradients are added up. If p is infinite, the largest term is taken instead, and a NaN stays. */
+/* How to measure gradients. Each gradient is reduced to `terms` numbers, one for each of
+ * `kinds`. All numbers are added up. If p is infinite, the largest is taken instead, and a NaN
+ * stays. */
 typedef struct ek_gradient_measure {
     int terms; /* count of kinds, at most 2 */
     ek_reduce_kind kinds[2];

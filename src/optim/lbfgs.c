@@ -152,8 +152,8 @@ static int lbfgs_move(lbfgs_run *run, double t)
 
 /* ---- evaluating ---- */
 
-/* A step's vectors lie where its first evaluation left the parameters. Later evaluations must not
- * move the parameters. */
+/* Checks that no evaluation but a step's first has moved the parameters. The step's vectors lie
+ * where the first evaluation left the parameters. */
 static int lbfgs_check_place(const lbfgs_run *run)
 {
     const ek_tensor *first = run->optimizer->slots[0]->parameter, *gradient = run->gradient;
@@ -336,8 +336,8 @@ static int lbfgs_iterate(lbfgs_run *run, bool is_last, bool *ends)
     return 0;
 }
 
-/* The state is copied to where the parameters are, because they may have moved since the last step.
- */
+/* Makes the iterations of a step. The state is copied to where the parameters are, because they
+ * may have moved since the last step. */
 static int lbfgs_iterate_all(lbfgs_run *run, double *loss)
 {
     EK_TRY(lbfgs_evaluate(run, &run->loss, &run->gradient));

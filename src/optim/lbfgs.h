@@ -11,15 +11,15 @@ typedef struct ek_lbfgs {
     int64_t iterations;   /* count of all iterations */
     double evaluations;   /* count of all evaluations of closures */
     ek_tensor *direction; /* the last iteration's */
-    ek_tensor *gradient;  /* where the last iteration began */
-    double loss;          /* where the last iteration began */
+    ek_tensor *gradient;  /* the gradient where the last iteration began */
+    double loss;          /* the loss where the last iteration began */
     double t;             /* the last iteration's step length, in directions */
     double scale;         /* the inverse Hessian before the history is applied */
 
-    /* The history, the oldest first. */
+    /* The history: a pair (y, s) per iteration, the oldest first. */
     ek_tensor_list y; /* changes of the gradient */
     ek_tensor_list s; /* steps */
-    double *ro;       /* 1 / (y s) */
+    double *ro;       /* 1 / (y s) of each pair */
     int ro_room;
 } ek_lbfgs;
 

@@ -93,7 +93,7 @@ int ek_lbfgs_copy(const ek_lbfgs *self, const ek_tensor *there, ek_lbfgs *copy)
 
 /* ---- states by name ---- */
 
-/* HISTORY and FACTORS are there if the history has a pair. */
+/* The kinds of states. States of HISTORY and FACTORS are absent while the history is empty. */
 typedef enum lbfgs_kind { VECTOR, NUMBER, HISTORY, FACTORS } lbfgs_kind;
 
 static const struct lbfgs_row {

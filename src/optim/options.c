@@ -151,7 +151,7 @@ int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
     return option < 0 ? option : 0;
 }
 
-/* True if a parameter of the group has state. */
+/* Returns true if a parameter of the group has state. */
 static bool group_has_state(const ek_optimizer *optimizer, int group)
 {
     for (int i = 0; i < optimizer->slot_count; i++)

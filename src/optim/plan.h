@@ -28,7 +28,7 @@ typedef struct ek_step_plan {
     int part_count;
     ek_step_range *ranges; /* sorted by device, then by call */
     int range_count;
-    ek_tensor **operands[EK_STEP_OPERANDS]; /* by range; borrowed */
+    ek_tensor **operands[EK_STEP_OPERANDS]; /* a tensor per range; borrowed */
     ek_dev_set devs;
 } ek_step_plan;
 
@@ -37,7 +37,8 @@ typedef struct ek_step_plan {
 int ek_step_plan_make(ek_step_plan *plan, ek_optimizer *optimizer);
 void ek_step_plan_clear(ek_step_plan *plan);
 
-/* Returns the end of the ranges from `begin` on that one kernel call steps. */
+/* One kernel call steps the ranges from `begin` on. Returns the index after the last of these
+ * ranges. */
 int ek_step_plan_call_end(const ek_step_plan *plan, int begin);
 
 #endif

@@ -94,7 +94,7 @@ int ek_schedule_set_momentum(const ek_schedule *schedule, int64_t step)
     return schedule->kind->set_momentum ? schedule->kind->set_momentum(schedule, step) : 0;
 }
 
-/* Returns the error of a rate that isn't 0 or more. `before` is the rate before the step. If
+/* Returns the error of a rate that is negative or NaN. `before` is the rate before the step. If
  * `from_start`, the function computes `before` anew. */
 static int schedule_refuse_rate(const ek_schedule *schedule, int group, int64_t step,
                                 bool from_start, double before, double rate)

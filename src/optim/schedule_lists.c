@@ -1,5 +1,5 @@
-/* schedule_lists.c: schedules with children. The list computes each child's step from its own
- * count, and ignores the count of the child. */
+/* schedule_lists.c: schedules with children. A list computes each child's step from the list's
+ * count, and ignores the child's count. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

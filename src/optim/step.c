@@ -61,7 +61,8 @@ static void step_leave(const step *this)
     free(this->shards);
 }
 
-/* Warns once if nothing takes part. */
+/* Logs a warning if no parameter has a gradient. The next warning needs a step with a gradient
+ * before. */
 static void step_warn(const step *this, bool any)
 {
     ek_optimizer *optimizer = this->optimizer;
