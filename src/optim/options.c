@@ -26,41 +26,42 @@ static const range any = {-INFINITY, INFINITY, false, false, "a number"};
 /* The type of the member in the algorithm's own struct: double, bool, or int and enum. */
 typedef enum kind { NUMBER, SWITCH, WHOLE } kind;
 
+/* A row for an option whose name is also the word in sentences. */
+#define OPTION(member, kind, range) [EK_OPTION(member)] = {#member, #member, kind, range}
+
 static const struct option {
     const char *name, *what; /* `what` is the option's name in errors about its range */
     kind kind;
     const range *range;
 } options[EK_OPTIMIZER_OPTION_COUNT] = {
     [EK_OPTION(lr)] = {"lr", "learning rate", NUMBER, &positive_or_0},
-    [EK_OPTION(momentum)] = {"momentum", "momentum", NUMBER, &positive_or_0},
-    [EK_OPTION(dampening)] = {"dampening", "dampening", NUMBER, &any},
-    [EK_OPTION(weight_decay)] = {"weight_decay", "weight_decay", NUMBER, &positive_or_0},
-    [EK_OPTION(nesterov)] = {"nesterov", "nesterov", SWITCH, NULL},
-    [EK_OPTION(beta1)] = {"beta1", "beta1", NUMBER, &below_1},
-    [EK_OPTION(beta2)] = {"beta2", "beta2", NUMBER, &below_1},
-    [EK_OPTION(eps)] = {"eps", "eps", NUMBER, &positive_or_0},
-    [EK_OPTION(amsgrad)] = {"amsgrad", "amsgrad", SWITCH, NULL},
-    [EK_OPTION(maximize)] = {"maximize", "maximize", SWITCH, NULL},
-    [EK_OPTION(alpha)] = {"alpha", "alpha", NUMBER, &positive_or_0},
-    [EK_OPTION(centered)] = {"centered", "centered", SWITCH, NULL},
-    [EK_OPTION(lr_decay)] = {"lr_decay", "lr_decay", NUMBER, &positive_or_0},
-    [EK_OPTION(initial_accumulator_value)] = {"initial_accumulator_value",
-                                              "initial_accumulator_value", NUMBER, &positive_or_0},
-    [EK_OPTION(rho)] = {"rho", "rho", NUMBER, &up_to_1},
-    [EK_OPTION(momentum_decay)] = {"momentum_decay", "momentum_decay", NUMBER, &positive_or_0},
-    [EK_OPTION(eta_minus)] = {"eta_minus", "eta_minus", NUMBER, &between_0_and_1},
-    [EK_OPTION(eta_plus)] = {"eta_plus", "eta_plus", NUMBER, &above_1},
-    [EK_OPTION(step_min)] = {"step_min", "step_min", NUMBER, &any},
-    [EK_OPTION(step_max)] = {"step_max", "step_max", NUMBER, &any},
-    [EK_OPTION(lambd)] = {"lambd", "lambd", NUMBER, &any},
-    [EK_OPTION(t0)] = {"t0", "t0", NUMBER, &any},
-    [EK_OPTION(max_iter)] = {"max_iter", "max_iter", WHOLE, &counted},
-    [EK_OPTION(max_eval)] = {"max_eval", "max_eval", WHOLE, &counted},
-    [EK_OPTION(tolerance_grad)] = {"tolerance_grad", "tolerance_grad", NUMBER, &positive_or_0},
-    [EK_OPTION(tolerance_change)] = {"tolerance_change", "tolerance_change", NUMBER,
-                                     &positive_or_0},
-    [EK_OPTION(history_size)] = {"history_size", "history_size", WHOLE, &counted_from_1},
-    [EK_OPTION(line_search)] = {"line_search", "line_search", WHOLE, &line_searches},
+    OPTION(momentum, NUMBER, &positive_or_0),
+    OPTION(dampening, NUMBER, &any),
+    OPTION(weight_decay, NUMBER, &positive_or_0),
+    OPTION(nesterov, SWITCH, NULL),
+    OPTION(beta1, NUMBER, &below_1),
+    OPTION(beta2, NUMBER, &below_1),
+    OPTION(eps, NUMBER, &positive_or_0),
+    OPTION(amsgrad, SWITCH, NULL),
+    OPTION(maximize, SWITCH, NULL),
+    OPTION(alpha, NUMBER, &positive_or_0),
+    OPTION(centered, SWITCH, NULL),
+    OPTION(lr_decay, NUMBER, &positive_or_0),
+    OPTION(initial_accumulator_value, NUMBER, &positive_or_0),
+    OPTION(rho, NUMBER, &up_to_1),
+    OPTION(momentum_decay, NUMBER, &positive_or_0),
+    OPTION(eta_minus, NUMBER, &between_0_and_1),
+    OPTION(eta_plus, NUMBER, &above_1),
+    OPTION(step_min, NUMBER, &any),
+    OPTION(step_max, NUMBER, &any),
+    OPTION(lambd, NUMBER, &any),
+    OPTION(t0, NUMBER, &any),
+    OPTION(max_iter, WHOLE, &counted),
+    OPTION(max_eval, WHOLE, &counted),
+    OPTION(tolerance_grad, NUMBER, &positive_or_0),
+    OPTION(tolerance_change, NUMBER, &positive_or_0),
+    OPTION(history_size, WHOLE, &counted_from_1),
+    OPTION(line_search, WHOLE, &line_searches),
 };
 
 /* Returns the place of an option's number. */
