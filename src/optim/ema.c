@@ -83,8 +83,8 @@ static int ema_add_buffer(const char *path, ek_tensor *tensor, void *user)
 ek_ema *ek_ema_new_with(ek_ema_options options)
 {
     const double decay = options.decay;
-    if (!options.module)
-        return ek_error_status() < 0 ? NULL : EK_FAIL_NULL(EK_E_INVALID, "ema: the module is NULL");
+    if (ek_check_given("ema", "the module", options.module) < 0)
+        return NULL;
     if (!(decay >= 0 && decay <= 1))
         return EK_FAIL_NULL(EK_E_INVALID, "ema: decay has to be 0 to 1, not %g", decay);
     if (options.buffers != EK_EMA_BUFFERS_COPY && options.buffers != EK_EMA_BUFFERS_AVERAGE)
@@ -93,7 +93,6 @@ ek_ema *ek_ema_new_with(ek_ema_options options)
     if (!ema)
         return NULL;
     ema->options = options;
-    ema->options.decay = decay;
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
     int status = ek_module_parameters(options.module, ema_add_parameter, ema);

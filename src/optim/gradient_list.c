@@ -39,8 +39,7 @@ int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_
     const char *name = list->name;
     const int given = (optimizer != NULL) + (module != NULL) + (tensors != NULL);
     if (given == 0)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "%s: the optimizer is NULL", name);
+        return ek_check_given(name, "the optimizer", NULL);
     if (given > 1)
         return EK_FAIL(EK_E_INVALID, "%s: give an optimizer, a module or tensors, not several",
                        name);

@@ -1,4 +1,4 @@
-/* plan.c: see plan.h.
+/* plan.c: plans a step (plan.h).
  *
  * The road of a plan:
  *
