@@ -43,7 +43,7 @@ struct ek_schedule {
     double *initial;         /* initial rates of the groups that the schedule has seen */
     int group_count;
 
-    int64_t period, down; /* steps */
+    int64_t period; /* steps */
     int64_t multiplier;
     double gamma, lr_min, start, end, power;
     int64_t *milestones; /* owned, sorted */
