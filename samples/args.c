@@ -50,9 +50,9 @@ char *arg_value_text(const arg_spec *arg, char text[64])
 /* NULL if there is no such option. */
 static const arg_spec *arg_find(const arg_spec *args, const char *name, size_t length)
 {
-    while (args->name && (strlen(args->name) != length || strncmp(args->name, name, length) != 0))
+    while (*args->name && (strlen(args->name) != length || strncmp(args->name, name, length) != 0))
         args++;
-    return args->name ? args : NULL;
+    return *args->name ? args : NULL;
 }
 
 const arg_spec *args_next(const arg_spec *args, const char **names)
@@ -147,7 +147,7 @@ static size_t arg_distance(const char *a, size_t length, const char *b)
 static int arg_complain_unknown(const arg_spec *args, const char *text, size_t length)
 {
     const arg_spec *best = args;
-    for (const arg_spec *arg = args; arg->name; arg++)
+    for (const arg_spec *arg = args; *arg->name; arg++)
         if (arg_distance(text + 2, length, arg->name) < arg_distance(text + 2, length, best->name))
             best = arg;
     if (arg_distance(text + 2, length, best->name) <= 2)
@@ -160,7 +160,7 @@ static void args_help(const char *about, const arg_spec *args)
 {
     char text[256], left[64];
     printf("usage: %s [option...]\n\n%sOptions (and defaults):\n", args_program, about);
-    for (const arg_spec *arg = args; arg->name; arg++) {
+    for (const arg_spec *arg = args; *arg->name; arg++) {
         snprintf(left, sizeof left, "--%s %s", arg->name, arg->placeholder);
         printf("  %-20s %s", left, arg->help);
         if (arg->words)
@@ -175,16 +175,19 @@ static void args_help(const char *about, const arg_spec *args)
     printf("  %-20s %s\n", "--help", "this text");
 }
 
-int args_read(int argc, char **argv, const char *about, const arg_spec *args)
+int args_read(int argc, char **argv, const char *about, arg_spec *args)
 {
     args_program = argv[0];
-    for (const arg_spec *arg = args; arg->name; arg++)
+    for (arg_spec *arg = args; *arg->name; arg++) {
+        for (char *at = arg->name; (at = strchr(at, '_'));)
+            *at = at[1] ? '-' : '\0';
         if (arg->kind == ARG_DEVICE)
             *(int *)arg->value = ek_default_device_kind();
         else if (arg->kind == ARG_FOLDER)
             arg_parse(arg, args_pictures());
         else if (arg->standard)
             arg_parse(arg, arg->standard);
+    }
     for (int i = 1; i < argc; i++) /* before any is parsed: the help shows defaults */
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             args_help(about, args);

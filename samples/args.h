@@ -1,9 +1,13 @@
-/* args.h: command-line options from a table, and the devices that they name.
+/* args.h: command-line options, and the devices that they name. A program declares its options
+ * once, as rows of a macro; they are members of `opt` and rows of the table `args`:
  *
- *     static int64_t batch;
- *     static const arg_spec args[] = {arg_int("batch", &batch, "64", 1, 4096, "rows per step"),
- *                                     arg_end};
+ *     #define OPTIONS(ROW)                                     \
+ *         ROW(int, batch, "64", 1, 4096, "rows per step")      \
+ *         ROW(switch, plain, "pictures without augmentation")
+ *     args_declare(OPTIONS);
+ *
  *     int rc = args_read(argc, argv, "Trains a model.\n\n", args);
+ *     ... opt.batch, opt.plain ...
  */
 #ifndef SAMPLES_ARGS_H
 #define SAMPLES_ARGS_H
@@ -29,7 +33,7 @@ typedef enum arg_kind {
 
 /* One option. */
 typedef struct arg_spec {
-    const char *name; /* without the dashes; NULL ends a table */
+    char name[24]; /* without the leading dashes; "" ends a table */
     arg_kind kind;
     void *value;
     const char *standard; /* the default, as a user would write it; NULL: the value stays */
@@ -39,24 +43,40 @@ typedef struct arg_spec {
     const char *const *words; /* NULL ends them */
 } arg_spec;
 
-/* Rows of a table. */
+/* Rows of a table: the option's name with '_' for '-', then its value. A '_' at the name's end is
+ * left out: auto_ is --auto, whose name is a word of C. */
 /* clang-format off */
 #define arg_int(name, value, standard, low, high, help) \
-    {name, ARG_INT, value, standard, low, high, "N", help, NULL}
+    {#name, ARG_INT, value, standard, low, high, "N", help, NULL}
 #define arg_real(name, value, standard, low, high, help) \
-    {name, ARG_REAL, value, standard, low, high, "X", help, NULL}
-#define arg_bytes(name, value, help) {name, ARG_BYTES, value, NULL, 0, 0, "BYTES", help, NULL}
+    {#name, ARG_REAL, value, standard, low, high, "X", help, NULL}
+#define arg_bytes(name, value, help) {#name, ARG_BYTES, value, NULL, 0, 0, "BYTES", help, NULL}
 #define arg_text(name, value, standard, holder, help) \
-    {name, ARG_TEXT, value, standard, 0, 0, holder, help, NULL}
-#define arg_pictures(value) \
-    {"data", ARG_FOLDER, value, NULL, 0, 0, "DIR", "Fashion-MNIST's files", NULL}
-#define arg_switch(name, value, help) {name, ARG_SWITCH, value, NULL, 0, 0, "", help, NULL}
+    {#name, ARG_TEXT, value, standard, 0, 0, holder, help, NULL}
+#define arg_folder(name, value, help) {#name, ARG_FOLDER, value, NULL, 0, 0, "DIR", help, NULL}
+#define arg_switch(name, value, help) {#name, ARG_SWITCH, value, NULL, 0, 0, "", help, NULL}
 #define arg_word(name, value, standard, words, holder, help) \
-    {name, ARG_WORD, value, standard, 0, 0, holder, help, words}
-#define arg_device(value) \
-    {"device", ARG_DEVICE, value, NULL, 0, 0, "KIND", "which kind of devices", args_device_words}
-#define arg_end {NULL, ARG_SWITCH, NULL, NULL, 0, 0, NULL, NULL, NULL}
+    {#name, ARG_WORD, value, standard, 0, 0, holder, help, words}
+#define arg_device(name, value, help) \
+    {#name, ARG_DEVICE, value, NULL, 0, 0, "KIND", help, args_device_words}
+#define arg_end {"", ARG_SWITCH, NULL, NULL, 0, 0, NULL, NULL, NULL}
 /* clang-format on */
+
+/* Declares `opt` and `args`. ROW(kind, name, ...) has what arg_<kind> takes after the value. */
+#define args_declare(OPTIONS) \
+    static struct {           \
+        OPTIONS(arg_member)   \
+    } opt;                    \
+    static arg_spec args[] = {OPTIONS(arg_row) arg_end}
+#define arg_row(kind, name, ...) arg_##kind(name, &opt.name, __VA_ARGS__),
+#define arg_member(kind, name, ...) arg_type_##kind name;
+typedef int64_t arg_type_int;
+typedef double arg_type_real;
+typedef uint64_t arg_type_bytes;
+typedef const char *arg_type_text, *arg_type_folder;
+typedef bool arg_type_switch;
+typedef int arg_type_word, arg_type_device;
+
 extern const char *const args_device_words[];
 /* What parameters are of, an ek_dtype, and what a plan levels, an ek_plan_goal. */
 extern const char *const args_dtype_words[], *const args_goal_words[];
@@ -73,10 +93,10 @@ char *arg_value_text(const arg_spec *arg, char text[64]);
 const arg_spec *args_next(const arg_spec *args, const char **names);
 
 enum { ARGS_HELP = 1 };
-/* Takes --name value and --name=value. Returns 0; ARGS_HELP after it printed `about` and the
- * options, if --help is among the arguments; -1 after a complaint that says what is wrong and what
- * would be right. */
-int args_read(int argc, char **argv, const char *about, const arg_spec *args);
+/* Takes --name value and --name=value, and turns the table's names into the options'. Returns 0;
+ * ARGS_HELP after it printed `about` and the options, if --help is among the arguments; -1 after a
+ * complaint that says what is wrong and what would be right. */
+int args_read(int argc, char **argv, const char *about, arg_spec *args);
 
 /* Set in a process whose complaints another one makes too, as a rule: they are not printed. */
 extern bool args_quiet;

@@ -285,10 +285,10 @@ int main(int argc, char **argv)
 {
     int policy, kind;
     int64_t seed = 0;
-    const arg_spec args[] = {
-        arg_word("case", &policy, "all", policy_names, "CASE", "what to show"),
-        arg_device(&kind),
-        arg_int("seed", &seed, NULL, 0, ARG_MOST_SEED, "of the weights"),
+    arg_spec args[] = {
+        arg_word(case, &policy, "all", policy_names, "CASE", "what to show"),
+        arg_device(device, &kind, "which kind of devices"),
+        arg_int(seed, &seed, NULL, 0, ARG_MOST_SEED, "of the weights"),
         arg_end,
     };
     int rc = args_read(argc, argv, about, args);

@@ -93,7 +93,7 @@ static void run_load_part(const run *r, const run_part *part)
     else if (!found || strcmp(found, part->digest) != 0)
         ek_error(EK_E_INVALID,
                  "%s was made with another %s than that of --data %s; it goes on with that only",
-                 r->files->resume, part->what, part->path);
+                 r->resume, part->what, part->path);
 }
 
 /* "records.<name>" */
@@ -162,8 +162,8 @@ int run_load(run *r)
     int rc = ek_archive_get_int(r->from, "step", &r->step);
     if (rc == 0 && (r->step < 0 || r->step > r->last))
         rc = ek_error(EK_E_INVALID,
-                      "%s is at step %lld; a run that ends at step %lld asks for fewer",
-                      r->files->resume, (long long)r->step, (long long)r->last);
+                      "%s is at step %lld; a run that ends at step %lld asks for fewer", r->resume,
+                      (long long)r->step, (long long)r->last);
     for (int i = 0; i < r->part_count && ek_error_status() == 0; i++)
         run_load_part(r, &r->parts[i]);
     for (int i = 0; i < r->series_count && ek_error_status() == 0; i++)
@@ -175,7 +175,7 @@ int run_load(run *r)
 /* EK_E_FORMAT for a file of another program; EK_E_INVALID for one of a run with other settings. */
 int run_open(run *r)
 {
-    const char *path = r->files->resume, *names = r->deciding;
+    const char *path = r->resume, *names = r->deciding;
     r->from = ek_archive_open(path);
     if (!r->from)
         return ek_error_status();

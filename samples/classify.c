@@ -16,54 +16,35 @@ static const char *const schedule_names[] = {"cosine", "step", "none", NULL};
 enum { TOGETHER, APART }; /* batch normalisation: over the whole batch, or each device's own */
 static const char *const norm_names[] = {"sync-batch", "batch", NULL};
 
-static struct classify_options {
-    int set, mode, optimizer, schedule, norm, goal, kind;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
-    int64_t batch, epochs, steps, width, blocks, seed, step_epochs;
-    int64_t train_samples, test_samples; /* 0: all */
-    int64_t workers, every;
-    double lr, momentum, weight_decay, gamma, smoothing;
-    bool plain; /* pictures as they are: no crops, no flips */
-    const char *data;
-    run_files files;
-} opt = {.lr = -1}; /* until the optimizer is known */
-
 enum { MOST = 1 << 20, CLASSES = 10 };
-static const arg_spec classify_args[] = {
-    arg_word("dataset", &opt.set, "fashion-mnist", set_names, "NAME", "what to classify"),
-    arg_text("data", &opt.data, NULL, "DIR",
-             "its files; of fashion-mnist those of $EVENKEEL_FASHION_MNIST or Debian's package"),
-    job_args(opt, "40,32,32,24"),
-    arg_int("epochs", &opt.epochs, "8", 1, MOST, "passes over the training pictures"),
-    arg_int("steps", &opt.steps, NULL, 1, MOST,
-            "stop after so many, as if all epochs were to follow"),
-    arg_int("batch", &opt.batch, "128", 1, MOST, "pictures per step"),
-    arg_int("width", &opt.width, "16", 1, 512, "channels of the first stage"),
-    arg_int("blocks", &opt.blocks, "1", 1, RESNET_MOST_BLOCKS, "in each of three stages"),
-    arg_word("norm", &opt.norm, "sync-batch", norm_names, "KIND",
-             "over the whole batch, or on each device"),
-    arg_word("optimizer", &opt.optimizer, "sgd", optimizer_names, "NAME", "the optimizer"),
-    arg_real("lr", &opt.lr, NULL, 0, 1e6, "learning rate; 0.1, with adam(w) 0.003"),
-    arg_real("momentum", &opt.momentum, "0.9", 0, 1, "of sgd"),
-    arg_real("weight-decay", &opt.weight_decay, "0.0005", 0, 1e6, "of the optimizer"),
-    arg_word("schedule", &opt.schedule, "cosine", schedule_names, "KIND",
-             "of the learning rate, to its end"),
-    arg_int("step-epochs", &opt.step_epochs, "3", 1, MOST,
-            "after which schedule step multiplies the rate"),
-    arg_real("gamma", &opt.gamma, "0.1", 0, 1, "by which it does"),
-    arg_real("smoothing", &opt.smoothing, "0", 0, 1, "of the labels in training"),
-    arg_switch("plain", &opt.plain, "train on pictures as they are: neither shifted nor mirrored"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and augmentation"),
-    arg_int("train-samples", &opt.train_samples, NULL, 1, MOST,
-            "train on the first so many pictures"),
-    arg_int("test-samples", &opt.test_samples, NULL, 1, MOST, "test on the first so many pictures"),
-    arg_int("loader-workers", &opt.workers, "1", 0, 64,
-            "threads that make batches; 0: none, steps wait for them"),
-    run_args(opt, "write a checkpoint there after each epoch and at the end", NULL,
-             "and each so many steps"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                             \
+    ROW(word, dataset, "fashion-mnist", set_names, "NAME", "what to classify")                   \
+    ROW(text, data, NULL, "DIR",                                                                 \
+        "its files; of fashion-mnist those of $EVENKEEL_FASHION_MNIST or Debian's package")      \
+    JOB_OPTIONS(ROW, "40,32,32,24")                                                              \
+    ROW(int, epochs, "8", 1, MOST, "passes over the training pictures")                          \
+    ROW(int, steps, NULL, 1, MOST, "stop after so many, as if all epochs were to follow")        \
+    ROW(int, batch, "128", 1, MOST, "pictures per step")                                         \
+    ROW(int, width, "16", 1, 512, "channels of the first stage")                                 \
+    ROW(int, blocks, "1", 1, RESNET_MOST_BLOCKS, "in each of three stages")                      \
+    ROW(word, norm, "sync-batch", norm_names, "KIND", "over the whole batch, or on each device") \
+    ROW(word, optimizer, "sgd", optimizer_names, "NAME", "the optimizer")                        \
+    ROW(real, lr, NULL, 0, 1e6, "learning rate; 0.1, with adam(w) 0.003")                        \
+    ROW(real, momentum, "0.9", 0, 1, "of sgd")                                                   \
+    ROW(real, weight_decay, "0.0005", 0, 1e6, "of the optimizer")                                \
+    ROW(word, schedule, "cosine", schedule_names, "KIND", "of the learning rate, to its end")    \
+    ROW(int, step_epochs, "3", 1, MOST, "after which schedule step multiplies the rate")         \
+    ROW(real, gamma, "0.1", 0, 1, "by which it does")                                            \
+    ROW(real, smoothing, "0", 0, 1, "of the labels in training")                                 \
+    ROW(switch, plain, "train on pictures as they are: neither shifted nor mirrored")            \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, order and augmentation")                 \
+    ROW(int, train_samples, NULL, 1, MOST, "train on the first so many pictures")                \
+    ROW(int, test_samples, NULL, 1, MOST, "test on the first so many pictures")                  \
+    ROW(int, loader_workers, "1", 0, 64,                                                         \
+        "threads that make batches; 0: none, steps wait for them")                               \
+    RUN_OPTIONS(ROW, "write a checkpoint there after each epoch and at the end", NULL,           \
+                "and each so many steps")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a residual network to classify the pictures of Fashion-MNIST or CIFAR-10, and tests\n"
@@ -76,13 +57,13 @@ static int classify_check(void)
 {
     if (opt.lr < 0)
         opt.lr = opt.optimizer == SGD ? 0.1 : 0.003;
-    if (!opt.data && opt.set == FASHION_MNIST)
+    if (!opt.data && opt.dataset == FASHION_MNIST)
         opt.data = args_pictures();
     if (!opt.data || !*opt.data)
         return args_complain("--dataset %s: --data DIR is needed, with the files of its binary "
                              "version (data_batch_1.bin to data_batch_5.bin, test_batch.bin)",
-                             set_names[opt.set]);
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
+                             set_names[opt.dataset]);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, opt.plan);
 }
 
 /* ---- data ---- */
@@ -103,7 +84,7 @@ static const struct picture_set {
  * are asked for, unless --plain. NULL on an error. */
 static ek_dataset *classify_pictures(bool train)
 {
-    const struct picture_set *set = &picture_sets[opt.set];
+    const struct picture_set *set = &picture_sets[opt.dataset];
     ek_dataset *pictures = pictures_checked(set->open(opt.data, train), opt.data,
                                             EK_SHAPE(set->channels, set->side, set->side));
     ek_transform *normalize = ek_normalize(set->mean, set->deviation, set->channels);
@@ -138,7 +119,7 @@ static int classify_make(void *user)
     train_job *job = &c->job;
     ek_manual_seed((uint64_t)opt.seed);
     job_wrap(job,
-             resnet(picture_sets[opt.set].channels, (int)opt.width, (int)opt.blocks,
+             resnet(picture_sets[opt.dataset].channels, (int)opt.width, (int)opt.blocks,
                     opt.norm == APART, CLASSES),
              ek_cross_entropy_loss(.label_smoothing = opt.smoothing), job->plan, opt.goal);
     if (opt.optimizer == SGD)
@@ -160,7 +141,7 @@ static int classify_make(void *user)
  * wrapper does not measure batches that are cut already. */
 static int classify_try_batch(int64_t batch, void *user)
 {
-    const struct picture_set *set = &picture_sets[opt.set];
+    const struct picture_set *set = &picture_sets[opt.dataset];
     ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, set->channels, set->side, set->side));
     return job_step(&((classify *)user)->job, EK_VALUE(pictures),
                     EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
@@ -182,18 +163,18 @@ static int classify_open(classify *c, const ek_archive *from)
         return ek_error_status();
     c->train_count = classify_count(c->pictures, opt.train_samples);
     c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
-    job_begin(&c->job, opt.mode, opt.kind, opt.device_text);
+    job_begin(&c->job, opt.mode, opt.device, opt.devices);
     int rc = job_prepare(&c->job, opt.plan, from, opt.batch, classify_make, classify_try_batch, c);
     if (rc < 0)
         return rc;
     c->test_random = ek_generator_new((uint64_t)opt.seed);
     c->training = job_loader(&c->job, ek_dataset_keep(c->pictures),
                              .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
-                             .workers = (int)opt.workers);
+                             .workers = (int)opt.loader_workers);
     c->testing = ek_data_loader(.dataset = ek_dataset_keep(c->unseen),
                                 .sampler = ek_sequential_sampler(
                                     classify_count(c->unseen, opt.test_samples)),
-                                .batch_size = TESTED_AT_ONCE, .workers = (int)opt.workers,
+                                .batch_size = TESTED_AT_ONCE, .workers = (int)opt.loader_workers,
                                 .generator = c->test_random,
                                 .device_ids = EK_DEVICES(c->job.devices.devices[0]));
     return ek_error_status();
@@ -324,8 +305,8 @@ static void classify_print(const classify *c, const run *r, const evaluation *te
            "batches\n",
            r->step, tested->loss, 100 * tested->accuracy, tested->count, classify_speed(r),
            100 * share_of(total.waited, total.seconds));
-    if (opt.files.out)
-        printf("Checkpoint: %s/checkpoint.safetensors\n", opt.files.out);
+    if (opt.out)
+        printf("Checkpoint: %s/checkpoint.safetensors\n", opt.out);
 }
 
 static void classify_json_times(json_writer *json, const step_sums *of)
@@ -339,14 +320,14 @@ static void classify_json(const classify *c, const run *r, const evaluation *tes
 {
     const step_sums total = classify_sums(c, r, -1);
     const int64_t best = classify_best(r);
-    job_json_settings(json, &c->job, classify_args, "dataset mode", "");
+    job_json_settings(json, &c->job, args, "dataset mode", "");
     json_write(json, "training_samples %jd", c->train_count);
-    json_settings(json, classify_args, "epochs");
+    json_settings(json, args, "epochs");
     json_write(json, "epoch_steps %jd", c->epoch_steps);
-    json_settings(json, classify_args,
+    json_settings(json, args,
                   "batch width blocks norm optimizer lr momentum weight-decay schedule smoothing");
     json_write(json, "augmented %jd", (int64_t)!opt.plain);
-    json_settings(json, classify_args, "seed loader-workers");
+    json_settings(json, args, "seed loader-workers");
     json_write(json, "}");
     job_json(json, &c->job);
     json_write(json, "finished_steps %jd epochs [", r->step);
@@ -372,17 +353,17 @@ static void classify_json(const classify *c, const run *r, const evaluation *tes
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = classify_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel classify 2",
              .deciding = "dataset train-samples plain seed epochs batch width blocks norm "
                          "optimizer lr momentum weight-decay schedule step-epochs gamma smoothing"};
     classify c = {0};
     evaluation tested = {0};
+    opt.lr = -1; /* until the optimizer is known */
     if (!run_begin(&r, argc, argv, classify_check))
         return run_end(&r);
     classify_open(&c, r.from);
-    if (!c.unseen && opt.set == CIFAR10)
+    if (!c.unseen && opt.dataset == CIFAR10)
         run_hint(&r,
                  "--data %s must hold the six files of CIFAR-10's binary version: "
                  "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
@@ -392,8 +373,7 @@ int main(int argc, char **argv)
     r.name = mode_names[opt.mode];
     r.batch = opt.batch;
     r.last = run_last(opt.epochs * c.epoch_steps, opt.steps);
-    r.every[0] = c.epoch_steps;
-    r.every[1] = opt.every;
+    r.epoch = c.epoch_steps;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &c.job, c.training);
 

@@ -73,10 +73,10 @@ int main(int argc, char **argv)
 {
     int kind;
     int64_t count, seed = 0;
-    const arg_spec args[] = {
-        arg_int("devices", &count, "2", 1, EK_MAX_DEVICES, "how many devices"),
-        arg_device(&kind),
-        arg_int("seed", &seed, NULL, 0, ARG_MOST_SEED, "of weights, rows and their order"),
+    arg_spec args[] = {
+        arg_int(devices, &count, "2", 1, EK_MAX_DEVICES, "how many devices"),
+        arg_device(device, &kind, "which kind of devices"),
+        arg_int(seed, &seed, NULL, 0, ARG_MOST_SEED, "of weights, rows and their order"),
         arg_end,
     };
     int rc = args_read(argc, argv,

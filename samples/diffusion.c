@@ -18,51 +18,37 @@
 
 static const char *const noising_names[] = {"cosine", "linear", NULL};
 
-static struct diffusion_options {
-    int mode, dtype, kind, noising;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    int64_t batch, steps, width, depth, noise_steps, warm_up, every, seed;
-    int64_t sample_steps, tested, judged, judge_steps;
-    double lr, weight_decay, max_norm, decay, class_dropout, eta, guidance;
-    bool bf16;
-    const char *data;
-    run_files files;
-} opt;
-
 enum { MOST = 1 << 20 };
-static const arg_spec diffusion_args[] = {
-    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_int("batch", &opt.batch, "64", 1, MOST, "pictures per step"),
-    arg_int("steps", &opt.steps, "2000", 1, MOST, "those resumed from included"),
-    arg_int("width", &opt.width, "16", DIFFUSION_GROUPS, 512,
-            "channels at 32 x 32; twice as many at each level"),
-    arg_int("depth", &opt.depth, "2", 1, 4, "how often height and width are halved"),
-    arg_int("noise-steps", &opt.noise_steps, "1000", 2, MOST, "from a picture to noise"),
-    arg_word("schedule", &opt.noising, "cosine", noising_names, "KIND", "how much noise these add"),
-    arg_real("class-dropout", &opt.class_dropout, "0.1", 0, 1,
-             "share of pictures that are trained on without their class"),
-    arg_real("lr", &opt.lr, "0.002", 0, 1, "learning rate of AdamW"),
-    arg_int("warm-up", &opt.warm_up, "200", 1, MOST, "steps in which it rises to that"),
-    arg_real("weight-decay", &opt.weight_decay, "0", 0, 1e6, "of AdamW"),
-    arg_real("max-norm", &opt.max_norm, "1", 0, 1e6, "to which gradients are clipped; 0: none"),
-    arg_real("ema", &opt.decay, "0.995", 0, 1, "decay of the network's averages"),
-    arg_int("sample-steps", &opt.sample_steps, "50", 1, MOST,
-            "of DDIM, in which pictures are made"),
-    arg_real("eta", &opt.eta, "0", 0, 1, "noise in these; 1: as much as in DDPM"),
-    arg_real("guidance", &opt.guidance, "2", 0, 100,
-             "weight of the class in pictures that --out gets; 1: none"),
-    arg_int("tested", &opt.tested, "2000", 1, 10000, "test pictures of the loss at the end"),
-    arg_int("judged", &opt.judged, "1024", 0, 10000, "pictures that a run is judged by at its end"),
-    arg_int("judge-steps", &opt.judge_steps, "500", 1, MOST, "of the classifier that judges"),
-    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures"),
-    arg_switch("bf16", &opt.bf16, "compute the forward pass of training in bf16 (autocast)"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
-    arg_pictures(&opt.data),
-    run_args(opt, "write pictures, charts and checkpoints there", "500", "steps between those"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                             \
+    ROW(word, mode, "balanced", mode_names, "MODE", "how devices are used")                      \
+    ROW(text, devices, NULL, "N", "devices; all there are unless given")                         \
+    ROW(device, device, "which kind of devices")                                                 \
+    ROW(int, batch, "64", 1, MOST, "pictures per step")                                          \
+    ROW(int, steps, "2000", 1, MOST, "those resumed from included")                              \
+    ROW(int, width, "16", DIFFUSION_GROUPS, 512,                                                 \
+        "channels at 32 x 32; twice as many at each level")                                      \
+    ROW(int, depth, "2", 1, 4, "how often height and width are halved")                          \
+    ROW(int, noise_steps, "1000", 2, MOST, "from a picture to noise")                            \
+    ROW(word, schedule, "cosine", noising_names, "KIND", "how much noise these add")             \
+    ROW(real, class_dropout, "0.1", 0, 1,                                                        \
+        "share of pictures that are trained on without their class")                             \
+    ROW(real, lr, "0.002", 0, 1, "learning rate of AdamW")                                       \
+    ROW(int, warm_up, "200", 1, MOST, "steps in which it rises to that")                         \
+    ROW(real, weight_decay, "0", 0, 1e6, "of AdamW")                                             \
+    ROW(real, max_norm, "1", 0, 1e6, "to which gradients are clipped; 0: none")                  \
+    ROW(real, ema, "0.995", 0, 1, "decay of the network's averages")                             \
+    ROW(int, sample_steps, "50", 1, MOST, "of DDIM, in which pictures are made")                 \
+    ROW(real, eta, "0", 0, 1, "noise in these; 1: as much as in DDPM")                           \
+    ROW(real, guidance, "2", 0, 100, "weight of the class in pictures that --out gets; 1: none") \
+    ROW(int, tested, "2000", 1, 10000, "test pictures of the loss at the end")                   \
+    ROW(int, judged, "1024", 0, 10000, "pictures that a run is judged by at its end")            \
+    ROW(int, judge_steps, "500", 1, MOST, "of the classifier that judges")                       \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures")              \
+    ROW(switch, bf16, "compute the forward pass of training in bf16 (autocast)")                 \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise")                        \
+    ROW(folder, data, "Fashion-MNIST's files")                                                   \
+    RUN_OPTIONS(ROW, "write pictures, charts and checkpoints there", "500", "steps between those")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a diffusion model to make Fashion-MNIST pictures (32 x 32) of noise: on a single\n"
@@ -88,7 +74,7 @@ static int diffusion_check(void)
                              opt.guidance, opt.class_dropout);
     if (opt.bf16 && opt.dtype == EK_F64)
         return args_complain("--bf16: it is for --dtype f32");
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, NULL);
 }
 
 /* ---- what is trained ---- */
@@ -137,13 +123,13 @@ static int diffusion_try_batch(int64_t batch, void *user)
  */
 static int diffusion_open_network(diffusion *s, const ek_archive *from)
 {
-    int rc = noising_open(&s->noising, (noising_kind)opt.noising, opt.noise_steps);
+    int rc = noising_open(&s->noising, (noising_kind)opt.schedule, opt.noise_steps);
     if (rc == 0)
         rc = job_prepare(&s->job, NULL, from, opt.batch, diffusion_make, diffusion_try_batch, s);
     if (rc < 0)
         return rc;
     s->random = ek_generator_new((uint64_t)opt.seed + 1);
-    s->average = ek_ema_new(s->job.network, .decay = opt.decay);
+    s->average = ek_ema_new(s->job.network, .decay = opt.ema);
     return ek_error_status();
 }
 
@@ -152,7 +138,7 @@ static int diffusion_open(diffusion *s, const ek_archive *from)
     ek_dataset *pictures = adversary_pictures(opt.data, true, SIDE);
     if (!pictures)
         return ek_error_status();
-    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
+    job_begin(&s->job, opt.mode, opt.device, opt.devices);
     s->shuffle = ek_generator_new((uint64_t)opt.seed);
     s->loader =
         ek_data_loader(pictures, .batch_size = opt.batch,
@@ -341,7 +327,7 @@ static void diffusion_write(diffusion *s, run *r)
                    diffusion_write_charts, &r->series[LOSSES],
                    "width %" PRId64 ", %s schedule of %" PRId64
                    " steps, %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64,
-                   opt.width, noising_names[opt.noising], opt.noise_steps, mode_names[opt.mode],
+                   opt.width, noising_names[opt.schedule], opt.noise_steps, mode_names[opt.mode],
                    s->job.devices.count, opt.batch, opt.seed, r->step);
     ek_scope_end(&scope);
 }
@@ -349,7 +335,7 @@ static void diffusion_write(diffusion *s, run *r)
 static void diffusion_json(const diffusion *s, const run *r, double test_loss,
                            const frechet_result *judged, json_writer *json)
 {
-    job_json_settings(json, &s->job, diffusion_args, "mode",
+    job_json_settings(json, &s->job, args, "mode",
                       "batch steps width depth noise-steps schedule class-dropout lr warm-up "
                       "weight-decay max-norm ema sample-steps eta guidance tested judged "
                       "judge-steps dtype bf16 seed");
@@ -368,8 +354,7 @@ int main(int argc, char **argv)
 {
     enum { AVERAGED = 100 }; /* a single step's loss depends on which noise was drawn */
     run r = {.about = about,
-             .args = diffusion_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel diffusion 2",
              /* A run may go on in another mode and on other devices. */
              .deciding = "seed dtype bf16 width depth batch noise-steps schedule class-dropout lr "
@@ -385,7 +370,6 @@ int main(int argc, char **argv)
     r.name = mode_names[opt.mode];
     r.last = opt.steps;
     r.batch = opt.batch;
-    r.every[0] = opt.every;
     run_series(&r, series_names, SERIES);
     run_keep(&r, "",
              (ek_training_state){.model = s.job.network,

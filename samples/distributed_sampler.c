@@ -120,9 +120,9 @@ int main(int argc, char **argv)
 {
     int chosen;
     int64_t seed = 0;
-    const arg_spec args[] = {
-        arg_word("case", &chosen, "all", case_names, "CASE", "what to show"),
-        arg_int("seed", &seed, NULL, 0, ARG_MOST_SEED, "of the distributed samplers"),
+    arg_spec args[] = {
+        arg_word(case, &chosen, "all", case_names, "CASE", "what to show"),
+        arg_int(seed, &seed, NULL, 0, ARG_MOST_SEED, "of the distributed samplers"),
         arg_end,
     };
     int rc = args_read(argc, argv, about, args);

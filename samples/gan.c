@@ -23,40 +23,29 @@ enum { PENALTY_KINDS = EK_PENALTY_R1 + 1 };
 static const char *const penalty_names[PENALTY_KINDS + 1] = {"wgan-gp", "wgan-lp", "dragan", "r1"};
 static const char *const loss_names[] = {"wasserstein", "hinge", "least-squares", "logistic", NULL};
 
-static struct gan_options {
-    int penalty, norm, mode, loss, dtype, kind;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    int64_t batch, critic_steps, steps, width, every, seed;
-    double lr, weight;
-    bool automatic, sharded;
-    const char *data;
-    run_files files;
-} opt;
-
 enum { MOST = 1 << 20 };
 /* The critic is without normalisation by default, so that a sample's gradient depends on that
  * sample alone. */
-static const arg_spec gan_args[] = {
-    arg_word("penalty", &opt.penalty, "wgan-gp", penalty_names, "KIND", "of the critic's gradient"),
-    arg_real("weight", &opt.weight, "10", 0, 1e6, "of the penalty"),
-    arg_word("critic-norm", &opt.norm, "none", norm_names, "KIND", "normalisation in the critic"),
-    arg_word("loss", &opt.loss, "wasserstein", loss_names, "KIND", "of critic and generator"),
-    arg_word("mode", &opt.mode, "balanced", gan_modes, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_switch("auto", &opt.automatic, "each device's share of a batch by measurement"),
-    arg_switch("shard", &opt.sharded, "shard gradients and the optimizers' state over the devices"),
-    arg_int("batch", &opt.batch, "64", 2, MOST, "pictures per critic step"),
-    arg_int("critic-steps", &opt.critic_steps, "3", 1, 1000, "critic steps per generator step"),
-    arg_int("steps", &opt.steps, "500", 1, MOST, "generator steps, those resumed from included"),
-    arg_int("width", &opt.width, "32", 1, 512, "channels of the critic's first layer"),
-    arg_real("lr", &opt.lr, "0.0005", 0, 1, "learning rate of both"),
-    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
-    arg_pictures(&opt.data),
-    run_args(opt, "write pictures, charts and checkpoints there", "100", "steps between those"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                  \
+    ROW(word, penalty, "wgan-gp", penalty_names, "KIND", "of the critic's gradient")  \
+    ROW(real, weight, "10", 0, 1e6, "of the penalty")                                 \
+    ROW(word, critic_norm, "none", norm_names, "KIND", "normalisation in the critic") \
+    ROW(word, loss, "wasserstein", loss_names, "KIND", "of critic and generator")     \
+    ROW(word, mode, "balanced", gan_modes, "MODE", "how devices are used")            \
+    ROW(text, devices, NULL, "N", "devices; all there are unless given")              \
+    ROW(device, device, "which kind of devices")                                      \
+    ROW(switch, auto_, "each device's share of a batch by measurement")               \
+    ROW(switch, shard, "shard gradients and the optimizers' state over the devices")  \
+    ROW(int, batch, "64", 2, MOST, "pictures per critic step")                        \
+    ROW(int, critic_steps, "3", 1, 1000, "critic steps per generator step")           \
+    ROW(int, steps, "500", 1, MOST, "generator steps, those resumed from included")   \
+    ROW(int, width, "32", 1, 512, "channels of the critic's first layer")             \
+    ROW(real, lr, "0.0005", 0, 1, "learning rate of both")                            \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures")   \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise")             \
+    ROW(folder, data, "Fashion-MNIST's files")                                        \
+    RUN_OPTIONS(ROW, "write pictures, charts and checkpoints there", "100", "steps between those")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a generator of Fashion-MNIST pictures (32 x 32) and a critic with a gradient penalty,\n"
@@ -65,7 +54,7 @@ static const char about[] =
 
 static int gan_check(void)
 {
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, NULL);
 }
 
 /* ---- what is trained ---- */
@@ -94,13 +83,12 @@ static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_ro
 {
     ek_data_parallel_options options =
         EK_OPTIONS(ek_data_parallel_options, network,
-                   .split = opt.automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
-                   .plan =
-                       opt.automatic ? job_saved_plan(from, plan_name, g->devices.count) : NULL);
+                   .split = opt.auto_ ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
+                   .plan = opt.auto_ ? job_saved_plan(from, plan_name, g->devices.count) : NULL);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
     job->mode = (train_mode)opt.mode;
     job->devices = g->devices;
-    job_wrap_with(job, options, ek_gan_loss((ek_gan_loss_kind)opt.loss, role), opt.sharded);
+    job_wrap_with(job, options, ek_gan_loss((ek_gan_loss_kind)opt.loss, role), opt.shard);
     job->optimizer = ek_adam(job->model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
 }
 
@@ -113,7 +101,7 @@ static int gan_open_networks(gan *g, const ek_archive *from)
     g->random = ek_generator_new(seed + 1);
     gan_wrap(g, &g->generator, gan_generator((int)opt.width), EK_GAN_GENERATOR, from,
              "generator_plan");
-    gan_wrap(g, &g->critic, gan_critic((int)opt.width, opt.norm), EK_GAN_CRITIC_REAL, from,
+    gan_wrap(g, &g->critic, gan_critic((int)opt.width, opt.critic_norm), EK_GAN_CRITIC_REAL, from,
              "critic_plan");
     g->critic.other =
         job_criterion(&g->critic, ek_gan_loss((ek_gan_loss_kind)opt.loss, EK_GAN_CRITIC_FAKE));
@@ -126,7 +114,7 @@ static int gan_open(gan *g, const ek_archive *from)
     ek_dataset *pictures = adversary_pictures(opt.data, true, GAN_SIDE);
     if (!pictures)
         return ek_error_status();
-    g->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    g->devices = devices_chosen(opt.device, opt.devices, opt.mode == MODE_SINGLE);
     g->shuffle = ek_generator_new((uint64_t)opt.seed);
     g->loader =
         ek_data_loader(pictures, .batch_size = opt.batch,
@@ -318,14 +306,14 @@ static void gan_write(gan *g, run *r)
                    "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
                    "%" PRId64 ", seed %" PRId64 ", step %" PRId64,
                    loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
-                   norm_names[opt.norm], gan_modes[opt.mode], g->devices.count, opt.batch, opt.seed,
-                   r->step);
+                   norm_names[opt.critic_norm], gan_modes[opt.mode], g->devices.count, opt.batch,
+                   opt.seed, r->step);
     ek_scope_end(&scope);
 }
 
 static void gan_json(const gan *g, const run *r, json_writer *json)
 {
-    job_json_settings(json, &g->generator, gan_args, "penalty weight critic-norm loss mode",
+    job_json_settings(json, &g->generator, args, "penalty weight critic-norm loss mode",
                       "batch critic-steps steps width lr dtype seed");
     json_write(json, "} finished_steps %jd", r->step);
     json_network(json, "generator", g->generator.network);
@@ -340,8 +328,7 @@ static void gan_json(const gan *g, const run *r, json_writer *json)
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = gan_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel gan 3",
              /* A run may go on in another mode and on other devices. */
              .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
@@ -354,9 +341,8 @@ int main(int argc, char **argv)
     r.name = gan_modes[opt.mode];
     r.last = opt.steps;
     r.batch = opt.batch * opt.critic_steps;
-    r.every[0] = opt.every;
     run_series(&r, series_names, SERIES);
-    adversary_keep(&r, &g.generator, &g.critic, g.random, g.loader, opt.automatic);
+    adversary_keep(&r, &g.generator, &g.critic, g.random, g.loader, opt.auto_);
 
     while (run_next(&r)) {
         gan_step(&g, &r);

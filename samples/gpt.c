@@ -17,50 +17,36 @@
 
 static const char *const random_names[] = {"twister", "philox", NULL}; /* as ek_random_engine */
 
-static struct gpt_options {
-    int mode, goal, dtype, kind, random;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
-    int64_t context, width, layers, heads, batch, steps, stop, warm_up, seed, every;
-    int64_t letters, top_k;
-    double dropout, lr, weight_decay, clip, temperature;
-    bool bf16;
-    const char *data, *prompt;
-    run_files files;
-} opt;
-
 enum { MOST = 1 << 20, BYTES = 256 };
-static const arg_spec gpt_args[] = {
-    arg_text("data", &opt.data, FORTUNES, "PATH",
-             "the text: a file, or a folder of files without a '.' in their names"),
-    job_args(opt, "12,10,10"),
-    arg_int("context", &opt.context, "128", 1, 65536, "bytes that the model sees"),
-    arg_int("width", &opt.width, "128", 1, 65536, "features of a byte"),
-    arg_int("layers", &opt.layers, "4", 1, 1000, "attention and MLP"),
-    arg_int("heads", &opt.heads, "4", 1, 65536, "of attention, which divide the width"),
-    arg_real("dropout", &opt.dropout, "0.05", 0, 1, "in training"),
-    arg_int("batch", &opt.batch, "16", 1, MOST, "windows of the text per step"),
-    arg_int("steps", &opt.steps, "1500", 1, MOST, "of the whole run, to whose end the rate falls"),
-    arg_int("stop", &opt.stop, NULL, 1, MOST, "stop after so many, as if all were to follow"),
-    arg_real("lr", &opt.lr, "0.003", 0, 1,
-             "learning rate of AdamW, falling by a cosine to a tenth"),
-    arg_int("warm-up", &opt.warm_up, NULL, 1, MOST,
-            "steps in which it rises first; 100, or a tenth of a shorter run"),
-    arg_real("weight-decay", &opt.weight_decay, "0.01", 0, 1e6, "of AdamW"),
-    arg_real("clip", &opt.clip, "1", 0, 1e6, "the gradient's largest norm; 0: any"),
-    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters"),
-    arg_switch("bf16", &opt.bf16, "train in bf16 under autocast"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and dropout"),
-    arg_word("random", &opt.random, "philox", random_names, "KIND",
-             "numbers for weights and dropout; twister: PyTorch's"),
-    arg_text("prompt", &opt.prompt, "\n", "TEXT", "what it goes on from when it writes"),
-    arg_int("letters", &opt.letters, "400", 0, MOST, "bytes that it writes"),
-    arg_real("temperature", &opt.temperature, "0.8", 1e-3, 1e3, "below 1: likelier bytes"),
-    arg_int("top-k", &opt.top_k, "40", 1, BYTES, "one of so many likeliest bytes"),
-    run_args(opt, "write a page and checkpoints there", "500",
-             "steps between those, and between tests"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                       \
+    ROW(text, data, FORTUNES, "PATH",                                                      \
+        "the text: a file, or a folder of files without a '.' in their names")             \
+    JOB_OPTIONS(ROW, "12,10,10")                                                           \
+    ROW(int, context, "128", 1, 65536, "bytes that the model sees")                        \
+    ROW(int, width, "128", 1, 65536, "features of a byte")                                 \
+    ROW(int, layers, "4", 1, 1000, "attention and MLP")                                    \
+    ROW(int, heads, "4", 1, 65536, "of attention, which divide the width")                 \
+    ROW(real, dropout, "0.05", 0, 1, "in training")                                        \
+    ROW(int, batch, "16", 1, MOST, "windows of the text per step")                         \
+    ROW(int, steps, "1500", 1, MOST, "of the whole run, to whose end the rate falls")      \
+    ROW(int, stop, NULL, 1, MOST, "stop after so many, as if all were to follow")          \
+    ROW(real, lr, "0.003", 0, 1, "learning rate of AdamW, falling by a cosine to a tenth") \
+    ROW(int, warm_up, NULL, 1, MOST,                                                       \
+        "steps in which it rises first; 100, or a tenth of a shorter run")                 \
+    ROW(real, weight_decay, "0.01", 0, 1e6, "of AdamW")                                    \
+    ROW(real, clip, "1", 0, 1e6, "the gradient's largest norm; 0: any")                    \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters")                     \
+    ROW(switch, bf16, "train in bf16 under autocast")                                      \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, order and dropout")                \
+    ROW(word, random, "philox", random_names, "KIND",                                      \
+        "numbers for weights and dropout; twister: PyTorch's")                             \
+    ROW(text, prompt, "\n", "TEXT", "what it goes on from when it writes")                 \
+    ROW(int, letters, "400", 0, MOST, "bytes that it writes")                              \
+    ROW(real, temperature, "0.8", 1e-3, 1e3, "below 1: likelier bytes")                    \
+    ROW(int, top_k, "40", 1, BYTES, "one of so many likeliest bytes")                      \
+    RUN_OPTIONS(ROW, "write a page and checkpoints there", "500",                          \
+                "steps between those, and between tests")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a GPT on a text's bytes, tests it on a tenth of the text that is held out, compares "
@@ -87,7 +73,7 @@ static int gpt_check(void)
                              opt.steps);
     if (!*opt.prompt)
         return args_complain("--prompt: at least a byte is needed");
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, opt.plan);
 }
 
 /* ---- what is trained ---- */
@@ -197,7 +183,7 @@ static int gpt_open(gpt *g, const ek_archive *from)
     int rc = gpt_open_text(g);
     if (rc < 0)
         return rc;
-    job_begin(&g->job, opt.mode, opt.kind, opt.device_text);
+    job_begin(&g->job, opt.mode, opt.device, opt.devices);
     rc = job_prepare(&g->job, opt.plan, from, opt.batch, gpt_make, gpt_try_batch, g);
     return rc < 0 ? rc : gpt_open_loaders(g);
 }
@@ -361,7 +347,7 @@ static void gpt_print(const gpt *g, const run *r)
 static void gpt_json(const gpt *g, const run *r, bool tested, json_writer *json)
 {
     const double held_out = series_last(&r->series[HELD_OUT]);
-    job_json_settings(json, &g->job, gpt_args, "mode",
+    job_json_settings(json, &g->job, args, "mode",
                       "data context width layers heads dropout batch steps lr warm-up weight-decay "
                       "clip dtype bf16 seed random");
     json_write(json, "} training_bytes %jd finished_steps %jd", g->training_text.count, r->step);
@@ -382,8 +368,7 @@ static void gpt_json(const gpt *g, const run *r, bool tested, json_writer *json)
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = gpt_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel gpt 2",
              /* A run may go on in another mode and on other devices. */
              .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay "
@@ -402,7 +387,6 @@ int main(int argc, char **argv)
     r.name = mode_names[opt.mode];
     r.last = run_last(opt.steps, opt.stop);
     r.batch = opt.batch;
-    r.every[0] = opt.every;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &g.job, g.training);
     run_keep_digest(&r, "training_text", g.training_text.bytes, (size_t)g.training_text.count,

@@ -55,19 +55,14 @@ typedef struct train_job {
     bool bf16;             /* forward and loss under autocast */
 } train_job;
 
-/* Rows of a table of options (args.h), for `options` with members mode, device_text, kind, goal and
- * plan, of which `example` is one. */
-/* clang-format off */
-#define job_args(options, example) \
-    arg_word("mode", &(options).mode, "balanced", mode_names, "MODE", "how devices are used"), \
-    arg_text("devices", &(options).device_text, NULL, "N", \
-             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"), \
-    arg_device(&(options).kind), \
-    arg_word("goal", &(options).goal, "memory", args_goal_words, "GOAL", \
-             "what balanced-auto levels"), \
-    arg_text("plan", &(options).plan, NULL, "PLAN", \
-             "what balanced-auto follows instead: " example)
-/* clang-format on */
+/* Rows of options (args.h): how the devices are used, and a plan, of which `example` is one. */
+#define JOB_OPTIONS(ROW, example)                                                   \
+    ROW(word, mode, "balanced", mode_names, "MODE", "how devices are used")         \
+    ROW(text, devices, NULL, "N",                                                   \
+        "how many devices, or a list: 512M@1,256M@0.5; all there are unless given") \
+    ROW(device, device, "which kind of devices")                                    \
+    ROW(word, goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels") \
+    ROW(text, plan, NULL, "PLAN", "what balanced-auto follows instead: " example)
 
 /* devices_check for a mode; a plan (NULL: none) is for MODE_AUTO, and one for the whole run. */
 int job_check_devices(train_mode mode, int kind, const char *device_text, const char *plan);

@@ -18,39 +18,28 @@ static const char *const cell_names[] = {"lstm", "gru", "rnn", NULL};
 enum { ONE_CYCLE, CONSTANT };
 static const char *const schedule_names[] = {"one-cycle", "none", NULL};
 
-static struct lstm_options {
-    int cell, mode, schedule, dtype, kind;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    int64_t words, hidden, layers, batch, epochs, steps, seed, every;
-    double dropout, lr, clip;
-    const char *data;
-    run_files files;
-} opt;
-
 enum { MOST = 1 << 20, EMBEDDED = 32 };
-static const arg_spec lstm_args[] = {
-    arg_word("cell", &opt.cell, "lstm", cell_names, "KIND", "of recurrent layers"),
-    arg_int("hidden", &opt.hidden, "192", 1, 8192, "size of their state"),
-    arg_int("layers", &opt.layers, "1", 1, 16, "how many"),
-    arg_real("dropout", &opt.dropout, "0.2", 0, 1, "between and behind them"),
-    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_int("words", &opt.words, "20000", 20, MOST, "of each language, a tenth of them for tests"),
-    arg_int("epochs", &opt.epochs, "6", 1, MOST, "passes over the words"),
-    arg_int("steps", &opt.steps, NULL, 1, MOST,
-            "stop after so many, as if all epochs were to follow"),
-    arg_int("batch", &opt.batch, "256", 1, MOST, "words per step"),
-    arg_real("lr", &opt.lr, "0.005", 0, 1e6, "learning rate of Adam, the highest one"),
-    arg_word("schedule", &opt.schedule, "one-cycle", schedule_names, "KIND", "of the rate"),
-    arg_real("clip", &opt.clip, "1", 0, 1e6, "norm that the gradient has at most; 0: any"),
-    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, words, their order, dropout"),
-    arg_text("data", &opt.data, "/usr/share/dict", "DIR", "where the languages' words are"),
-    run_args(opt, "write a checkpoint and charts there after each epoch and at the end", NULL,
-             "and each so many steps"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                              \
+    ROW(word, cell, "lstm", cell_names, "KIND", "of recurrent layers")                            \
+    ROW(int, hidden, "192", 1, 8192, "size of their state")                                       \
+    ROW(int, layers, "1", 1, 16, "how many")                                                      \
+    ROW(real, dropout, "0.2", 0, 1, "between and behind them")                                    \
+    ROW(word, mode, "balanced", mode_names, "MODE", "how devices are used")                       \
+    ROW(text, devices, NULL, "N", "devices; all there are unless given")                          \
+    ROW(device, device, "which kind of devices")                                                  \
+    ROW(int, words, "20000", 20, MOST, "of each language, a tenth of them for tests")             \
+    ROW(int, epochs, "6", 1, MOST, "passes over the words")                                       \
+    ROW(int, steps, NULL, 1, MOST, "stop after so many, as if all epochs were to follow")         \
+    ROW(int, batch, "256", 1, MOST, "words per step")                                             \
+    ROW(real, lr, "0.005", 0, 1e6, "learning rate of Adam, the highest one")                      \
+    ROW(word, schedule, "one-cycle", schedule_names, "KIND", "of the rate")                       \
+    ROW(real, clip, "1", 0, 1e6, "norm that the gradient has at most; 0: any")                    \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters")                            \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, words, their order, dropout")             \
+    ROW(text, data, "/usr/share/dict", "DIR", "where the languages' words are")                   \
+    RUN_OPTIONS(ROW, "write a checkpoint and charts there after each epoch and at the end", NULL, \
+                "and each so many steps")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a recurrent network to tell the language of words, letter by letter: English, French,\n"
@@ -60,7 +49,7 @@ static const char about[] =
 
 static int lstm_check(void)
 {
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, NULL);
 }
 
 /* ---- the run ---- */
@@ -142,7 +131,7 @@ static int lstm_open(lstm *l, const ek_archive *from)
     if (rc < 0)
         return rc;
     l->epoch_steps = (l->training.count + opt.batch - 1) / opt.batch;
-    job_begin(&l->job, opt.mode, opt.kind, opt.device_text);
+    job_begin(&l->job, opt.mode, opt.device, opt.devices);
     rc = job_prepare(&l->job, NULL, from, opt.batch, lstm_make, lstm_try_batch, l);
     if (rc < 0)
         return rc;
@@ -234,7 +223,7 @@ static void lstm_json_score(json_writer *json, const score *s)
 static void lstm_json(const lstm *l, const run *r, const lstm_tested *tested, const score *counted,
                       json_writer *json)
 {
-    job_json_settings(json, &l->job, lstm_args, "cell hidden layers dropout mode",
+    job_json_settings(json, &l->job, args, "cell hidden layers dropout mode",
                       "words epochs batch lr schedule clip dtype seed");
     json_write(json, "} finished_steps %jd", r->step);
     job_json(json, &l->job);
@@ -286,8 +275,7 @@ static void lstm_print(const lstm *l, const run *r, const lstm_tested *tested, c
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = lstm_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel lstm 2",
              /* A run may go on in another mode and on other devices. */
              .deciding =
@@ -307,8 +295,7 @@ int main(int argc, char **argv)
     r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * l.epoch_steps, opt.steps);
     r.batch = opt.batch;
-    r.every[0] = l.epoch_steps;
-    r.every[1] = opt.every;
+    r.epoch = l.epoch_steps;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &l.job, l.loader);
 

@@ -17,51 +17,38 @@
 
 /* ---- settings ---- */
 
-static struct reid_options {
-    int mode, dtype, goal, kind;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
-    int64_t batch, group, epochs, steps, width, blocks, features, identities, test_identities;
-    int64_t views, workers, every, seed;
-    double lr, weight_decay, warm_up, gamma, margin, triplet, smoothing, erasing;
-    bool bf16;
-    const char *data;
-    run_files files;
-} opt;
-
 enum { MOST = 1 << 20, PICTURES = 60000, TEST_PICTURES = 10000 };
-static const arg_spec reid_args[] = {
-    job_args(opt, "20,16,16,12"),
-    arg_int("epochs", &opt.epochs, "12", 1, MOST, "passes over the training views"),
-    arg_int("steps", &opt.steps, NULL, 1, MOST,
-            "stop after so many, as if all epochs were to follow"),
-    arg_int("batch", &opt.batch, "64", 2, MOST, "views per step: P x K"),
-    arg_int("group", &opt.group, "4", 2, 64, "views of an identity side by side: K"),
-    arg_int("width", &opt.width, "16", 1, 512, "channels of the first stage"),
-    arg_int("blocks", &opt.blocks, "1", 1, RESNET_MOST_BLOCKS, "in each of three stages"),
-    arg_int("features", &opt.features, "64", 1, 4096, "numbers that a view is found by"),
-    arg_real("lr", &opt.lr, "0.003", 0, 1e6, "learning rate of AdamW"),
-    arg_real("weight-decay", &opt.weight_decay, "0.01", 0, 1e6, "of AdamW"),
-    arg_real("warm-up", &opt.warm_up, "1", 0, MOST, "epochs in which the rate rises to it"),
-    arg_real("gamma", &opt.gamma, "0.2", 0, 1,
-             "what the rate is multiplied by after 60 % and after 85 % of the steps"),
-    arg_real("margin", &opt.margin, "0.3", 0, 1e6, "of the triplet loss"),
-    arg_real("triplet", &opt.triplet, "1", 0, 1e6, "weight of the triplet loss"),
-    arg_real("smoothing", &opt.smoothing, "0.1", 0, 1, "of the labels of cross entropy"),
-    arg_real("erasing", &opt.erasing, "0.5", 0, 1, "probability of random erasing"),
-    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and views"),
-    arg_switch("bf16", &opt.bf16, "compute the forward pass in bf16 (autocast)"),
-    arg_int("identities", &opt.identities, "1000", 2, PICTURES, "garments to train on"),
-    arg_int("test-identities", &opt.test_identities, "250", 2, TEST_PICTURES, "others to test on"),
-    arg_int("views", &opt.views, "8", 2 * VIEW_CAMERAS, 64, "of each"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of views, weights, order, augmentation"),
-    arg_pictures(&opt.data),
-    arg_int("loader-workers", &opt.workers, "1", 0, 64,
-            "threads that make batches; 0: none, steps wait for them"),
-    run_args(opt, "write pictures, charts and a checkpoint there after each epoch and at the end",
-             NULL, "and each so many steps"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                             \
+    JOB_OPTIONS(ROW, "20,16,16,12")                                                              \
+    ROW(int, epochs, "12", 1, MOST, "passes over the training views")                            \
+    ROW(int, steps, NULL, 1, MOST, "stop after so many, as if all epochs were to follow")        \
+    ROW(int, batch, "64", 2, MOST, "views per step: P x K")                                      \
+    ROW(int, group, "4", 2, 64, "views of an identity side by side: K")                          \
+    ROW(int, width, "16", 1, 512, "channels of the first stage")                                 \
+    ROW(int, blocks, "1", 1, RESNET_MOST_BLOCKS, "in each of three stages")                      \
+    ROW(int, features, "64", 1, 4096, "numbers that a view is found by")                         \
+    ROW(real, lr, "0.003", 0, 1e6, "learning rate of AdamW")                                     \
+    ROW(real, weight_decay, "0.01", 0, 1e6, "of AdamW")                                          \
+    ROW(real, warm_up, "1", 0, MOST, "epochs in which the rate rises to it")                     \
+    ROW(real, gamma, "0.2", 0, 1,                                                                \
+        "what the rate is multiplied by after 60 % and after 85 % of the steps")                 \
+    ROW(real, margin, "0.3", 0, 1e6, "of the triplet loss")                                      \
+    ROW(real, triplet, "1", 0, 1e6, "weight of the triplet loss")                                \
+    ROW(real, smoothing, "0.1", 0, 1, "of the labels of cross entropy")                          \
+    ROW(real, erasing, "0.5", 0, 1, "probability of random erasing")                             \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters and views")                 \
+    ROW(switch, bf16, "compute the forward pass in bf16 (autocast)")                             \
+    ROW(int, identities, "1000", 2, PICTURES, "garments to train on")                            \
+    ROW(int, test_identities, "250", 2, TEST_PICTURES, "others to test on")                      \
+    ROW(int, views, "8", 2 * VIEW_CAMERAS, 64, "of each")                                        \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of views, weights, order, augmentation")             \
+    ROW(folder, data, "Fashion-MNIST's files")                                                   \
+    ROW(int, loader_workers, "1", 0, 64,                                                         \
+        "threads that make batches; 0: none, steps wait for them")                               \
+    RUN_OPTIONS(ROW,                                                                             \
+                "write pictures, charts and a checkpoint there after each epoch and at the end", \
+                NULL, "and each so many steps")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a residual network to find other views of a garment of Fashion-MNIST, and tests it\n"
@@ -93,7 +80,7 @@ static int reid_check(void)
                              opt.batch, opt.identities, opt.views);
     if (opt.bf16 && opt.dtype == EK_F64)
         return args_complain("--bf16: it is for --dtype f32");
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, opt.plan);
 }
 
 /* ---- what is trained ---- */
@@ -162,8 +149,9 @@ static ek_loader *reid_loader(reid *r)
                        ek_random_erasing(.p = opt.erasing, .scale = {0.02, 0.25}));
     return job_loader(&r->job, changed,
                       .sampler = views_sampler(opt.identities, opt.views, opt.group, opt.seed),
-                      .batch_size = opt.batch, .drop_last = true, .workers = (int)opt.workers,
-                      .collate = collate_in_dtype, .collate_user = &opt.dtype);
+                      .batch_size = opt.batch, .drop_last = true,
+                      .workers = (int)opt.loader_workers, .collate = collate_in_dtype,
+                      .collate_user = &opt.dtype);
 }
 
 enum { TESTED_AT_ONCE = 64 }; /* few: a capacity that fits training fits this */
@@ -276,7 +264,7 @@ static int reid_open(reid *r, const ek_archive *from)
         r->test = views_make(opt.data, false, opt.test_identities, opt.views, seed + 1);
     if (!r->test)
         return ek_error_status();
-    job_begin(&r->job, opt.mode, opt.kind, opt.device_text);
+    job_begin(&r->job, opt.mode, opt.device, opt.devices);
     int rc = job_prepare(&r->job, opt.plan, from, opt.batch, reid_make, reid_try_batch, r);
     if (rc < 0)
         return rc;
@@ -350,7 +338,7 @@ static void reid_write(reid *s, run *r, comparison *of)
 
 static void reid_json(const reid *s, const run *r, const comparison *of, json_writer *json)
 {
-    job_json_settings(json, &s->job, reid_args, "mode",
+    job_json_settings(json, &s->job, args, "mode",
                       "epochs batch group width blocks features lr weight-decay warm-up gamma "
                       "margin triplet smoothing erasing dtype bf16 identities test-identities "
                       "views seed loader-workers");
@@ -387,8 +375,7 @@ static void reid_print(const reid *s, const run *r, const comparison *of)
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = reid_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel reid 2",
              .deciding = "seed dtype bf16 width blocks features epochs batch group lr weight-decay "
                          "warm-up gamma margin triplet smoothing erasing identities "
@@ -408,8 +395,7 @@ int main(int argc, char **argv)
     r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
     r.batch = opt.batch;
-    r.every[0] = s.epoch_steps;
-    r.every[1] = opt.every;
+    r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &s.job, s.loader);
     run_keep_numbers(&r, "untrained", &of.found[UNTRAINED].map,

@@ -37,13 +37,13 @@ static int run_check_parent(const char *out)
 }
 
 /* The files must be ones that can be read and written. */
-static int run_check_files(const run_files *files)
+static int run_check_files(const run *r)
 {
-    const char *resume = files->resume, *out = files->out;
+    const char *resume = r->resume, *out = r->out;
     struct stat status;
     if (resume && access(resume, R_OK) < 0)
         return args_complain("--resume %s: %s", resume, strerror(errno));
-    if (args_check_output("json", files->json) < 0)
+    if (args_check_output("json", r->json_path) < 0)
         return -1;
     if (out && stat(out, &status) < 0)
         return run_check_parent(out);
@@ -73,12 +73,18 @@ static int run_make_out(const char *out)
 static bool run_fail(run *r, int status)
 {
     r->failed = true;
-    if (!r->files)
+    if (!r->args)
         return false;
     r->status = world_fail(status);
     if (r->hint[0])
         args_complain("%s", r->hint);
     return false;
+}
+
+/* Points to the value of one of RUN_OPTIONS. */
+static const void *run_option(const run *r, const char *name)
+{
+    return args_next(r->args, &name)->value;
 }
 
 bool run_begin(run *r, int argc, char **argv, int (*check)(void))
@@ -96,11 +102,15 @@ bool run_begin(run *r, int argc, char **argv, int (*check)(void))
         r->status = 0;
         return false;
     }
-    rc = world_refuses(rc < 0 || check() < 0 || run_check_files(r->files) < 0);
+    r->out = *(const char *const *)run_option(r, "out");
+    r->resume = *(const char *const *)run_option(r, "resume");
+    r->json_path = *(const char *const *)run_option(r, "json");
+    r->every = *(const int64_t *)run_option(r, "every");
+    rc = world_refuses(rc < 0 || check() < 0 || run_check_files(r) < 0);
     if (rc > 0)
         return false;
     r->stopped = interrupt_catch();
-    if (rc == 0 && r->files->resume)
+    if (rc == 0 && r->resume)
         rc = run_open(r) < 0 ? -1 : run_settle();
     if (rc < 0)
         return run_fail(r, REFUSED);
@@ -130,7 +140,7 @@ int64_t run_last(int64_t whole, int64_t stop)
 
 char *run_path(const run *r, const char *name, char path[4096])
 {
-    const char *directory = r->files->out;
+    const char *directory = r->out;
     if (directory)
         snprintf(path, 4096, "%s/%s", directory, name);
     return directory ? path : NULL;
@@ -211,13 +221,12 @@ void run_add(run *r, int which, double value)
 /* Whether a checkpoint follows the step at hand. The ranks agree on what a signal has written. */
 static bool run_writes(run *r)
 {
-    bool due = r->step >= r->last;
-    for (int i = 0; i < 2; i++)
-        due = due || (r->every[i] > 0 && r->step % r->every[i] == 0);
+    const bool due = r->step >= r->last || (r->epoch > 0 && r->step % r->epoch == 0) ||
+                     (r->every > 0 && r->step % r->every == 0);
     if (!r->agreed && r->step < r->last)
         r->signal = r->stopped ? interrupt_agree(r->stopped) : 0;
     r->agreed = true;
-    return r->files && r->files->out && (due || r->signal > 0);
+    return r->args && r->out && (due || r->signal > 0);
 }
 
 bool run_draws(run *r)
@@ -251,7 +260,7 @@ static int run_start(run *r)
     r->from = NULL;
     r->first = r->step;
     r->start = seconds_now();
-    return ek_error_status() < 0 || !r->files ? ek_error_status() : run_make_out(r->files->out);
+    return ek_error_status() < 0 || !r->args ? ek_error_status() : run_make_out(r->out);
 }
 
 /* Ends the step at hand, if there is one, and writes the checkpoint that is due. */
@@ -279,7 +288,7 @@ bool run_next(run *r)
     const int rc = run_end_step(r);
     if (rc < 0 || r->step >= r->last || r->signal > 0)
         progress_clear();
-    if (rc < 0 && r->files)
+    if (rc < 0 && r->args)
         run_say_step(r);
     if (rc < 0)
         return run_fail(r, FAILED);
@@ -394,9 +403,9 @@ bool run_judges(run *r)
 json_writer *run_json(run *r)
 {
     interrupt_steps_done = 0;
-    if (r->failed || ek_error_status() < 0 || !r->files->json)
+    if (r->failed || ek_error_status() < 0 || !r->json_path)
         return NULL;
-    json_open(&r->json, world_is_first() ? r->files->json : "/dev/null");
+    json_open(&r->json, world_is_first() ? r->json_path : "/dev/null");
     ek_dist_raise(); /* the other ranks are to meet this one in what they write */
     return ek_error_status() == 0 ? &r->json : NULL;
 }
@@ -408,7 +417,7 @@ bool run_prints(run *r)
     if (r->failed)
         return false;
     if (r->json.stream)
-        json_close(&r->json, r->files->json, ek_error_status());
+        json_close(&r->json, r->json_path, ek_error_status());
     if (world_most(ek_error_status() < 0) != 0)
         return run_fail(r, FAILED);
     r->finished = r->step >= r->last;
@@ -420,8 +429,8 @@ bool run_prints(run *r)
 
 int run_end(run *r)
 {
-    if (r->finished && r->written && r->files->out)
-        printf("%s: %s\n", r->written, r->files->out);
+    if (r->finished && r->written && r->out)
+        printf("%s: %s\n", r->written, r->out);
     ek_archive_free(r->from);
     series_free(r->series, r->series_count);
     return ek_shutdown() < 0 && r->status == 0 ? args_fail(FAILED) : r->status;

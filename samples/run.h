@@ -1,6 +1,6 @@
 /* run.h: a training program from its command line to its exit status, around a loop of its own:
  *
- *     static run r = {.about = about, .args = args, .files = &opt.files, ...};
+ *     static run r = {.about = about, .args = args, ...};
  *
  *     int main(int argc, char **argv)
  *     {
@@ -50,20 +50,13 @@ int interrupt_status(void);
 
 /* ---- runs ---- */
 
-/* Files of the options --out (a directory), --json and --resume; NULL: not given. */
-typedef struct run_files {
-    const char *out, *json, *resume;
-} run_files;
-
-/* Rows of a table of options (args.h), for `options` with members files and every: the help of
- * --out, the standard of --every (NULL: none) and its help. */
-/* clang-format off */
-#define run_args(options, out_help, standard, every_help) \
-    arg_text("out", &(options).files.out, NULL, "DIR", out_help), \
-    arg_int("every", &(options).every, standard, 1, 1 << 20, every_help), \
-    arg_text("resume", &(options).files.resume, NULL, "FILE", "go on from this checkpoint"), \
-    arg_text("json", &(options).files.json, NULL, "FILE", "write the results there")
-/* clang-format on */
+/* Rows of options (args.h) that all runs have: the help of --out, the standard of --every (NULL:
+ * none) and its help. */
+#define RUN_OPTIONS(ROW, out_help, standard, every_help)          \
+    ROW(text, out, NULL, "DIR", out_help)                         \
+    ROW(int, every, standard, 1, 1 << 20, every_help)             \
+    ROW(text, resume, NULL, "FILE", "go on from this checkpoint") \
+    ROW(text, json, NULL, "FILE", "write the results there")
 
 enum { RUN_PARTS = 8, RUN_SERIES = 8 };
 
@@ -81,8 +74,7 @@ typedef struct run_part {
 typedef struct run {
     /* Given at once. A loop alone, without run_begin needs none of these. */
     const char *about;
-    const arg_spec *args;
-    const run_files *files;
+    arg_spec *args;
     const char *format;   /* of checkpoints */
     const char *deciding; /* options that a checkpoint holds, with blanks between: "seed lr" */
     const char *written;  /* names the files of --out in the last line; NULL: no such line */
@@ -90,13 +82,14 @@ typedef struct run {
     const char *name;                     /* for the line of progress */
     int64_t last;                         /* the step at which the run ends */
     int64_t batch;                        /* samples per step */
-    int64_t every[2];                     /* > 0: files are written at multiples of these */
+    int64_t epoch, every;                 /* > 0: files are written at multiples of these */
     const volatile sig_atomic_t *stopped; /* set by a signal; NULL: by none */
     /* What programs read. */
     int64_t step; /* the step at hand, from 1 on; outside of the loop the last finished one */
     series series[RUN_SERIES];
     ek_archive *from; /* the checkpoint of a resumed run, until its first step; else NULL */
     /* The run's own. */
+    const char *out, *resume, *json_path; /* the options --out, --resume, --json; NULL: not given */
     int argc, status;
     char **argv, hint[512], note[128];
     run_part parts[RUN_PARTS];

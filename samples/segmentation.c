@@ -18,48 +18,35 @@ static const char *const up_names[] = {"transposed", "bilinear", NULL};
 enum { TOGETHER, APART }; /* batch normalisation: over the whole batch, or each device's own */
 static const char *const norm_names[] = {"sync-batch", "batch", NULL};
 
-static struct segmentation_options {
-    int mode, up, norm, dtype, goal, kind;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
-    int64_t batch, epochs, steps, width, depth, size, crop, scenes, test_scenes, workers, every;
-    int64_t seed;
-    double lr, weight_decay, power, dice;
-    bool bf16;
-    const char *data;
-    run_files files;
-} opt;
-
 enum { MOST = 1 << 20 };
-static const arg_spec segmentation_args[] = {
-    job_args(opt, "5,4,4,3"),
-    arg_int("epochs", &opt.epochs, "20", 1, MOST, "passes over the training scenes"),
-    arg_int("steps", &opt.steps, NULL, 1, MOST,
-            "stop after so many, as if all epochs were to follow"),
-    arg_int("batch", &opt.batch, "16", 1, MOST, "scenes per step"),
-    arg_int("width", &opt.width, "16", 1, 512, "channels of the first level"),
-    arg_int("depth", &opt.depth, "3", 1, 6, "how often height and width are halved"),
-    arg_word("upsample", &opt.up, "transposed", up_names, "KIND", "how they are doubled again"),
-    arg_word("norm", &opt.norm, "sync-batch", norm_names, "KIND",
-             "batch normalisation over the whole batch, or on each device"),
-    arg_real("lr", &opt.lr, "0.003", 0, 1e6, "learning rate of AdamW at the first step"),
-    arg_real("power", &opt.power, "0.9", 0, 100, "with which it falls to 0"),
-    arg_real("weight-decay", &opt.weight_decay, "0.01", 0, 1e6, "of AdamW"),
-    arg_real("dice", &opt.dice, "1", 0, 1e6, "weight of the Dice loss beside cross entropy"),
-    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and scenes"),
-    arg_switch("bf16", &opt.bf16, "compute the forward pass in bf16 (autocast)"),
-    arg_int("size", &opt.size, "64", PICTURE, 1024, "height and width of a scene"),
-    arg_int("crop", &opt.crop, "48", 2, 1024, "height and width of what is trained on"),
-    arg_int("scenes", &opt.scenes, "2048", 1, MOST, "training scenes"),
-    arg_int("test-scenes", &opt.test_scenes, "512", 1, MOST, "test scenes"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights, order and crops"),
-    arg_pictures(&opt.data),
-    arg_int("loader-workers", &opt.workers, "1", 0, 64,
-            "threads that make batches; 0: none, steps wait for them"),
-    run_args(opt, "write pictures, charts and a checkpoint there after each epoch and at the end",
-             NULL, "and each so many steps"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                             \
+    JOB_OPTIONS(ROW, "5,4,4,3")                                                                  \
+    ROW(int, epochs, "20", 1, MOST, "passes over the training scenes")                           \
+    ROW(int, steps, NULL, 1, MOST, "stop after so many, as if all epochs were to follow")        \
+    ROW(int, batch, "16", 1, MOST, "scenes per step")                                            \
+    ROW(int, width, "16", 1, 512, "channels of the first level")                                 \
+    ROW(int, depth, "3", 1, 6, "how often height and width are halved")                          \
+    ROW(word, upsample, "transposed", up_names, "KIND", "how they are doubled again")            \
+    ROW(word, norm, "sync-batch", norm_names, "KIND",                                            \
+        "batch normalisation over the whole batch, or on each device")                           \
+    ROW(real, lr, "0.003", 0, 1e6, "learning rate of AdamW at the first step")                   \
+    ROW(real, power, "0.9", 0, 100, "with which it falls to 0")                                  \
+    ROW(real, weight_decay, "0.01", 0, 1e6, "of AdamW")                                          \
+    ROW(real, dice, "1", 0, 1e6, "weight of the Dice loss beside cross entropy")                 \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters and scenes")                \
+    ROW(switch, bf16, "compute the forward pass in bf16 (autocast)")                             \
+    ROW(int, size, "64", PICTURE, 1024, "height and width of a scene")                           \
+    ROW(int, crop, "48", 2, 1024, "height and width of what is trained on")                      \
+    ROW(int, scenes, "2048", 1, MOST, "training scenes")                                         \
+    ROW(int, test_scenes, "512", 1, MOST, "test scenes")                                         \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights, order and crops")                \
+    ROW(folder, data, "Fashion-MNIST's files")                                                   \
+    ROW(int, loader_workers, "1", 0, 64,                                                         \
+        "threads that make batches; 0: none, steps wait for them")                               \
+    RUN_OPTIONS(ROW,                                                                             \
+                "write pictures, charts and a checkpoint there after each epoch and at the end", \
+                NULL, "and each so many steps")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a U-Net to label the pixels of cluttered scenes of Fashion-MNIST's pictures, and "
@@ -82,7 +69,7 @@ static int segmentation_check(void)
                              opt.crop, unit, opt.size);
     if (opt.bf16 && opt.dtype == EK_F64)
         return args_complain("--bf16: it is for --dtype f32");
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, opt.plan);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, opt.plan);
 }
 
 /* ---- what is trained ---- */
@@ -112,8 +99,8 @@ static int segmentation_make(void *user)
     segmentation *s = user;
     train_job *job = &s->job;
     ek_manual_seed((uint64_t)opt.seed);
-    ek_module *network =
-        unet(1, (int)opt.width, (int)opt.depth, (unet_up)opt.up, opt.norm == APART, SCENE_CLASSES);
+    ek_module *network = unet(1, (int)opt.width, (int)opt.depth, (unet_up)opt.upsample,
+                              opt.norm == APART, SCENE_CLASSES);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
     job_wrap(job, network, ek_cross_entropy_loss(.ignore_index = SCENE_IGNORED), job->plan,
              opt.goal);
@@ -162,7 +149,7 @@ static ek_loader *segmentation_loader(segmentation *s)
                              EK_FIELD(0, ek_random_crop(opt.crop), ek_random_horizontal_flip(0.5)),
                              EK_FIELD(1, ek_random_crop(opt.crop), ek_random_horizontal_flip(0.5)));
     return job_loader(&s->job, crops, .sampler = ek_random_sampler(opt.scenes),
-                      .batch_size = opt.batch, .workers = (int)opt.workers,
+                      .batch_size = opt.batch, .workers = (int)opt.loader_workers,
                       .collate = collate_in_dtype, .collate_user = &opt.dtype);
 }
 
@@ -176,7 +163,7 @@ static int segmentation_open(segmentation *s, const ek_archive *from)
             scenes_make(opt.data, false, SCENE_CLUTTERED, opt.test_scenes, opt.size, seed + 1);
     if (!s->test)
         return ek_error_status();
-    job_begin(&s->job, opt.mode, opt.kind, opt.device_text);
+    job_begin(&s->job, opt.mode, opt.device, opt.devices);
     int rc = job_prepare(&s->job, opt.plan, from, opt.batch, segmentation_make,
                          segmentation_try_batch, s);
     if (rc == 0)
@@ -290,7 +277,7 @@ static void segmentation_json_test(const confusion_matrix *of, const char *name,
 static void segmentation_json(const segmentation *s, const run *r, const comparison *of,
                               json_writer *json)
 {
-    job_json_settings(json, &s->job, segmentation_args, "mode",
+    job_json_settings(json, &s->job, args, "mode",
                       "epochs batch width depth upsample norm lr power weight-decay dice dtype "
                       "bf16 size crop scenes test-scenes seed loader-workers");
     json_write(json, "} finished_steps %jd epoch_steps %jd", r->step, s->epoch_steps);
@@ -323,8 +310,7 @@ static void segmentation_print(const segmentation *s, const run *r, const compar
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = segmentation_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel segmentation 1",
              .deciding = "seed dtype bf16 width depth upsample norm epochs batch lr power "
                          "weight-decay dice size crop scenes test-scenes",
@@ -340,8 +326,7 @@ int main(int argc, char **argv)
     r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
     r.batch = opt.batch;
-    r.every[0] = s.epoch_steps;
-    r.every[1] = opt.every;
+    r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &s.job, s.loader);
 

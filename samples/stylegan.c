@@ -17,41 +17,30 @@
 
 /* ---- settings ---- */
 
-static struct stylegan_options {
-    int mode, dtype, kind;
-    const char *device_text; /* a number or a list; NULL: all there are */
-    int64_t batch, steps, width, latent, r1_every, path_every, judged, judge_steps, every, seed;
-    double lr, gamma, path_weight, mixing, decay, truncation;
-    const char *data;
-    run_files files;
-} opt;
-
 enum { MOST = 1 << 20 };
-static const arg_spec stylegan_args[] = {
-    arg_word("mode", &opt.mode, "balanced", mode_names, "MODE", "how devices are used"),
-    arg_text("devices", &opt.device_text, NULL, "N", "devices; all there are unless given"),
-    arg_device(&opt.kind),
-    arg_int("batch", &opt.batch, "32", STYLEGAN_GROUP, MOST, "pictures per step, in fours"),
-    arg_int("steps", &opt.steps, "1250", 1, MOST, "those resumed from included"),
-    arg_int("width", &opt.width, "16", 1, 512, "channels at 32 x 32; at 4 x 4 four times as many"),
-    arg_int("latent", &opt.latent, "64", 1, 4096, "numbers of a latent"),
-    arg_real("lr", &opt.lr, "0.003", 0, 1, "learning rate of both"),
-    arg_real("gamma", &opt.gamma, "0.1", 0, 1e6, "weight of R1"),
-    arg_int("r1-every", &opt.r1_every, "16", 1, MOST, "steps from one R1 penalty to the next"),
-    arg_real("path-weight", &opt.path_weight, "2", 0, 1e6, "of the path length's penalty"),
-    arg_int("path-every", &opt.path_every, "8", 1, MOST, "steps from one of these to the next"),
-    arg_real("mixing", &opt.mixing, "0.9", 0, 1, "share of pictures made from two latents"),
-    arg_real("ema", &opt.decay, "0.99", 0, 1, "decay of the generator's averages"),
-    arg_real("truncation", &opt.truncation, "0.7", 0, 1,
-             "of the pictures that --out gets; 1: none"),
-    arg_int("judged", &opt.judged, "4096", 0, 10000, "pictures that judge it at its end; 0: none"),
-    arg_int("judge-steps", &opt.judge_steps, "500", 1, MOST, "of the classifier that judges"),
-    arg_word("dtype", &opt.dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures"),
-    arg_int("seed", &opt.seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise"),
-    arg_pictures(&opt.data),
-    run_args(opt, "write pictures, charts and checkpoints there", "250", "steps between those"),
-    arg_end,
-};
+#define OPTIONS(ROW)                                                                  \
+    ROW(word, mode, "balanced", mode_names, "MODE", "how devices are used")           \
+    ROW(text, devices, NULL, "N", "devices; all there are unless given")              \
+    ROW(device, device, "which kind of devices")                                      \
+    ROW(int, batch, "32", STYLEGAN_GROUP, MOST, "pictures per step, in fours")        \
+    ROW(int, steps, "1250", 1, MOST, "those resumed from included")                   \
+    ROW(int, width, "16", 1, 512, "channels at 32 x 32; at 4 x 4 four times as many") \
+    ROW(int, latent, "64", 1, 4096, "numbers of a latent")                            \
+    ROW(real, lr, "0.003", 0, 1, "learning rate of both")                             \
+    ROW(real, gamma, "0.1", 0, 1e6, "weight of R1")                                   \
+    ROW(int, r1_every, "16", 1, MOST, "steps from one R1 penalty to the next")        \
+    ROW(real, path_weight, "2", 0, 1e6, "of the path length's penalty")               \
+    ROW(int, path_every, "8", 1, MOST, "steps from one of these to the next")         \
+    ROW(real, mixing, "0.9", 0, 1, "share of pictures made from two latents")         \
+    ROW(real, ema, "0.99", 0, 1, "decay of the generator's averages")                 \
+    ROW(real, truncation, "0.7", 0, 1, "of the pictures that --out gets; 1: none")    \
+    ROW(int, judged, "4096", 0, 10000, "pictures that judge it at its end; 0: none")  \
+    ROW(int, judge_steps, "500", 1, MOST, "of the classifier that judges")            \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures")   \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, order and noise")             \
+    ROW(folder, data, "Fashion-MNIST's files")                                        \
+    RUN_OPTIONS(ROW, "write pictures, charts and checkpoints there", "250", "steps between those")
+args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a small StyleGAN2 to make Fashion-MNIST pictures (32 x 32): on a single device; on\n"
@@ -84,7 +73,7 @@ static int stylegan_check(void)
     if (!stylegan_suffice(opt.batch / STYLEGAN_GROUP) || !stylegan_suffice(stylegan_path_groups()))
         return args_complain("--batch %" PRId64 ": each of %d ranks needs pictures; %d would do",
                              opt.batch, world_size(), STYLEGAN_GROUP * PATH_SHRINK * world_size());
-    return job_check_devices((train_mode)opt.mode, opt.kind, opt.device_text, NULL);
+    return job_check_devices((train_mode)opt.mode, opt.device, opt.devices, NULL);
 }
 
 /* ---- what is trained ---- */
@@ -145,7 +134,7 @@ static int stylegan_open_networks(stylegan *s, const ek_archive *from)
                   stylegan_plan(from, "critic_plan", s->devices.count));
     s->critic.other = job_criterion(&s->critic, ek_gan_loss(EK_GAN_LOGISTIC, EK_GAN_CRITIC_FAKE));
     s->generator.other = job_criterion(&s->generator, ek_mse_loss());
-    s->average = ek_ema_new(s->generator.network, .decay = opt.decay);
+    s->average = ek_ema_new(s->generator.network, .decay = opt.ema);
     return ek_error_status();
 }
 
@@ -155,7 +144,7 @@ static int stylegan_open(stylegan *s, const ek_archive *from)
     ek_dataset *pictures = adversary_pictures(opt.data, true, STYLEGAN_SIDE);
     if (!pictures)
         return ek_error_status();
-    s->devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    s->devices = devices_chosen(opt.device, opt.devices, opt.mode == MODE_SINGLE);
     s->shuffle = ek_generator_new((uint64_t)opt.seed);
     s->loader =
         ek_data_loader(pictures, .batch_size = opt.batch, .drop_last = true,
@@ -378,7 +367,7 @@ static void stylegan_write(stylegan *s, run *r)
 static void stylegan_json(const stylegan *s, const run *r, const frechet_result *judged,
                           json_writer *json)
 {
-    job_json_settings(json, &s->generator, stylegan_args, "mode",
+    job_json_settings(json, &s->generator, args, "mode",
                       "batch steps width latent lr gamma r1-every path-weight path-every mixing "
                       "ema truncation judged judge-steps dtype seed");
     json_write(json, "} finished_steps %jd path_mean %g", r->step, s->path_mean);
@@ -395,8 +384,7 @@ static void stylegan_json(const stylegan *s, const run *r, const frechet_result 
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = stylegan_args,
-             .files = &opt.files,
+             .args = args,
              .format = "evenkeel stylegan 2",
              /* A run may go on in another mode and on other devices. */
              .deciding = "seed dtype width latent batch lr gamma r1-every path-weight path-every "
@@ -411,7 +399,6 @@ int main(int argc, char **argv)
     r.name = mode_names[opt.mode];
     r.last = opt.steps;
     r.batch = opt.batch;
-    r.every[0] = opt.every;
     run_series(&r, series_names, SERIES);
     adversary_keep(&r, &s.generator, &s.critic, s.random, s.loader, opt.mode == MODE_AUTO);
     run_keep(&r, "", (ek_training_state){.ema = s.average});

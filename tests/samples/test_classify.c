@@ -99,13 +99,13 @@ static void remove_pictures(void)
 static void make_small(void)
 {
     char name[] = "classify", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", classify_args) + (classify_check() < 0), 0);
-    opt.kind = test_kind();
+    ck_assert_int_eq(args_read(1, argv, "", args) + (classify_check() < 0), 0);
+    opt.device = test_kind();
     opt.data = fashion;
     opt.width = 4;
     opt.batch = 25; /* does not divide by 4 */
     opt.epochs = 2;
-    opt.device_text = "4";
+    opt.devices = "4";
 }
 
 static void close_run(classify *c, run *r)
@@ -295,7 +295,7 @@ TEST(rates_follow_their_schedule)
         double rate;
     } cases[] = {{SCHEDULE_COSINE, 5, 0.05}, {SCHEDULE_STEP, 4, 0.1}, {SCHEDULE_STEP, 5, 0.01}};
     make_small();
-    opt.device_text = "1";
+    opt.devices = "1";
     opt.step_epochs = 1;
     for (int i = 0; i < 3; i++) {
         classify c;

@@ -22,12 +22,12 @@ typedef struct measured {
 static void choose(ek_device_kind kind, ek_dtype dtype)
 {
     char name[] = "gan", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", gan_args), 0);
-    opt.kind = kind;
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = kind;
     opt.dtype = dtype;
-    opt.device_text = "2";
+    opt.devices = "2";
     opt.mode = MODE_BALANCED;
-    opt.norm = NORM_LAYER;
+    opt.critic_norm = NORM_LAYER;
     opt.width = 2;
     opt.batch = 5; /* 3 and 2 */
     opt.critic_steps = CRITIC_STEPS;
@@ -55,7 +55,7 @@ static void open_run(gan *g, run *r, int64_t steps)
     *g = (gan){.balanced = false};
     *r = (run){.name = "test",
                .last = steps,
-               .args = gan_args,
+               .args = args,
                .format = "evenkeel gan 3",
                .deciding = ""};
     assert_ok(gan_open(g, r->from));
@@ -120,7 +120,7 @@ TEST(f32_steps_are_close_from_the_same_state)
     keep(&r, &host);
     close_run(&g, &r);
 
-    opt.kind = EK_CUDA;
+    opt.device = EK_CUDA;
     for (int step = 0; step < STEPS; step++) {
         snprintf(path, sizeof path, "%s/%d", folder, step);
         open_run(&g, &r, step + 1);

@@ -17,8 +17,8 @@ int diffusion_main(int argc, char **argv);
 static void make_small(void)
 {
     char name[] = "diffusion", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", diffusion_args), 0);
-    opt.kind = test_kind();
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = test_kind();
     opt.dtype = EK_F64;
     opt.batch = 5;
     opt.width = 8;
@@ -27,7 +27,7 @@ static void make_small(void)
     opt.class_dropout = 0.3;
     opt.warm_up = 6;
     opt.weight_decay = 0.01;
-    opt.decay = 0.9;
+    opt.ema = 0.9;
     opt.sample_steps = 7;
     opt.eta = 0.5;
     opt.judged = 0;

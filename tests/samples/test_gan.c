@@ -16,8 +16,8 @@ int gan_main(int argc, char **argv);
 static void make_small(void)
 {
     char name[] = "gan", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", gan_args), 0);
-    opt.kind = test_kind();
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = test_kind();
     opt.width = 4;
     opt.batch = 10; /* does not divide by 3 and 4 */
     opt.critic_steps = 2;
@@ -129,7 +129,7 @@ static void assert_agree(const char *what, int step, const gan *job, double loss
         ck_abort_msg("step %d, %s on %d devices, critic norm %s: %s's loss is %.17g instead of "
                      "%.17g (off by %.3g), its gradient off by %.3g",
                      step, job->balanced ? "balanced" : "classic", job->devices.count,
-                     norm_names[opt.norm], what, loss, wanted_loss, of_loss, of_gradient);
+                     norm_names[opt.critic_norm], what, loss, wanted_loss, of_loss, of_gradient);
 }
 
 static void compare_critic(copyable_job *jobs, int count, int step, ek_tensor *real)
@@ -200,7 +200,7 @@ static int open_jobs(copyable_job *jobs)
     open_job(&jobs[count++], MODE_SINGLE, 1, 0);
     for (int devices = 1; devices <= DEVICES; devices++) {
         int classic = count++, balanced = count++;
-        bool apart = opt.norm == NORM_BATCH && devices > 1;
+        bool apart = opt.critic_norm == NORM_BATCH && devices > 1;
         open_job(&jobs[classic], MODE_CLASSIC, devices, apart ? classic : 0);
         open_job(&jobs[balanced], MODE_BALANCED, devices, apart ? classic : 0);
     }
@@ -212,7 +212,7 @@ static void check_agreement(int penalty, int norm, ek_dtype dtype)
     static copyable_job jobs[MOST_JOBS];
     ek_generator *random = ek_generator_new(9);
     make_small();
-    opt.norm = norm;
+    opt.critic_norm = norm;
     opt.penalty = penalty;
     opt.dtype = dtype;
     opt.width = 2;
@@ -254,15 +254,15 @@ TEST(words_are_options)
 {
     static const char *const words[] = {"red", "green", "blue", NULL};
     int chosen = 0;
-    const arg_spec args[] = {arg_word("colour", &chosen, NULL, words, "WORD", "of it"), arg_end};
+    arg_spec table[] = {arg_word(colour, &chosen, NULL, words, "WORD", "of it"), arg_end};
     char program[] = "p", right[] = "--colour=blue", wrong[] = "--colour=yellow", *said = NULL;
     char *good[] = {program, right, NULL}, *bad[] = {program, wrong, NULL};
     size_t length;
     FILE *errors = stderr;
-    ck_assert_int_eq(args_read(2, good, "", args), 0);
+    ck_assert_int_eq(args_read(2, good, "", table), 0);
     ck_assert_int_eq(chosen, 2);
     stderr = open_memstream(&said, &length);
-    ck_assert_int_eq(args_read(2, bad, "", args), -1);
+    ck_assert_int_eq(args_read(2, bad, "", table), -1);
     fclose(stderr);
     stderr = errors;
     ck_assert_str_eq(said, "p: --colour yellow: red, green or blue is needed\n");
@@ -334,7 +334,7 @@ TEST(curves_leave_out_what_is_no_number)
 TEST(pictures_are_drawn_again)
 {
     make_small();
-    gan job = {.devices = devices_chosen(opt.kind, NULL, false)};
+    gan job = {.devices = devices_chosen(opt.device, NULL, false)};
     assert_ok(gan_open_networks(&job, NULL));
     ek_tensor *drawn = gan_draw(&job);
     assert_close(drawn, gan_draw(&job), 0, 0);
@@ -394,7 +394,7 @@ TEST_LOOP(memory_does_not_grow, 0, 1 + MODE_BALANCED)
     make_small();
     uint64_t before[EK_MAX_DEVICES];
     opt.mode = _i;
-    opt.device_text = opt.mode == MODE_SINGLE ? NULL : "3";
+    opt.devices = opt.mode == MODE_SINGLE ? NULL : "3";
     assert_ok(gan_open(&g, NULL));
     while (run_next(&r)) {
         gan_step(&g, &r);

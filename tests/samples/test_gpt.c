@@ -44,8 +44,8 @@ FIXTURE(make_text, remove_text)
 static void make_small(void)
 {
     char name[] = "gpt", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", gpt_args), 0);
-    opt.kind = test_kind();
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = test_kind();
     opt.data = letters;
     opt.context = 8;
     opt.width = 12;
@@ -91,7 +91,7 @@ TEST(losses_are_pytorchs)
     make_small();
     opt.mode = MODE_SINGLE;
     opt.random = EK_RANDOM_TWISTER;
-    opt.device_text = "1";
+    opt.devices = "1";
     ek_tensor *losses = golden("gpt.golden", "losses");
     train(&g, &r, 20);
     for (int i = 0; i < 20; i++) {
@@ -118,7 +118,7 @@ TEST(several_devices_are_one)
         run r;
         make_small();
         opt.mode = ways[w].mode;
-        opt.device_text = ways[w].devices;
+        opt.devices = ways[w].devices;
         train(&g, &r, STEPS);
         const double held_out = gpt_test(&g);
         for (int i = 0; i <= STEPS; i++) {
@@ -126,7 +126,7 @@ TEST(several_devices_are_one)
             wanted[i] = w == 0 ? loss : wanted[i];
             ck_assert_msg(fabs(loss - wanted[i]) <= 1e-10 * fmax(1, fabs(wanted[i])),
                           "%s on %s devices, step %d: %.17g, not %.17g", mode_names[opt.mode],
-                          opt.device_text, i, loss, wanted[i]);
+                          opt.devices, i, loss, wanted[i]);
         }
         close_run(&g, &r);
     }
@@ -219,7 +219,7 @@ TEST(the_held_out_loss_is_a_mean_over_bytes)
     run r;
     make_small();
     opt.mode = MODE_SINGLE;
-    opt.device_text = "1";
+    opt.devices = "1";
     opt.context = 100;
     train(&g, &r, 0);
     ck_assert_int_eq(g.tested, 4000);
@@ -250,7 +250,7 @@ TEST(it_writes_the_likeliest_bytes)
     run r;
     make_small();
     opt.mode = MODE_SINGLE;
-    opt.device_text = "1";
+    opt.devices = "1";
     opt.top_k = 1;
     opt.prompt = "ab";
     train(&g, &r, 0);

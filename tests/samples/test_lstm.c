@@ -54,8 +54,8 @@ static void remove_words(void)
 static void make_small(void)
 {
     char name[] = "lstm", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", lstm_args), 0);
-    opt.kind = test_kind();
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = test_kind();
     opt.mode = MODE_SINGLE;
     opt.data = directory;
     opt.dtype = EK_F64;
@@ -132,7 +132,7 @@ TEST_LOOP(devices_do_not_change_losses, MODE_CLASSIC, MODES)
     losses_of_run(wanted);
     opt.mode = _i;
     for (int devices = 2; devices <= 3; devices++) {
-        opt.device_text = devices == 2 ? "2" : "3";
+        opt.devices = devices == 2 ? "2" : "3";
         losses_of_run(losses);
         assert_same_losses(losses, wanted, 1e-10);
     }

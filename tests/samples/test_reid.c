@@ -18,8 +18,8 @@ enum { SEED = 7, STEPS = 20, BATCH = 10, SIDE = 8 };
 static void make_small(void)
 {
     char name[] = "reid", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", reid_args), 0);
-    opt.kind = EK_HOST;
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = EK_HOST;
     opt.seed = SEED;
     opt.dtype = EK_F64;
     opt.mode = MODE_SINGLE;
@@ -253,8 +253,8 @@ TEST(memory_does_not_grow)
     make_small();
     opt.epochs = 5;
     opt.mode = MODE_BALANCED;
-    opt.device_text = "3";
-    opt.workers = 0;
+    opt.devices = "3";
+    opt.loader_workers = 0;
     uint64_t before[3];
     assert_ok(reid_open(&s, NULL));
     while (run_next(&r)) {

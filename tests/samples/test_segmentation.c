@@ -18,8 +18,8 @@ enum { SEED = 7, STEPS = 20, BATCH = 5, SIDE = 16 };
 static void make_small(void)
 {
     char name[] = "segmentation", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", segmentation_args), 0);
-    opt.kind = EK_HOST;
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = EK_HOST;
     opt.seed = SEED;
     opt.dtype = EK_F64;
     opt.mode = MODE_SINGLE;
@@ -180,7 +180,7 @@ TEST_LOOP(losses_are_those_of_pytorch, 0, 2)
     double losses[STEPS];
     char name[64];
     make_small();
-    opt.up = _i;
+    opt.upsample = _i;
     train(MODE_SINGLE, "1", losses);
     snprintf(name, sizeof name, "%s/losses", up_names[_i]);
     ek_tensor *wanted = golden(GOLDEN, name);
@@ -236,8 +236,8 @@ TEST(memory_does_not_grow)
     opt.scenes = 20; /* whole batches */
     opt.epochs = 5;
     opt.mode = MODE_BALANCED;
-    opt.device_text = "3";
-    opt.workers = 0;
+    opt.devices = "3";
+    opt.loader_workers = 0;
     uint64_t before[3];
     assert_ok(segmentation_open(&s, NULL));
     while (run_next(&r)) {

@@ -16,8 +16,8 @@ int stylegan_main(int argc, char **argv);
 static void make_small(void)
 {
     char name[] = "stylegan", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", stylegan_args), 0);
-    opt.kind = test_kind();
+    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    opt.device = test_kind();
     opt.dtype = EK_F64;
     opt.width = 2;
     opt.latent = 8;
