@@ -320,17 +320,9 @@ static void classify_json(const classify *c, const run *r, const evaluation *tes
 {
     const step_sums total = classify_sums(c, r, -1);
     const int64_t best = classify_best(r);
-    job_json_settings(json, &c->job, args, "dataset mode", "");
-    json_write(json, "training_samples %jd", c->train_count);
-    json_settings(json, args, "epochs");
-    json_write(json, "epoch_steps %jd", c->epoch_steps);
-    json_settings(json, args,
-                  "batch width blocks norm optimizer lr momentum weight-decay schedule smoothing");
-    json_write(json, "augmented %jd", (int64_t)!opt.plain);
-    json_settings(json, args, "seed loader-workers");
-    json_write(json, "}");
-    job_json(json, &c->job);
-    json_write(json, "finished_steps %jd epochs [", r->step);
+    json_write(json, "training_samples %jd epoch_steps %jd", c->train_count, c->epoch_steps);
+    json_network(json, "network", c->job.network);
+    json_write(json, "epochs [");
     for (int64_t i = 0; i < r->series[ACCURACIES].count; i++) {
         const step_sums of = classify_sums(c, r, i);
         json_write(json, "{ training_loss %g test_loss %g test_accuracy %g", of.loss,
@@ -401,7 +393,7 @@ int main(int argc, char **argv)
 
     if (run_judges(&r) && tested.count == 0)
         tested = classify_test(&c);
-    json_writer *json = run_json(&r);
+    json_writer *json = run_json(&r, &c.job);
     if (json)
         classify_json(&c, &r, &tested, json);
     if (run_prints(&r))

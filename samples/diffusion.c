@@ -308,44 +308,24 @@ static double diffusion_judge(diffusion *s, frechet_result *judged)
 
 enum { ROWS = 8 };
 
-static void diffusion_write_charts(FILE *page, void *user)
-{
-    page_curves(page, "Loss", "step", user, 1);
-}
-
 /* Writes samples-<step>.png, a column per class, and losses.html to --out. */
 static void diffusion_write(diffusion *s, run *r)
 {
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(r, "samples", path),
-                           diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance),
-                           .columns = CLASSES, .normalize = true, .low = -1, .high = 1,
-                           .pad_value = 0.125);
-    if (rc == 0)
-        page_write(run_path(r, "losses.html", path), "Fashion-MNIST by diffusion",
-                   diffusion_write_charts, &r->series[LOSSES],
-                   "width %" PRId64 ", %s schedule of %" PRId64
-                   " steps, %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64,
-                   opt.width, noising_names[opt.schedule], opt.noise_steps, mode_names[opt.mode],
-                   s->job.devices.count, opt.batch, opt.seed, r->step);
+    ek_save_image(run_picture_path(r, "samples", path),
+                  diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance), .columns = CLASSES,
+                  .normalize = true, .low = -1, .high = 1, .pad_value = 0.125);
     ek_scope_end(&scope);
-}
-
-static void diffusion_json(const diffusion *s, const run *r, double test_loss,
-                           const frechet_result *judged, json_writer *json)
-{
-    job_json_settings(json, &s->job, args, "mode",
-                      "batch steps width depth noise-steps schedule class-dropout lr warm-up "
-                      "weight-decay max-norm ema sample-steps eta guidance tested judged "
-                      "judge-steps dtype bf16 seed");
-    json_write(json, "} finished_steps %jd", r->step);
-    job_json(json, &s->job);
-    if (r->step == r->last)
-        json_write(json, "test { pictures %jd loss %g }", opt.tested, test_loss);
-    frechet_json(json, judged);
-    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
-    json_records(json, r->series, SERIES);
+    FILE *page = run_page(r);
+    if (!page)
+        return;
+    page_curves(page, "Loss", "step", &r->series[LOSSES], 1);
+    run_page_end(r, "losses.html", "Fashion-MNIST by diffusion",
+                 "width %" PRId64 ", %s schedule of %" PRId64
+                 " steps, %s on %d devices, batch %" PRId64 ", seed %" PRId64,
+                 opt.width, noising_names[opt.schedule], opt.noise_steps, mode_names[opt.mode],
+                 s->job.devices.count, opt.batch, opt.seed);
 }
 
 /* ---- the program ---- */
@@ -394,9 +374,15 @@ int main(int argc, char **argv)
         diffusion_write(&s, &r);
     if (run_judges(&r))
         test_loss = diffusion_judge(&s, &judged);
-    json_writer *json = run_json(&r);
-    if (json)
-        diffusion_json(&s, &r, test_loss, &judged, json);
+    json_writer *json = run_json(&r, &s.job);
+    if (json) {
+        json_network(json, "network", s.job.network);
+        if (r.step == r.last)
+            json_write(json, "test { pictures %jd loss %g }", opt.tested, test_loss);
+        frechet_json(json, &judged);
+        json_write(json, "median_step_seconds %g", series_median(&r.series[SECONDS]));
+        json_records(json, r.series, SERIES);
+    }
     if (run_prints(&r)) {
         job_print(&s.job);
         printf("Step %" PRId64 ": loss per pixel %.5f on %" PRId64

@@ -284,43 +284,27 @@ static ek_tensor *gan_draw(gan *g)
     return pictures;
 }
 
-/* Losses and norms over steps. */
-static void gan_write_charts(FILE *page, void *user)
-{
-    const series *of = user;
-    page_curves(page, "Critic", "critic step", &of[CRITIC_LOSSES], 3);
-    page_curves(page, "Norm of the critic's gradient", "critic step", &of[GRADIENT_NORMS], 1);
-    page_curves(page, "Generator", "step", &of[GENERATOR_LOSSES], 1);
-}
-
 /* Writes samples-<step>.png and losses.html to --out. */
 static void gan_write(gan *g, run *r)
 {
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(r, "samples", path), gan_draw(g), .normalize = true,
-                           .low = -1, .high = 1, .pad_value = 0.125);
-    if (rc == 0)
-        page_write(run_path(r, "losses.html", path), "Fashion-MNIST from noise", gan_write_charts,
-                   r->series,
-                   "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
-                   "%" PRId64 ", seed %" PRId64 ", step %" PRId64,
-                   loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
-                   norm_names[opt.critic_norm], gan_modes[opt.mode], g->devices.count, opt.batch,
-                   opt.seed, r->step);
+    ek_save_image(run_picture_path(r, "samples", path), gan_draw(g), .normalize = true, .low = -1,
+                  .high = 1, .pad_value = 0.125);
     ek_scope_end(&scope);
-}
-
-static void gan_json(const gan *g, const run *r, json_writer *json)
-{
-    job_json_settings(json, &g->generator, args, "penalty weight critic-norm loss mode",
-                      "batch critic-steps steps width lr dtype seed");
-    json_write(json, "} finished_steps %jd", r->step);
-    json_network(json, "generator", g->generator.network);
-    json_network(json, "critic", g->critic.network);
-    json_devices(json, &g->devices);
-    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
-    json_records(json, r->series, SERIES);
+    FILE *page = run_page(r);
+    if (!page)
+        return;
+    page_curves(page, "Critic", "critic step", &r->series[CRITIC_LOSSES], 3);
+    page_curves(page, "Norm of the critic's gradient", "critic step", &r->series[GRADIENT_NORMS],
+                1);
+    page_curves(page, "Generator", "step", &r->series[GENERATOR_LOSSES], 1);
+    run_page_end(r, "losses.html", "Fashion-MNIST from noise",
+                 "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
+                 "%" PRId64 ", seed %" PRId64,
+                 loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
+                 norm_names[opt.critic_norm], gan_modes[opt.mode], g->devices.count, opt.batch,
+                 opt.seed);
 }
 
 /* ---- the program ---- */
@@ -354,9 +338,13 @@ int main(int argc, char **argv)
 
     if (run_draws(&r))
         gan_write(&g, &r);
-    json_writer *json = run_json(&r);
-    if (json)
-        gan_json(&g, &r, json);
+    json_writer *json = run_json(&r, &g.generator);
+    if (json) {
+        json_network(json, "generator", g.generator.network);
+        json_network(json, "critic", g.critic.network);
+        json_write(json, "median_step_seconds %g", series_median(&r.series[SECONDS]));
+        json_records(json, r.series, SERIES);
+    }
     if (run_prints(&r)) {
         print_peaks(&g.devices);
         printf("Median step: %.0f ms\n", 1000 * series_median(&r.series[SECONDS]));

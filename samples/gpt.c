@@ -291,42 +291,35 @@ static int gpt_write(gpt *g)
     return ek_error_status();
 }
 
-/* What a page shows. */
-typedef struct gpt_page {
-    const gpt *gpt;
-    const run *run;
-} gpt_page;
-
-/* Losses over steps, tests, and what it writes. */
-static void gpt_write_page(FILE *page, void *user)
+/* One of the texts, in tags. */
+static void gpt_write_text(FILE *page, const char *written)
 {
-    const gpt *g = ((const gpt_page *)user)->gpt;
-    const series *of = ((const gpt_page *)user)->run->series;
-    page_curves(page, "Loss of batches, nats per byte", "step", &of[LOSSES], 1);
-    page_curves(page, "Loss of held-out text, nats per byte", "test", &of[HELD_OUT], 2);
-    page_curves(page, "Learning rate", "step", &of[RATES], 1);
-    for (int i = 0; i < TEXTS; i++) {
-        fputs("<pre>", page);
-        for (const char *c = g->texts + (size_t)i * g->text_size; *c; c++)
-            if (*c == '<' || *c == '>' || *c == '&')
-                fprintf(page, "&#%d;", *c);
-            else
-                fputc(*c, page);
-        fputs("</pre>\n", page);
-    }
+    fputs("<pre>", page);
+    for (const char *c = written; *c; c++)
+        if (*c == '<' || *c == '>' || *c == '&')
+            fprintf(page, "&#%d;", *c);
+        else
+            fputc(*c, page);
+    fputs("</pre>\n", page);
 }
 
-/* Writes gpt.html to --out. */
+/* Writes gpt.html to --out: losses over steps, tests, and what the network writes. */
 static void gpt_draw(gpt *g, run *r)
 {
-    gpt_page page = {g, r};
-    char path[4096];
-    if (gpt_write(g) == 0)
-        page_write(run_path(r, "gpt.html", path), "A text, byte by byte", gpt_write_page, &page,
-                   "%" PRId64 " parameters, context %" PRId64 ", %s on %d devices, batch %" PRId64
-                   ", seed %" PRId64 ", step %" PRId64,
-                   ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
-                   g->job.devices.count, opt.batch, opt.seed, r->step);
+    gpt_write(g);
+    FILE *page = run_page(r);
+    if (!page)
+        return;
+    page_curves(page, "Loss of batches, nats per byte", "step", &r->series[LOSSES], 1);
+    page_curves(page, "Loss of held-out text, nats per byte", "test", &r->series[HELD_OUT], 2);
+    page_curves(page, "Learning rate", "step", &r->series[RATES], 1);
+    for (int i = 0; i < TEXTS; i++)
+        gpt_write_text(page, g->texts + (size_t)i * g->text_size);
+    run_page_end(r, "gpt.html", "A text, byte by byte",
+                 "%" PRId64 " parameters, context %" PRId64 ", %s on %d devices, batch %" PRId64
+                 ", seed %" PRId64,
+                 ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
+                 g->job.devices.count, opt.batch, opt.seed);
 }
 
 /* ---- results ---- */
@@ -347,11 +340,8 @@ static void gpt_print(const gpt *g, const run *r)
 static void gpt_json(const gpt *g, const run *r, bool tested, json_writer *json)
 {
     const double held_out = series_last(&r->series[HELD_OUT]);
-    job_json_settings(json, &g->job, args, "mode",
-                      "data context width layers heads dropout batch steps lr warm-up weight-decay "
-                      "clip dtype bf16 seed random");
-    json_write(json, "} training_bytes %jd finished_steps %jd", g->training_text.count, r->step);
-    job_json(json, &g->job);
+    json_write(json, "training_bytes %jd", g->training_text.count);
+    json_network(json, "network", g->job.network);
     json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
     json_series(json, "losses", &r->series[LOSSES]);
     json_series(json, "learning_rates", &r->series[RATES]);
@@ -424,7 +414,7 @@ int main(int argc, char **argv)
         }
         gpt_write(&g);
     }
-    json_writer *json = run_json(&r);
+    json_writer *json = run_json(&r, &g.job);
     if (json)
         gpt_json(&g, &r, tested_at >= 0, json);
     if (run_prints(&r))

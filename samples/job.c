@@ -303,23 +303,6 @@ int job_prepare(train_job *job, const char *given, const ek_archive *from, int64
 
 /* ---- results ---- */
 
-void job_json_settings(json_writer *json, const train_job *job, const arg_spec *args,
-                       const char *first, const char *rest)
-{
-    json_write(json, "settings {");
-    json_settings(json, args, first);
-    json_write(json, "devices %jd", (int64_t)job->devices.count);
-    if (job->plan[0])
-        json_write(json, "plan %s", job->plan);
-    json_settings(json, args, rest);
-}
-
-int job_json(json_writer *json, const train_job *job)
-{
-    int rc = json_network(json, "network", job->network);
-    return rc == 0 ? json_devices(json, &job->devices) : rc;
-}
-
 void job_print(const train_job *job)
 {
     print_peaks(&job->devices);

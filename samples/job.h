@@ -123,12 +123,6 @@ const char *job_saved_plan(const ek_archive *archive, const char *name, int devi
 
 /* ---- results ---- */
 
-/* Begins "settings": the options `first`, how many devices, the plan if there is one, and the
- * options `rest`. */
-void job_json_settings(json_writer *json, const train_job *job, const arg_spec *args,
-                       const char *first, const char *rest);
-/* The network and the devices, on all ranks: 0 or a negative status. */
-int job_json(json_writer *json, const train_job *job);
 /* The devices' peaks, and the plan if there is one, on all ranks. */
 void job_print(const train_job *job);
 

@@ -191,24 +191,21 @@ static int lstm_best_order(const score *counted)
 
 /* ---- what a run writes and prints ---- */
 
-static void lstm_write_charts(FILE *page, void *user)
-{
-    const series *of = user;
-    page_curves(page, "Loss of training, mean over letters", "step", &of[LOSSES], 1);
-    page_curves(page, "Loss on unseen words", "epoch", &of[TEST_LOSSES], 1);
-    page_curves(page, "Share of unseen words whose language is told", "epoch", &of[ACCURACIES], 1);
-}
-
 /* Writes losses.html to --out. */
 static void lstm_write(const lstm *l, run *r)
 {
-    char path[4096];
-    page_write(run_path(r, "losses.html", path), "The language of words", lstm_write_charts,
-               r->series,
-               "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
-               ", seed %" PRId64 ", step %" PRId64,
-               cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
-               l->job.devices.count, opt.batch, opt.seed, r->step);
+    FILE *page = run_page(r);
+    if (!page)
+        return;
+    page_curves(page, "Loss of training, mean over letters", "step", &r->series[LOSSES], 1);
+    page_curves(page, "Loss on unseen words", "epoch", &r->series[TEST_LOSSES], 1);
+    page_curves(page, "Share of unseen words whose language is told", "epoch",
+                &r->series[ACCURACIES], 1);
+    run_page_end(r, "losses.html", "The language of words",
+                 "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
+                 ", seed %" PRId64,
+                 cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
+                 l->job.devices.count, opt.batch, opt.seed);
 }
 
 static void lstm_json_score(json_writer *json, const score *s)
@@ -223,10 +220,7 @@ static void lstm_json_score(json_writer *json, const score *s)
 static void lstm_json(const lstm *l, const run *r, const lstm_tested *tested, const score *counted,
                       json_writer *json)
 {
-    job_json_settings(json, &l->job, args, "cell hidden layers dropout mode",
-                      "words epochs batch lr schedule clip dtype seed");
-    json_write(json, "} finished_steps %jd", r->step);
-    job_json(json, &l->job);
+    json_network(json, "network", l->job.network);
     json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
     if (r->step >= r->last) {
         json_write(json, "test { words %jd loss %g", tested->score.seen[WHOLE], tested->loss);
@@ -325,7 +319,7 @@ int main(int argc, char **argv)
             tested = lstm_test(&l);
         score_ngrams(&l.training, &l.testing, counted);
     }
-    json_writer *json = run_json(&r);
+    json_writer *json = run_json(&r, &l.job);
     if (json)
         lstm_json(&l, &r, &tested, counted, json);
     if (run_prints(&r))

@@ -299,11 +299,8 @@ typedef struct comparison {
     int64_t tested; /* the step that found[TRAINED] is of; 0: none */
 } comparison;
 
-static void reid_write_charts(FILE *page, void *user)
+static void reid_write_table(FILE *page, const comparison *of)
 {
-    const comparison *of = user;
-    page_curves(page, "Losses", "step", &of->run->series[LOSSES], 2);
-    page_curves(page, "On garments not trained on", "epoch", &of->run->series[MAPS], 2);
     fputs("<section>\n<h2>Retrieval</h2>\n<table>\n"
           "<tr><th>by</th><th>mAP</th><th>rank 1</th><th>rank 5</th></tr>\n",
           page);
@@ -317,33 +314,32 @@ static void reid_write_charts(FILE *page, void *user)
 }
 
 /* Writes results.html to --out, and nearest-<step>.png if this step was tested. */
-static void reid_write(reid *s, run *r, comparison *of)
+static void reid_write(reid *s, run *r, const comparison *of)
 {
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = 0;
     if (of->tested == r->step)
-        rc = ek_save_image(run_picture_path(r, "nearest", path),
-                           retrieval_draw(&of->found[TRAINED], s->test, opt.views),
-                           .columns = RETRIEVAL_SHOWN + 1, .pad_value = 0.5);
-    if (rc == 0)
-        page_write(run_path(r, "results.html", path), "Re-identification of garments",
-                   reid_write_charts, of,
-                   "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
-                   ", seed %" PRId64 ", step %" PRId64 ".",
-                   opt.width, opt.features, mode_names[opt.mode], s->job.devices.count, opt.batch,
-                   opt.seed, r->step);
+        ek_save_image(run_picture_path(r, "nearest", path),
+                      retrieval_draw(&of->found[TRAINED], s->test, opt.views),
+                      .columns = RETRIEVAL_SHOWN + 1, .pad_value = 0.5);
     ek_scope_end(&scope);
+    FILE *page = run_page(r);
+    if (!page)
+        return;
+    page_curves(page, "Losses", "step", &r->series[LOSSES], 2);
+    page_curves(page, "On garments not trained on", "epoch", &r->series[MAPS], 2);
+    reid_write_table(page, of);
+    run_page_end(r, "results.html", "Re-identification of garments",
+                 "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
+                 ", seed %" PRId64,
+                 opt.width, opt.features, mode_names[opt.mode], s->job.devices.count, opt.batch,
+                 opt.seed);
 }
 
 static void reid_json(const reid *s, const run *r, const comparison *of, json_writer *json)
 {
-    job_json_settings(json, &s->job, args, "mode",
-                      "epochs batch group width blocks features lr weight-decay warm-up gamma "
-                      "margin triplet smoothing erasing dtype bf16 identities test-identities "
-                      "views seed loader-workers");
-    json_write(json, "} finished_steps %jd epoch_steps %jd", r->step, s->epoch_steps);
-    job_json(json, &s->job);
+    json_write(json, "epoch_steps %jd", s->epoch_steps);
+    json_network(json, "network", s->job.network);
     json_write(json, "tests [");
     for (int i = 0; i < JUDGED; i++) {
         const retrieval *found = &of->found[i];
@@ -426,7 +422,7 @@ int main(int argc, char **argv)
         reid_write(&s, &r, &of);
     if (run_judges(&r) && of.tested != r.step)
         of.found[TRAINED] = reid_test(&s);
-    json_writer *json = run_json(&r);
+    json_writer *json = run_json(&r, &s.job);
     if (json)
         reid_json(&s, &r, &of, json);
     if (run_prints(&r))

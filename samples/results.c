@@ -191,19 +191,33 @@ void json_records(json_writer *json, const series *list, int count)
         json_series(json, list[i].name, &list[i]);
 }
 
-void json_settings(json_writer *json, const arg_spec *args, const char *names)
+static void json_setting(json_writer *json, const arg_spec *arg)
 {
-    for (const arg_spec *arg; (arg = args_next(args, &names));) {
-        char key[64], text[64];
-        snprintf(key, sizeof key, "%s", arg->name);
-        for (char *dash = key; (dash = strchr(dash, '-'));)
-            *dash = '_';
-        json_lead(json, key);
-        if (arg->kind == ARG_INT || arg->kind == ARG_REAL)
-            fputs(arg_value_text(arg, text), json->stream);
-        else
-            json_quote(json->stream, arg_value_text(arg, text));
+    char key[sizeof arg->name], text[64];
+    snprintf(key, sizeof key, "%s", arg->name);
+    for (char *dash = key; (dash = strchr(dash, '-'));)
+        *dash = '_';
+    arg_value_text(arg, text);
+    json_lead(json, key);
+    if (arg->kind == ARG_INT || arg->kind == ARG_REAL)
+        fputs(text, json->stream);
+    else
+        json_quote(json->stream, text);
+}
+
+void json_settings(json_writer *json, const arg_spec *args, int devices, const char *plan)
+{
+    json_write(json, "settings {");
+    for (const arg_spec *arg = args; *arg->name && strcmp(arg->name, "out") != 0; arg++) {
+        const bool text = arg->kind == ARG_TEXT || arg->kind == ARG_FOLDER;
+        if (strcmp(arg->name, "devices") != 0 && strcmp(arg->name, "plan") != 0 &&
+            (!text || *(const char *const *)arg->value))
+            json_setting(json, arg);
     }
+    json_write(json, "devices %jd", (int64_t)devices);
+    if (plan[0])
+        json_write(json, "plan %s", plan);
+    json_write(json, "}");
 }
 
 void json_categories(json_writer *json, const uint64_t *nbytes)
@@ -318,17 +332,4 @@ void page_curves(FILE *page, const char *title, const char *x, const series *cur
     }
     json_write(&json, "] }");
     fputs("</script>\n", page);
-}
-
-int page_write(const char *path, const char *title, void (*more)(FILE *page, void *user),
-               void *user, const char *format, ...)
-{
-    char subtitle[256];
-    va_list values;
-    va_start(values, format);
-    vsnprintf(subtitle, sizeof subtitle, format, values);
-    va_end(values);
-    return ek_report_html_page(
-        path, NULL, 0,
-        &(const ek_report_page){.title = title, .subtitle = subtitle, .more = more, .user = user});
 }

@@ -44,8 +44,9 @@ void json_write(json_writer *json, const char *format, ...) __attribute__((forma
 void json_series(json_writer *json, const char *key, const series *numbers);
 /* Each under its name. */
 void json_records(json_writer *json, const series *list, int count);
-/* These options (names with blanks between them) as members: "critic_norm" for --critic-norm. */
-void json_settings(json_writer *json, const arg_spec *args, const char *names);
+/* An object "settings" of the options before --out: "critic_norm" for --critic-norm. For --devices
+ * the number of `devices`, and for --plan `plan`, are written; a text that is not given is not. */
+void json_settings(json_writer *json, const arg_spec *args, int devices, const char *plan);
 /* Bytes by category, as an object "categories". */
 void json_categories(json_writer *json, const uint64_t *nbytes);
 /* An array "devices" of those of all ranks, which all call this: names, peaks and what these were
@@ -58,12 +59,7 @@ int json_network(json_writer *json, const char *key, ek_module *network);
 
 /* A line with the peak of each device of all ranks, which all call this. */
 void print_peaks(const ek_device_list *devices);
-/* A chart on a page of the library's (ek_report_page.more): curves over their values' numbers,
+/* A chart on a page of the library's report: curves over their values' numbers,
  * which count `x`s. Names hold no '<'. */
 void page_curves(FILE *page, const char *title, const char *x, const series *curves, int count);
-/* Writes a page of the library's report to `path`: the curves that `more` writes below a title and,
- * smaller, what `format` says. 0 or a negative status. */
-int page_write(const char *path, const char *title, void (*more)(FILE *page, void *user),
-               void *user, const char *format, ...) __attribute__((format(printf, 5, 6)));
-
 #endif

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -151,6 +152,44 @@ char *run_picture_path(const run *r, const char *name, char path[4096])
     char file[64];
     snprintf(file, sizeof file, "%s-%06" PRId64 ".png", name, r->step);
     return run_path(r, file, path);
+}
+
+/* ---- pages ---- */
+
+FILE *run_page(run *r)
+{
+    if (ek_error_status() < 0)
+        return NULL;
+    r->page = open_memstream(&r->html, &r->html_size);
+    if (!r->page)
+        ek_error(EK_E_NO_MEMORY, "no memory for a page");
+    return r->page;
+}
+
+static void run_write_html(FILE *stream, void *user)
+{
+    const run *r = user;
+    fwrite(r->html, 1, r->html_size, stream);
+}
+
+void run_page_end(run *r, const char *name, const char *title, const char *format, ...)
+{
+    char path[4096], subtitle[256];
+    va_list values;
+    va_start(values, format);
+    size_t length = (size_t)vsnprintf(subtitle, sizeof subtitle, format, values);
+    va_end(values);
+    if (length < sizeof subtitle)
+        snprintf(subtitle + length, sizeof subtitle - length, ", step %" PRId64, r->step);
+    if (fclose(r->page) != 0)
+        ek_error(EK_E_NO_MEMORY, "no memory for a page");
+    else
+        ek_report_html_page(run_path(r, name, path), NULL, 0,
+                            &(const ek_report_page){.title = title,
+                                                    .subtitle = subtitle,
+                                                    .more = run_write_html,
+                                                    .user = r});
+    free(r->html);
 }
 
 /* ---- progress ---- */
@@ -400,14 +439,19 @@ bool run_judges(run *r)
     return true;
 }
 
-json_writer *run_json(run *r)
+json_writer *run_json(run *r, const train_job *job)
 {
     interrupt_steps_done = 0;
     if (r->failed || ek_error_status() < 0 || !r->json_path)
         return NULL;
     json_open(&r->json, world_is_first() ? r->json_path : "/dev/null");
     ek_dist_raise(); /* the other ranks are to meet this one in what they write */
-    return ek_error_status() == 0 ? &r->json : NULL;
+    if (ek_error_status() < 0)
+        return NULL;
+    json_settings(&r->json, r->args, job->devices.count, job->plan);
+    json_write(&r->json, "finished_steps %jd", r->step);
+    json_devices(&r->json, &job->devices);
+    return &r->json;
 }
 
 bool run_prints(run *r)

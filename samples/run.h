@@ -16,7 +16,7 @@
  *         }
  *         if (run_judges(&r))
  *             ... a last test ...
- *         json_writer *json = run_json(&r);
+ *         json_writer *json = run_json(&r, &job);
  *         if (json)
  *             ... results ...
  *         if (run_prints(&r))
@@ -102,6 +102,9 @@ typedef struct run {
     double start, redrawn;        /* when, in seconds */
     ek_scope scope;               /* owns what the present step makes */
     json_writer json;
+    FILE *page; /* writes to `html` */
+    char *html; /* owned */
+    size_t html_size;
 } run;
 
 /* Joins the ranks and reads the options, which `check` checks and completes: it is negative after a
@@ -143,11 +146,19 @@ bool run_draws(run *r);
 char *run_path(const run *r, const char *name, char path[4096]);
 /* "DIRECTORY/NAME-000012.png" in step 12. */
 char *run_picture_path(const run *r, const char *name, char path[4096]);
+/* Begins a page of the library's report. Charts and HTML are written to the stream. NULL after an
+ * error. */
+FILE *run_page(run *r);
+/* Writes the page to "DIRECTORY/NAME" in --out, with a title and, smaller, what `format` says and
+ * the step. */
+void run_page_end(run *r, const char *name, const char *title, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* After the loop: whether all steps are finished, and what they came to is to be found out. */
 bool run_judges(run *r);
-/* --json's file, on all ranks, which write the same: NULL without that option or after an error. */
-json_writer *run_json(run *r);
+/* Begins --json's file with the settings, the finished steps and the job's devices. All ranks write
+ * the same. NULL without that option or after an error. */
+json_writer *run_json(run *r, const train_job *job);
 /* Whether the run is finished, and is to be printed. If it was stopped, says how to go on. */
 bool run_prints(run *r);
 /* Says what went wrong. The exit status. */

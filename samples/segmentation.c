@@ -225,13 +225,8 @@ typedef struct comparison {
     int64_t tested; /* the step that `found` is of; 0: none */
 } comparison;
 
-static void segmentation_write_charts(FILE *page, void *user)
+static void segmentation_write_table(FILE *page, const comparison *of)
 {
-    const comparison *of = user;
-    page_curves(page, "Loss", "step", &of->run->series[LOSSES], 1);
-    page_curves(page, "Mean IoU on the test scenes", "epoch", &of->run->series[MEAN_IOUS], 1);
-    if (of->tested == 0)
-        return;
     fputs("<section>\n<h2>Intersection over union</h2>\n<table>\n"
           "<tr><th></th><th>class</th><th>network</th><th>brightness alone</th></tr>\n",
           page);
@@ -247,20 +242,25 @@ static void segmentation_write_charts(FILE *page, void *user)
 }
 
 /* Writes scenes-<step>.png and results.html to --out. */
-static void segmentation_write(segmentation *s, run *r, comparison *of)
+static void segmentation_write(segmentation *s, run *r, const comparison *of)
 {
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(r, "scenes", path), segmentation_draw(s), .columns = 6,
-                           .pad_value = 0.5);
-    if (rc == 0)
-        page_write(run_path(r, "results.html", path), "Segmentation of cluttered scenes",
-                   segmentation_write_charts, of,
-                   "U-Net of width %" PRId64 " and depth %" PRId64
-                   ", %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64 ".",
-                   opt.width, opt.depth, mode_names[opt.mode], s->job.devices.count, opt.batch,
-                   opt.seed, r->step);
+    ek_save_image(run_picture_path(r, "scenes", path), segmentation_draw(s), .columns = 6,
+                  .pad_value = 0.5);
     ek_scope_end(&scope);
+    FILE *page = run_page(r);
+    if (!page)
+        return;
+    page_curves(page, "Loss", "step", &r->series[LOSSES], 1);
+    page_curves(page, "Mean IoU on the test scenes", "epoch", &r->series[MEAN_IOUS], 1);
+    if (of->tested > 0)
+        segmentation_write_table(page, of);
+    run_page_end(r, "results.html", "Segmentation of cluttered scenes",
+                 "U-Net of width %" PRId64 " and depth %" PRId64
+                 ", %s on %d devices, batch %" PRId64 ", seed %" PRId64,
+                 opt.width, opt.depth, mode_names[opt.mode], s->job.devices.count, opt.batch,
+                 opt.seed);
 }
 
 static void segmentation_json_test(const confusion_matrix *of, const char *name, json_writer *json)
@@ -277,11 +277,8 @@ static void segmentation_json_test(const confusion_matrix *of, const char *name,
 static void segmentation_json(const segmentation *s, const run *r, const comparison *of,
                               json_writer *json)
 {
-    job_json_settings(json, &s->job, args, "mode",
-                      "epochs batch width depth upsample norm lr power weight-decay dice dtype "
-                      "bf16 size crop scenes test-scenes seed loader-workers");
-    json_write(json, "} finished_steps %jd epoch_steps %jd", r->step, s->epoch_steps);
-    job_json(json, &s->job);
+    json_write(json, "epoch_steps %jd", s->epoch_steps);
+    json_network(json, "network", s->job.network);
     if (of->tested > 0)
         segmentation_json_test(&of->found, "network", json);
     segmentation_json_test(&of->by_brightness, "brightness", json);
@@ -352,7 +349,7 @@ int main(int argc, char **argv)
         of.tested = r.step;
         of.found = segmentation_test(&s);
     }
-    json_writer *json = run_json(&r);
+    json_writer *json = run_json(&r, &s.job);
     if (json)
         segmentation_json(&s, &r, &of, json);
     if (run_prints(&r))

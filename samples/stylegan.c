@@ -337,46 +337,26 @@ static frechet_result stylegan_judge(stylegan *s)
 
 enum { GRID = 8 };
 
-/* Losses, penalties and path lengths over steps. */
-static void stylegan_write_charts(FILE *page, void *user)
-{
-    const series *of = user;
-    page_curves(page, "Losses", "step", &of[CRITIC_LOSSES], 2);
-    page_curves(page, "R1 penalties", "penalty", &of[R1], 1);
-    page_curves(page, "Path lengths", "penalty", &of[PATH_LENGTHS], 1);
-}
-
 /* Writes samples-<step>.png and losses.html to --out. */
 static void stylegan_write(stylegan *s, run *r)
 {
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    int rc = ek_save_image(run_picture_path(r, "samples", path),
-                           stylegan_sample(s, (int64_t)GRID * GRID, true), .normalize = true,
-                           .low = -1, .high = 1, .pad_value = 0.125);
-    if (rc == 0)
-        page_write(run_path(r, "losses.html", path), "Fashion-MNIST by StyleGAN2",
-                   stylegan_write_charts, r->series,
-                   "width %" PRId64 ", latents of %" PRId64
-                   " numbers, %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64,
-                   opt.width, opt.latent, mode_names[opt.mode], s->devices.count, opt.batch,
-                   opt.seed, r->step);
+    ek_save_image(run_picture_path(r, "samples", path),
+                  stylegan_sample(s, (int64_t)GRID * GRID, true), .normalize = true, .low = -1,
+                  .high = 1, .pad_value = 0.125);
     ek_scope_end(&scope);
-}
-
-static void stylegan_json(const stylegan *s, const run *r, const frechet_result *judged,
-                          json_writer *json)
-{
-    job_json_settings(json, &s->generator, args, "mode",
-                      "batch steps width latent lr gamma r1-every path-weight path-every mixing "
-                      "ema truncation judged judge-steps dtype seed");
-    json_write(json, "} finished_steps %jd path_mean %g", r->step, s->path_mean);
-    json_network(json, "generator", s->generator.network);
-    json_network(json, "critic", s->critic.network);
-    json_devices(json, &s->devices);
-    frechet_json(json, judged);
-    json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
-    json_records(json, r->series, SERIES);
+    FILE *page = run_page(r);
+    if (!page)
+        return;
+    page_curves(page, "Losses", "step", &r->series[CRITIC_LOSSES], 2);
+    page_curves(page, "R1 penalties", "penalty", &r->series[R1], 1);
+    page_curves(page, "Path lengths", "penalty", &r->series[PATH_LENGTHS], 1);
+    run_page_end(r, "losses.html", "Fashion-MNIST by StyleGAN2",
+                 "width %" PRId64 ", latents of %" PRId64
+                 " numbers, %s on %d devices, batch %" PRId64 ", seed %" PRId64,
+                 opt.width, opt.latent, mode_names[opt.mode], s->devices.count, opt.batch,
+                 opt.seed);
 }
 
 /* ---- the program ---- */
@@ -417,9 +397,15 @@ int main(int argc, char **argv)
         stylegan_write(&s, &r);
     if (run_judges(&r) && opt.judged > 0)
         judged = stylegan_judge(&s);
-    json_writer *json = run_json(&r);
-    if (json)
-        stylegan_json(&s, &r, &judged, json);
+    json_writer *json = run_json(&r, &s.generator);
+    if (json) {
+        json_write(json, "path_mean %g", s.path_mean);
+        json_network(json, "generator", s.generator.network);
+        json_network(json, "critic", s.critic.network);
+        frechet_json(json, &judged);
+        json_write(json, "median_step_seconds %g", series_median(&r.series[SECONDS]));
+        json_records(json, r.series, SERIES);
+    }
     if (run_prints(&r)) {
         print_peaks(&s.devices);
         printf("Median step: %.0f ms\n", 1000 * series_median(&r.series[SECONDS]));

@@ -182,12 +182,12 @@ TEST(inputs_are_pictures_and_noise)
 /* Finds the noise of pictures that are class / 20 all over; 0.2 without a class. */
 static const noising *knowing;
 
-static ek_value knowing_forward(ek_module *module, const ek_args *args)
+static ek_value knowing_forward(ek_module *module, const ek_args *call)
 {
     (void)module;
-    ek_tensor *x = ek_arg_tensor(args, 0);
-    const double left = knowing->left[(int)element(ek_arg_tensor(args, 1), 0)];
-    const double class = element(ek_arg_tensor(args, 2), 0);
+    ek_tensor *x = ek_arg_tensor(call, 0);
+    const double left = knowing->left[(int)element(ek_arg_tensor(call, 1), 0)];
+    const double class = element(ek_arg_tensor(call, 2), 0);
     const double picture = class == NO_CLASS ? 0.2 : class / 20;
     ek_tensor *noise = ek_add_scalar(x, -sqrt(left) * picture);
     return ek_value_of_tensor(ek_mul_scalar(noise, 1 / sqrt(1 - left)));
