@@ -99,6 +99,7 @@ static void remove_pictures(void)
 static void make_small(void)
 {
     char name[] = "classify", *argv[] = {name, NULL};
+    opt.lr = -1; /* as main does */
     ck_assert_int_eq(args_read(1, argv, "", args) + (classify_check() < 0), 0);
     opt.device = test_kind();
     opt.data = fashion;
