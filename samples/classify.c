@@ -48,10 +48,7 @@ args_declare(OPTIONS);
 
 static const char about[] =
     "Trains a residual network to classify the pictures of Fashion-MNIST or CIFAR-10, and tests\n"
-    "it after each epoch: on a single device; on several with outputs and loss on device 0\n"
-    "(classic); with the loss on every device (balanced); with shares of the batch that follow\n"
-    "from measurements (balanced-auto); with gradients and optimizer state sharded (sharded).\n"
-    "What --out wrote can be gone on with: --resume.\n\n";
+    "it after each epoch: " JOB_ABOUT;
 
 static int classify_check(void)
 {
@@ -104,12 +101,9 @@ static const char *const series_names[SERIES] = {"losses", "counts",      "step_
                                                  "waits",  "test_losses", "test_accuracies"};
 
 typedef struct classify {
-    train_job job; /* network, criterion, optimizer and schedule on their devices */
-    ek_dataset *pictures, *unseen;
-    ek_loader *training, *testing;
-    ek_generator *test_random; /* the testing loader's: testing changes nothing in training */
-    int64_t train_count;       /* pictures */
-    int64_t epoch_steps;       /* steps in an epoch */
+    train_job job;       /* network, criterion, optimizer, schedule and loaders */
+    int64_t train_count; /* pictures */
+    int64_t epoch_steps; /* steps in an epoch */
 } classify;
 
 /* Makes the network from the seed, and all that trains it. */
@@ -154,40 +148,25 @@ static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
     return wanted == 0 || wanted > length ? length : wanted;
 }
 
-/* Opens both sets before anything else: a run without them is not begun. */
+/* Opens both sets first: a run without them is not begun. */
 static int classify_open(classify *c, const ek_archive *from)
 {
-    c->pictures = classify_pictures(true);
-    c->unseen = c->pictures ? classify_pictures(false) : NULL;
-    if (!c->unseen)
+    train_job *job = &c->job;
+    ek_dataset *training = classify_pictures(true);
+    ek_dataset *testing = training ? classify_pictures(false) : NULL;
+    if (!testing) {
+        ek_dataset_free(training);
         return ek_error_status();
-    c->train_count = classify_count(c->pictures, opt.train_samples);
+    }
+    c->train_count = classify_count(training, opt.train_samples);
     c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
-    job_begin(&c->job, opt.mode, opt.device, opt.devices);
-    int rc = job_prepare(&c->job, opt.plan, from, opt.batch, classify_make, classify_try_batch, c);
-    if (rc < 0)
-        return rc;
-    c->test_random = ek_generator_new((uint64_t)opt.seed);
-    c->training = job_loader(&c->job, ek_dataset_keep(c->pictures),
-                             .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
-                             .workers = (int)opt.loader_workers);
-    c->testing = ek_data_loader(.dataset = ek_dataset_keep(c->unseen),
-                                .sampler = ek_sequential_sampler(
-                                    classify_count(c->unseen, opt.test_samples)),
-                                .batch_size = TESTED_AT_ONCE, .workers = (int)opt.loader_workers,
-                                .generator = c->test_random,
-                                .device_ids = EK_DEVICES(c->job.devices.devices[0]));
-    return ek_error_status();
-}
-
-static void classify_close(classify *c)
-{
-    ek_loader_free(c->training);
-    ek_loader_free(c->testing);
-    ek_generator_free(c->test_random);
-    job_free(&c->job);
-    ek_dataset_free(c->pictures);
-    ek_dataset_free(c->unseen);
+    job_begin(job, opt.mode, opt.device, opt.devices);
+    job->loader = job_loader(job, training, .sampler = ek_random_sampler(c->train_count),
+                             .batch_size = opt.batch, .workers = (int)opt.loader_workers);
+    job_tests(job, testing,
+              .sampler = ek_sequential_sampler(classify_count(testing, opt.test_samples)),
+              .batch_size = TESTED_AT_ONCE, .workers = (int)opt.loader_workers);
+    return job_prepare(job, opt.plan, from, opt.batch, classify_make, classify_try_batch, c);
 }
 
 /* ---- testing ---- */
@@ -219,7 +198,7 @@ static int classify_test_batch(ek_module *network, const ek_batch *batch, void *
 static evaluation classify_test(classify *c)
 {
     evaluation sums = {0};
-    loader_evaluate(c->testing, c->job.network, classify_test_batch, &sums);
+    loader_evaluate(c->job.tests, c->job.network, classify_test_batch, &sums);
     sums.loss /= (double)sums.count;
     sums.accuracy /= (double)sums.count;
     return sums;
@@ -229,15 +208,17 @@ static evaluation classify_test(classify *c)
 static double classify_waited(const classify *c)
 {
     ek_loader_stats stats = {0};
-    ek_loader_get_stats(c->training, &stats);
+    ek_loader_get_stats(c->job.loader, &stats);
     return 1e-9 * (double)stats.waited_ns;
 }
 
 /* ---- results ---- */
 
-/* Sums over the steps of an epoch, from 0 on, or of all steps (-1). */
+/* Of the steps of an epoch, from 0 on, or of all steps (-1). */
 typedef struct step_sums {
-    double loss, seconds, waited; /* the loss is a mean over pictures */
+    double loss; /* a mean over pictures */
+    double seconds, waited;
+    double share; /* of the seconds, waited */
 } step_sums;
 
 static step_sums classify_sums(const classify *c, const run *r, int64_t epoch)
@@ -245,31 +226,20 @@ static step_sums classify_sums(const classify *c, const run *r, int64_t epoch)
     const series *of = r->series;
     const int64_t first = epoch < 0 ? 0 : epoch * c->epoch_steps;
     const int64_t end = epoch < 0 ? of[LOSSES].count : first + c->epoch_steps;
-    step_sums sums = {0};
-    double pictures = 0;
-    for (int64_t i = first; i < end && i < of[LOSSES].count; i++) {
+    step_sums sums = {.seconds = series_sum(&of[SECONDS], first, end),
+                      .waited = series_sum(&of[WAITS], first, end)};
+    for (int64_t i = first; i < end && i < of[LOSSES].count; i++)
         sums.loss += of[LOSSES].values[i] * of[COUNTS].values[i];
-        pictures += of[COUNTS].values[i];
-        sums.seconds += of[SECONDS].values[i];
-        sums.waited += of[WAITS].values[i];
-    }
-    sums.loss /= pictures;
+    sums.loss /= series_sum(&of[COUNTS], first, end);
+    sums.share = sums.seconds > 0 ? sums.waited / sums.seconds : 0;
     return sums;
 }
 
-/* 0 of nothing. */
-static double share_of(double part, double whole)
-{
-    return whole > 0 ? part / whole : 0;
-}
-
-/* Samples per second of this process's steps, which begin behind those that it went on from. */
+/* Samples per second of this process's steps, which begin after those of the checkpoint. */
 static double classify_speed(const run *r)
 {
-    double seconds = 0;
-    for (int64_t i = r->first; i < r->series[SECONDS].count; i++)
-        seconds += r->series[SECONDS].values[i];
-    return share_of((double)((r->step - r->first) * opt.batch), seconds);
+    const double seconds = series_sum(&r->series[SECONDS], r->first, r->step);
+    return seconds > 0 ? (double)((r->step - r->first) * opt.batch) / seconds : 0;
 }
 
 /* The epoch with the best accuracy, the first of equals; -1 if none is finished. */
@@ -294,7 +264,7 @@ static void classify_print(const classify *c, const run *r, const evaluation *te
         const step_sums of = classify_sums(c, r, i);
         printf("%5" PRId64 " %14.4f %10.4f %9.2f%% %8.1f %7.2f%%%s\n", i + 1, of.loss,
                r->series[TEST_LOSSES].values[i], 100 * r->series[ACCURACIES].values[i], of.seconds,
-               100 * share_of(of.waited, of.seconds), i == best ? "  best" : "");
+               100 * of.share, i == best ? "  best" : "");
     }
     putchar('\n');
     print_peaks(&c->job.devices);
@@ -304,7 +274,7 @@ static void classify_print(const classify *c, const run *r, const evaluation *te
            " pictures. %.0f samples/s; %.2f %% of the\ntraining time was spent waiting for "
            "batches\n",
            r->step, tested->loss, 100 * tested->accuracy, tested->count, classify_speed(r),
-           100 * share_of(total.waited, total.seconds));
+           100 * total.share);
     if (opt.out)
         printf("Checkpoint: %s/checkpoint.safetensors\n", opt.out);
 }
@@ -312,7 +282,7 @@ static void classify_print(const classify *c, const run *r, const evaluation *te
 static void classify_json_times(json_writer *json, const step_sums *of)
 {
     json_write(json, "training_seconds %g waiting_seconds %g waiting_share %g", of->seconds,
-               of->waited, share_of(of->waited, of->seconds));
+               of->waited, of->share);
 }
 
 static void classify_json(const classify *c, const run *r, const evaluation *tested,
@@ -355,25 +325,25 @@ int main(int argc, char **argv)
     if (!run_begin(&r, argc, argv, classify_check))
         return run_end(&r);
     classify_open(&c, r.from);
-    if (!c.unseen && opt.dataset == CIFAR10)
+    if (!c.job.tests && opt.dataset == CIFAR10)
         run_hint(&r,
                  "--data %s must hold the six files of CIFAR-10's binary version: "
                  "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
                  opt.data);
-    else if (!c.unseen)
+    else if (!c.job.tests)
         run_hint(&r, PICTURES_HINT, opt.data);
     r.name = mode_names[opt.mode];
     r.batch = opt.batch;
     r.last = run_last(opt.epochs * c.epoch_steps, opt.steps);
     r.epoch = c.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &c.job, c.training);
+    run_keep_job(&r, &c.job, c.job.loader);
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / c.epoch_steps;
         const double begin = seconds_now(), waited = classify_waited(&c);
         int64_t pictures;
-        run_add(&r, LOSSES, job_train(&c.job, c.training, &pictures));
+        run_add(&r, LOSSES, job_train(&c.job, c.job.loader, &pictures));
         run_add(&r, COUNTS, (double)pictures);
         run_add(&r, SECONDS, seconds_now() - begin);
         run_add(&r, WAITS, classify_waited(&c) - waited);
@@ -398,6 +368,6 @@ int main(int argc, char **argv)
         classify_json(&c, &r, &tested, json);
     if (run_prints(&r))
         classify_print(&c, &r, &tested);
-    classify_close(&c);
+    job_free(&c.job);
     return run_end(&r);
 }

@@ -48,15 +48,9 @@ enum { MOST = 1 << 20, BYTES = 256 };
                 "steps between those, and between tests")
 args_declare(OPTIONS);
 
-static const char about[] =
-    "Trains a GPT on a text's bytes, tests it on a tenth of the text that is held out, compares "
-    "it\n"
-    "with a trigram model, and has it write: on a single device; on several with outputs and loss\n"
-    "on device 0 (classic); with the loss on every device (balanced); with shares of the batch "
-    "that\n"
-    "follow from measurements (balanced-auto); with gradients and optimizer state sharded "
-    "(sharded).\n"
-    "What --out wrote can be gone on with: --resume.\n\n";
+static const char about[] = "Trains a GPT on a text's bytes, tests it on a tenth of the text that "
+                            "is held out, compares it\n"
+                            "with a trigram model, and has it write:\n" JOB_ABOUT;
 
 static int gpt_check(void)
 {
@@ -88,8 +82,6 @@ enum { TEXTS = 3 }; /* texts that the network writes */
 typedef struct gpt {
     train_job job;
     ek_generator *shuffle; /* draws the order of windows */
-    ek_generator *test_random;
-    ek_loader *training, *testing;
     text training_text, held_text;
     int64_t tested;   /* bytes that a test is about */
     double trigram;   /* nats per byte of these */
@@ -161,40 +153,28 @@ static int gpt_open_text(gpt *g)
     return trigram_loss(&g->training_text, &g->held_text, g->tested, &g->trigram);
 }
 
-static int gpt_open_loaders(gpt *g)
-{
-    ek_dataset *windows = gpt_windows(&g->training_text, TRAINING_STRIDE);
-    g->shuffle = ek_generator_new((uint64_t)opt.seed);
-    g->test_random = ek_generator_new((uint64_t)opt.seed);
-    if (!windows)
-        return ek_error_status();
-    g->training =
-        ek_data_loader(windows, .batch_size = opt.batch, .drop_last = true,
-                       .sampler = shuffled_sampler(ek_dataset_length(windows), g->shuffle));
-    g->testing = ek_data_loader(gpt_windows(&g->held_text, opt.context),
-                                .batch_size = TESTED_AT_ONCE, .generator = g->test_random,
-                                .device_ids = EK_DEVICES(g->job.devices.devices[0]));
-    return ek_error_status();
-}
-
 static int gpt_open(gpt *g, const ek_archive *from)
 {
+    train_job *job = &g->job;
     g->text_size = strlen(opt.prompt) + (size_t)opt.letters + 1;
-    int rc = gpt_open_text(g);
-    if (rc < 0)
-        return rc;
-    job_begin(&g->job, opt.mode, opt.device, opt.devices);
-    rc = job_prepare(&g->job, opt.plan, from, opt.batch, gpt_make, gpt_try_batch, g);
-    return rc < 0 ? rc : gpt_open_loaders(g);
+    if (gpt_open_text(g) < 0)
+        return ek_error_status();
+    ek_dataset *windows = gpt_windows(&g->training_text, TRAINING_STRIDE);
+    if (!windows)
+        return ek_error_status();
+    g->shuffle = ek_generator_new((uint64_t)opt.seed);
+    job_begin(job, opt.mode, opt.device, opt.devices);
+    job->loader =
+        ek_data_loader(windows, .batch_size = opt.batch, .drop_last = true,
+                       .sampler = shuffled_sampler(ek_dataset_length(windows), g->shuffle));
+    job_tests(job, gpt_windows(&g->held_text, opt.context), .batch_size = TESTED_AT_ONCE);
+    return job_prepare(job, opt.plan, from, opt.batch, gpt_make, gpt_try_batch, g);
 }
 
 static void gpt_close(gpt *g)
 {
-    ek_loader_free(g->training);
-    ek_loader_free(g->testing);
-    ek_generator_free(g->shuffle);
-    ek_generator_free(g->test_random);
     job_free(&g->job);
+    ek_generator_free(g->shuffle);
     text_free(&g->training_text);
     text_free(&g->held_text);
     free(g->texts);
@@ -222,7 +202,7 @@ static int gpt_test_batch(ek_module *network, const ek_batch *batch, void *user)
 static double gpt_test(gpt *g)
 {
     double sum = 0;
-    loader_evaluate(g->testing, g->job.network, gpt_test_batch, &sum);
+    loader_evaluate(g->job.tests, g->job.network, gpt_test_batch, &sum);
     return sum / (double)g->tested;
 }
 
@@ -378,7 +358,7 @@ int main(int argc, char **argv)
     r.last = run_last(opt.steps, opt.stop);
     r.batch = opt.batch;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &g.job, g.training);
+    run_keep_job(&r, &g.job, g.job.loader);
     run_keep_digest(&r, "training_text", g.training_text.bytes, (size_t)g.training_text.count,
                     "text", opt.data);
     run_keep_digest(&r, "held_text", g.held_text.bytes, (size_t)g.held_text.count, "text",
@@ -386,7 +366,7 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         const double begin = seconds_now(), rate = ek_optimizer_lr(g.job.optimizer, 0);
-        const double loss = job_train(&g.job, g.training, NULL);
+        const double loss = job_train(&g.job, g.job.loader, NULL);
         run_add(&r, LOSSES, loss);
         run_add(&r, RATES, rate);
         run_add(&r, SECONDS, seconds_now() - begin);

@@ -143,13 +143,30 @@ ek_loader *job_loader_with(train_job *job, ek_loader_options options)
     return ek_data_loader_with(options);
 }
 
-void job_free(train_job *job)
+ek_loader *job_tests_with(train_job *job, ek_loader_options options)
+{
+    job->tests_random = ek_generator_new(0);
+    options.generator = job->tests_random;
+    options.device_ids = EK_DEVICES(job->devices.devices[0]);
+    job->tests = ek_data_loader_with(options);
+    return job->tests;
+}
+
+static void job_free_model(train_job *job)
 {
     ek_schedule_free(job->schedule);
     ek_optimizer_free(job->optimizer);
     ek_module_free(job->other);
     ek_module_free(job->criterion);
     ek_module_free(job->model);
+}
+
+void job_free(train_job *job)
+{
+    ek_loader_free(job->loader);
+    ek_loader_free(job->tests);
+    ek_generator_free(job->tests_random);
+    job_free_model(job);
     *job = (train_job){0};
 }
 
@@ -282,7 +299,7 @@ static int job_measure(const train_job *job, int64_t batch, ek_batch_function *s
 int job_prepare(train_job *job, const char *given, const ek_archive *from, int64_t batch,
                 int (*make)(void *user), ek_batch_function *step, void *user)
 {
-    train_job begun = {.mode = job->mode, .devices = job->devices};
+    train_job begun = *job;
     if (job->mode != MODE_AUTO)
         return make(user);
     if (!given)
@@ -294,7 +311,7 @@ int job_prepare(train_job *job, const char *given, const ek_archive *from, int64
     int rc = make(user);
     if (rc == 0)
         rc = job_measure(job, batch, step, user, begun.plan);
-    job_free(job);
+    job_free_model(job);
     *job = begun;
     for (int d = 0; d < job->devices.count; d++) /* peaks are those of the run */
         ek_memory_reset_peak(job->devices.devices[d]);

@@ -53,6 +53,9 @@ typedef struct train_job {
     ek_schedule *schedule; /* NULL: the rate stays */
     double max_norm;       /* > 0: gradients are clipped to it */
     bool bf16;             /* forward and loss under autocast */
+    ek_loader *loader;     /* of training, owned; NULL: the program's own */
+    ek_loader *tests;      /* see job_tests; owned */
+    ek_generator *tests_random;
 } train_job;
 
 /* Rows of options (args.h): how the devices are used, and a plan, of which `example` is one. */
@@ -63,6 +66,13 @@ typedef struct train_job {
     ROW(device, device, "which kind of devices")                                    \
     ROW(word, goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels") \
     ROW(text, plan, NULL, "PLAN", "what balanced-auto follows instead: " example)
+
+/* The end of a program's description. */
+#define JOB_ABOUT                                                                                 \
+    "on a single device; on several with outputs and loss on device 0\n"                          \
+    "(classic); with the loss on every device (balanced); with shares of the batch that follow\n" \
+    "from measurements (balanced-auto); with gradients and optimizer state sharded (sharded).\n"  \
+    "What --out wrote can be gone on with: --resume.\n\n"
 
 /* devices_check for a mode; a plan (NULL: none) is for MODE_AUTO, and one for the whole run. */
 int job_check_devices(train_mode mode, int kind, const char *device_text, const char *plan);
@@ -82,6 +92,10 @@ ek_module *job_criterion(const train_job *job, ek_module *criterion);
  * batch on that device; with several ranks batches are those of all, and made on cpu. */
 #define job_loader(job, ...) job_loader_with((job), EK_OPTIONS(ek_loader_options, __VA_ARGS__))
 ek_loader *job_loader_with(train_job *job, ek_loader_options options);
+/* Makes job->tests: a loader on the first device with random numbers of its own, so that testing
+ * changes nothing in training. Returns job->tests; NULL on an error. */
+#define job_tests(job, ...) job_tests_with((job), EK_OPTIONS(ek_loader_options, __VA_ARGS__))
+ek_loader *job_tests_with(train_job *job, ek_loader_options options);
 void job_free(train_job *job);
 
 /* ---- steps ----

@@ -61,8 +61,6 @@ static const char *const series_names[SERIES] = {"losses", "step_seconds", "test
 typedef struct lstm {
     train_job job;
     word_list training, testing;
-    ek_loader *loader, *test_loader;
-    ek_generator *test_random; /* the test loader's: testing changes nothing in training */
     int64_t epoch_steps;
 } lstm;
 
@@ -75,9 +73,6 @@ typedef struct lstm_tested {
 
 static void lstm_close(lstm *l)
 {
-    ek_loader_free(l->loader);
-    ek_loader_free(l->test_loader);
-    ek_generator_free(l->test_random);
     job_free(&l->job);
     free(l->training.words);
     free(l->testing.words);
@@ -90,7 +85,7 @@ static int lstm_make(void *user)
     train_job *job = &l->job;
     ek_manual_seed((uint64_t)opt.seed);
     ek_module *network = letter_network((letter_options){.cell = opt.cell,
-                                                         .letters = NGRAM_SYMBOLS,
+                                                         .letters = SYMBOLS,
                                                          .embedded = EMBEDDED,
                                                          .hidden = opt.hidden,
                                                          .classes = LANGUAGES,
@@ -114,35 +109,25 @@ static int lstm_try_batch(int64_t batch, void *user)
     return job_step(&((lstm *)user)->job, EK_LIST(letters, lengths), EK_VALUE(letters), NULL);
 }
 
-static ek_loader *lstm_loader(const word_list *list, ek_sampler *sampler, int64_t batch,
-                              ek_generator *random, ek_device_list devices)
-{
-    return ek_data_loader(words_dataset(list), .sampler = sampler, .batch_size = batch,
-                          .workers = 1, .generator = random, .collate = words_collate,
-                          .device_ids = devices);
-}
-
 /* Batches of training come whole, so that all devices' parts have the same L and outputs can be
  * joined: on device 0 where the loss is, otherwise on cpu, from where they are cut. */
 static int lstm_open(lstm *l, const ek_archive *from)
 {
     enum { TESTED_AT_ONCE = 500 };
+    train_job *job = &l->job;
     int rc = words_open(opt.data, opt.words, (uint64_t)opt.seed, &l->training, &l->testing);
     if (rc < 0)
         return rc;
     l->epoch_steps = (l->training.count + opt.batch - 1) / opt.batch;
-    job_begin(&l->job, opt.mode, opt.device, opt.devices);
-    rc = job_prepare(&l->job, NULL, from, opt.batch, lstm_make, lstm_try_batch, l);
-    if (rc < 0)
-        return rc;
-    const ek_device_list first = EK_DEVICES(l->job.devices.devices[0]), cpu = EK_DEVICES(ek_cpu());
-    const bool there = opt.mode == MODE_SINGLE || opt.mode == MODE_CLASSIC;
-    l->test_random = ek_generator_new((uint64_t)opt.seed);
-    l->loader = lstm_loader(&l->training, ek_random_sampler(l->training.count), opt.batch, NULL,
-                            there ? first : cpu);
-    l->test_loader = lstm_loader(&l->testing, ek_sequential_sampler(l->testing.count),
-                                 TESTED_AT_ONCE, l->test_random, first);
-    return ek_error_status();
+    job_begin(job, opt.mode, opt.device, opt.devices);
+    const bool gathered = opt.mode == MODE_SINGLE || opt.mode == MODE_CLASSIC;
+    const ek_device_list whole = EK_DEVICES(gathered ? job->devices.devices[0] : ek_cpu());
+    job->loader = ek_data_loader(words_dataset(&l->training), .batch_size = opt.batch,
+                                 .sampler = ek_random_sampler(l->training.count), .workers = 1,
+                                 .collate = words_collate, .device_ids = whole);
+    job_tests(job, words_dataset(&l->testing), .batch_size = TESTED_AT_ONCE, .workers = 1,
+              .collate = words_collate);
+    return job_prepare(job, NULL, from, opt.batch, lstm_make, lstm_try_batch, l);
 }
 
 /* ---- testing ---- */
@@ -172,7 +157,7 @@ static lstm_tested lstm_test(lstm *l)
 {
     int64_t letters = 0;
     lstm_tested tested = {.of = l};
-    loader_evaluate(l->test_loader, l->job.network, lstm_test_batch, &tested);
+    loader_evaluate(l->job.tests, l->job.network, lstm_test_batch, &tested);
     for (int k = 0; k < PREFIXES; k++)
         letters += tested.score.seen[k];
     tested.loss /= (double)letters;
@@ -291,11 +276,11 @@ int main(int argc, char **argv)
     r.batch = opt.batch;
     r.epoch = l.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &l.job, l.loader);
+    run_keep_job(&r, &l.job, l.job.loader);
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / l.epoch_steps + 1;
-        const double begin = seconds_now(), loss = job_train(&l.job, l.loader, NULL);
+        const double begin = seconds_now(), loss = job_train(&l.job, l.job.loader, NULL);
         run_add(&r, LOSSES, loss);
         run_add(&r, SECONDS, seconds_now() - begin);
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch, loss);

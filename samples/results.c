@@ -62,12 +62,17 @@ double series_last(const series *numbers)
     return numbers->count > 0 ? numbers->values[numbers->count - 1] : 0;
 }
 
-double series_mean(const series *numbers, int64_t first)
+double series_sum(const series *numbers, int64_t first, int64_t end)
 {
     double sum = 0;
-    for (int64_t i = first; i < numbers->count; i++)
+    for (int64_t i = first; i < end && i < numbers->count; i++)
         sum += numbers->values[i];
-    return sum / (double)(numbers->count - first);
+    return sum;
+}
+
+double series_mean(const series *numbers, int64_t first)
+{
+    return series_sum(numbers, first, numbers->count) / (double)(numbers->count - first);
 }
 
 /* ---- JSON ---- */

@@ -21,6 +21,8 @@ double series_median(const series *numbers); /* 0 if there are none */
 double series_last(const series *numbers);   /* 0 if there are none */
 /* The mean of those from number `first` on. */
 double series_mean(const series *numbers, int64_t first);
+/* The sum of those from number `first` to before `end`. */
+double series_sum(const series *numbers, int64_t first, int64_t end);
 
 /* ---- JSON: commas and indents come by themselves ---- */
 

@@ -1,5 +1,6 @@
 /* text.c: reading and dividing texts; the trigram model. */
 #include "text.h"
+#include "ngram.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -104,67 +105,17 @@ void text_free(text *of)
 
 /* ---- a model of three bytes ---- */
 
-enum { BYTES = 256, ORDERS = 3 };
-
-/* What follows each context of `order` bytes. */
-typedef struct context_counts {
-    uint32_t *pairs;  /* of a context and the byte after it; owned */
-    uint32_t *totals; /* of a context; owned */
-    uint32_t *kinds;  /* different bytes after it; owned */
-} context_counts;
-
-/* A number for the `order` bytes before position i; before the text are zeros. */
-static size_t trigram_context(const text *of, int64_t i, int order)
-{
-    size_t context = 0;
-    for (int64_t j = i - order; j < i; j++)
-        context = context * BYTES + (j >= 0 ? of->bytes[j] : 0);
-    return context;
-}
-
-static bool trigram_count(context_counts counts[ORDERS], const text *training)
-{
-    size_t contexts = 1;
-    for (int order = 0; order < ORDERS; order++, contexts *= BYTES) {
-        context_counts *c = &counts[order];
-        c->pairs = calloc(contexts * BYTES, sizeof *c->pairs);
-        c->totals = calloc(contexts, sizeof *c->totals);
-        c->kinds = calloc(contexts, sizeof *c->kinds);
-        if (!c->pairs || !c->totals || !c->kinds)
-            return false;
-        for (int64_t i = order; i < training->count; i++) {
-            const size_t context = trigram_context(training, i, order);
-            c->totals[context]++;
-            c->kinds[context] += c->pairs[context * BYTES + training->bytes[i]]++ == 0;
-        }
-    }
-    return true;
-}
-
-static double trigram_probability(const context_counts counts[ORDERS], const text *of, int64_t i)
-{
-    double p = 1.0 / BYTES;
-    for (int order = 0; order < ORDERS; order++) {
-        const context_counts *c = &counts[order];
-        const size_t context = trigram_context(of, i, order);
-        const double total = c->totals[context], kinds = c->kinds[context];
-        if (total > 0)
-            p = (c->pairs[context * BYTES + of->bytes[i]] + kinds * p) / (total + kinds);
-    }
-    return p;
-}
-
 int trigram_loss(const text *training, const text *held, int64_t count, double *loss)
 {
-    context_counts counts[ORDERS] = {{NULL, NULL, NULL}};
-    const bool counted = trigram_count(counts, training);
+    enum { BYTES = 256, ORDER = 3 };
+    double p[ORDER + 1];
+    ngram_table *table = ngram_new(BYTES, ORDER);
+    const bool counted = table && ngram_add(table, training->bytes, 0, training->count) == 0;
     *loss = 0;
-    for (int64_t i = 1; counted && i <= count; i++)
-        *loss -= log(trigram_probability(counts, held, i)) / (double)count;
-    for (int order = 0; order < ORDERS; order++) {
-        free(counts[order].pairs);
-        free(counts[order].totals);
-        free(counts[order].kinds);
+    for (int64_t i = 1; counted && i <= count; i++) {
+        ngram_probabilities(table, held->bytes, i, p);
+        *loss -= log(p[ORDER]) / (double)count;
     }
+    ngram_free(table);
     return counted ? 0 : ek_error(EK_E_NO_MEMORY, "no memory for the counts of trigrams");
 }

@@ -19,9 +19,8 @@ int text_divide(const text *all, text *training, text *held);
 void text_free(text *of);
 
 /* The cross entropy in nats per byte, over bytes 1 to `count` of the held-out part, of a model that
- * knows the two bytes before each: counts of the training part, interpolated with those of shorter
- * contexts by Witten and Bell's weights (1991; method C), down to 256 equal ones. 0 or a negative
- * status. */
+ * knows the two bytes before each: the training part's n-grams (ngram.h). 0 or a negative status.
+ */
 int trigram_loss(const text *training, const text *held, int64_t count, double *loss);
 
 #endif

@@ -1,5 +1,6 @@
 /* words.c: see words.h. */
 #include "words.h"
+#include "ngram.h"
 
 #include <errno.h>
 #include <math.h>
@@ -191,8 +192,12 @@ static void score_word_by_ngrams(score *by_order, ngram_table *const *tables, co
     double bits[LANGUAGES][NGRAM_MOST_ORDER + 1] = {{0}};
     int64_t languages[NGRAM_MOST_ORDER + 1][MOST_LETTERS + 1] = {{0}};
     for (int k = 0; k <= w->count; k++) {
-        for (int i = 0; i < LANGUAGES; i++)
-            ngram_bits(tables[i], w->symbols, k + 1, bits[i]);
+        for (int i = 0; i < LANGUAGES; i++) {
+            double p[NGRAM_MOST_ORDER + 1];
+            ngram_probabilities(tables[i], w->symbols, k + 1, p);
+            for (int order = 1; order <= NGRAM_MOST_ORDER; order++)
+                bits[i][order] -= log2(p[order]);
+        }
         for (int order = 1; order <= NGRAM_MOST_ORDER; order++) {
             int64_t *least = &languages[order][k];
             for (int i = 1; i < LANGUAGES; i++)
@@ -209,10 +214,10 @@ int score_ngrams(const word_list *training, const word_list *testing,
     ngram_table *tables[LANGUAGES] = {NULL};
     int rc = 0;
     for (int i = 0; i < LANGUAGES; i++)
-        rc = (tables[i] = ngram_new()) ? rc : -1;
+        rc = (tables[i] = ngram_new(SYMBOLS, NGRAM_MOST_ORDER)) ? rc : -1;
     for (int64_t i = 0; i < training->count && rc == 0; i++) {
         const word *w = &training->words[i];
-        rc = ngram_add(tables[w->language], w->symbols, w->count + 2);
+        rc = ngram_add(tables[w->language], w->symbols, 1, w->count + 2);
     }
     memset(by_order, 0, (NGRAM_MOST_ORDER + 1) * sizeof *by_order);
     for (int64_t i = 0; i < testing->count && rc == 0; i++)

@@ -5,15 +5,13 @@
 
 #include <evenkeel/evenkeel.h>
 
-#include "ngram.h"
-
 /* ---- words ---- */
 
 enum { ENGLISH, FRENCH, GERMAN, ITALIAN, SPANISH, LANGUAGES };
 extern const char *const word_files[LANGUAGES]; /* their names in a folder as /usr/share/dict */
 
 /* Shorter and longer words are left out. */
-enum { LEAST_LETTERS = 3, MOST_LETTERS = 20, MARK = 0, IGNORED = -100 };
+enum { LEAST_LETTERS = 3, MOST_LETTERS = 20, MARK = 0, SYMBOLS = 27, IGNORED = -100 };
 
 /* Letters are 1 to 26, between two marks. */
 typedef struct word {
@@ -55,6 +53,7 @@ double score_of(const score *s, int letters);
 /* Counts what was told of one word: languages[k] after k + 1 letters, languages[letters] at its
  * end. */
 void score_word(score *s, const word *w, const int64_t *languages);
+enum { NGRAM_MOST_ORDER = 7 };
 /* Counts the words of training, and scores those of testing by them: with n-grams of each order the
  * language whose counts need the fewest bits for what was read. 0 or EK_E_NO_MEMORY. */
 int score_ngrams(const word_list *training, const word_list *testing,

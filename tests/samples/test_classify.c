@@ -111,7 +111,7 @@ static void make_small(void)
 
 static void close_run(classify *c, run *r)
 {
-    classify_close(c);
+    job_free(&c->job);
     series_free(r->series, SERIES);
     assert_ok(ek_shutdown());
 }
@@ -124,7 +124,7 @@ static void train(classify *c, run *r, int64_t steps)
     assert_ok(classify_open(c, NULL));
     run_series(r, series_names, SERIES);
     while (run_next(r))
-        run_add(r, LOSSES, job_train(&c->job, c->training, NULL));
+        run_add(r, LOSSES, job_train(&c->job, c->job.loader, NULL));
     assert_ok(ek_error_status());
     ck_assert_int_eq(r->step, steps);
 }
@@ -272,9 +272,10 @@ TEST(tests_count_each_picture_once)
     ck_assert(c.job.network->training && ek_grad_enabled());
 
     ek_module_train(c.job.network, false);
+    ek_dataset *unseen = classify_pictures(false);
     for (int64_t i = 0; i < TESTING; i++) { /* one by one */
         ek_scope scope = ek_scope_begin();
-        ek_batch one = {.data = ek_dataset_get_batch(c.unseen, &i, 1, ek_cpu())};
+        ek_batch one = {.data = ek_dataset_get_batch(unseen, &i, 1, ek_cpu())};
         ek_device device = c.job.devices.devices[0];
         ek_tensor *x = ek_to_device(ek_value_tensor(ek_value_at(one.data, 0)), device);
         ek_tensor *y = ek_to_device(ek_value_tensor(ek_value_at(one.data, 1)), device);
@@ -286,6 +287,7 @@ TEST(tests_count_each_picture_once)
     }
     ck_assert_double_le(fabs(first.loss - sum / TESTING), 1e-5 * sum / TESTING);
     ck_assert(first.accuracy == (double)right / TESTING);
+    ek_dataset_free(unseen);
     close_run(&c, &r);
 }
 

@@ -76,7 +76,7 @@ static void train(gpt *g, run *r, int64_t steps)
     assert_ok(gpt_open(g, NULL));
     run_series(r, series_names, SERIES);
     while (run_next(r))
-        run_add(r, LOSSES, job_train(&g->job, g->training, NULL));
+        run_add(r, LOSSES, job_train(&g->job, g->job.loader, NULL));
     assert_ok(ek_error_status());
 }
 
