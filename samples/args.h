@@ -1,12 +1,12 @@
 /* args.h: command-line options, and the devices that they name. A program declares its options
- * once, as rows of a macro; they are members of `opt` and rows of the table `args`:
+ * once, as rows of a macro; they are members of `opt` and rows of `option_table`:
  *
  *     #define OPTIONS(ROW)                                     \
  *         ROW(int, batch, "64", 1, 4096, "rows per step")      \
  *         ROW(switch, plain, "pictures without augmentation")
  *     args_declare(OPTIONS);
  *
- *     int rc = args_read(argc, argv, "Trains a model.\n\n", args);
+ *     int rc = args_read(argc, argv, "Trains a model.\n\n", option_table);
  *     ... opt.batch, opt.plain ...
  */
 #ifndef SAMPLES_ARGS_H
@@ -62,12 +62,13 @@ typedef struct arg_spec {
 #define arg_end {"", ARG_SWITCH, NULL, NULL, 0, 0, NULL, NULL, NULL}
 /* clang-format on */
 
-/* Declares `opt` and `args`. ROW(kind, name, ...) has what arg_<kind> takes after the value. */
+/* Declares `opt` and `option_table`. ROW(kind, name, ...) has what arg_<kind> takes after the
+ * value. */
 #define args_declare(OPTIONS) \
     static struct {           \
         OPTIONS(arg_member)   \
     } opt;                    \
-    static arg_spec args[] = {OPTIONS(arg_row) arg_end}
+    static arg_spec option_table[] = {OPTIONS(arg_row) arg_end}
 #define arg_row(kind, name, ...) arg_##kind(name, &opt.name, __VA_ARGS__),
 #define arg_member(kind, name, ...) arg_type_##kind name;
 typedef int64_t arg_type_int;

@@ -35,6 +35,12 @@ static const char *const policy_lines[POLICIES] = {
     "buffers are sent, and an extra forward that nobody uses runs before backward",
 };
 
+#define OPTIONS(ROW)                                              \
+    ROW(word, case_, "all", policy_names, "CASE", "what to show") \
+    ROW(device, device, "which kind of devices")                  \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of the weights")
+args_declare(OPTIONS);
+
 /* ---- a user's module with a replication callback: its replicas show their running means ---- */
 
 typedef float channel_means[CHANNELS];
@@ -266,12 +272,13 @@ static int show(buffer_policy policy, const ek_device_list *devices, uint64_t se
 }
 
 /* Finds the devices: this process's, or of two ranks one on each. */
-static int open_devices(int kind, ek_device_list *devices)
+static int open_devices(ek_device_list *devices)
 {
     int ranks = ek_dist_get_world_size(NULL);
     if (ranks != 1 && ranks != DEVICES)
         return args_complain("%d ranks: it is for one or two", ranks);
-    *devices = ranks == 1 ? devices_open(kind, DEVICES) : ek_dist_devices((ek_device_kind)kind);
+    *devices = ranks == 1 ? devices_open(opt.device, DEVICES)
+                          : ek_dist_devices((ek_device_kind)opt.device);
     if (devices->count < (ranks == 1 ? DEVICES : 1))
         return args_complain("%d devices are needed: %s", DEVICES, ek_error_message());
     if (ranks > 1) {
@@ -283,26 +290,18 @@ static int open_devices(int kind, ek_device_list *devices)
 
 int main(int argc, char **argv)
 {
-    int policy, kind;
-    int64_t seed = 0;
-    arg_spec args[] = {
-        arg_word(case, &policy, "all", policy_names, "CASE", "what to show"),
-        arg_device(device, &kind, "which kind of devices"),
-        arg_int(seed, &seed, NULL, 0, ARG_MOST_SEED, "of the weights"),
-        arg_end,
-    };
-    int rc = args_read(argc, argv, about, args);
+    int rc = args_read(argc, argv, about, option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     ek_device_list devices;
     if (ek_dist_init_process_group() < 0)
         return args_fail(FAILED);
-    if (open_devices(kind, &devices) < 0)
+    if (open_devices(&devices) < 0)
         return REFUSED;
     for (int p = 0; p < POLICIES; p++) {
-        if (policy != POLICIES && policy != p)
+        if (opt.case_ != POLICIES && opt.case_ != p)
             continue;
-        if (show((buffer_policy)p, &devices, (uint64_t)seed) < 0) {
+        if (show((buffer_policy)p, &devices, (uint64_t)opt.seed) < 0) {
             args_complain("%s: %s", policy_names[p], ek_error_message());
             return FAILED;
         }

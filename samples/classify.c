@@ -315,7 +315,7 @@ static void classify_json(const classify *c, const run *r, const evaluation *tes
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel classify 2",
              .deciding = "dataset train-samples plain seed epochs batch width blocks norm "
                          "optimizer lr momentum weight-decay schedule step-epochs gamma smoothing"};

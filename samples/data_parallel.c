@@ -6,6 +6,12 @@
 
 enum { INPUT_SIZE = 5, OUTPUT_SIZE = 2, BATCH_SIZE = 30, DATA_SIZE = 100 };
 
+#define OPTIONS(ROW)                                              \
+    ROW(int, devices, "2", 1, EK_MAX_DEVICES, "how many devices") \
+    ROW(device, device, "which kind of devices")                  \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, rows and their order")
+args_declare(OPTIONS);
+
 /* ---- the model: a user's own module ---- */
 
 typedef struct model {
@@ -71,25 +77,17 @@ static int run(ek_module *net, ek_loader *loader, int devices)
 
 int main(int argc, char **argv)
 {
-    int kind;
-    int64_t count, seed = 0;
-    arg_spec args[] = {
-        arg_int(devices, &count, "2", 1, EK_MAX_DEVICES, "how many devices"),
-        arg_device(device, &kind, "which kind of devices"),
-        arg_int(seed, &seed, NULL, 0, ARG_MOST_SEED, "of weights, rows and their order"),
-        arg_end,
-    };
     int rc = args_read(argc, argv,
                        "Runs a linear layer of 5 inputs and 2 outputs, data parallel, over 100 "
                        "random rows in shuffled\nbatches of 30, and prints the sizes that each "
                        "replica, and the caller, sees.\n\n",
-                       args);
+                       option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
-    ek_device_list devices = devices_open(kind, (int)count);
+    ek_device_list devices = devices_open(opt.device, (int)opt.devices);
     if (devices.count < 1)
         return args_fail(REFUSED);
-    ek_set_seed(seed);
+    ek_set_seed(opt.seed);
     ek_module *net = model_new();
     ek_tensor *rows = ek_randn(EK_SHAPE(DATA_SIZE, INPUT_SIZE));
     ek_loader *loader =

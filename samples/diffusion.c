@@ -334,7 +334,7 @@ int main(int argc, char **argv)
 {
     enum { AVERAGED = 100 }; /* a single step's loss depends on which noise was drawn */
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel diffusion 2",
              /* A run may go on in another mode and on other devices. */
              .deciding = "seed dtype bf16 width depth batch noise-steps schedule class-dropout lr "

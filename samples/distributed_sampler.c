@@ -45,12 +45,17 @@ static const sampler_case cases[] = {
 enum { CASES = sizeof(cases) / sizeof(cases[0]), ALL = 7 };
 static const char *const case_names[] = {"1", "2", "3", "4", "5", "6", "7", "all", NULL};
 
-static ek_loader *make_loader(const sampler_case *c, int rank, int64_t seed)
+#define OPTIONS(ROW)                                            \
+    ROW(word, case_, "all", case_names, "CASE", "what to show") \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of the distributed samplers")
+args_declare(OPTIONS);
+
+static ek_loader *make_loader(const sampler_case *c, int rank)
 {
     ek_sampler *sampler = NULL; /* in order */
     if (c->distributed) {
         sampler =
-            ek_distributed_sampler(c->count, .num_replicas = RANKS, .rank = rank, .seed = seed);
+            ek_distributed_sampler(c->count, .num_replicas = RANKS, .rank = rank, .seed = opt.seed);
         if (!sampler)
             return NULL;
     }
@@ -91,7 +96,7 @@ static int print_epoch(ek_loader *loader, int epoch, int rank)
     return rc;
 }
 
-static int print_case(const sampler_case *c, int64_t seed)
+static int print_case(const sampler_case *c)
 {
     ek_loader *loaders[RANKS] = {NULL};
     int rc = 0;
@@ -99,7 +104,7 @@ static int print_case(const sampler_case *c, int64_t seed)
            c->distributed ? ", distributed sampler" : "", c->set_epoch ? ", set_epoch" : "",
            c->drop_last ? ", drop_last" : "");
     for (int rank = 0; rank < RANKS && rc == 0; rank++) {
-        loaders[rank] = make_loader(c, rank, seed);
+        loaders[rank] = make_loader(c, rank);
         rc = loaders[rank] ? 0 : -1;
     }
     for (int epoch = 0; epoch < EPOCHS; epoch++)
@@ -118,20 +123,13 @@ static int print_case(const sampler_case *c, int64_t seed)
 
 int main(int argc, char **argv)
 {
-    int chosen;
-    int64_t seed = 0;
-    arg_spec args[] = {
-        arg_word(case, &chosen, "all", case_names, "CASE", "what to show"),
-        arg_int(seed, &seed, NULL, 0, ARG_MOST_SEED, "of the distributed samplers"),
-        arg_end,
-    };
-    int rc = args_read(argc, argv, about, args);
+    int rc = args_read(argc, argv, about, option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     for (int i = 0; i < CASES; i++) {
-        if (chosen != ALL && cases[i].name[0] != case_names[chosen][0])
+        if (opt.case_ != ALL && cases[i].name[0] != case_names[opt.case_][0])
             continue;
-        if (print_case(&cases[i], seed) < 0) {
+        if (print_case(&cases[i]) < 0) {
             fflush(stdout);
             args_complain("case %s: %s", cases[i].name, ek_error_message());
             return FAILED;

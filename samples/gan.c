@@ -312,7 +312,7 @@ static void gan_write(gan *g, run *r)
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel gan 3",
              /* A run may go on in another mode and on other devices. */
              .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",

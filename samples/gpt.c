@@ -338,7 +338,7 @@ static void gpt_json(const gpt *g, const run *r, bool tested, json_writer *json)
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel gpt 2",
              /* A run may go on in another mode and on other devices. */
              .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay "

@@ -254,7 +254,7 @@ static void lstm_print(const lstm *l, const run *r, const lstm_tested *tested, c
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel lstm 2",
              /* A run may go on in another mode and on other devices. */
              .deciding =

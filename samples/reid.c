@@ -371,7 +371,7 @@ static void reid_print(const reid *s, const run *r, const comparison *of)
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel reid 2",
              .deciding = "seed dtype bf16 width blocks features epochs batch group lr weight-decay "
                          "warm-up gamma margin triplet smoothing erasing identities "

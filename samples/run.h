@@ -1,6 +1,6 @@
 /* run.h: a training program from its command line to its exit status, around a loop of its own:
  *
- *     static run r = {.about = about, .args = args, ...};
+ *     static run r = {.about = about, .args = option_table, ...};
  *
  *     int main(int argc, char **argv)
  *     {

@@ -307,7 +307,7 @@ static void segmentation_print(const segmentation *s, const run *r, const compar
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel segmentation 1",
              .deciding = "seed dtype bf16 width depth upsample norm epochs batch lr power "
                          "weight-decay dice size crop scenes test-scenes",

@@ -364,7 +364,7 @@ static void stylegan_write(stylegan *s, run *r)
 int main(int argc, char **argv)
 {
     run r = {.about = about,
-             .args = args,
+             .args = option_table,
              .format = "evenkeel stylegan 2",
              /* A run may go on in another mode and on other devices. */
              .deciding = "seed dtype width latent batch lr gamma r1-every path-weight path-every "

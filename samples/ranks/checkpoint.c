@@ -7,6 +7,11 @@
 
 #include "../args.h"
 
+#define OPTIONS(ROW)                                                   \
+    ROW(text, file, "/tmp/model.checkpoint", "FILE", "the checkpoint") \
+    ROW(device, device, "which kind of devices")
+args_declare(OPTIONS);
+
 typedef struct training {
     int rank;
     ek_device device; /* this rank's: as many devices as ranks, where there are */
@@ -81,15 +86,8 @@ static int run_training(training *run, const ek_device_list *devices, const char
 
 int main(int argc, char **argv)
 {
-    int kind;
-    const char *path;
-    const arg_spec args[] = {
-        arg_text("file", &path, "/tmp/model.checkpoint", "FILE", "the checkpoint"),
-        arg_device(&kind),
-        arg_end,
-    };
-    int rc =
-        args_read(argc, argv, "Saves, loads and removes a checkpoint of several ranks.\n\n", args);
+    int rc = args_read(argc, argv, "Saves, loads and removes a checkpoint of several ranks.\n\n",
+                       option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     training run = {0};
@@ -97,8 +95,9 @@ int main(int argc, char **argv)
     rc = ek_dist_init_process_group();
     if (rc == 0) {
         /* Of host devices each process has its own: as many as there are processes here. */
-        ek_device_list devices = devices_open(kind, kind == EK_HOST ? ek_dist_local_size() : 0);
-        rc = devices.count > 0 ? run_training(&run, &devices, path) : ek_error_status();
+        ek_device_list devices =
+            devices_open(opt.device, opt.device == EK_HOST ? ek_dist_local_size() : 0);
+        rc = devices.count > 0 ? run_training(&run, &devices, opt.file) : ek_error_status();
         ek_dist_raise();
     }
     if (rc < 0)

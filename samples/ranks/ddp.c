@@ -6,6 +6,9 @@
 
 #include "../args.h"
 
+#define OPTIONS(ROW) ROW(int, steps, "5", 1, 1 << 20, "training steps")
+args_declare(OPTIONS);
+
 static ek_tensor *draw(ek_generator *generator, int64_t columns)
 {
     ek_tensor *numbers = ek_zeros(EK_SHAPE(20, columns));
@@ -51,12 +54,8 @@ static ek_module *make_model(int rank)
 
 int main(int argc, char **argv)
 {
-    int64_t steps;
-    const arg_spec args[] = {
-        arg_int("steps", &steps, "5", 1, 1 << 20, "training steps"),
-        arg_end,
-    };
-    int rc = args_read(argc, argv, "Trains a small network, data parallel over ranks.\n\n", args);
+    int rc = args_read(argc, argv, "Trains a small network, data parallel over ranks.\n\n",
+                       option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     ek_module *model = NULL;
@@ -65,7 +64,7 @@ int main(int argc, char **argv)
     if (rc == 0) {
         int rank = ek_dist_get_rank(NULL);
         model = make_model(rank);
-        rc = model ? train(model, rank, (int)steps, NULL) : ek_error_status();
+        rc = model ? train(model, rank, (int)opt.steps, NULL) : ek_error_status();
         if (rc == 0 && (rc = ek_module_sha256(model, hash)) == 0)
             printf("Rank %d, parameters: %.16s\n", rank, hash);
     }

@@ -6,6 +6,9 @@
 
 #include "../args.h"
 
+#define OPTIONS(ROW) ROW(device, device, "which kind of devices")
+args_declare(OPTIONS);
+
 /* ---- the model: layers on two devices ---- */
 
 typedef struct two_devices {
@@ -60,10 +63,11 @@ static int train_step(ek_module *model, ek_module *criterion, ek_optimizer *opti
     return 0;
 }
 
-static int run(int kind)
+static int run(void)
 {
     /* Of host devices each process has its own, of GPUs its share. */
-    ek_device_list devices = kind == EK_HOST ? devices_open(kind, 2) : ek_dist_devices(EK_CUDA);
+    ek_device_list devices =
+        opt.device == EK_HOST ? devices_open(EK_HOST, 2) : ek_dist_devices(EK_CUDA);
     if (devices.count < 0)
         return ek_error_status();
     if (devices.count < 2)
@@ -91,16 +95,14 @@ static int run(int kind)
 
 int main(int argc, char **argv)
 {
-    int kind;
-    const arg_spec args[] = {arg_device(&kind), arg_end};
-    int rc =
-        args_read(argc, argv,
-                  "Trains a model that spans two devices, data parallel over ranks.\n\n", args);
+    int rc = args_read(argc, argv,
+                       "Trains a model that spans two devices, data parallel over ranks.\n\n",
+                       option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     rc = ek_dist_init_process_group();
     if (rc == 0) {
-        rc = run(kind);
+        rc = run();
         ek_dist_raise();
     }
     if (rc < 0)

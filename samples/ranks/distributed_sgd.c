@@ -15,13 +15,12 @@ static const char about[] =
     "part of the data and of the batch of 128, and prints the mean of its own losses after each\n"
     "epoch. Gradients are averaged after each backward.\n\n";
 
-static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NULL};
-
-static struct {
-    const char *data;
-    int64_t epochs, samples;
-    int dtype;
-} opt;
+#define OPTIONS(ROW)                                                      \
+    ROW(folder, data, "Fashion-MNIST's files")                            \
+    ROW(int, epochs, "10", 1, MOST, "passes over the data")               \
+    ROW(int, samples, "0", 0, MOST, "the first ones of the data; 0: all") \
+    ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters and pictures")
+args_declare(OPTIONS);
 
 static ek_module *make_net(void)
 {
@@ -119,14 +118,7 @@ static int run(double *losses)
 
 int main(int argc, char **argv)
 {
-    const arg_spec args[] = {
-        arg_pictures(&opt.data),
-        arg_int("epochs", &opt.epochs, "10", 1, MOST, "passes over the data"),
-        arg_int("samples", &opt.samples, "0", 0, MOST, "the first ones of the data; 0: all"),
-        arg_word("dtype", &opt.dtype, "f32", dtype_names, "TYPE", "of parameters and pictures"),
-        arg_end,
-    };
-    int rc = args_read(argc, argv, about, args);
+    int rc = args_read(argc, argv, about, option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     rc = ek_dist_init_process_group();

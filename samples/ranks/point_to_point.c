@@ -6,6 +6,9 @@
 
 #include "../args.h"
 
+#define OPTIONS(ROW) ROW(switch, non_blocking, "start the calls, and wait for them later")
+args_declare(OPTIONS);
+
 static int print_data(int rank, const ek_tensor *tensor)
 {
     double value;
@@ -50,7 +53,7 @@ static int run_non_blocking(int rank)
     return rc < 0 ? rc : print_data(rank, tensor);
 }
 
-static int run(bool non_blocking)
+static int run(void)
 {
     int rank = ek_dist_get_rank(NULL), size = ek_dist_get_world_size(NULL);
     if (size != 2)
@@ -59,24 +62,20 @@ static int run(bool non_blocking)
                         "samples/mpirun -n 2",
                         size == 1 ? "is" : "are", size);
     ek_scope scope = ek_scope_begin();
-    int rc = non_blocking ? run_non_blocking(rank) : run_blocking(rank);
+    int rc = opt.non_blocking ? run_non_blocking(rank) : run_blocking(rank);
     ek_scope_end(&scope);
     return rc;
 }
 
 int main(int argc, char **argv)
 {
-    bool non_blocking;
-    const arg_spec args[] = {
-        arg_switch("non-blocking", &non_blocking, "start the calls, and wait for them later"),
-        arg_end,
-    };
-    int rc = args_read(argc, argv, "Rank 0 adds 1 to a tensor and sends it to rank 1.\n\n", args);
+    int rc = args_read(argc, argv, "Rank 0 adds 1 to a tensor and sends it to rank 1.\n\n",
+                       option_table);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     rc = ek_dist_init_process_group();
     if (rc == 0)
-        rc = run(non_blocking);
+        rc = run();
     if (rc < 0)
         ek_dist_print_error(stderr);
     return ek_shutdown() < 0 || rc < 0 ? FAILED : 0;

@@ -100,7 +100,7 @@ static void make_small(void)
 {
     char name[] = "classify", *argv[] = {name, NULL};
     opt.lr = -1; /* as main does */
-    ck_assert_int_eq(args_read(1, argv, "", args) + (classify_check() < 0), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table) + (classify_check() < 0), 0);
     opt.device = test_kind();
     opt.data = fashion;
     opt.width = 4;

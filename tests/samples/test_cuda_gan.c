@@ -22,7 +22,7 @@ typedef struct measured {
 static void choose(ek_device_kind kind, ek_dtype dtype)
 {
     char name[] = "gan", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table), 0);
     opt.device = kind;
     opt.dtype = dtype;
     opt.devices = "2";
@@ -53,11 +53,7 @@ static void keep(const run *r, measured *into)
 static void open_run(gan *g, run *r, int64_t steps)
 {
     *g = (gan){.balanced = false};
-    *r = (run){.name = "test",
-               .last = steps,
-               .args = args,
-               .format = "evenkeel gan 3",
-               .deciding = ""};
+    *r = (run){.name = "test", .last = steps, .format = "evenkeel gan 3", .deciding = ""};
     assert_ok(gan_open(g, r->from));
     run_series(r, series_names, SERIES);
     adversary_keep(r, &g->generator, &g->critic, g->random, g->loader, false);

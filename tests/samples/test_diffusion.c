@@ -17,7 +17,7 @@ int diffusion_main(int argc, char **argv);
 static void make_small(void)
 {
     char name[] = "diffusion", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table), 0);
     opt.device = test_kind();
     opt.dtype = EK_F64;
     opt.batch = 5;

@@ -16,7 +16,7 @@ int gan_main(int argc, char **argv);
 static void make_small(void)
 {
     char name[] = "gan", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table), 0);
     opt.device = test_kind();
     opt.width = 4;
     opt.batch = 10; /* does not divide by 3 and 4 */

@@ -44,7 +44,7 @@ FIXTURE(make_text, remove_text)
 static void make_small(void)
 {
     char name[] = "gpt", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table), 0);
     opt.device = test_kind();
     opt.data = letters;
     opt.context = 8;

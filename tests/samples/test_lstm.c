@@ -55,7 +55,7 @@ static void remove_words(void)
 static void make_small(void)
 {
     char name[] = "lstm", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table), 0);
     opt.device = test_kind();
     opt.mode = MODE_SINGLE;
     opt.data = directory;

@@ -18,7 +18,7 @@ enum { SEED = 7, STEPS = 20, BATCH = 5, SIDE = 16 };
 static void make_small(void)
 {
     char name[] = "segmentation", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table), 0);
     opt.device = EK_HOST;
     opt.seed = SEED;
     opt.dtype = EK_F64;

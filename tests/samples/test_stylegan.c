@@ -16,7 +16,7 @@ int stylegan_main(int argc, char **argv);
 static void make_small(void)
 {
     char name[] = "stylegan", *argv[] = {name, NULL};
-    ck_assert_int_eq(args_read(1, argv, "", args), 0);
+    ck_assert_int_eq(args_read(1, argv, "", option_table), 0);
     opt.device = test_kind();
     opt.dtype = EK_F64;
     opt.width = 2;
