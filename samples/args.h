@@ -24,11 +24,11 @@ typedef enum arg_kind {
     ARG_INT,    /* int64_t, in [low, high] */
     ARG_REAL,   /* double, in [low, high] */
     ARG_BYTES,  /* uint64_t: 4096, 512M, 1.5G */
-    ARG_TEXT,   /* const char *, which may point into argv afterwards */
-    ARG_FOLDER, /* the same; unless given, args_pictures() */
+    ARG_TEXT,   /* const char *, may point into argv */
+    ARG_FOLDER, /* const char *, may point into argv; by default args_pictures() */
     ARG_SWITCH, /* bool */
-    ARG_WORD,   /* int: the position of one of some words */
-    ARG_DEVICE  /* int: EK_HOST or EK_CUDA; unless given, the default kind */
+    ARG_WORD,   /* int: the word's position in a list */
+    ARG_DEVICE  /* int: EK_HOST or EK_CUDA; by default the library's default kind */
 } arg_kind;
 
 /* One option. */
@@ -36,7 +36,8 @@ typedef struct arg_spec {
     char name[24]; /* without the leading dashes; "" ends a table */
     arg_kind kind;
     void *value;
-    const char *standard; /* the default, as a user would write it; NULL: the value stays */
+    const char
+        *standard; /* the default, as a user would write it; NULL: the value is left as found */
     double low, high;
     const char *placeholder; /* for the help: "N" */
     const char *help;
@@ -79,18 +80,20 @@ typedef bool arg_type_switch;
 typedef int arg_type_word, arg_type_device;
 
 extern const char *const args_device_words[];
-/* What parameters are of, an ek_dtype, and what a plan levels, an ek_plan_goal. */
+/* Names of ek_dtype and of ek_plan_goal. */
 extern const char *const args_dtype_words[], *const args_goal_words[];
 
-/* The folder with Fashion-MNIST's files: EVENKEEL_FASHION_MNIST if that is set, else where Debian's
- * package puts them. */
+/* Returns the folder with Fashion-MNIST's files: EVENKEEL_FASHION_MNIST if that is set, else the
+ * folder of Debian's package. */
 const char *args_pictures(void);
 
-/* The option's value as the command line takes it; "on" or "off" for a switch. Returns `text`. */
+/* Writes the option's value as the command line takes it, "on" or "off" for a switch. Returns
+ * `text`.
+ */
 char *arg_value_text(const arg_spec *arg, char text[64]);
 
-/* The option that *names, which holds blanks between its names, begins with; *names goes on behind
- * it. NULL at the end. */
+/* Returns the option that is the first of *names, a list with blanks between, and moves *names
+ * behind that name. NULL at the end. */
 const arg_spec *args_next(const arg_spec *args, const char **names);
 
 enum { ARGS_HELP = 1 };
@@ -99,34 +102,35 @@ enum { ARGS_HELP = 1 };
  * complaint that says what is wrong and what would be right. */
 int args_read(int argc, char **argv, const char *about, arg_spec *args);
 
-/* Set in a process whose complaints another one makes too, as a rule: they are not printed. */
+/* If true, complaints are kept and not printed: another rank is likely to print them. */
 extern bool args_quiet;
-/* Prints the last complaint that was not. */
+/* Prints the complaint that was kept last. */
 void args_complain_late(void);
 /* Prints "program: sentence" to standard error; returns -1. */
 int args_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* The same with the library's pending error, which it clears; returns the exit status `status`. */
+/* Prints "program: sentence" of the library's pending error, clears it and returns `status`. */
 int args_fail(int status);
 
-/* A file that is written at the end has to be one that can be: 0, or -1 after a complaint. NULL is
- * no file. Where args_quiet is set nothing is looked at. */
+/* Checks that a file can be written later. Returns 0, or -1 after a complaint. NULL is no file. If
+ * args_quiet is set, nothing is checked. */
 int args_check_output(const char *option, const char *path);
 
 /* ---- devices ---- */
 
-/* `count` devices of the kind, 0 for all there are. EVENKEEL_HOST_DEVICES or EVENKEEL_CUDA_DEVICES
- * says which these are; unset, as many host devices as asked for are made, or logical devices on
- * the machine's GPUs in turn. Nothing may live on that kind. A list of count -1 with an error. */
+/* Returns `count` devices of the kind; 0: all. EVENKEEL_HOST_DEVICES or EVENKEEL_CUDA_DEVICES says
+ * which devices there are. If the variable is unset, `count` host devices are made, or logical
+ * devices on the machine's GPUs in turn. Nothing may live on that kind. On an error the list's
+ * count is -1. */
 ek_device_list devices_open(int kind, int count);
-/* The same from the text of --devices: a number, or a list as the environment takes it
- * ("512M@1,256M@0.5"; for GPUs "0,0:8G"), which is used instead of the environment's. NULL: all
- * there are, or one if `single`. */
+/* Returns the devices that --devices names: by a number, or by a list as the environment takes it
+ * ("512M@1,256M@0.5"; for GPUs "0,0:8G"), which takes the environment's place. NULL: all devices,
+ * or one if `single`. */
 ek_device_list devices_chosen(int kind, const char *text, bool single);
-/* How many these are; -1 after a complaint, also for more than one if `single`, and for a plan
- * (NULL: none) that is not for so many. */
+/* Returns how many devices --devices names. Returns -1 after a complaint: also if `single` and
+ * there are several, and if a plan (NULL: none) is for another number. */
 int devices_check(int kind, const char *text, bool single, const char *plan);
-/* The number in the text of --devices; 0 for a list; -1 after a complaint, for a number out of
- * range. */
+/* Returns the number in the text of --devices, 0 for a list, -1 after a complaint about a number
+ * out of range. */
 int devices_text_count(const char *text);
 
 #endif

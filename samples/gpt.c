@@ -213,61 +213,19 @@ static double bits(double nats)
 
 /* ---- writing ---- */
 
-/* The next byte (TEXTS, 1) of each of the texts (TEXTS, length), on cpu. */
-static ek_tensor *gpt_next(gpt *g, ek_tensor *texts, ek_generator *random)
-{
-    const int64_t length = ek_tensor_size(texts, 1);
-    const int64_t seen = length < opt.context ? length : opt.context;
-    ek_tensor *likeliest, *logits, *chosen;
-    texts = ek_narrow(texts, 1, length - seen, seen);
-    logits = ek_apply(g->job.network, ek_to_device(texts, g->job.devices.devices[0]));
-    logits = logits ? ek_to_device(ek_select(logits, 1, seen - 1), ek_cpu()) : NULL;
-    logits = ek_topk(ek_to_dtype(logits, EK_F64), opt.top_k, 1, true, &likeliest);
-    if (!logits)
-        return NULL;
-    chosen = ek_multinomial(ek_f_softmax(ek_mul_scalar(logits, 1 / opt.temperature), 1), 1, false,
-                            random);
-    return chosen ? ek_gather_dim(likeliest, 1, chosen) : NULL;
-}
-
-/* The prompt TEXTS times, (TEXTS, length). */
-static ek_tensor *gpt_prompts(void)
-{
-    const int64_t length = (int64_t)strlen(opt.prompt);
-    ek_tensor *bytes = ek_to_dtype(ek_from_data(opt.prompt, EK_SHAPE(1, length), EK_U8), EK_I64);
-    return bytes ? ek_repeat(bytes, EK_SHAPE(TEXTS, 1)) : NULL;
-}
-
 /* Writes g->texts, always from the same random numbers. 0 or a negative status. */
 static int gpt_write(gpt *g)
 {
-    const bool had_gradients = ek_set_grad_enabled(false);
-    ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2);
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *texts = gpt_prompts();
-    ek_module_train(g->job.network, false);
-    for (int64_t i = 0; texts && i < opt.letters; i++) {
-        ek_scope inner = ek_scope_begin();
-        ek_tensor *both[] = {texts, gpt_next(g, texts, random)};
-        texts = ek_scope_return(&inner, both[1] ? ek_cat(both, 2, 1) : NULL);
-    }
-    ek_module_train(g->job.network, true);
-    char *buffer = calloc(TEXTS, g->text_size);
-    texts = texts ? ek_to_dtype(texts, EK_U8) : NULL;
-    for (int i = 0; texts && buffer && i < TEXTS; i++)
-        ek_to_data(ek_select(texts, 0, i), buffer + (size_t)i * g->text_size, g->text_size - 1);
-    ek_scope_end(&scope);
-    ek_generator_free(random);
-    ek_set_grad_enabled(had_gradients);
-    if (!buffer)
-        return ek_error(EK_E_NO_MEMORY, "no memory for %d texts", TEXTS);
-    /* What would move a terminal's cursor is shown as a question mark. */
-    for (size_t i = 0; i < TEXTS * g->text_size; i++)
-        if ((unsigned char)buffer[i] < ' ' && !strchr("\n\t", buffer[i]) &&
-            (i + 1) % g->text_size != 0)
-            buffer[i] = '?';
     free(g->texts);
-    g->texts = buffer;
+    g->texts = text_write(&(const text_writer){.network = g->job.network,
+                                               .device = g->job.devices.devices[0],
+                                               .context = opt.context,
+                                               .prompt = opt.prompt,
+                                               .letters = opt.letters,
+                                               .top_k = opt.top_k,
+                                               .temperature = opt.temperature,
+                                               .random = (uint64_t)opt.seed + 2},
+                          TEXTS);
     return ek_error_status();
 }
 

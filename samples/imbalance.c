@@ -7,8 +7,6 @@
 
 /* ---- settings ---- */
 
-#define ALL_MODES "single,classic,balanced,balanced-auto,sharded"
-
 static const char about[] =
     "Trains a segmentation network on scenes made of Fashion-MNIST pictures, from the same seed, "
     "and\ncompares memory, time and result of: a single device; several with outputs and loss on "
@@ -36,39 +34,12 @@ static int settings_parse_modes(run_settings *s)
 
 static int settings_parse(run_settings *s, int argc, char **argv)
 {
-    enum { MOST = 1 << 20 };
     static const volatile sig_atomic_t never;
-    *s = (run_settings){.lr = -1, .stopped = &never};
-    arg_spec args[] = {
-        arg_text(devices, &s->device_text, "4", "N",
-                 "how many devices, or a list: 512M@1,256M@0.5"),
-        arg_device(device, &s->kind, "which kind of devices"),
-        arg_int(batch, &s->batch, "64", 1, MOST, "scenes per step"),
-        arg_int(steps, &s->steps, NULL, 1, MOST, "steps per mode; 128 unless --epochs"),
-        arg_int(epochs, &s->epochs, NULL, 1, MOST, "passes over the training scenes"),
-        arg_text(modes, &s->modes, ALL_MODES, "LIST", "which to run"),
-        arg_int(seed, &s->seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights and order"),
-        arg_real(lr, &s->lr, NULL, 0, 1e6, "learning rate; 0.05, with adam 0.001"),
-        arg_text(optimizer, &s->optimizer, "sgd", "NAME", "sgd or adam"),
-        arg_real(momentum, &s->momentum, "0.9", 0, 1, "of sgd"),
-        arg_int(width, &s->width, "32", 1, 512, "channels of the first convolution"),
-        arg_int(size, &s->size, "64", PICTURE, 1024, "height and width of a scene"),
-        arg_int(scenes, &s->scenes, "2048", 1, MOST, "training scenes"),
-        arg_int(test_scenes, &s->test_scenes, "512", 1, MOST, "test scenes"),
-        arg_folder(data, &s->data, "Fashion-MNIST\'s files"),
-        arg_bytes(cap, &s->capacity, "memory per device: 64M, 1.5G"),
-        arg_switch(find_batch, &s->find_batch,
-                   "only find each mode's largest batch (by default under 3 times single's state)"),
-        arg_word(goal, &s->goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels"),
-        arg_text(plan, &s->plan, NULL, "PLAN",
-                 "what balanced-auto follows instead: 16,16,16,16; 3: 20,15,15,14"),
-        arg_text(json, &s->json, NULL, "FILE", "write the results there"),
-        arg_text(html, &s->html, NULL, "FILE", "write a page with charts there"),
-        arg_text(trace, &s->trace, NULL, "FILE",
-                 "write the last mode's last step there, for Perfetto"),
-        arg_end,
-    };
-    int rc = args_read(argc, argv, about, args);
+    static run_settings opt;
+    arg_spec table[] = {IMBALANCE_OPTIONS(arg_row) arg_end};
+    opt = (run_settings){.lr = -1, .stopped = &never};
+    int rc = args_read(argc, argv, about, table);
+    *s = opt;
     if (rc != 0)
         return rc;
     s->adam = strcmp(s->optimizer, "adam") == 0;
@@ -79,8 +50,8 @@ static int settings_parse(run_settings *s, int argc, char **argv)
     if (settings_parse_modes(s) < 0 || args_check_output("json", s->json) < 0 ||
         args_check_output("html", s->html) < 0 || args_check_output("trace", s->trace) < 0)
         return -1;
-    s->devices = devices_check(s->kind, s->device_text, false, s->plan);
-    return s->devices < 0 ? -1 : 0;
+    s->device_count = devices_check(s->device, s->devices, false, s->plan);
+    return s->device_count < 0 ? -1 : 0;
 }
 
 int settings_steps(const run_settings *s)

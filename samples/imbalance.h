@@ -7,20 +7,41 @@
 
 /* ---- modes and their results ---- */
 
+#define ALL_MODES "single,classic,balanced,balanced-auto,sharded"
+enum { MOST = 1 << 20 };
+#define IMBALANCE_OPTIONS(ROW)                                                           \
+    ROW(text, devices, "4", "N", "how many devices, or a list: 512M@1,256M@0.5")         \
+    ROW(device, device, "which kind of devices")                                         \
+    ROW(int, batch, "64", 1, MOST, "scenes per step")                                    \
+    ROW(int, steps, NULL, 1, MOST, "steps per mode; 128 unless --epochs")                \
+    ROW(int, epochs, NULL, 1, MOST, "passes over the training scenes")                   \
+    ROW(text, modes, ALL_MODES, "LIST", "which to run")                                  \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights and order")               \
+    ROW(real, lr, NULL, 0, 1e6, "learning rate; 0.05, with adam 0.001")                  \
+    ROW(text, optimizer, "sgd", "NAME", "sgd or adam")                                   \
+    ROW(real, momentum, "0.9", 0, 1, "of sgd")                                           \
+    ROW(int, width, "32", 1, 512, "channels of the first convolution")                   \
+    ROW(int, size, "64", PICTURE, 1024, "height and width of a scene")                   \
+    ROW(int, scenes, "2048", 1, MOST, "training scenes")                                 \
+    ROW(int, test_scenes, "512", 1, MOST, "test scenes")                                 \
+    ROW(folder, data, "Fashion-MNIST's files")                                           \
+    ROW(bytes, cap, "memory per device: 64M, 1.5G")                                      \
+    ROW(switch, find_batch,                                                              \
+        "only find each mode's largest batch (by default under 3 times single's state)") \
+    ROW(word, goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels")      \
+    ROW(text, plan, NULL, "PLAN",                                                        \
+        "what balanced-auto follows instead: 16,16,16,16; 3: 20,15,15,14")               \
+    ROW(text, json, NULL, "FILE", "write the results there")                             \
+    ROW(text, html, NULL, "FILE", "write a page with charts there")                      \
+    ROW(text, trace, NULL, "FILE", "write the last mode's last step there, for Perfetto")
+
+/* The options, and what follows from them. */
 typedef struct run_settings {
-    int64_t batch, steps, epochs, size, width, scenes, test_scenes, seed;
-    double lr, momentum;
-    uint64_t capacity; /* bytes per device; 0: as `device_text` says */
-    const char *modes, *optimizer, *data, *json, *html, *trace;
-    const char *device_text; /* a number or a list */
-    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
-    bool adam;               /* from `optimizer` */
-    bool find_batch;         /* find the largest batches instead of training */
-    bool runs[MODES];        /* from `modes` */
-    int goal;                /* of balanced-auto: an ek_plan_goal */
-    int64_t devices;         /* from `device_text` */
-    int kind;
-    const volatile sig_atomic_t *stopped; /* set when the run is to end after the step at hand */
+    IMBALANCE_OPTIONS(arg_member)
+    bool adam;                            /* from `optimizer` */
+    bool runs[MODES];                     /* from `modes` */
+    int64_t device_count;                 /* from `devices` */
+    const volatile sig_atomic_t *stopped; /* set when the run must end after the step at hand */
 } run_settings;
 
 /* Steps of one mode: --steps, or --epochs passes over the training scenes, whichever ends first. */

@@ -8,13 +8,13 @@
 
 int mode_open(train_job *job, const run_settings *s, train_mode mode)
 {
-    bool single = mode == MODE_SINGLE, counted = devices_text_count(s->device_text) > 0;
-    const char *devices = single && counted ? "1" : s->device_text;
-    *job = (train_job){.mode = mode, .devices = devices_chosen(s->kind, devices, false)};
+    bool single = mode == MODE_SINGLE, counted = devices_text_count(s->devices) > 0;
+    const char *devices = single && counted ? "1" : s->devices;
+    *job = (train_job){.mode = mode, .devices = devices_chosen(s->device, devices, false)};
     if (single && job->devices.count > 1)
         job->devices.count = 1;
-    for (int i = 0; i < job->devices.count && s->capacity; i++)
-        ek_memory_set_capacity(job->devices.devices[i], s->capacity);
+    for (int i = 0; i < job->devices.count && s->cap; i++)
+        ek_memory_set_capacity(job->devices.devices[i], s->cap);
     if (ek_error_status() < 0)
         return ek_error_status();
     ek_manual_seed((uint64_t)s->seed);
@@ -248,10 +248,10 @@ int mode_choose_capacity(run_settings *s, ek_dataset *train)
 {
     ek_memory_stats stats;
     mode_run self = {.settings = s, .scenes = train};
-    ek_device_list devices = devices_chosen(s->kind, s->device_text, false);
+    ek_device_list devices = devices_chosen(s->device, s->devices, false);
     int rc =
         devices.count > 0 ? ek_memory_get_stats(devices.devices[0], &stats) : ek_error_status();
-    if (rc < 0 || s->capacity || stats.capacity)
+    if (rc < 0 || s->cap || stats.capacity)
         return rc;
     rc = mode_open(&self.job, s, MODE_SINGLE);
     if (rc == 0)
@@ -261,8 +261,8 @@ int mode_choose_capacity(run_settings *s, ek_dataset *train)
     rc = mode_close(&self.job, rc);
     if (rc < 0)
         return rc;
-    s->capacity = 3 * stats.in_use;
+    s->cap = 3 * stats.in_use;
     printf("Capacity: %.2f MiB per device, three times what single holds without a scene\n",
-           (double)s->capacity / (1 << 20));
+           (double)s->cap / (1 << 20));
     return 0;
 }

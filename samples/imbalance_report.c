@@ -15,22 +15,10 @@ static const char *const table_columns[EK_MEMORY_CATEGORIES] = {
     [EK_MEMORY_COMMUNICATION] = "commun", [EK_MEMORY_WORKSPACE] = "work",
 };
 
-/* "host:0"; "rank 1 host:0" if there are several ranks. */
-static char *device_text(const ek_report *report, const ek_device_report *device, char text[40])
-{
-    char name[16];
-    ek_device_name(device->device, name);
-    if (ek_report_rank_count(report) > 1)
-        snprintf(text, 40, "rank %d %s", device->rank, name);
-    else
-        snprintf(text, 40, "%s", name);
-    return text;
-}
-
 /* Columns of a device's name. */
-static int table_width(const mode_result *r)
+static int table_width(void)
 {
-    return ek_report_rank_count(r->report) > 1 ? 15 : 8;
+    return world_size() > 1 ? 15 : 8;
 }
 
 static void table_row(const mode_result *r, int index)
@@ -40,8 +28,8 @@ static void table_row(const mode_result *r, int index)
     int64_t steps = ek_report_step_count(r->report);
     if (ek_report_get_device(r->report, index, &device) < 0)
         return;
-    printf("%-13s %-*s %6" PRId64 " %8.2f", r->name, table_width(r),
-           device_text(r->report, &device, name), r->share[index],
+    printf("%-13s %-*s %6" PRId64 " %8.2f", r->name, table_width(),
+           device_label(device.rank, device.device, name), r->share[index],
            (double)device.peak.in_use / mebibyte);
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         printf(" %7.2f", (double)device.peak.now[c] / mebibyte);
@@ -59,8 +47,7 @@ void report_table(const mode_result *results, int count)
         "\nPer device: its share of the batch; its peak in MiB and what that was for: parameters,\n"
         "gradients, optimizer state, activations, communication, workspace; milliseconds of a\n"
         "step in which it computed. Imbalance: the fullest device's peak over the mean of all.\n");
-    printf("%-13s %-*s %6s %8s", "mode", count > 0 ? table_width(&results[0]) : 8, "device",
-           "share", "peak");
+    printf("%-13s %-*s %6s %8s", "mode", table_width(), "device", "share", "peak");
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         printf(" %7s", table_columns[c]);
     printf(" %8s %9s %8s %9s %8s %8s %8s\n", "computes", "imbalance", "step ms", "samples/s",
@@ -111,8 +98,9 @@ static void json_device(json_writer *json, const mode_result *r, int index)
     json_write(json,
                "{ name %s share %jd capacity_bytes %jd peak_bytes %jd peak_step %jd "
                "peak_operation %s",
-               device_text(r->report, &device, name), r->share[index], (int64_t)device.capacity,
-               (int64_t)device.peak.in_use, device.peak.step, device.peak_operation);
+               device_label(device.rank, device.device, name), r->share[index],
+               (int64_t)device.capacity, (int64_t)device.peak.in_use, device.peak.step,
+               device.peak_operation);
     json_categories(json, device.peak.now);
     json_write(json, "computing_seconds %g communicating_seconds %g waiting_seconds %g }",
                device.computing, device.communicating, device.waiting);
@@ -146,12 +134,12 @@ int report_json(const char *path, const run_settings *settings, const mode_resul
     if (rc < 0)
         return rc;
     json_write(&json, "workload { name %s devices %jd device_list %s batch %jd steps %jd seed %jd",
-               "segmentation of Fashion-MNIST scenes", settings->devices, settings->device_text,
+               "segmentation of Fashion-MNIST scenes", settings->device_count, settings->devices,
                settings->batch, (int64_t)settings_steps(settings), settings->seed);
     json_write(&json, "optimizer %s lr %g size %jd width %jd parameters %jd", settings->optimizer,
                settings->lr, settings->size, settings->width, results[0].parameters);
     json_write(&json, "training_scenes %jd test_scenes %jd capacity_bytes %jd } modes [",
-               settings->scenes, settings->test_scenes, (int64_t)settings->capacity);
+               settings->scenes, settings->test_scenes, (int64_t)settings->cap);
     for (int m = 0; m < count; m++)
         json_mode(&json, &results[m]);
     json_write(&json, "]");
@@ -205,7 +193,7 @@ int report_html(const char *path, const run_settings *settings, const mode_resul
              "Segmentation of Fashion-MNIST scenes of %" PRId64 " x %" PRId64 ", %" PRId64
              " parameters, %s, devices %s, %s, learning rate %g, seed %" PRId64 ".",
              settings->size, settings->size, count > 0 ? results[0].parameters : 0, batch,
-             settings->device_text, settings->optimizer, settings->lr, settings->seed);
+             settings->devices, settings->optimizer, settings->lr, settings->seed);
     return ek_report_html_page(path, reports, with_report,
                                &(const ek_report_page){
                                    .title = "Memory and time of data-parallel training",

@@ -268,16 +268,21 @@ static device_peak *peaks_of_all(const ek_device_list *devices, int64_t *count)
     return all;
 }
 
-static char *peak_name(const device_peak *peak, char name[40])
+char *device_label(int rank, ek_device device, char text[40])
+{
+    char name[16];
+    ek_device_name(device, name);
+    if (world_size() == 1)
+        snprintf(text, 40, "%s", name);
+    else
+        snprintf(text, 40, "rank %d %s", rank, name);
+    return text;
+}
+
+static char *peak_name(const device_peak *peak, char text[40])
 {
     const ek_device device = {(ek_device_kind)peak->kind, (int)peak->index};
-    char own[16];
-    ek_device_name(device, own);
-    if (world_size() == 1)
-        snprintf(name, 40, "%s", own);
-    else
-        snprintf(name, 40, "rank %d %s", (int)peak->rank, own);
-    return name;
+    return device_label((int)peak->rank, device, text);
 }
 
 int json_devices(json_writer *json, const ek_device_list *devices)

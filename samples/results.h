@@ -59,6 +59,8 @@ int json_network(json_writer *json, const char *key, ek_module *network);
 
 /* ---- for a terminal and for a page ---- */
 
+/* "host:0"; "rank 1 host:0" if there are several ranks. Returns `text`. */
+char *device_label(int rank, ek_device device, char text[40]);
 /* A line with the peak of each device of all ranks, which all call this. */
 void print_peaks(const ek_device_list *devices);
 /* A chart on a page of the library's report: curves over their values' numbers,

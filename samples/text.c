@@ -1,4 +1,4 @@
-/* text.c: reading and dividing texts; the trigram model. */
+/* text.c: reading and dividing texts; the trigram model; writing. */
 #include "text.h"
 #include "ngram.h"
 
@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <evenkeel/evenkeel.h>
 
 /* ---- reading ---- */
 
@@ -118,4 +116,60 @@ int trigram_loss(const text *training, const text *held, int64_t count, double *
     }
     ngram_free(table);
     return counted ? 0 : ek_error(EK_E_NO_MEMORY, "no memory for the counts of trigrams");
+}
+
+/* ---- writing ---- */
+
+/* The next byte (count, 1) of each of the texts (count, length), on cpu. */
+static ek_tensor *writer_next(const text_writer *how, ek_tensor *texts, ek_generator *random)
+{
+    const int64_t length = ek_tensor_size(texts, 1);
+    const int64_t seen = length < how->context ? length : how->context;
+    ek_tensor *likeliest, *logits, *chosen;
+    texts = ek_narrow(texts, 1, length - seen, seen);
+    logits = ek_apply(how->network, ek_to_device(texts, how->device));
+    logits = logits ? ek_to_device(ek_select(logits, 1, seen - 1), ek_cpu()) : NULL;
+    logits = ek_topk(ek_to_dtype(logits, EK_F64), how->top_k, 1, true, &likeliest);
+    if (!logits)
+        return NULL;
+    chosen = ek_multinomial(ek_f_softmax(ek_mul_scalar(logits, 1 / how->temperature), 1), 1, false,
+                            random);
+    return chosen ? ek_gather_dim(likeliest, 1, chosen) : NULL;
+}
+
+/* Prompts and letters, u8 (count, length); NULL on an error. */
+static ek_tensor *writer_texts(const text_writer *how, int count, ek_generator *random)
+{
+    const int64_t length = (int64_t)strlen(how->prompt);
+    ek_tensor *texts = ek_to_dtype(ek_from_data(how->prompt, EK_SHAPE(1, length), EK_U8), EK_I64);
+    texts = texts ? ek_repeat(texts, EK_SHAPE(count, 1)) : NULL;
+    for (int64_t i = 0; texts && i < how->letters; i++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *both[] = {texts, writer_next(how, texts, random)};
+        texts = ek_scope_return(&scope, both[1] ? ek_cat(both, 2, 1) : NULL);
+    }
+    return texts ? ek_to_dtype(texts, EK_U8) : NULL;
+}
+
+char *text_write(const text_writer *how, int count)
+{
+    const size_t size = strlen(how->prompt) + (size_t)how->letters + 1;
+    const bool had_gradients = ek_set_grad_enabled(false);
+    ek_generator *random = ek_generator_new(how->random);
+    ek_scope scope = ek_scope_begin();
+    ek_module_train(how->network, false);
+    ek_tensor *texts = writer_texts(how, count, random);
+    ek_module_train(how->network, true);
+    char *written = calloc((size_t)count, size);
+    for (int i = 0; texts && written && i < count; i++)
+        ek_to_data(ek_select(texts, 0, i), written + (size_t)i * size, size - 1);
+    ek_scope_end(&scope);
+    ek_generator_free(random);
+    ek_set_grad_enabled(had_gradients);
+    if (!written)
+        ek_error(EK_E_NO_MEMORY, "no memory for %d texts", count);
+    for (size_t i = 0; written && i < (size_t)count * size; i++)
+        if ((unsigned char)written[i] < ' ' && !strchr("\n\t", written[i]) && (i + 1) % size != 0)
+            written[i] = '?';
+    return written;
 }

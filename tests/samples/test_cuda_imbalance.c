@@ -20,11 +20,11 @@ static void run_mode(ek_device_kind kind, train_mode mode, int steps, mode_resul
     run_settings settings;
     char name[] = "imbalance", *argv[] = {name, NULL};
     ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
-    settings.kind = kind;
+    settings.device = kind;
     settings.steps = steps;
     settings.plan = "22,14,14,14"; /* measured ones could differ */
     if (!getenv("EVENKEEL_TEST_FULL")) {
-        settings.device_text = "3";
+        settings.devices = "3";
         settings.plan = "6,4,4";
         settings.size = 28;
         settings.width = 4;

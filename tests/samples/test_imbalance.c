@@ -15,7 +15,7 @@ static run_settings defaults(void)
     run_settings settings;
     char name[] = "imbalance", *argv[] = {name, NULL};
     ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
-    settings.kind = test_kind();
+    settings.device = test_kind();
     return settings;
 }
 
@@ -195,7 +195,7 @@ static double needed_on_device_0(const run_settings *settings, double parameters
 {
     const double f32 = 4, i64 = 8, width = (double)settings->width;
     const double pixels = (double)settings->size * (double)settings->size;
-    const double whole = (double)settings->batch, part = whole / (double)settings->devices;
+    const double whole = (double)settings->batch, part = whole / (double)settings->device_count;
     /* Elements per scene of each stage's output: channels times pixels at its stride. */
     const double stages =
         width * pixels / 4 + 2 * 2 * width * pixels / 16 + (2 * 4 + 6) * width * pixels / 64;
@@ -272,7 +272,7 @@ TEST(sharded_makes_no_device_special)
 TEST(balanced_fits_twice_the_batch)
 {
     run_settings settings = defaults();
-    settings.capacity = 32 << 20;
+    settings.cap = 32 << 20;
     ek_dataset *train = scenes_make(args_pictures(), true, SCENE_DARK, 64, settings.size, 0);
     assert_made(train);
     int64_t classic = mode_largest_batch(&settings, train, MODE_CLASSIC, 1 << 16);
@@ -288,7 +288,7 @@ TEST_LOOP(automatic_plans_fill_unequal_devices, 0, test_kind() == EK_HOST)
 {
     run_settings settings = small();
     mode_result result;
-    settings.device_text = "2x8M,2x4M";
+    settings.devices = "2x8M,2x4M";
     settings.find_batch = true;
     ek_dataset *train = scenes_make(args_pictures(), true, SCENE_DARK, 64, settings.size, 0);
     assert_made(train);
@@ -347,7 +347,7 @@ TEST(a_smaller_step_succeeds)
     run_settings settings = small();
     train_job job;
     double loss;
-    settings.capacity = 2 << 20;
+    settings.cap = 2 << 20;
     ek_dataset *scenes = scenes_make(args_pictures(), true, SCENE_DARK, 16, settings.size, 0);
     assert_made(scenes);
     for (int mode = 0; mode < MODES; mode++) {
