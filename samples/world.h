@@ -1,42 +1,43 @@
-/* world.h: runs of several ranks, started by samples/mpirun. Such a run is that of one process with
- * the same batch: all ranks draw the same numbers and make whole batches, of which each takes its
- * rows, and loss and gradients are those of all rows. Alone, all functions do next to nothing. */
+/* world.h: runs of several ranks, started by samples/mpirun. Several ranks compute what one process
+ * does with the same batch: all ranks draw the same numbers and make whole batches, each takes its
+ * rows, and loss and gradients are those of all rows. In a world of one rank the functions do next
+ * to nothing. */
 #ifndef SAMPLES_WORLD_H
 #define SAMPLES_WORLD_H
 
 #include <evenkeel/evenkeel.h>
 
-/* Joins the ranks, before anything else. From then on standard output and complaints are rank 0's.
- * 0 or a negative status. */
+/* Joins the ranks, as the program's first call. Afterwards only rank 0 prints. 0 or a negative
+ * status. */
 int world_join(void);
 int world_size(void);
-/* The rank that prints and writes. */
+/* Tells whether this rank is rank 0, which prints and writes. */
 bool world_is_first(void);
 
-/* The largest of the ranks' values, none of which is negative; all ranks call it. Or a negative
- * status. */
+/* Returns the largest of the ranks' values, which must not be negative, or a negative status. All
+ * ranks call it. */
 int world_most(int value);
-/* Whether any rank refuses its arguments, after a complaint, which is then printed once; all ranks
- * call it. 1, 0 or a negative status. */
+/* Returns 1 if any rank refuses its arguments, else 0, or a negative status. The complaint of one
+ * of the refusing ranks is printed. All ranks call it. */
 int world_refuses(bool refused);
 
-/* How many rows of a batch of `count` are this rank's. */
+/* Returns how many rows of a batch of `count` are this rank's. */
 int64_t world_share(int64_t count);
 
-/* This rank's rows (dimension 0) of a batch that all ranks have whole. */
+/* Returns this rank's rows (dimension 0) of a batch that all ranks have whole. */
 ek_tensor *world_rows(ek_tensor *batch);
-/* All ranks' rows. */
+/* Joins the rows of all ranks. */
 ek_tensor *world_all(ek_tensor *rows);
 
-/* Wrap what one process trains with. Ownership passes. `sharded`: gradients and state are divided
- * over the devices of all ranks, if there are several. */
+/* Wrap the model and the criterion of a process, which the results own. `sharded`: gradients and
+ * the optimizer's state are divided over the devices of all ranks, if there are several. */
 ek_module *world_model(ek_module *model, bool sharded);
 ek_module *world_criterion(ek_module *criterion);
 
-/* Whether this rank is to print the pending error: the first of those on which it began. An error
- * of one rank is made one of all, and all ranks call this. */
+/* Tells whether this rank must print the pending error: it is the first rank on which the error
+ * began. An error of one rank becomes an error of all. All ranks call it. */
 bool world_says_error(void);
-/* args_fail on that rank. */
+/* Is args_fail on the rank that must print. */
 int world_fail(int status);
 
 #endif
