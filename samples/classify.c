@@ -77,8 +77,8 @@ static const struct picture_set {
     [CIFAR10] = {3, 32, ek_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
 };
 
-/* Samples are (f32 picture, i64 class). Pictures of training are changed a little each time they
- * are asked for, unless --plain. NULL on an error. */
+/* Samples are (f32 picture, i64 class). Unless --plain, each reading of a training picture changes
+ * it a little. NULL on an error. */
 static ek_dataset *classify_pictures(bool train)
 {
     const struct picture_set *set = &picture_sets[opt.dataset];
@@ -94,8 +94,8 @@ static ek_dataset *classify_pictures(bool train)
 
 /* ---- what is trained ---- */
 
-/* Of each step: the loss of its batch, how many pictures that had, seconds, and those of them that
- * it waited for the batch. Of each epoch's test: loss and accuracy. */
+/* Each step has the loss of its batch, the batch's pictures, seconds, and seconds waited for the
+ * batch. Each epoch's test has loss and accuracy. */
 enum { LOSSES, COUNTS, SECONDS, WAITS, TEST_LOSSES, ACCURACIES, SERIES };
 static const char *const series_names[SERIES] = {"losses", "counts",      "step_seconds",
                                                  "waits",  "test_losses", "test_accuracies"};
@@ -141,7 +141,7 @@ static int classify_try_batch(int64_t batch, void *user)
                     EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
 }
 
-/* How many of the set's samples are used: the first `wanted`; 0 are all. */
+/* Returns how many of the set's samples are used: the first `wanted`; 0: all. */
 static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
 {
     int64_t length = ek_dataset_length(pictures);
@@ -194,7 +194,7 @@ static int classify_test_batch(ek_module *network, const ek_batch *batch, void *
     return 0;
 }
 
-/* One pass over the pictures that the network was not trained on. */
+/* Tests the network on all pictures that it was not trained on. */
 static evaluation classify_test(classify *c)
 {
     evaluation sums = {0};
@@ -204,7 +204,7 @@ static evaluation classify_test(classify *c)
     return sums;
 }
 
-/* Seconds that the training loader has been waited for so far. */
+/* Returns the seconds that steps have waited for the training loader. */
 static double classify_waited(const classify *c)
 {
     ek_loader_stats stats = {0};
@@ -214,7 +214,7 @@ static double classify_waited(const classify *c)
 
 /* ---- results ---- */
 
-/* Of the steps of an epoch, from 0 on, or of all steps (-1). */
+/* Sums over the steps of an epoch, from 0 on, or over all steps (-1). */
 typedef struct step_sums {
     double loss; /* a mean over pictures */
     double seconds, waited;
@@ -235,14 +235,14 @@ static step_sums classify_sums(const classify *c, const run *r, int64_t epoch)
     return sums;
 }
 
-/* Samples per second of this process's steps, which begin after those of the checkpoint. */
+/* Returns the samples per second of this process's steps. A checkpoint's steps do not count. */
 static double classify_speed(const run *r)
 {
     const double seconds = series_sum(&r->series[SECONDS], r->first, r->step);
     return seconds > 0 ? (double)((r->step - r->first) * opt.batch) / seconds : 0;
 }
 
-/* The epoch with the best accuracy, the first of equals; -1 if none is finished. */
+/* Returns the epoch with the best accuracy, the first of equals; -1 if no epoch is finished. */
 static int64_t classify_best(const run *r)
 {
     const series *accuracies = &r->series[ACCURACIES];

@@ -72,8 +72,8 @@ static int gpt_check(void)
 
 /* ---- what is trained ---- */
 
-/* Of each step; at each test, in nats per byte: the model, and the trigram model again and again.
- */
+/* Three of each step. Two of each test, in nats per byte: the network's loss, and the trigram
+ * model's, which is constant. */
 enum { LOSSES, RATES, SECONDS, HELD_OUT, TRIGRAM, SERIES };
 static const char *const series_names[SERIES] = {"losses", "rates", "step_seconds", "held-out loss",
                                                  "trigram model"};
@@ -83,8 +83,8 @@ typedef struct gpt {
     train_job job;
     ek_generator *shuffle; /* draws the order of windows */
     text training_text, held_text;
-    int64_t tested;   /* bytes that a test is about */
-    double trigram;   /* nats per byte of these */
+    int64_t tested;   /* bytes of a test */
+    double trigram;   /* the trigram model's nats per byte in the test */
     char *texts;      /* the network's last texts: TEXTS strings of `text_size` bytes; owned */
     size_t text_size; /* NUL included */
 } gpt;
@@ -129,7 +129,7 @@ static ek_dataset *gpt_windows(const text *of, int64_t stride)
     return windows;
 }
 
-/* Divides the text, and has the trigram model be tested on the bytes that the network will be. */
+/* Divides the text, and tests the trigram model on the bytes that will test the network. */
 static int gpt_open_text(gpt *g)
 {
     text all;
@@ -197,8 +197,8 @@ static int gpt_test_batch(ek_module *network, const ek_batch *batch, void *user)
     return rc;
 }
 
-/* The mean over the held-out bytes, which the model sees in windows: it knows less before the first
- * bytes of each than the trigram model does. */
+/* Returns the mean over the held-out bytes. The network sees them in windows, so that for the first
+ * bytes of each window it knows less than the trigram model does. */
 static double gpt_test(gpt *g)
 {
     double sum = 0;

@@ -64,11 +64,11 @@ typedef struct lstm {
     int64_t epoch_steps;
 } lstm;
 
-/* What a test tells of the words that were not seen. */
+/* The result of a test on words that were not trained on. */
 typedef struct lstm_tested {
     lstm *of;
     double loss; /* mean over letters */
-    score score; /* seen[WHOLE] is 0: not tested since the last step */
+    score score; /* seen[WHOLE] is 0 if there was no test since the last step */
 } lstm_tested;
 
 static void lstm_close(lstm *l)
@@ -101,7 +101,7 @@ static int lstm_make(void *user)
     return ek_error_status();
 }
 
-/* A step on words of the greatest length that hold nothing but marks. */
+/* Takes a step on words of the greatest length, which are all marks. */
 static int lstm_try_batch(int64_t batch, void *user)
 {
     ek_tensor *letters = ek_zeros(EK_SHAPE(batch, MOST_LETTERS + 1), EK_I64);
@@ -132,7 +132,7 @@ static int lstm_open(lstm *l, const ek_archive *from)
 
 /* ---- testing ---- */
 
-/* Words come in their order, each once. */
+/* Scores each word of a batch. Words come in their order. */
 static int lstm_test_batch(ek_module *network, const ek_batch *batch, void *user)
 {
     lstm_tested *tested = user;
@@ -164,7 +164,7 @@ static lstm_tested lstm_test(lstm *l)
     return tested;
 }
 
-/* The order of the n-grams that tell most words. */
+/* Returns the order of the n-grams that tell the language of most words. */
 static int lstm_best_order(const score *counted)
 {
     int best = 1;
@@ -201,7 +201,7 @@ static void lstm_json_score(json_writer *json, const score *s)
     json_write(json, "]");
 }
 
-/* `counted` is what n-grams of each order tell of the same words. */
+/* `counted` has the scores of the n-grams of each order on the words of the test. */
 static void lstm_json(const lstm *l, const run *r, const lstm_tested *tested, const score *counted,
                       json_writer *json)
 {

@@ -1,4 +1,4 @@
-/* ngram.h: symbols by their predecessors' counts: what a network has to be better than.
+/* ngram.h: probabilities of symbols by counts of n-grams, which a network should surpass.
  *
  * p(symbol | h) for the h = 0, 1, 2, ... symbols before it, by interpolation (Witten and Bell
  * 1991): a context that was seen n times, with t different symbols behind it, says (count + t q) /

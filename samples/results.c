@@ -11,12 +11,6 @@
 
 /* ---- series ---- */
 
-void series_name(series *list, const char *const *names, int count)
-{
-    for (int i = 0; i < count; i++)
-        list[i].name = names[i];
-}
-
 int series_add(series *to, double value)
 {
     if ((to->count & (to->count - 1)) == 0) { /* no room is left at powers of two */

@@ -13,7 +13,6 @@ typedef struct series {
     double *values; /* owned */
     int64_t count;
 } series;
-void series_name(series *list, const char *const *names, int count);
 int series_add(series *to, double value); /* 0 or EK_E_NO_MEMORY */
 void series_free(series *list, int count);
 double series_median(const series *numbers); /* 0 of no numbers */
@@ -63,7 +62,7 @@ int json_network(json_writer *json, const char *key, ek_module *network);
 char *device_label(int rank, ek_device device, char text[40]);
 /* Prints a line with the peak of each device of all ranks. All ranks call it. */
 void print_peaks(const ek_device_list *devices);
-/* A chart on a page of the library's report: curves over their values' numbers,
- * which count `x`s. Names hold no '<'. */
+/* Writes a chart on a page of the library's report: curves over the numbers of their values. `x`
+ * says what the numbers count. Names hold no '<'. */
 void page_curves(FILE *page, const char *title, const char *x, const series *curves, int count);
 #endif

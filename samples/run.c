@@ -247,7 +247,8 @@ void run_say(run *r, const char *format, ...)
 
 void run_series(run *r, const char *const *names, int count)
 {
-    series_name(r->series, names, count);
+    for (int i = 0; i < count; i++)
+        r->series[i].name = names[i];
     r->series_count = count;
 }
 

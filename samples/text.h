@@ -10,11 +10,11 @@ typedef struct text {
     int64_t count;
 } text;
 
-/* The bytes of a file; or of all files of a folder whose names have no '.', by name, one after the
- * other. 0 or a negative status: EK_E_IO, and EK_E_FORMAT if there are none. */
+/* Reads a file, or all files of a folder whose names have no '.', in the order of their names. 0 or
+ * a negative status: EK_E_IO, or EK_E_FORMAT if there are no bytes. */
 int text_read(const char *path, text *all);
-/* Every tenth piece of TEXT_PIECE bytes becomes the held-out part, so that both parts have some of
- * everything; all others are for training. 0 or a negative status. */
+/* Divides a text: every tenth piece of TEXT_PIECE bytes is held out, and all others are for
+ * training, so that both parts have something of everything. 0 or a negative status. */
 enum { TEXT_PIECE = 4096 };
 int text_divide(const text *all, text *training, text *held);
 void text_free(text *of);

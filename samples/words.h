@@ -1,5 +1,5 @@
-/* words.h: the words of five languages, letter by letter, as a data set, and how well their
- * language is told: by a network, and by counts of letters (ngram.h). */
+/* words.h: the words of five languages, letter by letter, as a data set, and scores of how well a
+ * network, and counts of letters (ngram.h), tell the language. */
 #ifndef SAMPLES_WORDS_H
 #define SAMPLES_WORDS_H
 
@@ -8,7 +8,7 @@
 /* ---- words ---- */
 
 enum { ENGLISH, FRENCH, GERMAN, ITALIAN, SPANISH, LANGUAGES };
-extern const char *const word_files[LANGUAGES]; /* their names in a folder as /usr/share/dict */
+extern const char *const word_files[LANGUAGES]; /* file names in /usr/share/dict */
 
 /* Shorter and longer words are left out. */
 enum { LEAST_LETTERS = 3, MOST_LETTERS = 20, MARK = 0, SYMBOLS = 27, IGNORED = -100 };
@@ -24,38 +24,38 @@ typedef struct word_list {
     int64_t count, room;
 } word_list;
 
-/* Adds all words of a language, each once, sorted. 0 or a negative status: EK_E_IO. */
+/* Adds all words of a language, sorted, each once. 0 or a negative status: EK_E_IO. */
 int words_read(word_list *list, const char *directory, int language);
-/* The words of all languages, `wanted` of each, chosen and put in order by the seed: every tenth is
- * for testing. Free both lists' words anyway. 0 or a negative status: EK_E_IO, and EK_E_INVALID if
- * there are fewer. */
+/* Reads the words of all languages, and chooses and orders `wanted` of each by the seed. Every
+ * tenth is for testing. Free both lists' words anyway. 0 or a negative status: EK_E_IO, or
+ * EK_E_INVALID if a language has fewer words. */
 int words_open(const char *directory, int64_t wanted, uint64_t seed, word_list *training,
                word_list *testing);
 
-/* A data set of words, which are borrowed: (letters and the mark behind them, as many times the
- * language). NULL on an error. */
+/* A data set of the list's words, which it borrows. A sample is (the letters and a mark, the
+ * language as many times). NULL on an error. */
 ek_dataset *words_dataset(const word_list *list);
-/* Samples of lengths L_i, as a batch: the inputs are letters (N, L), padded with marks, and lengths
- * (N); the targets (N, L) are padded with what the loss ignores. */
+/* Collates samples of unequal lengths. The inputs are letters (N, L), padded with marks, and
+ * lengths (N). The targets (N, L) are padded with IGNORED. */
 ek_value words_collate(const ek_value *samples, int64_t count, void *user);
 
 /* ---- scores ---- */
 
-/* How often the language was told: after 1, 2, ... letters of words that have as many, and [WHOLE]
- * when the word had ended. */
+/* How often the language was told: [k] after k letters, of words that have as many; [WHOLE] after
+ * the word's end. */
 enum { WHOLE = 0, PREFIXES = MOST_LETTERS + 1 };
 typedef struct score {
     int64_t seen[PREFIXES], right[PREFIXES];
 } score;
 
-/* The share of words whose language was told after so many letters; NaN of none. */
+/* Returns the share of words whose language was told after so many letters; NaN of no words. */
 double score_of(const score *s, int letters);
-/* Counts what was told of one word: languages[k] after k + 1 letters, languages[letters] at its
- * end. */
+/* Counts the languages told of one word: languages[k] after k + 1 letters, languages[letters] after
+ * the word's end. */
 void score_word(score *s, const word *w, const int64_t *languages);
 enum { NGRAM_MOST_ORDER = 7 };
-/* Counts the words of training, and scores those of testing by them: with n-grams of each order the
- * language whose counts need the fewest bits for what was read. 0 or EK_E_NO_MEMORY. */
+/* Counts the n-grams of the training words, and scores the testing words. The n-grams of an order
+ * tell the language whose counts need the fewest bits for the letters read. 0 or EK_E_NO_MEMORY. */
 int score_ngrams(const word_list *training, const word_list *testing,
                  score by_order[NGRAM_MOST_ORDER + 1]);
 
