@@ -1,4 +1,4 @@
-/* checkpoint.c: what a run keeps, and how one goes on from it. */
+/* checkpoint.c: writes checkpoints of a run, and reads them. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ void run_keep_job(run *r, const train_job *job, ek_loader *loader)
         run_keep_plan(r, "plan", job->parallel);
 }
 
-/* FNV-1a, 64 bits: other data have another sum but for chance. */
+/* The digest is FNV-1a of 64 bits. */
 void run_keep_digest(run *r, const char *name, const void *data, size_t nbytes, const char *what,
                      const char *path)
 {
@@ -74,7 +74,7 @@ static void run_put_part(const run_part *part, ek_archive *archive)
         ek_archive_put_training(archive, part->name, part->state);
 }
 
-/* The numbers of that name: f64 on cpu. */
+/* Returns the numbers of that name, f64 on cpu. */
 static ek_tensor *run_get_numbers(const run *r, const char *name)
 {
     return ek_to_dtype(ek_value_tensor(ek_archive_get(r->from, name)), EK_F64);
@@ -84,7 +84,7 @@ static void run_load_part(const run *r, const run_part *part)
 {
     const char *found = part->digest[0] ? ek_archive_get_text(r->from, part->name) : NULL;
     if (part->planned)
-        return; /* it was read before the wrapper was made */
+        return; /* job_saved_plan has read the plan before the wrapper was made */
     if (part->numbers)
         ek_to_data(run_get_numbers(r, part->name), part->numbers,
                    (size_t)part->count * sizeof *part->numbers);
@@ -96,7 +96,7 @@ static void run_load_part(const run *r, const run_part *part)
                  r->resume, part->what, part->path);
 }
 
-/* "records.<name>" */
+/* Writes "records.<name>". */
 static char *run_series_key(const series *numbers, char key[64])
 {
     snprintf(key, 64, "records.%s", numbers->name);
@@ -126,7 +126,7 @@ static void run_load_series(const run *r, series *numbers)
 
 /* ---- the file ---- */
 
-/* "settings.<option>" */
+/* Writes "settings.<option>". */
 static char *run_setting_key(const arg_spec *arg, char key[64])
 {
     snprintf(key, 64, "settings.%s", arg->name);
@@ -172,7 +172,7 @@ int run_load(run *r)
     return ek_error_status();
 }
 
-/* EK_E_FORMAT for a file of another program; EK_E_INVALID for one of a run with other settings. */
+/* Fails with EK_E_FORMAT for a file of another program, with EK_E_INVALID for other settings. */
 int run_open(run *r)
 {
     const char *path = r->resume, *names = r->deciding;

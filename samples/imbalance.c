@@ -14,7 +14,7 @@ static const char about[] =
     "follow from\nmeasurements (balanced-auto); with gradients and optimizer state sharded "
     "(sharded).\n\n";
 
-/* "classic,balanced" into runs[]. */
+/* Reads "classic,balanced" into runs[]. */
 static int settings_parse_modes(run_settings *s)
 {
     const char *text = s->modes;
@@ -73,7 +73,7 @@ static void print_results(const run_settings *s, const mode_result *results, int
         report_table(results, count);
 }
 
-/* Ctrl-C: what is lost by it. Modes that were finished before are worth their rows. */
+/* Tells what Ctrl-C has lost, below the rows of the modes that were finished before. */
 static int explain_stop(const run_settings *s, const mode_result *results, int count)
 {
     ek_error_record error;
@@ -86,7 +86,7 @@ static int explain_stop(const run_settings *s, const mode_result *results, int c
     return interrupt_status();
 }
 
-/* After an error of a mode: its sentence and, if memory was short, what would have fitted. */
+/* Prints a mode's error and, if memory was short, the largest batch that fits. */
 static int explain(const run_settings *s, ek_dataset *train, train_mode mode)
 {
     ek_error_record error;
@@ -154,7 +154,7 @@ static int report(const run_settings *s, const mode_result *results, int count)
     return 0;
 }
 
-/* Plans and warnings. */
+/* Prints plans and warnings. */
 static void show_log(ek_log_level level, const char *line, void *user)
 {
     (void)user;

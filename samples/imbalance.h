@@ -1,5 +1,5 @@
-/* imbalance.h: what the main job is made of: its modes and their results (imbalance_modes.c), and
- * the reports of these (imbalance_report.c). The task that it trains is that of scenes.h. */
+/* imbalance.h: the modes and their results (imbalance_modes.c), and reports of the results
+ * (imbalance_report.c). The task is in scenes.h. */
 #ifndef SAMPLES_IMBALANCE_H
 #define SAMPLES_IMBALANCE_H
 
@@ -44,14 +44,15 @@ typedef struct run_settings {
     const volatile sig_atomic_t *stopped; /* set when the run must end after the step at hand */
 } run_settings;
 
-/* Steps of one mode: --steps, or --epochs passes over the training scenes, whichever ends first. */
+/* Returns the steps of one mode: --steps, or --epochs passes over the training scenes, whichever
+ * ends first. */
 int settings_steps(const run_settings *settings);
 
 typedef struct mode_result {
     const char *name;
     ek_report *report;   /* owned: memory and time per device */
     int64_t batch;       /* the batch that was trained with */
-    int64_t largest;     /* the largest that fits, if it was looked for; else -1 */
+    int64_t largest;     /* the largest batch that fits; -1: not searched */
     int64_t *share;      /* each device's share of the batch at the end; owned */
     char plan[512];      /* the plan of balanced-auto; "" in other modes */
     double step_seconds; /* median */
@@ -59,41 +60,41 @@ typedef struct mode_result {
     series losses, seconds;          /* one value per step; owned */
     double pixel_accuracy, mean_iou; /* on the test scenes */
     int64_t parameters;
-    char sha256[65]; /* of the parameters; "" if only the largest batch was looked for */
+    char sha256[65]; /* of the parameters; "": only the largest batch was searched */
 } mode_result;
 
 void mode_result_free(mode_result *result);
 
 /* Replaces the devices by fresh ones, so that no mode sees another's memory, and makes the model on
- * them from the seed. Everything must be closed before. 0 or a negative status; close it anyway.
+ * them from the seed. Everything must be closed before. 0 or a negative status; close the job
+ * anyway.
  *
- * A number of devices gives mode single one that computes with all cores, as one GPU of several
- * would not; of a list it takes the first. */
+ * If --devices is a number, mode single has one device, which computes with all cores. If it is a
+ * list, mode single has the list's first device. */
 int mode_open(train_job *job, const run_settings *settings, train_mode mode);
-/* `rc` if that is an error; else 0, or EK_E_STATE with a sentence if a device's memory has not come
- * back to zero. */
+/* Frees the job and its devices' memory. Returns `rc` if that is an error; else 0, or EK_E_STATE if
+ * a device still holds memory. */
 int mode_close(train_job *job, int rc);
 
-/* Trains and evaluates. The result is to be freed in any case; the devices' memory is given back.
- */
+/* Trains and evaluates, and gives the devices' memory back. Free the result anyway. */
 int mode_train(const run_settings *settings, ek_dataset *train, ek_dataset *test, train_mode mode,
                mode_result *result);
-/* Finds the largest batch, and trains a few steps with it, so that the result shows what it takes.
- * result->largest is 0 if not even one scene fits. */
+/* Finds the largest batch, and takes a few steps with it, which the result describes. If not even
+ * one scene fits, result->largest is 0. */
 int mode_find_batch(const run_settings *settings, ek_dataset *train, train_mode mode,
                     mode_result *result);
-/* The largest batch that a mode could run, below one that is known not to fit; 0 if not even one
- * scene fits; negative on an error that is not about memory. */
+/* Returns the largest batch that fits, below `failing`, which is known not to fit; 0 if not even
+ * one scene fits; a negative status on an error that is not about memory. */
 int64_t mode_largest_batch(const run_settings *settings, ek_dataset *train, train_mode mode,
                            int64_t failing);
-/* Without a capacity by option or list it becomes three times what a single device holds when no
- * scene is there, once it has trained: parameters, gradients and the optimizer's state. */
+/* Chooses a capacity if neither --cap nor --devices gives one: three times what a single device
+ * holds after a step, without scenes: parameters, gradients and the optimizer's state. */
 int mode_choose_capacity(run_settings *settings, ek_dataset *train);
 
 /* ---- reports ---- */
 
 void report_table(const mode_result *results, int count);
-/* Of largest batches: what --find-batch prints. */
+/* Prints the largest batches, for --find-batch. */
 void report_batches(const mode_result *results, int count);
 /* 0 or a negative status. */
 int report_json(const char *path, const run_settings *settings, const mode_result *results,

@@ -61,10 +61,10 @@ typedef struct mode_run {
     ek_dataset *scenes; /* for training */
     train_job job;
     ek_loader *loader;
-    mode_result *result; /* NULL if only the largest batch is looked for */
+    mode_result *result; /* NULL if only the largest batch is searched */
 } mode_run;
 
-/* The next scenes, fewer at the end of a pass; a largest batch is whole, as it was found. */
+/* Returns the next scenes, fewer at the end of a pass. With --find-batch, returns a whole batch. */
 static ek_value mode_next_scenes(mode_run *self)
 {
     ek_batch batch;
@@ -123,7 +123,7 @@ static int mode_steps(mode_run *self, int64_t steps)
     return ek_error_status();
 }
 
-/* Takes in the devices of all ranks, and how many samples of the batch each has. */
+/* Gathers the reports of all ranks' devices, and how many samples of the batch each device has. */
 static int mode_shares(const mode_run *self, mode_result *result)
 {
     int64_t own[EK_MAX_DEVICES], count = self->job.devices.count;
@@ -144,7 +144,7 @@ static int mode_shares(const mode_run *self, mode_result *result)
     return ek_error_status();
 }
 
-/* `steps` steps and their report, and the plan that they ended with. */
+/* Takes `steps` steps with a report, and writes the last plan. */
 static int mode_reported(mode_run *self, int64_t steps)
 {
     mode_result *result = self->result;
@@ -205,7 +205,7 @@ static int mode_try_batch(int64_t batch, void *user)
     return rc;
 }
 
-/* At most `most`; 0 if not even one scene fits, or not even the model. */
+/* Returns the largest batch up to `most`; 0 if not even one scene fits, or not even the model. */
 static int64_t mode_search(mode_run *self, train_mode mode, int64_t most)
 {
     train_job *job = &self->job;

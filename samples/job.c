@@ -1,4 +1,4 @@
-/* job.c: batches, ways to train, steps, shares, and what results say of these. */
+/* job.c: batches, ways to train, steps, shares, results. */
 #include "job.h"
 
 #include <inttypes.h>
@@ -90,7 +90,7 @@ void job_begin(train_job *job, int mode, int kind, const char *device_text)
     job->devices = devices_chosen(kind, device_text, mode == MODE_SINGLE);
 }
 
-/* Whether outputs meet on device 0. */
+/* Tells whether outputs are gathered on device 0. */
 static bool job_gathers(const train_job *job)
 {
     return job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC;
@@ -116,7 +116,7 @@ void job_wrap_with(train_job *job, ek_data_parallel_options options, ek_module *
     job->criterion = job_criterion(job, criterion);
 }
 
-/* The ways to train differ in these lines, and in whether outputs meet. */
+/* The ways to train differ in these lines and in job_gathers. */
 void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal)
 {
     ek_data_parallel_options options = EK_OPTIONS(ek_data_parallel_options, network);
@@ -275,7 +275,7 @@ const char *job_saved_plan(const ek_archive *archive, const char *name, int devi
     return NULL;
 }
 
-/* Writes each device's share of a batch, "40,30,30", as a job without a plan measures it. */
+/* Measures with a job without a plan, and writes each device's share of a batch: "40,30,30". */
 static int job_measure(const train_job *job, int64_t batch, ek_batch_function *step, void *user,
                        char plan[1024])
 {
@@ -313,7 +313,7 @@ int job_prepare(train_job *job, const char *given, const ek_archive *from, int64
         rc = job_measure(job, batch, step, user, begun.plan);
     job_free_model(job);
     *job = begun;
-    for (int d = 0; d < job->devices.count; d++) /* peaks are those of the run */
+    for (int d = 0; d < job->devices.count; d++) /* the run's peaks leave out the measuring */
         ek_memory_reset_peak(job->devices.devices[d]);
     return rc < 0 ? rc : make(user);
 }

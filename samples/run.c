@@ -22,7 +22,7 @@ double seconds_now(void)
 
 #define CHECKPOINT_NAME "checkpoint.safetensors"
 
-/* Whether the directory can be made: the one that it is to be in can be written. */
+/* Checks that a directory `out` can be made: its parent must be writable. */
 static int run_check_parent(const char *out)
 {
     char parent[4096];
@@ -37,7 +37,7 @@ static int run_check_parent(const char *out)
     return 0;
 }
 
-/* The files must be ones that can be read and written. */
+/* Checks that the files of --resume, --json and --out can be read and written. */
 static int run_check_files(const run *r)
 {
     const char *resume = r->resume, *out = r->out;
@@ -53,15 +53,15 @@ static int run_check_files(const run *r)
     return 0;
 }
 
-/* 0 if no rank has an error pending. */
+/* Returns 0 if no rank has an error pending. */
 static int run_settle(void)
 {
     int rc = ek_dist_raise();
     return rc == 0 && world_size() > 1 ? world_most(0) : rc;
 }
 
-/* Makes the directory if it is missing, once all ranks could open the run: one that is refused
- * leaves nothing behind. */
+/* Makes the directory if it is missing, after all ranks could open the run: a refused run leaves
+ * nothing behind. */
 static int run_make_out(const char *out)
 {
     int rc = run_settle();
@@ -194,7 +194,7 @@ void run_page_end(run *r, const char *name, const char *title, const char *forma
 
 /* ---- progress ---- */
 
-/* Removes the line from a terminal, so that something else can follow. */
+/* Removes the line of progress from a terminal. */
 static void progress_clear(void)
 {
     if (isatty(STDOUT_FILENO))
@@ -258,7 +258,7 @@ void run_add(run *r, int which, double value)
         series_add(&r->series[which], value);
 }
 
-/* Whether a checkpoint follows the step at hand. The ranks agree on what a signal has written. */
+/* Tells whether the present step ends with a checkpoint. The ranks agree on a caught signal. */
 static bool run_writes(run *r)
 {
     const bool due = r->step >= r->last || (r->epoch > 0 && r->step % r->epoch == 0) ||
@@ -277,7 +277,7 @@ bool run_draws(run *r)
     return world_is_first();
 }
 
-/* "after step 12: " before the pending error's sentence. */
+/* Puts "after step 12: " before the pending error's sentence. */
 static void run_say_step(const run *r)
 {
     ek_error_record error;
@@ -289,7 +289,7 @@ static void run_say_step(const run *r)
     ek_error_raise(&error);
 }
 
-/* Goes on from a checkpoint, and makes --out. */
+/* Loads the checkpoint of --resume, and makes --out. */
 static int run_start(run *r)
 {
     r->begun = true;
@@ -303,7 +303,7 @@ static int run_start(run *r)
     return ek_error_status() < 0 || !r->args ? ek_error_status() : run_make_out(r->out);
 }
 
-/* Ends the step at hand, if there is one, and writes the checkpoint that is due. */
+/* Ends the present step, if there is one, and writes the checkpoint that is due. */
 static int run_end_step(run *r)
 {
     char path[4096];
@@ -344,16 +344,16 @@ bool run_next(run *r)
 
 static volatile sig_atomic_t interrupt_stopped, interrupt_steps_done;
 
-/* Once the steps are done, a signal changes nothing but what is said. */
+/* Tells that a signal after the last step does not end the run at once. */
 static void interrupt_say(void)
 {
     static const char text[] = "stops after the judging; again: at once\n";
     if (interrupt_steps_done && interrupt_stopped &&
         write(STDERR_FILENO, text, sizeof text - 1) < 0)
-        return; /* nobody listens */
+        return; /* standard error is closed */
 }
 
-/* Two signals may come to two threads at a time: one of them is the second all the same. */
+/* Two threads may get signals at a time: the exchange makes one of them the second. */
 static void interrupt_note(int signal_number)
 {
     static atomic_int caught;
@@ -407,8 +407,8 @@ static void interrupt_print_word(const char *word)
     putchar('\'');
 }
 
-/* Prints the same command with --resume FILE, for a shell; with NULL, that nothing was kept.
- * Returns interrupt_status(). */
+/* Prints the program's command with --resume FILE, for a shell. If `file` is NULL, prints that
+ * nothing was kept. Returns interrupt_status(). */
 static int interrupt_explain(int64_t step, const char *file, int argc, char **argv)
 {
     if (!file) {
@@ -446,7 +446,7 @@ json_writer *run_json(run *r, const train_job *job)
     if (r->failed || ek_error_status() < 0 || !r->json_path)
         return NULL;
     json_open(&r->json, world_is_first() ? r->json_path : "/dev/null");
-    ek_dist_raise(); /* the other ranks are to meet this one in what they write */
+    ek_dist_raise(); /* an error of this rank reaches the others, which wait in json_devices */
     if (ek_error_status() < 0)
         return NULL;
     json_settings(&r->json, r->args, job->devices.count, job->plan);

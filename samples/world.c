@@ -53,9 +53,8 @@ int world_refuses(bool refused)
     return most > 0 ? 1 : most;
 }
 
-/* The first of the `count` rows that is not one of the ranks before this one. Rows are cut as
- * torch.chunk does, and as data-parallel wrappers do, so that a rank's rows are those that a
- * wrapper would give the device of that number. */
+/* Returns the first of `count` rows that belongs to `rank`. torch.chunk and data-parallel wrappers
+ * cut alike, so that a rank has the rows that a wrapper gives the device of that number. */
 static int64_t world_first_row(int64_t count, int rank)
 {
     const int64_t each = (count + world_size() - 1) / world_size();
@@ -94,7 +93,7 @@ ek_module *world_criterion(ek_module *criterion)
     return world_size() == 1 ? criterion : ek_distributed_criterion(criterion);
 }
 
-/* The first of the ranks on which the pending error began; -1 if they cannot be asked. */
+/* Returns the first rank on which the pending error began; -1 if the ranks cannot be asked. */
 static int world_origin(void)
 {
     const int size = world_size(), rank = ek_dist_get_rank(NULL);
