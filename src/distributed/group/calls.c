@@ -57,25 +57,6 @@ typedef struct calls_one {
     bool reduces, rooted; /* rooted: the call has a root */
 } calls_one;
 
-/* op: -1 for broadcast. root: rank in the group, or -1. */
-static int calls_fill_one(ek_dist_work *work, const calls_options *call, int op, int root)
-{
-    int rank = work->group->rank;
-    bool sends = op >= 0 || root == rank;
-    bool receives = op < 0 ? root != rank : root < 0 || root == rank;
-    work->descriptor.root = root;
-    work->descriptor.op = op;
-    if (ek_comm_nbytes(call->tensor) > EK_DESCRIPTOR_PAYLOAD)
-        EK_TRY(ek_dist_work_rail(work, call->tensor));
-    EK_TRY(ek_dist_work_add(work, call->tensor, sends, receives));
-    ek_dist_work_descriptor(work);
-    if (op >= 0)
-        EK_TRY(ek_dist_work_sum(work));
-    if (op < 0 && work->rail)
-        ek_rail_run_broadcast(work->rail, work->tensors[0].memory, root);
-    return 0;
-}
-
 /* Checks a call, and makes it if there are several ranks. */
 static int calls_run_one(ek_process_group *group, void *user)
 {
@@ -90,8 +71,8 @@ static int calls_run_one(ek_process_group *group, void *user)
         EK_TRY(root = ek_world_root(what, group, call->rank));
     if (group->size == 1)
         return 0;
-    ek_dist_work *work = ek_dist_work_of(group, one->verb, 1);
-    int rc = work ? calls_fill_one(work, call, one->reduces ? (int)call->op : -1, root)
+    ek_dist_work *work = ek_dist_work_new(group, one->verb, 1);
+    int rc = work ? ek_dist_work_one(work, call->tensor, one->reduces ? (int)call->op : -1, root)
                   : ek_error_pending();
     return calls_finish(work, rc, call->work);
 }
@@ -149,7 +130,7 @@ static int calls_run_barrier(ek_process_group *group, void *user)
                        call->seconds);
     if (group->size == 1)
         return 0;
-    ek_dist_work *work = ek_dist_work_new(group, &ek_verb_barrier);
+    ek_dist_work *work = ek_dist_work_new(group, &ek_verb_barrier, 0);
     if (!work)
         return ek_error_pending();
     if (call->monitored)
@@ -203,7 +184,7 @@ static int calls_start_message(ek_process_group *group, void *user)
     const calls_options *call = message->call;
     bool sends = message->verb == &ek_verb_send;
     EK_TRY(calls_check_message(call, message->verb, group));
-    ek_dist_work *work = ek_dist_work_of(group, message->verb, 1);
+    ek_dist_work *work = ek_dist_work_new(group, message->verb, 1);
     if (!work)
         return ek_error_pending();
     work->peer = call->rank;
@@ -291,28 +272,13 @@ typedef struct pattern {
     bool reduces;
 } pattern;
 
-/* The tensor of reduce_scatter is written at the end; what comes in lies in memory of its own. */
+/* The tensor of reduce_scatter is written at the end. What comes in lies in other memory. */
 static int calls_add_terms(ek_dist_work *work, ek_tensor *tensor)
 {
     EK_TRY(ek_dist_work_add(work, tensor, false, true));
-    int ranks = work->group->size;
-    const ek_tensor *memory = work->tensors[0].memory;
-    size_t nbytes = (ek_comm_nbytes(memory) + 63) / 64 * 64,
-           pointers = (size_t)ranks * sizeof(void *);
-    pointers = (pointers + 63) / 64 * 64;
-    char *room = ek_calloc(pointers + (work->rail ? 0 : nbytes * (size_t)ranks), 1);
-    if (!room)
-        return ek_error_pending();
-    work->user = work->room = room;
-    char *terms = room + pointers;
-    if (work->rail) {
-        EK_TRY(ek_rail_run_room(work->rail, nbytes * (size_t)ranks + 1));
-        terms = ek_tensor_address(work->rail->scratch);
-    }
-    for (int r = 0; r < ranks; r++) {
-        work->in[r] = (ek_bytes){terms + nbytes * (size_t)r, ek_comm_nbytes(memory)};
-        work->takes[r] = ek_wire_shape_of(memory);
-    }
+    EK_TRY(ek_dist_work_terms(work));
+    for (int r = 0; r < work->group->size; r++)
+        work->takes[r] = ek_wire_shape_of(work->tensors[0].memory);
     return 0;
 }
 
@@ -386,7 +352,7 @@ static int calls_run_list(ek_process_group *group, void *user)
     EK_TRY(calls_check_pattern(call, how, group, root));
     if (group->size == 1)
         return calls_alone(call, how);
-    ek_dist_work *work = ek_dist_work_of(group, how->verb, 2 * group->size + 1);
+    ek_dist_work *work = ek_dist_work_new(group, how->verb, 2 * group->size + 1);
     if (!work)
         return ek_error_pending();
     work->descriptor.root = root;

@@ -16,7 +16,9 @@ enum {
     SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 
-void ek_dist_work_descriptor(ek_dist_work *work)
+/* Fills the descriptor's dtype and shape from the work's first tensor, and its payload with the
+ * elements if they fit. */
+static void collective_describe(ek_dist_work *work)
 {
     ek_descriptor *descriptor = &work->descriptor;
     const ek_dist_work_tensor *one = &work->tensors[0];
@@ -28,8 +30,24 @@ void ek_dist_work_descriptor(ek_dist_work *work)
     if (nbytes > EK_DESCRIPTOR_PAYLOAD || work->rail)
         return;
     descriptor->nbytes = (uint32_t)nbytes;
-    if (!one->source) /* else when it is here (agreement.c) */
+    if (!one->source) /* agreement.c copies elements that are still on their way from a device */
         memcpy(descriptor->payload, ek_tensor_address(memory), nbytes);
+}
+
+int ek_dist_work_lists(ek_dist_work *work)
+{
+    size_t ranks = (size_t)work->group->size + 1;
+    work->out = ek_calloc(ranks, sizeof *work->out);
+    work->in = ek_calloc(ranks, sizeof *work->in);
+    return work->out && work->in ? 0 : ek_error_pending();
+}
+
+/* Writes the terms' combination to the memory of the work's first tensor. */
+static void collective_combine(const ek_dist_work *work, ek_dist_op op, const void *const *terms)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    void *out = ek_tensor_address(memory);
+    ek_combine(op, memory->dtype, terms, work->group->size, &out, 1, ek_count(memory));
 }
 
 /* ---- barrier and broadcast ---- */
@@ -105,31 +123,45 @@ static size_t sum_scratch(const ek_tensor *memory, int ranks)
     return ek_sum_scratch_nbytes(memory->dtype, count < most ? count : most, ranks);
 }
 
-int ek_dist_work_sum(ek_dist_work *work)
+/* Makes what the sum of the work's tensor needs. */
+static int sum_prepare(ek_dist_work *work)
 {
     const ek_tensor *memory = work->tensors[0].memory;
     if (work->rail)
         return ek_rail_run_sum(work->rail, work->group, (ek_dist_op)work->descriptor.op,
                                memory->dtype, ek_tensor_address(memory), ek_count(memory),
                                work->descriptor.root);
-    size_t nbytes = sum_scratch(memory, work->group->size);
-    size_t ranks = (size_t)work->group->size + 1;
-    work->out = ek_calloc(ranks, sizeof *work->out);
-    work->in = ek_calloc(ranks, sizeof *work->in);
-    work->scratch = ek_calloc(nbytes + 1, 1);
-    return work->out && work->in && work->scratch ? 0 : ek_error_pending();
+    EK_TRY(ek_dist_work_lists(work));
+    work->scratch = ek_calloc(sum_scratch(memory, work->group->size) + 1, 1);
+    return work->scratch ? 0 : ek_error_pending();
+}
+
+int ek_dist_work_one(ek_dist_work *work, ek_tensor *tensor, int op, int root)
+{
+    int rank = work->group->rank;
+    bool sends = op >= 0 || root == rank;
+    bool receives = op < 0 ? root != rank : root < 0 || root == rank;
+    work->descriptor.root = root;
+    work->descriptor.op = op;
+    if (ek_comm_nbytes(tensor) > EK_DESCRIPTOR_PAYLOAD)
+        EK_TRY(ek_dist_work_rail(work, tensor));
+    EK_TRY(ek_dist_work_add(work, tensor, sends, receives));
+    collective_describe(work);
+    if (op >= 0)
+        return sum_prepare(work);
+    if (work->rail)
+        ek_rail_run_broadcast(work->rail, work->tensors[0].memory, root);
+    return 0;
 }
 
 /* Combines what each rank has sent, on the ranks that get the result. */
 static int sum_combine(ek_dist_work *work, const char *first, size_t stride)
 {
-    const ek_tensor *memory = work->tensors[0].memory;
-    const void **terms = (const void **)(void *)work->out; /* free by now */
+    const void **terms = (const void **)(void *)work->out; /* no transfer uses `out` any more */
     for (int r = 0; r < work->group->size; r++)
         terms[r] = first + (size_t)r * stride;
     if (work->descriptor.root < 0 || work->descriptor.root == work->group->rank)
-        ek_combine((ek_dist_op)work->descriptor.op, memory->dtype, terms, work->group->size,
-                   ek_tensor_address(memory), ek_count(memory));
+        collective_combine(work, (ek_dist_op)work->descriptor.op, terms);
     return 0;
 }
 
@@ -140,12 +172,8 @@ static int sum_whole(ek_dist_work *work)
     size_t nbytes = ek_comm_nbytes(memory);
     if (work->stage > 0)
         return sum_combine(work, work->scratch, nbytes);
-    size_t *bounds = (size_t *)(void *)work->in;
-    for (int r = 0; r <= group->size; r++)
-        bounds[r] = (size_t)r * nbytes;
-    memcpy(work->scratch + bounds[group->rank], ek_tensor_address(memory), nbytes);
-    return group->communication->transport->all_gather(group->communicator, work->scratch, bounds,
-                                                       &work->request);
+    memcpy(work->scratch + (size_t)group->rank * nbytes, ek_tensor_address(memory), nbytes);
+    return ek_process_group_gather(group, work->scratch, nbytes, &work->request);
 }
 
 static int sum_in_parts(ek_dist_work *work)
@@ -188,7 +216,6 @@ typedef struct verdict {
 typedef struct pairs_room {
     ek_wire_shape *theirs; /* per rank: what it gives to this one */
     verdict *verdicts;     /* per rank: its verdict */
-    size_t *bounds;
     ek_bytes *out, *in;
 } pairs_room;
 
@@ -199,8 +226,6 @@ static size_t pairs_room_of(char *scratch, int ranks, pairs_room *room)
     at += n * sizeof *room->theirs;
     room->verdicts = (verdict *)(void *)(scratch + at);
     at += n * sizeof *room->verdicts;
-    room->bounds = (size_t *)(void *)(scratch + at);
-    at += (n + 1) * sizeof *room->bounds;
     room->out = (ek_bytes *)(void *)(scratch + at);
     at += n * sizeof *room->out;
     room->in = (ek_bytes *)(void *)(scratch + at);
@@ -214,11 +239,10 @@ int ek_dist_work_pairs(ek_dist_work *work)
     pairs_room room;
     char nowhere[1];
     work->scratch = ek_calloc(pairs_room_of(nowhere, ranks, &room), 1);
-    work->out = ek_calloc(n, sizeof *work->out);
-    work->in = ek_calloc(n, sizeof *work->in);
+    EK_TRY(ek_dist_work_lists(work));
     work->gives = ek_calloc(n, sizeof *work->gives);
     work->takes = ek_calloc(n, sizeof *work->takes);
-    if (!work->scratch || !work->out || !work->in || !work->gives || !work->takes)
+    if (!work->scratch || !work->gives || !work->takes)
         return ek_error_pending();
     for (int r = 0; r < ranks; r++)
         work->gives[r].dtype = work->takes[r].dtype = -1;
@@ -240,8 +264,6 @@ static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
 {
     const ek_process_group *group = work->group;
     verdict *mine = &room->verdicts[group->rank];
-    for (int r = 0; r < group->size; r++)
-        room->bounds[r + 1] = (size_t)(r + 1) * sizeof(verdict);
     for (int r = 0; r < group->size && mine->status == 0; r++) {
         if (memcmp(&room->theirs[r], &work->takes[r], sizeof *work->takes) == 0)
             continue;
@@ -253,8 +275,7 @@ static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
                  "rank %d gives %.80s to rank %d, which awaits %.80s", group->ranks[r], given,
                  group->ranks[group->rank], taken);
     }
-    return group->communication->transport->all_gather(group->communicator, room->verdicts,
-                                                       room->bounds, &work->request);
+    return ek_process_group_gather(group, room->verdicts, sizeof *mine, &work->request);
 }
 
 /* The first complaint, which is every rank's. */
@@ -329,7 +350,30 @@ const ek_verb ek_verb_gather = COLLECTIVE_EXCHANGE(EK_VERB_GATHER);
 const ek_verb ek_verb_scatter = COLLECTIVE_EXCHANGE(EK_VERB_SCATTER);
 const ek_verb ek_verb_all_to_all = COLLECTIVE_EXCHANGE(EK_VERB_ALL_TO_ALL);
 
-/* The sum goes to the memory of the first tensor. */
+int ek_dist_work_terms(ek_dist_work *work)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    size_t nbytes = (ek_comm_nbytes(memory) + 63) / 64 * 64, ranks = (size_t)work->group->size;
+    if (work->rail)
+        EK_TRY(ek_rail_run_room(work->rail, nbytes * ranks + 1));
+    else if (!(work->room = ek_calloc(nbytes * ranks + 1, 1)))
+        return ek_error_pending();
+    char *terms = work->rail ? ek_tensor_address(work->rail->scratch) : work->room;
+    for (size_t r = 0; r < ranks; r++)
+        work->in[r] = (ek_bytes){terms + nbytes * r, ek_comm_nbytes(memory)};
+    return 0;
+}
+
+void ek_dist_work_combine(ek_dist_work *work, ek_dist_op op)
+{
+    int rank = work->group->rank;
+    const void *own = work->out[rank].data;
+    const void **terms = (const void **)(void *)work->out; /* no transfer uses `out` any more */
+    for (int r = 0; r < work->group->size; r++)
+        terms[r] = r == rank ? own : work->in[r].data;
+    collective_combine(work, op, terms);
+}
+
 static int collective_reduce_scatter(ek_dist_work *work)
 {
     if (work->rail)
@@ -337,12 +381,7 @@ static int collective_reduce_scatter(ek_dist_work *work)
     int rc = pairs_go_on(work);
     if (rc <= 0)
         return rc;
-    const void **terms = work->user;
-    const ek_tensor *memory = work->tensors[0].memory;
-    for (int r = 0; r < work->group->size; r++)
-        terms[r] = r == work->group->rank ? work->out[r].data : work->in[r].data;
-    ek_combine((ek_dist_op)work->descriptor.op, memory->dtype, terms, work->group->size,
-               ek_tensor_address(memory), ek_count(memory));
+    ek_dist_work_combine(work, (ek_dist_op)work->descriptor.op);
     return 0;
 }
 const ek_verb ek_verb_reduce_scatter = {.id = EK_VERB_REDUCE_SCATTER,

@@ -13,14 +13,19 @@ extern const ek_verb ek_verb_barrier, ek_verb_broadcast, ek_verb_all_reduce, ek_
 extern const ek_verb ek_verb_all_gather, ek_verb_gather, ek_verb_scatter, ek_verb_all_to_all;
 extern const ek_verb ek_verb_reduce_scatter;
 
-/* Allocates out, in, gives and takes, and scratch for the comparison of shapes. */
+/* Adds the tensor of a broadcast (op -1) or of a reduction to a work without tensors. A root of -1
+ * means that all ranks get the result. */
+int ek_dist_work_one(ek_dist_work *work, ek_tensor *tensor, int op, int root);
+
+/* Allocates work->out and in. */
+int ek_dist_work_lists(ek_dist_work *work);
+/* Allocates work->out, in, gives and takes, and scratch for the comparison of shapes. */
 int ek_dist_work_pairs(ek_dist_work *work);
 
-/* Fills the descriptor's dtype and shape from the work's first tensor, and its payload with the
- * elements if they fit. */
-void ek_dist_work_descriptor(ek_dist_work *work);
-
-/* Allocates what the sum of the work's first tensor needs. */
-int ek_dist_work_sum(ek_dist_work *work);
+/* Sets work->in to memory for a term of each rank. The terms have the size of the work's first
+ * tensor, to which the second function combines them once all have come. This rank's term is
+ * work->out[rank]. */
+int ek_dist_work_terms(ek_dist_work *work);
+void ek_dist_work_combine(ek_dist_work *work, ek_dist_op op);
 
 #endif

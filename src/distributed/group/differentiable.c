@@ -47,6 +47,33 @@ ek_tensor *ek_meeting_input(ek_tensor *x, int records, bool *wanted)
     return leaf;
 }
 
+/* ---- calls ---- */
+
+typedef struct meeting_call {
+    ek_tensor *(*run)(ek_process_group *group, ek_tensor *x, const void *how);
+    ek_tensor *x, *y;
+    const void *how;
+} meeting_call;
+
+static int meeting_run(ek_process_group *group, void *user)
+{
+    meeting_call *call = user;
+    call->y = call->run(group, call->x, call->how);
+    return call->y ? 0 : ek_error_pending();
+}
+
+ek_tensor *ek_meeting_call(const char *what, ek_process_group *group,
+                           ek_tensor *(*run)(ek_process_group *group, ek_tensor *x,
+                                             const void *how),
+                           ek_tensor *x, const void *how)
+{
+    meeting_call call = {run, x, NULL, how};
+    if (ek_group_call(what, group, meeting_run, &call) < 0)
+        return NULL;
+    /* Without a result this rank is not in the group. */
+    return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
+}
+
 /* ---- sums and means ---- */
 
 typedef struct sum_attributes {
@@ -64,40 +91,15 @@ static int sum_go_on(ek_dist_work *work)
 static const ek_verb sum_verb = {.id = EK_VERB_SUM, .go_on = sum_go_on, .ready = ek_rail_ready};
 static const ek_verb mean_verb = {.id = EK_VERB_MEAN, .go_on = sum_go_on, .ready = ek_rail_ready};
 
-static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *group);
-
-/* A call of all ranks, by the program or by backward. */
-typedef struct sum_call {
-    const ek_verb *verb;
-    ek_tensor *x, *y;
-} sum_call;
-
-static int sum_run_call(ek_process_group *group, void *user)
-{
-    sum_call *call = user;
-    const char *what = ek_verb_name(call->verb->id);
-    EK_TRY(ek_check_given(what, "x", call->x));
-    EK_TRY(ek_combine_check(what, call->verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM,
-                            call->x->dtype));
-    EK_TRY(ek_check_meeting(what));
-    call->y = group->size > 1 ? sum_run(call->verb, call->x, group) : ek_itself(call->x);
-    return call->y ? 0 : ek_error_pending();
-}
-
-static int sum_run_backward(ek_process_group *group, void *user)
-{
-    sum_call *call = user;
-    call->y = sum_run(call->verb, call->x, group);
-    return call->y ? 0 : ek_error_pending();
-}
+static ek_tensor *sum_run(ek_process_group *group, ek_tensor *x, const void *how);
 
 static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const sum_attributes *attributes = ek_node_attributes(node);
-    sum_call call = {attributes->verb, gradients[0], NULL};
-    EK_TRY(ek_group_call(ek_verb_name(call.verb->id), attributes->group, sum_run_backward, &call));
-    results[0] = attributes->wanted ? call.y : NULL;
-    return 0;
+    ek_tensor *gradient = ek_meeting_call(ek_verb_name(attributes->verb->id), attributes->group,
+                                          sum_run, gradients[0], attributes->verb);
+    results[0] = attributes->wanted ? gradient : NULL;
+    return gradient ? 0 : ek_error_pending();
 }
 
 static const ek_operation sum_operation = {.name = "dist_sum",
@@ -107,30 +109,26 @@ static const ek_operation mean_operation = {.name = "dist_mean",
                                             .backward = sum_backward,
                                             .meets = true};
 
-/* Copies x to y, and returns the work that sums y over the ranks in place. */
+/* Copies x to y, and returns the work that combines y over the ranks in place. */
 static ek_dist_work *sum_work(const ek_verb *verb, const ek_tensor *x, ek_tensor *y,
                               ek_process_group *group)
 {
     if (!y || ek_comm_copy(y, x) < 0)
         return NULL;
-    ek_dist_work *work = ek_dist_work_of(group, verb, 1);
+    ek_dist_work *work = ek_dist_work_new(group, verb, 1);
     if (!work)
         return NULL;
-    work->descriptor.op = verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM;
     ek_meeting_descriptor(work, x);
-    bool described = ek_comm_nbytes(y) <= EK_DESCRIPTOR_PAYLOAD;
-    if ((described || ek_dist_work_rail(work, y) >= 0) &&
-        ek_dist_work_add(work, y, true, true) >= 0) {
-        ek_dist_work_descriptor(work);
-        if (ek_dist_work_sum(work) >= 0)
-            return work;
-    }
+    if (ek_dist_work_one(work, y, verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM, -1) >= 0)
+        return work;
     ek_dist_work_free(work);
     return NULL;
 }
 
-static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *group)
+/* `how` is the verb. */
+static ek_tensor *sum_run(ek_process_group *group, ek_tensor *x, const void *how)
 {
+    const ek_verb *verb = how;
     ek_shape shape = ek_tensor_shape(x);
     ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
     ek_dist_work *work = sum_work(verb, x, y, group);
@@ -144,22 +142,23 @@ static ek_tensor *sum_run(const ek_verb *verb, ek_tensor *x, ek_process_group *g
                  : NULL;
 }
 
-static ek_tensor *sum_of_ranks(const ek_verb *verb, ek_tensor *x, ek_process_group *group)
+static ek_tensor *sum_check_and_run(ek_process_group *group, ek_tensor *x, const void *how)
 {
+    const ek_verb *verb = how;
     const char *what = ek_verb_name(verb->id);
-    sum_call call = {verb, x, NULL};
-    if (ek_group_call(what, group, sum_run_call, &call) < 0)
+    if (ek_check_given(what, "x", x) < 0 ||
+        ek_combine_check(what, verb == &mean_verb ? EK_DIST_AVG : EK_DIST_SUM, x->dtype) < 0 ||
+        ek_check_meeting(what) < 0)
         return NULL;
-    /* Without a result this rank is not in the group. */
-    return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
+    return group->size > 1 ? sum_run(group, x, verb) : ek_itself(x);
 }
 
 ek_tensor *ek_dist_sum(ek_tensor *x, ek_process_group *group)
 {
-    return sum_of_ranks(&sum_verb, x, group);
+    return ek_meeting_call("dist_sum", group, sum_check_and_run, x, &sum_verb);
 }
 
 ek_tensor *ek_dist_mean(ek_tensor *x, ek_process_group *group)
 {
-    return sum_of_ranks(&mean_verb, x, group);
+    return ek_meeting_call("dist_mean", group, sum_check_and_run, x, &mean_verb);
 }

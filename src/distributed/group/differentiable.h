@@ -19,13 +19,22 @@
 /* The work by which ranks tell each other what they join, under the name of the call that joins. */
 extern const ek_verb ek_verb_join, ek_verb_gather_value, ek_verb_presence;
 
-/* ek_dist_join behind the boundary of a call (world.h), on a group with this rank in it, which may
- * be the only one. */
-ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, ek_process_group *group);
+/* Joins as ek_dist_join does, on a group of which this rank is a member, in the body of a call
+ * (world.h). If all ranks know each other's sizes along dim, `sizes` has them, which saves an
+ * agreement: then dim >= 0, and dtypes and other dimensions agree. Else `sizes` is NULL. */
+ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, const int64_t *sizes,
+                   ek_process_group *group);
+/* Makes a call of ek_join. On a rank that is not in the group the result is x. */
+ek_tensor *ek_join_call(ek_tensor *x, int dim, const int64_t *sizes, ek_process_group *group);
 
-/* The same if all ranks know each other's sizes along dim, which saves an agreement: sizes[r] is
- * that of rank r. dim >= 0; dtypes and other dimensions agree. */
-ek_tensor *ek_join_sizes(ek_tensor *x, int dim, const int64_t *sizes, ek_process_group *group);
+/* ---- calls of the program and of backward ---- */
+
+/* Makes a call of all ranks (world.h) whose body returns run(group, x, how). On a rank that is not
+ * in the group the result is x. */
+ek_tensor *ek_meeting_call(const char *what, ek_process_group *group,
+                           ek_tensor *(*run)(ek_process_group *group, ek_tensor *x,
+                                             const void *how),
+                           ek_tensor *x, const void *how);
 
 /* ---- who records ---- */
 

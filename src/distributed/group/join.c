@@ -84,7 +84,7 @@ const ek_verb ek_verb_presence = {.id = EK_VERB_PRESENCE, .go_on = join_go_on};
 
 static int join_agree(const ek_verb *verb, const ek_tensor *x, join_plan *plan)
 {
-    ek_dist_work *work = ek_dist_work_of(plan->group, verb, 0);
+    ek_dist_work *work = ek_dist_work_new(plan->group, verb, 0);
     if (!work)
         return ek_error_pending();
     join_part part;
@@ -124,10 +124,11 @@ static int join_parts_go_on(ek_dist_work *work)
     if (work->stage > 0)
         return 0;
     const ek_process_group *group = work->group;
+    for (int r = 0; r < group->size; r++)
+        group->bounds[r + 1] = group->bounds[r] + work->in[r].nbytes;
     int rc = group->communication->transport->all_gather(group->communicator,
                                                          ek_tensor_address(work->tensors[0].memory),
-                                                         (const size_t *)(const void *)work->room,
-                                                         &work->request);
+                                                         group->bounds, &work->request);
     return ek_dist_work_started(work, rc);
 }
 static const ek_verb join_parts_verb = {.id = EK_VERB_JOIN_PARTS,
@@ -166,36 +167,28 @@ static int join_fill(const join_plan *plan, ek_dist_work *work, ek_tensor *x, ek
     return work->rail ? 0 : ek_dist_work_add_from(work, x, mine);
 }
 
-static int join_set_bounds(const join_plan *plan, ek_dist_work *work)
+/* Sets work->in to the ranks' parts, and work->out to this rank's part for all. */
+static int join_set_lists(const join_plan *plan, ek_dist_work *work)
 {
     const ek_tensor *parts = work->tensors[0].tensor;
-    int ranks = plan->group->size, rank = plan->group->rank;
-    int64_t along = parts->shape[plan->dim];
-    size_t *bounds = ek_calloc((size_t)ranks + 1, sizeof *bounds);
-    work->room = (char *)bounds;
-    if (!bounds)
-        return ek_error_pending();
-    for (int r = 0; r <= ranks && along; r++)
-        bounds[r] = ek_comm_nbytes(parts) / (size_t)along * (size_t)plan->at[r];
-    if (!work->rail)
-        return 0;
-    work->out = ek_calloc((size_t)ranks, sizeof *work->out);
-    work->in = ek_calloc((size_t)ranks, sizeof *work->in);
-    if (!work->out || !work->in)
-        return ek_error_pending();
+    size_t along = (size_t)parts->shape[plan->dim];
+    size_t each = along ? ek_comm_nbytes(parts) / along : 0; /* bytes at one place of dim */
     char *address = ek_tensor_address(parts);
-    for (int r = 0; r < ranks; r++) {
-        work->in[r] = (ek_bytes){address + bounds[r], bounds[r + 1] - bounds[r]};
-        work->out[r] = (ek_bytes){address + bounds[rank], bounds[rank + 1] - bounds[rank]};
-    }
-    ek_rail_run_pairs(work->rail, work, -1);
+    EK_TRY(ek_dist_work_lists(work));
+    for (int r = 0; r < plan->group->size; r++)
+        work->in[r] = (ek_bytes){address + each * (size_t)plan->at[r],
+                                 each * (size_t)(plan->at[r + 1] - plan->at[r])};
+    for (int r = 0; r < plan->group->size; r++)
+        work->out[r] = work->in[plan->group->rank];
+    if (work->rail)
+        ek_rail_run_pairs(work->rail, work, -1);
     return 0;
 }
 
 /* work->tensors[0].tensor becomes the parts, one after another. */
 static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
 {
-    ek_dist_work *work = ek_dist_work_of(plan->group, &join_parts_verb, 2);
+    ek_dist_work *work = ek_dist_work_new(plan->group, &join_parts_verb, 2);
     if (!work)
         return NULL;
     ek_shape whole = join_shape(plan, x, -1);
@@ -203,7 +196,7 @@ static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
     ek_meeting_descriptor(work, x);
     if (ek_dist_work_rail(work, x) >= 0 &&
         join_fill(plan, work, x, join_memory(plan, work, x)) >= 0 &&
-        join_set_bounds(plan, work) >= 0)
+        join_set_lists(plan, work) >= 0)
         return work;
     ek_dist_work_free(work);
     return NULL;
@@ -251,8 +244,11 @@ static ek_tensor *join_record(const join_plan *plan, ek_tensor *y, ek_tensor *x,
     return y;
 }
 
-static ek_tensor *join_run(const join_plan *plan, ek_tensor *x)
+/* `how` is the plan. */
+static ek_tensor *join_run(ek_process_group *group, ek_tensor *x, const void *how)
 {
+    const join_plan *plan = how;
+    (void)group; /* the plan's */
     ek_dev *dev = ek_tensor_dev(x);
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
@@ -264,24 +260,11 @@ static ek_tensor *join_run(const join_plan *plan, ek_tensor *x)
     return ek_scope_return(&scope, y);
 }
 
-/* Adds what goes to each rank, and memory for what comes from each. work->user: pointers to the
- * terms. */
+/* Adds what goes to each rank, and memory for what comes from each. */
 static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_work *work)
 {
-    size_t ranks = (size_t)plan->group->size;
-    size_t nbytes = (ek_comm_nbytes(work->tensors[0].memory) + 63) / 64 * 64;
-    size_t pointers = (ranks * sizeof(void *) + 63) / 64 * 64;
-    work->out = ek_calloc(ranks, sizeof *work->out);
-    work->in = ek_calloc(ranks, sizeof *work->in);
-    work->room = ek_calloc(pointers + (work->rail ? 0 : nbytes * ranks), 1);
-    if (!work->out || !work->in || !work->room)
-        return ek_error_pending();
-    work->user = work->room;
-    char *terms = work->room + pointers;
-    if (work->rail) {
-        EK_TRY(ek_rail_run_room(work->rail, nbytes * ranks + 1));
-        terms = ek_tensor_address(work->rail->scratch);
-    }
+    EK_TRY(ek_dist_work_lists(work));
+    EK_TRY(ek_dist_work_terms(work));
     for (int r = 0; r < plan->group->size; r++) {
         ek_tensor *part =
             ek_comm_part(whole, plan->dim, plan->at[r], plan->at[r + 1] - plan->at[r]);
@@ -289,8 +272,6 @@ static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_wor
             return ek_error_pending();
         const ek_tensor *memory = work->tensors[r + 1].memory;
         work->out[r] = (ek_bytes){ek_tensor_address(memory), ek_comm_nbytes(memory)};
-        work->in[r] =
-            (ek_bytes){terms + nbytes * (size_t)r, ek_comm_nbytes(work->tensors[0].memory)};
     }
     if (work->rail)
         ek_rail_run_pairs(work->rail, work, EK_DIST_SUM);
@@ -309,12 +290,7 @@ static int split_go_on(ek_dist_work *work)
                                                              work->in, &work->request);
         return ek_dist_work_started(work, rc);
     }
-    const void **terms = work->user;
-    const ek_tensor *memory = work->tensors[0].memory;
-    for (int r = 0; r < group->size; r++)
-        terms[r] = r == group->rank ? work->out[r].data : work->in[r].data;
-    ek_combine(EK_DIST_SUM, memory->dtype, terms, group->size, ek_tensor_address(memory),
-               ek_count(memory));
+    ek_dist_work_combine(work, EK_DIST_SUM);
     return 0;
 }
 static const ek_verb split_verb = {.id = EK_VERB_SPLIT,
@@ -323,7 +299,7 @@ static const ek_verb split_verb = {.id = EK_VERB_SPLIT,
 
 static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, ek_tensor *y)
 {
-    ek_dist_work *work = ek_dist_work_of(plan->group, &split_verb, plan->group->size + 1);
+    ek_dist_work *work = ek_dist_work_new(plan->group, &split_verb, plan->group->size + 1);
     if (!work)
         return NULL;
     ek_shape shape = ek_tensor_shape(whole);
@@ -336,9 +312,11 @@ static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, e
     return NULL;
 }
 
-/* This rank's part of the sum of all ranks' `whole`. */
-static ek_tensor *split_run(const join_plan *plan, ek_tensor *whole)
+/* Returns this rank's part of the sum of all ranks' `whole`. `how` is the plan. */
+static ek_tensor *split_run(ek_process_group *group, ek_tensor *whole, const void *how)
 {
+    const join_plan *plan = how;
+    (void)group; /* the plan's */
     ek_shape shape = join_shape(plan, whole, plan->group->rank);
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = ek_tensor_new(ek_tensor_dev(whole), whole->dtype, &shape, EK_CONTIGUOUS);
@@ -348,29 +326,15 @@ static ek_tensor *split_run(const join_plan *plan, ek_tensor *whole)
     return ek_scope_return(&scope, y);
 }
 
-/* A join or a split that backward makes. */
-typedef struct join_back {
-    const join_plan *plan;
-    ek_tensor *gradient, *result;
-    ek_tensor *(*run)(const join_plan *plan, ek_tensor *gradient);
-} join_back;
-
-static int join_run_back(ek_process_group *group, void *user)
-{
-    join_back *back = user;
-    (void)group; /* the plan's */
-    back->result = back->run(back->plan, back->gradient);
-    return back->result ? 0 : ek_error_pending();
-}
-
+/* Makes the call of backward `run` with the plan of the node. */
 static int join_take_back(ek_node *node, ek_verb_id verb, ek_tensor *gradient, ek_tensor **result,
-                          ek_tensor *(*run)(const join_plan *plan, ek_tensor *gradient))
+                          ek_tensor *(*run)(ek_process_group *group, ek_tensor *gradient,
+                                            const void *how))
 {
     const join_plan *plan = ek_node_attributes(node);
-    join_back back = {plan, gradient, NULL, run};
-    EK_TRY(ek_group_call(ek_verb_name(verb), plan->group, join_run_back, &back));
-    *result = plan->wanted ? back.result : NULL;
-    return 0;
+    ek_tensor *made = ek_meeting_call(ek_verb_name(verb), plan->group, run, gradient, plan);
+    *result = plan->wanted ? made : NULL;
+    return made ? 0 : ek_error_pending();
 }
 
 static int join_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -392,7 +356,21 @@ static const ek_operation split_operation = {.name = "gradient of dist_join",
 
 /* ---- calls ---- */
 
-ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, ek_process_group *group)
+/* Sets the plan's bounds from sizes that all ranks know. */
+static int join_take_sizes(const ek_tensor *x, const int64_t *sizes, join_plan *plan)
+{
+    int rank = plan->group->rank;
+    if (x->shape[plan->dim] != sizes[rank])
+        return EK_FAIL(EK_E_SHAPE, "%s: the size is %lld along dimension %d, but it was to be %lld",
+                       ek_verb_name(EK_VERB_JOIN), (long long)x->shape[plan->dim], plan->dim,
+                       (long long)sizes[rank]);
+    for (int r = 0; r < plan->group->size; r++)
+        plan->at[r + 1] = plan->at[r] + sizes[r];
+    return 0;
+}
+
+ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, const int64_t *sizes,
+                   ek_process_group *group)
 {
     const char *what = ek_verb_name(verb->id);
     join_plan *plan = NULL;
@@ -401,53 +379,34 @@ ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, ek_process_group 
         plan = join_plan_new(group, dim);
     if (!plan)
         return NULL;
-    ek_tensor *y = NULL;
-    if (group->size == 1)
-        y = ek_itself(x);
-    else if (join_agree(verb, x, plan) >= 0)
-        y = join_run(plan, x);
+    int rc = 0;
+    if (sizes)
+        rc = join_take_sizes(x, sizes, plan);
+    else if (group->size > 1)
+        rc = join_agree(verb, x, plan);
+    ek_tensor *y = rc < 0 ? NULL : group->size == 1 ? ek_itself(x) : join_run(group, x, plan);
     free(plan);
     return y;
 }
 
-ek_tensor *ek_join_sizes(ek_tensor *x, int dim, const int64_t *sizes, ek_process_group *group)
-{
-    const char *what = ek_verb_name(EK_VERB_JOIN);
-    join_plan *plan = NULL;
-    if (ek_given(what, "x", x) && ek_check_meeting(what) >= 0) {
-        if (x->shape[dim] == sizes[group->rank])
-            plan = join_plan_new(group, dim);
-        else
-            EK_FAIL(EK_E_SHAPE, "%s: the size is %lld along dimension %d, but it was to be %lld",
-                    what, (long long)x->shape[dim], dim, (long long)sizes[group->rank]);
-    }
-    if (!plan)
-        return NULL;
-    for (int r = 0; r < group->size; r++)
-        plan->at[r + 1] = plan->at[r] + sizes[r];
-    ek_tensor *y = group->size == 1 ? ek_itself(x) : join_run(plan, x);
-    free(plan);
-    return y;
-}
-
-typedef struct join_call {
-    ek_tensor *x, *y;
+typedef struct join_how {
     int dim;
-} join_call;
+    const int64_t *sizes;
+} join_how;
 
-static int join_run_call(ek_process_group *group, void *user)
+static ek_tensor *join_run_call(ek_process_group *group, ek_tensor *x, const void *user)
 {
-    join_call *call = user;
-    call->y = ek_join(&ek_verb_join, call->x, call->dim, group);
-    return call->y ? 0 : ek_error_pending();
+    const join_how *how = user;
+    return ek_join(&ek_verb_join, x, how->dim, how->sizes, group);
+}
+
+ek_tensor *ek_join_call(ek_tensor *x, int dim, const int64_t *sizes, ek_process_group *group)
+{
+    join_how how = {dim, sizes};
+    return ek_meeting_call(ek_verb_name(EK_VERB_JOIN), group, join_run_call, x, &how);
 }
 
 ek_tensor *ek_dist_join(ek_tensor *x, int dim, ek_process_group *group)
 {
-    const char *what = ek_verb_name(EK_VERB_JOIN);
-    join_call call = {x, NULL, dim};
-    if (ek_group_call(what, group, join_run_call, &call) < 0)
-        return NULL;
-    /* Without a result this rank is not in the group. */
-    return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
+    return ek_join_call(x, dim, NULL, group);
 }

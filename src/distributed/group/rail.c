@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/ranks.h"
 #include "core/thread.h"
+#include "group/sum.h"
 #include "link/staging.h"
 
 static const double rail_grace =
@@ -170,14 +171,10 @@ int ek_rail_run_open(ek_rail_run *run, const ek_process_group *group, ek_group_r
     *run = (ek_rail_run){.rail = rail};
     run->bytes = ek_calloc(4 * ranks, sizeof *run->bytes);
     run->times = ek_calloc(ranks, sizeof *run->times);
-    run->bounds = ek_calloc(ranks + 1, sizeof *run->bounds);
-    if (!run->bytes || !run->times || !run->bounds) {
-        ek_rail_run_close(run, group);
-        return ek_error_pending();
-    }
-    for (size_t r = 0; r <= ranks; r++)
-        run->bounds[r] = r * sizeof *run->times;
-    return 0;
+    if (run->bytes && run->times)
+        return 0;
+    ek_rail_run_close(run, group);
+    return ek_error_pending();
 }
 
 void ek_rail_run_close(ek_rail_run *run, const ek_process_group *group)
@@ -186,7 +183,6 @@ void ek_rail_run_close(ek_rail_run *run, const ek_process_group *group)
     ek_object_release(run->scratch);
     free(run->bytes);
     free(run->times);
-    free(run->bounds);
     *run = (ek_rail_run){0};
 }
 
@@ -224,13 +220,12 @@ void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op)
     run->job.count = ek_count(memory);
 }
 
-/* Slice r of the elements is combined by rank r (sum.h). */
+/* Returns slice r of the elements, which rank r combines. */
 static ek_bytes run_slice(const ek_rail_job *job, char *address, int64_t count, int ranks, int r)
 {
     size_t size = ek_dtype_size(job->dtype);
-    int64_t each = count / ranks, rest = count % ranks;
-    int64_t begin = each * r + (r < rest ? r : rest);
-    return (ek_bytes){address + (size_t)begin * size, (size_t)(each + (r < rest)) * size};
+    int64_t begin = ek_sum_begin(count, ranks, r), end = ek_sum_begin(count, ranks, r + 1);
+    return (ek_bytes){address + (size_t)begin * size, (size_t)(end - begin) * size};
 }
 
 int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op op, ek_dtype dtype,
@@ -298,9 +293,7 @@ static void run_leave(ek_rail_run *run, const ek_communication *communication)
 /* The rail has failed on this rank, which tells all others. */
 static void run_fail(ek_rail_run *run, ek_communication *communication)
 {
-    ek_error_record error;
-    ek_error_take(&error);
-    ek_communication_fail(communication, communication->place.rank, &error);
+    ek_communication_fail_here(communication);
     run_leave(run, communication);
 }
 
@@ -343,8 +336,7 @@ ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group)
 static int run_tell(ek_rail_run *run, const ek_process_group *group, ek_request **request)
 {
     ek_communication *communication = group->communication;
-    int rc =
-        communication->transport->all_gather(group->communicator, run->times, run->bounds, request);
+    int rc = ek_process_group_gather(group, run->times, sizeof *run->times, request);
     if (rc >= 0)
         return 0;
     ek_communication_break(communication, "the order of jobs", rc);

@@ -58,7 +58,6 @@ struct ek_rail_run {
     int step, state; /* state: ek_rail_state, or negative with `error` */
     ek_turn turn;
     uint64_t *times;
-    size_t *bounds;
     ek_error_record error;
     uint32_t failure; /* the number of the failure of the job that ended it; 0: none */
 };

@@ -40,7 +40,6 @@ typedef struct opening {
     } name;
     uint64_t began;             /* ek_clock_ns() when this rank began its part */
     opening_progress *progress; /* per rank: how far it is */
-    size_t *bounds;
     enum { OPENING_JUDGE, OPENING_ID, OPENING_TELL, OPENING_HEAR } step;
 } opening;
 
@@ -157,8 +156,7 @@ static int opening_tell(opening *self, ek_dist_work *work)
         mine->state = EK_FAIL(EK_E_TIMEOUT, "NCCL could not connect the ranks in time");
     if (mine->state < 0 && self->entry->rail)
         opening_fail(self, mine);
-    int rc = group->communication->transport->all_gather(group->communicator, self->progress,
-                                                         self->bounds, &work->request);
+    int rc = ek_process_group_gather(group, self->progress, sizeof *mine, &work->request);
     return ek_dist_work_started(work, rc);
 }
 
@@ -210,7 +208,7 @@ static const ek_verb opening_verb = {.id = EK_VERB_RAIL, .go_on = opening_go_on}
 static int opening_run(opening *self, ek_process_group *group)
 {
     opening_descriptor descriptor;
-    ek_dist_work *work = ek_dist_work_of(group, &opening_verb, 0);
+    ek_dist_work *work = ek_dist_work_new(group, &opening_verb, 0);
     if (!work)
         return ek_error_pending();
     opening_fill(self->entry->dev, &descriptor);
@@ -222,15 +220,10 @@ static int opening_run(opening *self, ek_process_group *group)
 
 int ek_rail_open(ek_process_group *group, ek_group_rail *entry, char why[200])
 {
-    size_t ranks = (size_t)group->size;
     opening self = {.entry = entry};
-    self.progress = ek_calloc(ranks, sizeof *self.progress);
-    self.bounds = ek_calloc(ranks + 1, sizeof *self.bounds);
-    for (size_t r = 0; r <= ranks && self.bounds; r++)
-        self.bounds[r] = r * sizeof *self.progress;
-    int rc = self.progress && self.bounds ? opening_run(&self, group) : ek_error_pending();
+    self.progress = ek_calloc((size_t)group->size, sizeof *self.progress);
+    int rc = self.progress ? opening_run(&self, group) : ek_error_pending();
     snprintf(why, 200, "%s", self.why);
     free(self.progress);
-    free(self.bounds);
     return rc;
 }

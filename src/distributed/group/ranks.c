@@ -29,27 +29,10 @@ static ek_process_group *ranks_group_there(ek_ranks *ranks)
     return EK_FAIL_NULL(EK_E_STATE, "the process group whose ranks meet here was destroyed");
 }
 
-typedef struct ranks_joined {
-    ek_tensor *x, *y;
-    int dim;
-    const int64_t *sizes;
-} ranks_joined;
-
-static int ranks_run_join(ek_process_group *group, void *user)
-{
-    ranks_joined *call = user;
-    call->y = call->sizes ? ek_join_sizes(call->x, call->dim, call->sizes, group)
-                          : ek_join(&ek_verb_join, call->x, call->dim, group);
-    return call->y ? 0 : ek_error_pending();
-}
-
 static ek_tensor *ranks_join(ek_ranks *ranks, ek_tensor *x, int dim, const int64_t *sizes)
 {
     ek_process_group *group = ranks_group_there(ranks);
-    ranks_joined call = {x, NULL, dim, sizes};
-    if (!group || ek_group_call(ek_verb_name(EK_VERB_JOIN), group, ranks_run_join, &call) < 0)
-        return NULL;
-    return call.y;
+    return group ? ek_join_call(x, dim, sizes, group) : NULL;
 }
 
 static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
@@ -87,7 +70,7 @@ static int ranks_run_gather(ek_process_group *group, void *user)
         return EK_FAIL(EK_E_INVALID, "%s: %d of them; at most %d", what, call->count,
                        EK_RANKS_COUNTS);
     EK_TRY(ek_check_meeting(what));
-    ek_dist_work *work = ek_dist_work_of(group, &counts_verb, 0);
+    ek_dist_work *work = ek_dist_work_new(group, &counts_verb, 0);
     if (!work)
         return ek_error_pending();
     work->descriptor.dtype = EK_I64;

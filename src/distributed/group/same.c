@@ -15,7 +15,7 @@ const int64_t *ek_group_lists(const int64_t *numbers, int64_t count, ek_process_
     int64_t *list = ek_tensor_address(mine);
     list[0] = count;
     memcpy(list + 1, numbers, (size_t)count * sizeof *numbers);
-    ek_tensor *all = ek_join(&ek_verb_presence, mine, 0, group);
+    ek_tensor *all = ek_join(&ek_verb_presence, mine, 0, NULL, group);
     return all ? ek_tensor_address(all) : NULL;
 }
 
@@ -34,4 +34,14 @@ bool ek_group_same(const int64_t *lists, int ranks, int64_t most, ek_difference 
             (ek_difference){i, r, i < first_count ? first[i + 1] : 0, i < count ? list[i + 1] : 0};
     }
     return difference->index < 0;
+}
+
+int ek_group_compare(const int64_t *numbers, int64_t count, ek_process_group *group,
+                     ek_difference *difference)
+{
+    ek_scope scope = ek_scope_begin();
+    const int64_t *all = ek_group_lists(numbers, count, group);
+    int same = all ? ek_group_same(all, group->size, INT64_MAX, difference) : ek_error_pending();
+    ek_scope_end(&scope);
+    return same;
 }

@@ -25,4 +25,9 @@ typedef struct ek_difference {
  * else writes *difference. */
 bool ek_group_same(const int64_t *lists, int ranks, int64_t most, ek_difference *difference);
 
+/* Compares the lists of all ranks. Returns 1 if they are equal, else 0 with *difference, or a
+ * negative status. */
+int ek_group_compare(const int64_t *numbers, int64_t count, ek_process_group *group,
+                     ek_difference *difference);
+
 #endif

@@ -57,7 +57,7 @@ char *ek_sum_slice(const ek_sum *sum)
     terms[rank] = mine;
     /* Only the root's elements change. */
     char *out = sum->root < 0 || sum->root == rank ? mine : sum_term(sum, rank);
-    ek_combine(sum->op, sum->dtype, terms, sum->group->size, out,
+    ek_combine(sum->op, sum->dtype, terms, sum->group->size, (void *[]){out}, 1,
                sum_begin(sum, rank + 1) - sum_begin(sum, rank));
     return out;
 }
@@ -67,10 +67,9 @@ int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request)
     const ek_process_group *group = sum->group;
     const ek_transport *transport = group->communication->transport;
     if (sum->root < 0) {
-        size_t *bounds = (size_t *)(void *)sum->in;
         for (int r = 0; r <= group->size; r++)
-            bounds[r] = (size_t)(sum_address(sum, r) - sum->address);
-        return transport->all_gather(group->communicator, sum->address, bounds, request);
+            group->bounds[r] = (size_t)(sum_address(sum, r) - sum->address);
+        return transport->all_gather(group->communicator, sum->address, group->bounds, request);
     }
     bool root = sum->root == group->rank;
     for (int r = 0; r < group->size; r++) {
@@ -87,10 +86,8 @@ void ek_sum_in_place(const ek_sum *sum, char *const *addresses)
     size_t at = (size_t)(sum_address(sum, rank) - sum->address);
     for (int r = 0; r < sum->group->size; r++)
         terms[r] = addresses[r] + at;
-    int64_t count = sum_begin(sum, rank + 1) - sum_begin(sum, rank);
-    if (sum->root < 0)
-        ek_combine_in_place(sum->op, sum->dtype, terms, sum->group->size, count);
-    else
-        ek_combine(sum->op, sum->dtype, (const void *const *)terms, sum->group->size,
-                   terms[sum->root], count);
+    bool all = sum->root < 0;
+    ek_combine(sum->op, sum->dtype, (const void *const *)terms, sum->group->size,
+               all ? terms : &terms[sum->root], all ? sum->group->size : 1,
+               sum_begin(sum, rank + 1) - sum_begin(sum, rank));
 }

@@ -348,7 +348,7 @@ static ek_value value_gather(ek_value value, ek_process_group *group)
     ek_value list = ek_value_error(), *made = ek_calloc((size_t)group->size, sizeof *made);
     size_t at = 0;
     if (bytes && made)
-        all = ek_join(&ek_verb_gather_value, bytes, 0, group);
+        all = ek_join(&ek_verb_gather_value, bytes, 0, NULL, group);
     for (int r = 0; all && r < group->size; r++)
         made[r] = value_unpack(value_gather_name, all, &at);
     if (all)

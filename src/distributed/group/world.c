@@ -34,31 +34,6 @@ ek_process_group *ek_dist_world(void)
     return world_communication ? world_communication->world : world_alone;
 }
 
-/* ---- a group without others ---- */
-
-void ek_world_free_alone(ek_process_group *group)
-{
-    if (group)
-        free(group->ranks);
-    free(group);
-}
-
-ek_process_group *ek_world_new_alone(int number)
-{
-    ek_process_group *group = ek_calloc(1, sizeof *group);
-    int *ranks = ek_calloc(1, sizeof *ranks);
-    if (!group || !ranks) {
-        free(ranks);
-        free(group);
-        return NULL;
-    }
-    group->size = 1;
-    group->ranks = ranks;
-    group->number = number;
-    snprintf(group->name, sizeof group->name, number ? "group %d" : "the world", number);
-    return group;
-}
-
 /* ---- calls: Note [One boundary] ---- */
 
 /* Finds the group of a call: `given`, or the world for NULL. 1: this rank takes part in it. 0: it
@@ -226,7 +201,7 @@ static int world_new_group(ek_process_group *world, void *user)
     if (rc >= 0)
         call->made = world->communication
                          ? ek_communication_new_group(world->communication, ranks, count, timeout)
-                         : ek_world_new_alone(++made_alone);
+                         : ek_process_group_new(NULL, ++made_alone, NULL, 1, timeout);
     free(ranks);
     return call->made ? 0 : ek_error_pending();
 }
@@ -250,10 +225,7 @@ int ek_world_destroy_group(ek_process_group *group)
         return EK_FAIL(EK_E_INVALID,
                        "destroy_process_group: not a group that ek_dist_new_group has made");
     *at = group->next_made;
-    if (group->communication)
-        ek_communication_destroy_group(group);
-    else
-        ek_world_free_alone(group);
+    ek_communication_destroy_group(group);
     return 0;
 }
 

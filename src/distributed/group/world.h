@@ -33,10 +33,6 @@ ek_communication *ek_world_communication(void);
 /* Sets the world: a communication, or the group of a process without others; both NULL: none. */
 void ek_world_set(ek_communication *communication, ek_process_group *alone);
 
-/* The group of one rank, which needs no communication. NULL is ignored by the second. */
-ek_process_group *ek_world_new_alone(int number);
-void ek_world_free_alone(ek_process_group *group);
-
 /* Destroys a group that ek_dist_new_group has made; EK_E_INVALID for others. And all of them. */
 int ek_world_destroy_group(ek_process_group *group);
 void ek_world_destroy_groups(void);

@@ -240,7 +240,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
         return ek_error_pending();
     if (!launched.several) {
         EK_TRY(init_check_backend(options.backend));
-        ek_world_set(NULL, ek_world_new_alone(0));
+        ek_world_set(NULL, ek_process_group_new(NULL, 0, NULL, 1, timeout));
         return ek_dist_is_initialized() ? 0 : ek_error_pending();
     }
     const ek_transport *transport;
@@ -267,7 +267,7 @@ int ek_dist_destroy_process_group(ek_process_group *group)
     ek_process_group *alone = communication ? NULL : ek_dist_world();
     int rc = ek_communication_close(communication, false);
     ek_world_set(NULL, NULL);
-    ek_world_free_alone(alone);
+    ek_process_group_free(alone);
     ek_world = (ek_world_place){.size = 1, .local_size = 1};
     return rc;
 }

@@ -97,8 +97,8 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
     descriptor->waited = group->waited;
     group->timed = group->busy_since = 0;
     group->arrived = ek_clock_ns();
-    int rc = communication->transport->all_gather(group->communicator, group->descriptors,
-                                                  group->bounds, &group->agreement);
+    int rc = ek_process_group_gather(group, group->descriptors, sizeof(ek_descriptor),
+                                     &group->agreement);
     if (rc < 0)
         ek_communication_break(communication, "agreement", rc);
 }
@@ -213,9 +213,7 @@ static bool agreement_stage(ek_process_group *group, ek_dist_work *work)
     if (staged > 0) {
         agreement_begin(group, work);
     } else if (staged < 0) { /* the other ranks wait for this one */
-        ek_error_record error;
-        ek_error_take(&error);
-        ek_communication_fail(communication, communication->place.rank, &error);
+        ek_communication_fail_here(communication);
     }
     return staged != 0;
 }

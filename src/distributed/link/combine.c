@@ -69,46 +69,24 @@ COMBINE_INTEGER(i32, int32_t, uint32_t)
 
 typedef void combine_function(void *restrict out, const void *restrict in, int n);
 
-static combine_function *const combine_f32[] = {combine_sum_f32, combine_sum_f32,
-                                                combine_product_f32, combine_min_f32,
-                                                combine_max_f32};
-static combine_function *const combine_f64[] = {combine_sum_f64, combine_sum_f64,
-                                                combine_product_f64, combine_min_f64,
-                                                combine_max_f64};
-static combine_function *const combine_i64[] = {combine_sum_i64,     NULL,
-                                                combine_product_i64, combine_min_i64,
-                                                combine_max_i64,     combine_band_i64,
-                                                combine_bor_i64,     combine_bxor_i64};
-static combine_function *const combine_u8[] = {combine_sum_u8, NULL,           combine_product_u8,
-                                               combine_min_u8, combine_max_u8, combine_band_u8,
-                                               combine_bor_u8, combine_bxor_u8};
-
-static combine_function *const combine_i32[] = {combine_sum_i32,     NULL,
-                                                combine_product_i32, combine_min_i32,
-                                                combine_max_i32,     combine_band_i32,
-                                                combine_bor_i32,     combine_bxor_i32};
-/* Sums of bool are "or", products "and": results stay 0 and 1. */
-static combine_function *const combine_bool[] = {combine_bor_u8, NULL,           combine_band_u8,
-                                                 combine_min_u8, combine_max_u8, combine_band_u8,
-                                                 combine_bor_u8, combine_bxor_u8};
-
-static combine_function *combine_of(ek_dist_op op, ek_dtype dtype)
-{
-    switch (dtype) {
-    case EK_F64:
-        return combine_f64[op];
-    case EK_I64:
-        return combine_i64[op];
-    case EK_U8:
-        return combine_u8[op];
-    case EK_I32:
-        return combine_i32[op];
-    case EK_BOOL:
-        return combine_bool[op];
-    default:
-        return combine_f32[op]; /* bf16 and f16 are widened */
-    }
-}
+/* The loops by dtype and by ek_dist_op. An average adds first. Sums of bool are "or" and products
+ * "and", which leaves results 0 and 1. bf16 and f16 are widened to f32. */
+#define COMBINE_FLOATINGS(dtype)                                                            \
+    combine_sum_##dtype, combine_sum_##dtype, combine_product_##dtype, combine_min_##dtype, \
+        combine_max_##dtype
+#define COMBINE_INTEGERS(dtype)                                                                   \
+    combine_sum_##dtype, NULL, combine_product_##dtype, combine_min_##dtype, combine_max_##dtype, \
+        combine_band_##dtype, combine_bor_##dtype, combine_bxor_##dtype
+static combine_function *const combine_table[EK_DTYPES][COMBINE_OPS] = {
+    [EK_F32] = {COMBINE_FLOATINGS(f32)},
+    [EK_BF16] = {COMBINE_FLOATINGS(f32)},
+    [EK_F16] = {COMBINE_FLOATINGS(f32)},
+    [EK_F64] = {COMBINE_FLOATINGS(f64)},
+    [EK_I64] = {COMBINE_INTEGERS(i64)},
+    [EK_I32] = {COMBINE_INTEGERS(i32)},
+    [EK_U8] = {COMBINE_INTEGERS(u8)},
+    [EK_BOOL] = {combine_bor_u8, NULL, combine_band_u8, combine_min_u8, combine_max_u8,
+                 combine_band_u8, combine_bor_u8, combine_bxor_u8}};
 
 EK_MULTIVERSION static void combine_widen(ek_dtype dtype, float *restrict out,
                                           const uint16_t *restrict in, int n)
@@ -139,7 +117,7 @@ static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *term
                           size_t at, int n, void *sum)
 {
     float wide[COMBINE_BLOCK];
-    combine_function *combine = combine_of(op, dtype);
+    combine_function *combine = combine_table[dtype][op];
     for (int t = 0; t < count; t++) {
         const void *term = (const char *)terms[t] + at;
         if (ek_dtype_is_narrow(dtype)) {
@@ -174,31 +152,15 @@ static void combine_store(ek_dtype dtype, const void *sum, void *out, int n)
         memcpy(out, sum, (size_t)n * ek_dtype_size(dtype));
 }
 
-static int combine_length(int64_t begin, int64_t n)
-{
-    return (int)(n - begin < COMBINE_BLOCK ? n - begin : COMBINE_BLOCK);
-}
-
-void ek_combine(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count, void *out,
-                int64_t n)
+void ek_combine(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
+                void *const *outs, int out_count, int64_t n)
 {
     _Alignas(64) char sum[COMBINE_BLOCK * sizeof(double)];
     for (int64_t begin = 0; begin < n; begin += COMBINE_BLOCK) {
         size_t at = (size_t)begin * ek_dtype_size(dtype);
-        int block = combine_length(begin, n);
+        int block = (int)(n - begin < COMBINE_BLOCK ? n - begin : COMBINE_BLOCK);
         combine_block(op, dtype, terms, count, at, block, sum);
-        combine_store(dtype, sum, (char *)out + at, block);
-    }
-}
-
-void ek_combine_in_place(ek_dist_op op, ek_dtype dtype, void *const *terms, int count, int64_t n)
-{
-    _Alignas(64) char sum[COMBINE_BLOCK * sizeof(double)];
-    for (int64_t begin = 0; begin < n; begin += COMBINE_BLOCK) {
-        size_t at = (size_t)begin * ek_dtype_size(dtype);
-        int block = combine_length(begin, n);
-        combine_block(op, dtype, (const void *const *)terms, count, at, block, sum);
-        for (int t = 0; t < count; t++)
-            combine_store(dtype, sum, (char *)terms[t] + at, block);
+        for (int i = 0; i < out_count; i++)
+            combine_store(dtype, sum, (char *)outs[i] + at, block);
     }
 }

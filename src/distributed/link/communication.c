@@ -359,7 +359,7 @@ static int communication_shut(ek_communication *communication, bool soon)
     bool late = false;
     /* A failure of another rank that is yet to be told ends the first attempt. */
     for (int attempt = 0; attempt < 2 && rc < 0 && !late; attempt++) {
-        ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown);
+        ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown, 0);
         if (work && (soon || communication->lost)) {
             double seconds = communication->lost ? leave_grace_of_lost : leave_grace;
             work->timeout = work->timeout < seconds ? work->timeout : seconds;

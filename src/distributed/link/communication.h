@@ -185,6 +185,8 @@ void ek_communication_break(ek_communication *communication, const char *what, i
 /* Begins a failure of the job, unless one is under way. */
 void ek_communication_fail(ek_communication *communication, int origin,
                            const ek_error_record *error);
+/* Takes the pending error of this thread and begins a failure of this rank with it. */
+void ek_communication_fail_here(ek_communication *communication);
 
 /* Opens and frees what notice.c and message.c keep; NULL is ignored. */
 struct ek_notices *ek_notices_open(ek_communication *communication);

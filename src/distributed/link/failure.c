@@ -132,6 +132,13 @@ void ek_communication_fail(ek_communication *communication, int origin,
     communication->peers.abort(communication);
 }
 
+void ek_communication_fail_here(ek_communication *communication)
+{
+    ek_error_record error;
+    ek_error_take(&error);
+    ek_communication_fail(communication, communication->place.rank, &error);
+}
+
 /* Ends all works with the failure, for good. Their memory may still be used by transfers. */
 static void failure_give_up(ek_communication *communication)
 {

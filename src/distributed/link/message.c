@@ -31,21 +31,12 @@ struct ek_messages {
     uint32_t offered, transfers; /* numbers used so far */
 };
 
-static void message_drop_offers(struct ek_messages *mailbox)
-{
-    while (mailbox->offers) {
-        ek_kept_packet *next = mailbox->offers->next;
-        free(mailbox->offers);
-        mailbox->offers = next;
-    }
-}
-
 void ek_messages_close(ek_communication *communication)
 {
     struct ek_messages *mailbox = communication->mailbox;
     if (!mailbox)
         return;
-    message_drop_offers(mailbox);
+    ek_packet_drop(&mailbox->offers);
     free(mailbox);
     communication->mailbox = NULL;
 }
@@ -106,9 +97,7 @@ static bool message_offer_new(ek_communication *communication)
         if (staged == 0)
             break; /* messages stay in order */
         if (staged < 0) {
-            ek_error_record error;
-            ek_error_take(&error);
-            ek_communication_fail(communication, communication->place.rank, &error);
+            ek_communication_fail_here(communication);
             return true; /* the list is another one now */
         }
         work->stage = 1;
@@ -212,9 +201,7 @@ static void message_fill(ek_communication *communication, int to, const ek_packe
         one->data = ek_calloc(packet->number + 1, 1);
     if (!one || !one->data) {
         free(one);
-        ek_error_record error;
-        ek_error_take(&error);
-        ek_communication_fail(communication, communication->place.rank, &error);
+        ek_communication_fail_here(communication);
         return;
     }
     one->next = communication->mailbox->fillers;
@@ -348,7 +335,7 @@ static void message_abort(ek_communication *communication)
     struct ek_messages *mailbox = communication->mailbox;
     message_abort_list(&mailbox->sends, communication->broken);
     message_abort_list(&mailbox->receives, communication->broken);
-    message_drop_offers(mailbox);
+    ek_packet_drop(&mailbox->offers);
 }
 
 struct ek_messages *ek_messages_open(ek_communication *communication)

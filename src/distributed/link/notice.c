@@ -65,11 +65,7 @@ void ek_notices_close(ek_communication *communication)
         free(board->sent);
         board->sent = next;
     }
-    while (board->early) {
-        ek_kept_packet *next = board->early->next;
-        free(board->early);
-        board->early = next;
-    }
+    ek_packet_drop(&board->early);
     free(board->answers);
     free(board);
     communication->board = NULL;
@@ -334,9 +330,7 @@ void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int 
 {
     ek_kept_packet *one = ek_calloc(1, sizeof *one);
     if (!one) {
-        ek_error_record error;
-        ek_error_take(&error);
-        ek_communication_fail(communication, communication->place.rank, &error);
+        ek_communication_fail_here(communication);
         return;
     }
     one->from = from;
@@ -344,6 +338,15 @@ void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int 
     while (*list)
         list = &(*list)->next;
     *list = one;
+}
+
+void ek_packet_drop(ek_kept_packet **list)
+{
+    while (*list) {
+        ek_kept_packet *next = (*list)->next;
+        free(*list);
+        *list = next;
+    }
 }
 
 /* Takes the packets whose epoch has come. */

@@ -35,6 +35,9 @@ typedef struct ek_kept_packet {
 void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int from,
                     const ek_packet *packet);
 
+/* Frees all packets of the list. */
+void ek_packet_drop(ek_kept_packet **list);
+
 /* Sends a packet to another rank of the world. */
 void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet);
 

@@ -49,15 +49,23 @@ ek_process_group *ek_process_group_new(ek_communication *communication, int numb
     }
     for (int r = 0; r < count; r++) {
         group->ranks[r] = ranks ? ranks[r] : r;
-        if (group->ranks[r] == communication->place.rank)
+        if (group->ranks[r] == (communication ? communication->place.rank : 0))
             group->rank = r;
-        group->bounds[r + 1] = (size_t)(r + 1) * sizeof(ek_descriptor);
     }
     if (number == 0)
         snprintf(group->name, sizeof group->name, "the world");
     else
         snprintf(group->name, sizeof group->name, "group %d", number);
     return group;
+}
+
+int ek_process_group_gather(const ek_process_group *group, void *all, size_t nbytes,
+                            ek_request **request)
+{
+    for (int r = 0; r <= group->size; r++)
+        group->bounds[r] = (size_t)r * nbytes;
+    return group->communication->transport->all_gather(group->communicator, all, group->bounds,
+                                                       request);
 }
 
 static int group_go_on_new_group(ek_dist_work *work)
@@ -85,7 +93,8 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
 {
     ek_process_group *group =
         ek_process_group_new(communication, ++communication->groups_made, ranks, count, timeout);
-    ek_dist_work *work = group ? ek_dist_work_new(communication->world, &group_make_group) : NULL;
+    ek_dist_work *work =
+        group ? ek_dist_work_new(communication->world, &group_make_group, 0) : NULL;
     if (!work) {
         ek_process_group_free(group);
         return NULL;

@@ -41,7 +41,7 @@ struct ek_process_group {
     ek_dist_work *first, **end; /* works in order; the first is under way */
     uint64_t calls;             /* agreements that have ended */
     ek_descriptor *descriptors; /* of all ranks, of the last agreement */
-    size_t *bounds;             /* of the descriptors, in bytes */
+    size_t *bounds;             /* room for the list that an all-gather needs */
     ek_request *agreement;      /* NULL: none is under way */
     bool answering;             /* this rank's descriptor in it is of no work */
     uint32_t clean;             /* failures of epochs below this are drained */
@@ -65,7 +65,8 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
  * have given it up. Works of the group have ended. Also after the world's end. */
 void ek_communication_destroy_group(ek_process_group *group);
 
-/* A group of count ranks of the world, ascending (NULL: the first ones), without a communicator. */
+/* Makes a group of `count` ranks of the world, ascending (NULL: the first ones), without a
+ * communicator. A communication of NULL is that of a process without others. */
 ek_process_group *ek_process_group_new(ek_communication *communication, int number,
                                        const int *ranks, int count, double timeout);
 void ek_process_group_free(ek_process_group *group);
@@ -78,6 +79,11 @@ void ek_process_group_close(ek_process_group *group);
 void ek_communication_free_groups(ek_communication *communication);
 
 /* ---- on the communication thread ---- */
+
+/* Starts the all-gather of `all`, in which each rank has `nbytes`. Returns the transport's status.
+ */
+int ek_process_group_gather(const ek_process_group *group, void *all, size_t nbytes,
+                            ek_request **request);
 
 /* Goes on with a group's works; true if anything went on. agreement.c. */
 bool ek_group_turn(ek_process_group *group);

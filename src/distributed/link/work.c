@@ -18,7 +18,7 @@ const char *ek_verb_name(int id)
     return (unsigned)id < EK_VERB_COUNT ? names[id] : "an unknown call";
 }
 
-ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb)
+ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb, int count)
 {
     ek_dist_work *work = ek_calloc(1, sizeof *work);
     if (!work)
@@ -28,18 +28,10 @@ ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb)
     work->timeout = group->timeout;
     work->descriptor.verb = verb->id;
     work->descriptor.op = work->descriptor.dtype = work->descriptor.root = -1;
-    return work;
-}
-
-ek_dist_work *ek_dist_work_of(ek_process_group *group, const ek_verb *verb, int count)
-{
-    ek_dist_work *work = ek_dist_work_new(group, verb);
-    if (!work)
-        return NULL;
     work->tensors = ek_calloc((size_t)count + 1, sizeof *work->tensors);
     if (work->tensors)
         return work;
-    ek_dist_work_free(work);
+    free(work);
     return NULL;
 }
 

@@ -182,11 +182,9 @@ struct ek_dist_work {
 
 /* ---- on the caller's thread ---- */
 
-/* A new work without tensors. It is freed by ek_dist_wait, or by the call below. */
-ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb);
+/* Makes a work with room for `count` tensors. ek_dist_wait frees it, or the second function. */
+ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb, int count);
 void ek_dist_work_free(ek_dist_work *work);
-/* A new work with room for `count` tensors. */
-ek_dist_work *ek_dist_work_of(ek_process_group *group, const ek_verb *verb, int count);
 
 /* Adds a tensor to work->tensors, which has room for it, with row-major memory on the host: a copy
  * unless `tensor` has that (staging.h). `sends` says whether a copy needs the elements. */

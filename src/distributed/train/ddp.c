@@ -243,13 +243,8 @@ static int ddp_compare(const distributed *self, const ek_distributed_options *op
     int64_t mine[DDP_NUMBERS];
     ek_difference found;
     EK_TRY(ddp_read_numbers(self, options, cap, mine));
-    ek_scope scope = ek_scope_begin();
-    const int64_t *all = ek_group_lists(mine, DDP_NUMBERS, self->group);
-    bool same = all && ek_group_same(all, self->group->size, DDP_NUMBERS, &found);
-    ek_scope_end(&scope);
-    if (!all)
-        return ek_error_pending();
-    return same ? 0
+    int same = ek_group_compare(mine, DDP_NUMBERS, self->group, &found);
+    return same ? same < 0 ? same : 0
                 : ek_ranks_alike(EK_FAIL(
                       EK_E_STATE,
                       "%s: the ranks' wrappers differ: %s is %lld on rank %d and %lld on rank %d",

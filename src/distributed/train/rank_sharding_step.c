@@ -68,7 +68,7 @@ static int step_send_range(const ek_rank_sharding *self, const ek_shared_range *
 {
     const ek_process_group *group = self->reducer->group;
     const ek_tensor *memory = self->memory[range->bucket];
-    size_t size = ek_dtype_size(memory->dtype), *bounds = self->reducer->bounds;
+    size_t size = ek_dtype_size(memory->dtype), *bounds = group->bounds;
     for (int r = 0; r <= group->size; r++) {
         int64_t at = ek_sum_begin(ek_count(memory), group->size, r);
         at = at < range->begin ? range->begin : at > range->end ? range->end : at;
@@ -156,7 +156,7 @@ int ek_rank_sharding_agree(ek_shards *shards, int status)
                                                 "divided over was destroyed");
     if (status < 0)
         return ek_world_outcome(group, status);
-    ek_dist_work *work = ek_dist_work_new(group, &step_verb);
+    ek_dist_work *work = ek_dist_work_new(group, &step_verb, 0);
     if (!work)
         return ek_world_outcome(group, ek_error_pending());
     step_descriptor descriptor = step_descriptor_of(self);

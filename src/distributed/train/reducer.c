@@ -415,7 +415,6 @@ static void reducer_destroy(ek_object *object)
     free(reducer->reports);
     free(reducer->out);
     free(reducer->in);
-    free(reducer->bounds);
     free(reducer);
 }
 
@@ -430,9 +429,8 @@ static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
     reducer->reports = ek_calloc(ranks, reducer->report_nbytes);
     reducer->out = ek_calloc(ranks, sizeof *reducer->out);
     reducer->in = ek_calloc(ranks, sizeof *reducer->in);
-    reducer->bounds = ek_calloc(ranks, sizeof *reducer->bounds);
     if (!reducer->leaves || !reducer->buckets || !reducer->bucket_of || !reducer->taking_part ||
-        !reducer->reports || !reducer->out || !reducer->in || !reducer->bounds)
+        !reducer->reports || !reducer->out || !reducer->in)
         return ek_error_pending();
     for (int i = 0; i < list->count; i++)
         if (list->tensors[i]->requires_grad)

@@ -117,7 +117,6 @@ struct ek_reducer {
     char *scratch, *wire, *reports; /* terms; bf16; of all ranks */
     size_t report_nbytes;
     ek_bytes *out, *in;
-    size_t *bounds;
 };
 
 /* Makes a reducer for the module's parameters that require a gradient, and sets their hooks. All

@@ -52,10 +52,7 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
         snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
                  reducer->lost.message);
     }
-    for (int r = 0; r <= group->size; r++)
-        reducer->bounds[r] = (size_t)r * reducer->report_nbytes;
-    return group->communication->transport->all_gather(group->communicator, reducer->reports,
-                                                       reducer->bounds, request);
+    return ek_process_group_gather(group, reducer->reports, reducer->report_nbytes, request);
 }
 
 /* Writes to *rc what the transport returned; true if the pass goes on. */
@@ -109,7 +106,7 @@ static int pass_end_buckets(ek_reducer *reducer)
 
 static int pass_submit(ek_reducer *reducer)
 {
-    ek_dist_work *work = ek_dist_work_new(reducer->group, &pass_verb);
+    ek_dist_work *work = ek_dist_work_new(reducer->group, &pass_verb, 0);
     if (!work)
         return ek_error_pending();
     work->user = reducer;

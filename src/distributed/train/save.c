@@ -30,14 +30,9 @@ static int save_compare(const ek_archive *archive, ek_process_group *group, bool
     int64_t mine[NUMBERS] = {ek_archive_count_with_ranks(archive, &digest)};
     mine[DIGEST] = (int64_t)digest;
     *sharded = mine[COUNT] > 0;
-    ek_scope scope = ek_scope_begin();
-    const int64_t *all = ek_group_lists(mine, NUMBERS, group);
-    bool same = all && ek_group_same(all, group->size, NUMBERS, &found);
-    ek_scope_end(&scope);
-    if (!all)
-        return ek_error_pending();
+    int same = ek_group_compare(mine, NUMBERS, group, &found);
     if (same)
-        return 0;
+        return same < 0 ? same : 0;
     bool others = found.index == DIGEST;
     return ek_ranks_alike(
         EK_FAIL(EK_E_STATE,

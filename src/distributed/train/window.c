@@ -16,7 +16,7 @@
 #include "core/clock.h"
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
-#include "group/differentiable.h"
+#include "group/same.h"
 
 enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which keep it aligned */
 
@@ -143,24 +143,21 @@ static bool window_is_allowed(void)
     return !text || strcmp(text, "0") != 0;
 }
 
-/* All ranks' offers, one after another; in the scope. */
-static const window_offer *window_exchange(const window_offer *mine, ek_process_group *group)
-{
-    ek_tensor *own = ek_from_data(mine, EK_SHAPE(WINDOW_OFFER), EK_I64, .device = ek_cpu());
-    ek_tensor *all = ek_join(&ek_verb_presence, own, 0, group);
-    return all ? ek_tensor_address(all) : NULL;
-}
-
-/* Takes all other parts; 1 if all ranks could, 0 if not, negative on errors. */
-static int window_complete(ek_window *window, ek_process_group *group, const window_offer *offers)
+/* Takes all other parts. Returns 1 if all ranks could, 0 if not, or a negative status. */
+static int window_complete(ek_window *window, ek_process_group *group, const int64_t *offers)
 {
     uint8_t taken = 1;
-    for (int r = 0; r < group->size; r++)
-        taken &= offers[r].made == 1 && offers[r].nbytes == (int64_t)window->nbytes;
-    if (!taken) /* as all ranks see */
+    const int64_t *list = offers;
+    for (int r = 0; r < group->size; r++, list = ek_group_next_list(list)) {
+        const window_offer *offer = (const window_offer *)(const void *)(list + 1);
+        taken &= offer->made == 1 && offer->nbytes == (int64_t)window->nbytes;
+    }
+    if (!taken) /* all ranks see that */
         return 0;
-    for (int r = 0; r < group->size && taken; r++)
-        taken &= r == group->rank || window_take(window, r, &offers[r]);
+    list = offers;
+    for (int r = 0; r < group->size && taken; r++, list = ek_group_next_list(list))
+        taken &= r == group->rank ||
+                 window_take(window, r, (const window_offer *)(const void *)(list + 1));
     ek_tensor *all = ek_from_data(&taken, EK_SHAPE(1), EK_U8, .device = ek_cpu());
     int rc = all ? ek_dist_all_reduce(all, .op = EK_DIST_MIN, .group = group) : ek_error_pending();
     return rc < 0 ? rc : *(uint8_t *)ek_tensor_address(all);
@@ -178,7 +175,8 @@ int ek_window_open(ek_process_group *group, size_t nbytes, bool wanted, ek_windo
         mine = window_make(made, &file);
     ek_error_clear(); /* memory that cannot be had is no error: messages do the same */
     ek_scope scope = ek_scope_begin();
-    const window_offer *offers = window_exchange(&mine, group);
+    const int64_t *offers =
+        ek_group_lists((const int64_t *)(const void *)&mine, WINDOW_OFFER, group);
     int rc = offers ? 0 : ek_error_pending();
     if (rc >= 0 && made)
         rc = window_complete(made, group, offers);

@@ -432,7 +432,7 @@ static const char *drains_slowly(ek_process_group *world, void *user)
             usleep(1000);
         LOOP_CHECK(raise_on(world, "meanwhile") == EK_E_OUT_OF_MEMORY);
     } else {
-        ek_dist_work *work = ek_dist_work_new(pair, &slow);
+        ek_dist_work *work = ek_dist_work_new(pair, &slow, 0);
         LOOP_CHECK(work);
         RANKS_OK(ek_dist_work_run(work));
         atomic_store(&committed, 1);
