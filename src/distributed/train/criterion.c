@@ -8,7 +8,6 @@
 #include "evenkeel/ddp.h"
 #include "evenkeel/ops.h"
 #include "group/world.h"
-#include "train/ddp.h"
 
 static const char criterion_name[] = "distributed_criterion";
 
@@ -117,20 +116,22 @@ static const ek_module_type criterion_type = {.name = "distributed_criterion",
                                               .loss_sum = criterion_loss_sum,
                                               .destroy = criterion_destroy};
 
-ek_ranks *ek_distributed_criterion_ranks(ek_module *module, ek_module **child)
+/* What answers for other modules. */
+static ek_ranks *(*criterion_others)(ek_module *module, ek_module **child);
+
+static ek_ranks *criterion_ranks(ek_module *module, ek_module **child)
 {
     if (module->type != &criterion_type)
-        return NULL;
+        return criterion_others ? criterion_others(module, child) : NULL;
     const distributed_criterion *self = (distributed_criterion *)module;
     *child = self->child;
     return self->reduction == EK_EXACT ? self->ranks : NULL;
 }
 
-/* A program that has ek_distributed_data_parallel too asks there (ddp.c). */
 __attribute__((constructor)) static void criterion_register(void)
 {
-    if (!ek_ranks_of_wrapper)
-        ek_ranks_of_wrapper = ek_distributed_criterion_ranks;
+    criterion_others = ek_ranks_of_wrapper;
+    ek_ranks_of_wrapper = criterion_ranks;
 }
 
 static int criterion_find_ranks(ek_process_group *group, void *user)

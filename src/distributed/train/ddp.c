@@ -16,7 +16,6 @@
 #include "parallel/replica_copies.h"
 #include "parallel/sync_batch_norm.h"
 #include "parallel/wrapper.h"
-#include "train/ddp.h"
 #include "train/layout.h"
 #include "train/rank_sharding.h"
 #include "train/reducer.h"
@@ -319,10 +318,13 @@ ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
 
 /* ---- what callers ask ---- */
 
+/* What answers for other modules. */
+static ek_ranks *(*ddp_others)(ek_module *module, ek_module **child);
+
 static ek_ranks *ddp_ranks(ek_module *module, ek_module **child)
 {
     if (module->type != &ddp_type)
-        return ek_distributed_criterion_ranks(module, child);
+        return ddp_others ? ddp_others(module, child) : NULL;
     *child = ((distributed *)module)->child;
     return ((distributed *)module)->ranks;
 }
@@ -347,6 +349,7 @@ static bool ddp_set_sync(ek_module *module, bool sync)
 
 __attribute__((constructor)) static void ddp_register(void)
 {
+    ddp_others = ek_ranks_of_wrapper;
     ek_ranks_of_wrapper = ddp_ranks;
     ek_ranks_set_sync = ddp_set_sync;
 }

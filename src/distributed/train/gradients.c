@@ -5,61 +5,41 @@
 #include "autograd/shards.h"
 #include "comm/collectives.h"
 #include "comm/exchange.h"
-#include "core/digest.h"
 #include "evenkeel/ddp.h"
 #include "group/collective.h"
 #include "group/same.h"
 #include "group/world.h"
 #include "ops/ops.h"
-#include "train/pack.h"
+#include "train/layout.h"
 
 static const char gradients_call[] = "average_gradients";
 
-/* ---- the parameters ---- */
-
-typedef struct gradient_item {
-    ek_tensor *parameter; /* the module's */
-    ek_tensor *mean;      /* dense memory that becomes the mean: the gradient itself if it is
-                             whole; in the scope */
-    int64_t digest;       /* of path, dtype and shape */
-    bool present;         /* some rank has a gradient */
-} gradient_item;
-
 typedef struct gradient_list {
-    gradient_item *items;
-    int count, room;
+    ek_module_layout layout; /* the module's parameters */
+    bool *present;           /* per parameter: some rank has a gradient; owned */
+    /* Per parameter for which some rank has a gradient: dense memory that becomes the mean. The
+     * memory is that of the gradient itself if the gradient is whole. In the scope. */
+    ek_tensor **parameters, **means; /* one list behind the other; owned */
+    int count;
 } gradient_list;
-
-static int gradient_visit(const char *path, ek_tensor *parameter, void *user)
-{
-    gradient_list *list = user;
-    EK_TRY(ek_grow(&list->items, &list->room, list->count + 1));
-    int32_t dtype = (int32_t)parameter->dtype;
-    uint64_t digest = ek_digest_text(EK_DIGEST, path);
-    digest = ek_digest_bytes(digest, &dtype, sizeof dtype);
-    digest = ek_digest_bytes(digest, parameter->shape, (size_t)parameter->ndim * sizeof(int64_t));
-    list->items[list->count++] = (gradient_item){.parameter = parameter,
-                                                 .digest = (int64_t)digest,
-                                                 .present = ek_leaf_has_gradient(parameter)};
-    return 0;
-}
 
 /* ---- which gradients there are ---- */
 
 /* Compares all ranks' parameters with rank 0's, and notes which have a gradient on any rank. */
 static int gradients_agree(gradient_list *list, ek_process_group *group)
 {
-    int64_t count = list->count, *mine = ek_calloc(2 * (size_t)count + 1, sizeof *mine);
+    int64_t count = list->layout.count, *mine = ek_calloc(2 * (size_t)count + 1, sizeof *mine);
     if (!mine)
         return ek_error_pending();
     mine[0] = count;
     for (int64_t i = 0; i < count; i++) {
-        mine[1 + i] = list->items[i].digest;
-        mine[1 + count + i] = list->items[i].present;
+        mine[1 + i] = list->layout.items[i].digest;
+        mine[1 + count + i] = ek_leaf_has_gradient(list->layout.items[i].tensor);
     }
     const int64_t *all = ek_group_lists(mine, 2 * count + 1, group);
     free(mine);
-    if (!all)
+    list->present = all ? ek_calloc((size_t)count + 1, sizeof *list->present) : NULL;
+    if (!list->present)
         return ek_error_pending();
     ek_difference found;
     bool same = ek_group_same(all, group->size, count + 1, &found);
@@ -79,13 +59,13 @@ static int gradients_agree(gradient_list *list, ek_process_group *group)
                     group->ranks[0]));
     for (int r = 0; r < group->size; r++, all = ek_group_next_list(all))
         for (int64_t i = 0; i < count; i++)
-            list->items[i].present |= all[2 + count + i] != 0;
+            list->present[i] |= all[2 + count + i] != 0;
     return 0;
 }
 
 /* ---- memory for the means ---- */
 
-/* Zeros in the parameter's slot, or in memory of their own. */
+/* Returns zeros in the parameter's grad buffer, or in new memory. */
 static ek_tensor *gradient_zeros(const ek_tensor *parameter)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
@@ -96,7 +76,7 @@ static ek_tensor *gradient_zeros(const ek_tensor *parameter)
     return ek_fill_(zeros, 0);
 }
 
-/* Memory of the parameter's gradient that can be written and has no history. */
+/* Returns memory of the parameter's gradient that can be written and has no history. */
 static ek_tensor *gradient_own(ek_tensor *parameter)
 {
     ek_tensor *grad = ek_gather_grad(parameter);
@@ -105,21 +85,25 @@ static ek_tensor *gradient_own(ek_tensor *parameter)
     return grad && grad->history ? ek_detach(grad) : grad;
 }
 
-/* Drops the parameters that have no gradient on any rank, and finds memory for the others'. */
+/* Lists the parameters for which some rank has a gradient, with memory for the means. */
 static int gradients_prepare(gradient_list *list)
 {
-    int kept = 0;
-    for (int i = 0; i < list->count; i++) {
-        gradient_item item = list->items[i];
-        if (!item.present)
+    size_t room = (size_t)list->layout.count + 1;
+    list->parameters = ek_calloc(2 * room, sizeof *list->parameters);
+    if (!list->parameters)
+        return ek_error_pending();
+    list->means = list->parameters + room;
+    for (int i = 0; i < list->layout.count; i++) {
+        ek_tensor *parameter = list->layout.items[i].tensor, *mean;
+        if (!list->present[i])
             continue;
-        item.mean = ek_leaf_has_gradient(item.parameter) ? gradient_own(item.parameter)
-                                                         : gradient_zeros(item.parameter);
-        if (!item.mean)
+        mean =
+            ek_leaf_has_gradient(parameter) ? gradient_own(parameter) : gradient_zeros(parameter);
+        if (!mean)
             return ek_error_pending();
-        list->items[kept++] = item;
+        list->parameters[list->count] = parameter;
+        list->means[list->count++] = mean;
     }
-    list->count = kept;
     return 0;
 }
 
@@ -154,21 +138,19 @@ static int bucket_end(gradient_bucket *bucket)
     return rc;
 }
 
-/* Averages means[0 .. ends[buckets - 1]): one bucket travels while the next is filled. */
+/* Averages means[0 .. ends[buckets - 1]). One bucket travels while the next one is filled. */
 static int buckets_average(ek_tensor **means, const int *ends, int buckets, ek_process_group *group)
 {
-    gradient_bucket before = {0};
+    gradient_bucket two[2] = {0};
     int rc = 0;
-    for (int b = 0; b < buckets && rc >= 0; b++) {
+    for (int b = 0; b <= buckets; b++) {
         int begin = b ? ends[b - 1] : 0;
-        gradient_bucket next = {0};
-        rc = bucket_begin(&next, means + begin, ends[b] - begin, group);
-        int ended = bucket_end(&before);
+        if (b < buckets && rc >= 0)
+            rc = bucket_begin(&two[b % 2], means + begin, ends[b] - begin, group);
+        int ended = bucket_end(&two[(b + 1) % 2]);
         rc = rc < 0 ? rc : ended;
-        before = next;
     }
-    int ended = bucket_end(&before);
-    return rc < 0 ? rc : ended;
+    return rc;
 }
 
 /* ---- the call ---- */
@@ -176,17 +158,15 @@ static int buckets_average(ek_tensor **means, const int *ends, int buckets, ek_p
 static int gradients_average(const gradient_list *list, ek_process_group *group)
 {
     size_t room = (size_t)list->count + 1;
-    ek_tensor **means = ek_calloc(2 * room, sizeof *means), **sorted = means + room;
+    ek_tensor **sorted = ek_calloc(room, sizeof *sorted);
     int *order = ek_calloc(2 * room, sizeof *order), *ends = order + room;
-    for (int i = 0; i < list->count && means; i++)
-        means[i] = list->items[i].mean;
-    int buckets = means && order ? ek_buckets(EK_BUCKETS_OF_REDUCE, means, list->count,
-                                              EK_COMM_BUFFER_BYTES, order, ends)
-                                 : ek_error_pending();
+    int buckets = sorted && order ? ek_buckets(EK_BUCKETS_OF_REDUCE, list->means, list->count,
+                                               EK_COMM_BUFFER_BYTES, order, ends)
+                                  : ek_error_pending();
     for (int i = 0; i < list->count && buckets >= 0; i++)
-        sorted[i] = means[order[i]];
+        sorted[i] = list->means[order[i]];
     int rc = buckets < 0 ? buckets : buckets_average(sorted, ends, buckets, group);
-    free(means);
+    free(sorted);
     free(order);
     return rc;
 }
@@ -194,17 +174,15 @@ static int gradients_average(const gradient_list *list, ek_process_group *group)
 /* Makes the means the gradients of parameters that had none, or have theirs in shards. */
 static int gradients_set(const gradient_list *list)
 {
-    for (int i = 0; i < list->count; i++) {
-        const gradient_item *item = &list->items[i];
-        if (ek_tensor_grad(item->parameter) != item->mean)
-            EK_TRY(ek_tensor_set_grad(item->parameter, item->mean));
-    }
+    for (int i = 0; i < list->count; i++)
+        if (ek_tensor_grad(list->parameters[i]) != list->means[i])
+            EK_TRY(ek_tensor_set_grad(list->parameters[i], list->means[i]));
     return 0;
 }
 
 static int gradients_run(ek_module *module, gradient_list *list, ek_process_group *group)
 {
-    EK_TRY(ek_module_parameters(module, gradient_visit, list));
+    EK_TRY(ek_layout_read(&list->layout, module, false));
     EK_TRY(ek_check_meeting(gradients_call));
     if (group->size == 1)
         return 0;
@@ -225,7 +203,9 @@ static int gradients_run_call(ek_process_group *group, void *user)
     int rc = gradients_run(module, &list, group);
     ek_scope_end(&scope);
     ek_set_grad_enabled(enabled);
-    free(list.items);
+    ek_layout_clear(&list.layout);
+    free(list.present);
+    free(list.parameters);
     return rc;
 }
 

@@ -11,46 +11,45 @@
 #include "evenkeel/autograd.h"
 #include "group/collective.h"
 #include "group/same.h"
-#include "train/pack.h"
 
-/* ---- comparing ---- */
-
-typedef struct layout_list {
-    char **texts; /* "2.weight f32[6, 10]" */
-    int count, room;
-} layout_list;
+/* ---- what a module has ---- */
 
 static int layout_visit(const char *path, ek_tensor *tensor, void *user)
 {
-    layout_list *list = user;
+    ek_module_layout *layout = user;
     char text[400], shape[200];
-    EK_TRY(ek_grow(&list->texts, &list->room, list->count + 1));
+    EK_TRY(ek_grow(&layout->items, &layout->room, layout->count + 1));
     ek_wire_shape wire = ek_wire_shape_of(tensor);
     ek_wire_shape_text(&wire, shape);
     snprintf(text, sizeof text, "\"%.180s\" %.180s", path, shape);
-    list->texts[list->count] = ek_strdup(text);
-    return list->texts[list->count++] ? 0 : ek_error_pending();
+    uint64_t digest = ek_digest_bytes(ek_digest_text(EK_DIGEST, path), &wire, sizeof wire);
+    ek_module_layout_item item = {tensor, ek_strdup(text), (int64_t)digest};
+    layout->items[layout->count++] = item;
+    return item.text ? 0 : ek_error_pending();
 }
 
-/* The digests of all ranks' texts; in the scope. */
-static const int64_t *layout_digests(const layout_list *list, ek_process_group *group)
+int ek_layout_read(ek_module_layout *layout, ek_module *module, bool buffers)
 {
-    int64_t *digests = ek_calloc((size_t)list->count + 1, sizeof *digests);
-    for (int i = 0; i < list->count && digests; i++)
-        digests[i] = (int64_t)ek_digest_text(EK_DIGEST, list->texts[i]);
-    const int64_t *all = digests ? ek_group_lists(digests, list->count, group) : NULL;
-    free(digests);
-    return all;
+    EK_TRY(ek_module_parameters(module, layout_visit, layout));
+    return buffers ? ek_module_buffers(module, layout_visit, layout) : 0;
 }
 
-/* Says what each rank has there: that of the first rank, and the first that is another. */
-static int layout_complain(const char *what, const layout_list *list, int64_t index,
+void ek_layout_clear(ek_module_layout *layout)
+{
+    for (int i = 0; i < layout->count; i++)
+        free(layout->items[i].text);
+    free(layout->items);
+    *layout = (ek_module_layout){0};
+}
+
+/* Says what the first rank has there, and what the first rank that differs has. */
+static int layout_complain(const char *what, const ek_module_layout *layout, int64_t index,
                            ek_process_group *group)
 {
     ek_value *values = ek_calloc((size_t)group->size, sizeof *values);
     if (!values)
         return ek_error_pending();
-    const char *own = index < list->count ? list->texts[index] : "nothing more";
+    const char *own = index < layout->count ? layout->items[index].text : "nothing more";
     ek_tensor *mine =
         ek_from_data(own, EK_SHAPE((int64_t)strlen(own) + 1), EK_U8, .device = ek_cpu());
     int rc = ek_dist_all_gather_value(ek_value_of_tensor(mine), values, group);
@@ -68,27 +67,115 @@ static int layout_complain(const char *what, const layout_list *list, int64_t in
     return rc;
 }
 
-int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group)
+/* Compares the ranks' digests. */
+static int layout_compare(const char *what, const ek_module_layout *layout, ek_process_group *group)
 {
-    layout_list list = {0};
-    ek_scope scope = ek_scope_begin();
-    int rc = ek_module_parameters(module, layout_visit, &list);
-    if (rc >= 0)
-        rc = ek_module_buffers(module, layout_visit, &list);
-    const int64_t *all = rc >= 0 ? layout_digests(&list, group) : NULL;
-    ek_difference difference;
-    if (!all)
-        rc = ek_error_pending();
-    else if (!ek_group_same(all, group->size, INT64_MAX, &difference))
-        rc = layout_complain(what, &list, difference.index, group);
-    ek_scope_end(&scope);
-    for (int i = 0; i < list.count; i++)
-        free(list.texts[i]);
-    free(list.texts);
-    return rc;
+    ek_difference found;
+    int64_t *digests = ek_calloc((size_t)layout->count + 1, sizeof *digests);
+    for (int i = 0; i < layout->count && digests; i++)
+        digests[i] = layout->items[i].digest;
+    int same =
+        digests ? ek_group_compare(digests, layout->count, group, &found) : ek_error_pending();
+    free(digests);
+    return same ? same : layout_complain(what, layout, found.index, group);
 }
 
-/* ---- sending ---- */
+int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group)
+{
+    ek_module_layout layout = {0};
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_layout_read(&layout, module, true);
+    if (rc >= 0)
+        rc = layout_compare(what, &layout, group);
+    ek_scope_end(&scope);
+    ek_layout_clear(&layout);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- tensors that travel as one ---- */
+
+/* Returns the device of all tensors if that is a GPU, else cpu. */
+static ek_device pack_device(ek_tensor *const *tensors, int count)
+{
+    ek_dev *dev = ek_tensor_dev(tensors[0]);
+    for (int i = 1; i < count; i++)
+        if (ek_tensor_dev(tensors[i]) != dev)
+            return ek_cpu();
+    return ek_dev_is_host(dev) ? ek_cpu() : dev->id;
+}
+
+/* Returns how many elements of the memory a tensor takes. */
+static int64_t pack_pitch(ek_dtype dtype, const ek_tensor *tensor)
+{
+    if (dtype != EK_U8)
+        return ek_count(tensor);
+    return ((int64_t)ek_comm_nbytes(tensor) + EK_COMM_ALIGNMENT - 1) / EK_COMM_ALIGNMENT *
+           EK_COMM_ALIGNMENT;
+}
+
+int ek_pack_open(ek_pack *pack, ek_dtype dtype, ek_tensor *const *tensors, int count)
+{
+    int64_t total = 0;
+    for (int i = 0; i < count; i++)
+        total += pack_pitch(dtype, tensors[i]);
+    ek_scope scope = ek_scope_begin();
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    ek_device device = pack_device(tensors, count);
+    ek_tensor *memory = dtype == EK_U8 ? ek_zeros(EK_SHAPE(total), dtype, .device = device)
+                                       : ek_empty(EK_SHAPE(total), dtype, .device = device);
+    *pack = (ek_pack){ek_object_retain(memory), tensors, count};
+    ek_memory_set_category(before);
+    ek_scope_end(&scope);
+    return memory ? 0 : ek_error_pending();
+}
+
+void ek_pack_close(ek_pack *pack)
+{
+    ek_object_release(pack->memory);
+    *pack = (ek_pack){0};
+}
+
+/* Returns the tensor's place, row-major, from element `at` of the memory on. In the scope. */
+static ek_tensor *pack_place(const ek_pack *pack, const ek_tensor *tensor, int64_t at)
+{
+    ek_shape shape = ek_tensor_shape(tensor);
+    int64_t strides[EK_MAX_DIMS], bytes = at * (int64_t)ek_dtype_size(pack->memory->dtype);
+    ek_strides_of(&shape, EK_CONTIGUOUS, strides);
+    return ek_tensor_member(pack->memory->storage, tensor->dtype, &shape, strides,
+                            bytes / (int64_t)ek_dtype_size(tensor->dtype));
+}
+
+/* Copies tensor by tensor, because other elements may lie between the elements of a view. */
+static int pack_copy(const ek_pack *pack, bool back, const char *what)
+{
+    int64_t at = 0;
+    bool waits = !back && ek_dev_is_host(ek_tensor_dev(pack->memory));
+    for (int i = 0; i < pack->count; i++) {
+        ek_tensor *tensor = pack->tensors[i];
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *place = pack_place(pack, tensor, at);
+        int rc =
+            place ? ek_comm_copy(back ? tensor : place, back ? place : tensor) : ek_error_pending();
+        ek_scope_end(&scope);
+        EK_TRY(rc);
+        if (waits)
+            EK_TRY(ek_synchronize(ek_tensor_dev(tensor)->id));
+        if (back)
+            ek_tensor_written(tensor, what);
+        at += pack_pitch(pack->memory->dtype, tensor);
+    }
+    return 0;
+}
+
+int ek_pack_fill(const ek_pack *pack)
+{
+    return pack_copy(pack, false, NULL);
+}
+
+int ek_pack_deliver(const ek_pack *pack, const char *what)
+{
+    return pack_copy(pack, true, what);
+}
 
 int ek_layout_broadcast(ek_tensor *const *tensors, int count, int root, ek_process_group *group,
                         uint64_t *nbytes)

@@ -146,19 +146,23 @@ static int step_wait_commit(ek_rank_sharding *self)
     return ek_dist_wait(work);
 }
 
-int ek_rank_sharding_agree(ek_shards *shards, int status)
+/* A call of ek_rank_sharding_agree or publish. */
+typedef struct step_call {
+    ek_rank_sharding *self;
+    int status; /* this rank's so far; a negative status has its error pending */
+} step_call;
+
+static int step_run_agree(ek_process_group *group, void *user)
 {
-    ek_rank_sharding *self = (ek_rank_sharding *)shards;
-    ek_process_group *group = self->reducer->group;
+    const step_call *call = user;
+    ek_rank_sharding *self = call->self;
+    EK_TRY(call->status);
     if (!group->communication)
-        return status < 0 ? status
-                          : EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is "
-                                                "divided over was destroyed");
-    if (status < 0)
-        return ek_world_outcome(group, status);
+        return EK_FAIL(EK_E_STATE, "the process group that the optimizer's state is divided over "
+                                   "was destroyed");
     ek_dist_work *work = ek_dist_work_new(group, &step_verb, 0);
     if (!work)
-        return ek_world_outcome(group, ek_error_pending());
+        return ek_error_pending();
     step_descriptor descriptor = step_descriptor_of(self);
     memcpy(work->descriptor.payload, &descriptor, sizeof descriptor);
     work->descriptor.nbytes = sizeof descriptor;
@@ -170,6 +174,13 @@ int ek_rank_sharding_agree(ek_shards *shards, int status)
     self->work = work;
     EK_TRY(ek_dist_work_submit(work));
     return step_wait_commit(self);
+}
+
+int ek_rank_sharding_agree(ek_shards *shards, int status)
+{
+    step_call call = {(ek_rank_sharding *)shards, status};
+    return ek_group_call(ek_verb_name(EK_VERB_STEP), call.self->reducer->group, step_run_agree,
+                         &call);
 }
 
 /* ---- after the step ---- */
@@ -204,27 +215,34 @@ static int step_scatter(ek_rank_sharding *self)
     return rc;
 }
 
-/* A failure up to here is in the report of this rank, and an error on all. */
-int ek_rank_sharding_publish(ek_shards *shards, int status)
+/* This rank's report tells the other ranks of a failure up to here. */
+static int step_run_publish(ek_process_group *group, void *user)
 {
-    ek_rank_sharding *self = (ek_rank_sharding *)shards;
+    const step_call *call = user;
+    ek_rank_sharding *self = call->self;
     ek_reducer *reducer = self->reducer;
     ek_error_record pending;
-    int rc = step_gather(&self->sharding);
-    status = status < 0 ? status : rc;
+    int rc = step_gather(&self->sharding), status = call->status < 0 ? call->status : rc;
     ek_reducer_write_report(reducer, status, &pending);
     pthread_mutex_lock(&reducer->lock);
     self->closed = true;
     self->work->arrived = ek_clock_ns();
     pthread_mutex_unlock(&reducer->lock);
-    ek_communication_wake(reducer->group->communication);
+    ek_communication_wake(group->communication);
     rc = ek_dist_wait(self->work);
     self->work = NULL;
     if (rc >= 0)
-        rc = ek_world_outcome(reducer->group, step_scatter(self));
+        rc = step_scatter(self);
     for (const ek_shared_range *range = self->ranges; range < self->ranges + self->range_count;
          range++)
         reducer->stats.shared_nbytes += (uint64_t)(range->end - range->begin) *
                                         ek_dtype_size(self->memory[range->bucket]->dtype);
     return ek_reducer_judge(reducer, status, &pending, rc);
+}
+
+int ek_rank_sharding_publish(ek_shards *shards, int status)
+{
+    step_call call = {(ek_rank_sharding *)shards, status};
+    return ek_group_call(ek_verb_name(EK_VERB_STEP), call.self->reducer->group, step_run_publish,
+                         &call);
 }
