@@ -14,13 +14,13 @@
 
 /* The options of any call. */
 typedef struct calls_options {
+    ek_process_group *group;
+    ek_dist_work **work;
     ek_tensor *tensor;
     ek_tensor *const *list, *const *inputs;
     int rank; /* src or dst */
     int tag;
-    ek_process_group *group;
     ek_dist_op op;
-    ek_dist_work **work;
 } calls_options;
 
 static int calls_check_tensor(const char *what, const char *operand, const ek_tensor *tensor,
@@ -87,29 +87,20 @@ static int calls_tensor(const calls_options *call, const ek_verb *verb, bool red
 
 int ek_dist_broadcast_with(ek_dist_broadcast_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .rank = options.src,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .rank = options.src};
     return calls_tensor(&call, &ek_verb_broadcast, false, true);
 }
 
 int ek_dist_all_reduce_with(ek_dist_all_reduce_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .op = options.op,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .op = options.op};
     return calls_tensor(&call, &ek_verb_all_reduce, true, false);
 }
 
 int ek_dist_reduce_with(ek_dist_reduce_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .rank = options.dst,
-                                .op = options.op,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .rank = options.dst,
+                                .op = options.op};
     return calls_tensor(&call, &ek_verb_reduce, true, true);
 }
 
@@ -207,21 +198,15 @@ static int calls_send_or_receive(const calls_options *call, const ek_verb *verb)
 
 int ek_dist_send_with(ek_dist_message_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .rank = options.rank,
-                                .tag = options.tag,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .rank = options.rank,
+                                .tag = options.tag};
     return calls_send_or_receive(&call, &ek_verb_send);
 }
 
 int ek_dist_recv_with(ek_dist_message_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .rank = options.rank,
-                                .tag = options.tag,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .rank = options.rank,
+                                .tag = options.tag};
     return calls_send_or_receive(&call, &ek_verb_recv);
 }
 
@@ -373,48 +358,34 @@ static int calls_pairs(const calls_options *call, const pattern *how)
 
 int ek_dist_all_gather_with(ek_dist_all_gather_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .list = options.list,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .list = options.list};
     return calls_pairs(&call, &(pattern){&ek_verb_all_gather, .tensor_gives = true});
 }
 
 int ek_dist_gather_with(ek_dist_gather_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .list = options.list,
-                                .rank = options.dst,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .list = options.list,
+                                .rank = options.dst};
     return calls_pairs(&call, &(pattern){&ek_verb_gather, .rooted = true, .tensor_gives = true});
 }
 
 int ek_dist_scatter_with(ek_dist_scatter_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .list = options.list,
-                                .rank = options.src,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .list = options.list,
+                                .rank = options.src};
     return calls_pairs(&call, &(pattern){&ek_verb_scatter, .rooted = true});
 }
 
 int ek_dist_reduce_scatter_with(ek_dist_reduce_scatter_options options)
 {
-    const calls_options call = {.tensor = options.tensor,
-                                .list = options.list,
-                                .op = options.op,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, options.tensor, .list = options.list,
+                                .op = options.op};
     return calls_pairs(&call, &(pattern){&ek_verb_reduce_scatter, .reduces = true});
 }
 
 int ek_dist_all_to_all_with(ek_dist_all_to_all_options options)
 {
-    const calls_options call = {.list = options.list,
-                                .inputs = options.inputs,
-                                .group = options.group,
-                                .work = options.work};
+    const calls_options call = {options.group, options.work, .list = options.list,
+                                .inputs = options.inputs};
     return calls_pairs(&call, &(pattern){&ek_verb_all_to_all, .inputs = true});
 }

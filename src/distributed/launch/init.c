@@ -17,8 +17,6 @@
 #include "core/ranks.h"
 #include "core/thread.h"
 #include "launch/launcher.h"
-#include "launch/roster.h"
-
 static const double default_timeout = 1800; /* seconds */
 
 /* ---- joining ---- */

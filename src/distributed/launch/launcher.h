@@ -6,6 +6,7 @@
 #define EK_LAUNCH_LAUNCHER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "link/transport.h"
 
@@ -36,5 +37,29 @@ bool ek_launcher_has_plugin(const char *mpi);
  * build for programs that stay there, that of the installation for installed libraries, which must
  * not open files of a folder that may be gone by now and be anybody's. Defined in backends.c. */
 extern const char ek_plugin_folder[];
+
+/* ---- roster.c: who has come ---- */
+
+/* Before MPI connects the processes, none can ask another one. Processes of the job that run on
+ * this machine can be seen in /proc. Such a process has its rank in its environment, descends from
+ * the launcher of this process, and has a communication thread once it has come.
+ *
+ * Writes which of the job's ranks have not come to ek_dist_init_process_group, as far as this
+ * machine shows: "rank 1 on node7 has not called it (process 4711)". Returns true if a rank of this
+ * machine has no process: it has ended, or has not begun. Keeps pending errors. */
+bool ek_roster_describe(const ek_launched *launched, char *text, size_t room);
+
+/* ---- mpirun.c: the launcher on this machine, for a process that starts others ---- */
+
+enum { EK_MPIRUN_PATH = 4096 };
+
+/* Finds the mpirun that the environment's MPIRUN names, or that of an MPI whose plugin is there.
+ * EK_E_BACKEND names the packages. */
+int ek_mpirun_find(int nprocs, char path[EK_MPIRUN_PATH]);
+
+/* The environment for it: this process's without what a launcher has told it, with settings for
+ * ranks on one machine unless they are set, and with `mark`, a further "NAME=value". A block for
+ * free(), whose strings are borrowed; NULL with an error. */
+char **ek_mpirun_environment(char *mark);
 
 #endif

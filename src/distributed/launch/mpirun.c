@@ -1,6 +1,4 @@
-/* mpirun.c: see mpirun.h. */
-#include "launch/mpirun.h"
-
+/* mpirun.c: finds the mpirun of this machine, and makes its environment. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* roster.c: see roster.h. All is read from /proc. */
-#include "launch/roster.h"
+/* roster.c: who has come to the job, read from /proc. */
+#include "launch/launcher.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -23,8 +23,6 @@
 #include "core/thread.h"
 #include "evenkeel/dist.h"
 #include "launch/launcher.h"
-#include "launch/mpirun.h"
-
 #define SPAWN_MARK "EVENKEEL_SPAWN" /* "<number of the call>:<folder>" */
 
 enum { SPAWN_FOLDER = 256, SPAWN_PATH = SPAWN_FOLDER + 32, SPAWN_TEXT = 1200 };

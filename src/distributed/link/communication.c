@@ -134,14 +134,6 @@ static void communication_close_all(ek_communication *communication)
         transport->close(communication->everybody);
 }
 
-static bool communication_must_leave(ek_communication *communication)
-{
-    pthread_mutex_lock(&communication->lock);
-    bool leave = communication->leave;
-    pthread_mutex_unlock(&communication->lock);
-    return leave;
-}
-
 static void *communication_main(void *user)
 {
     ek_communication *communication = user;
@@ -162,8 +154,7 @@ static void *communication_main(void *user)
             turns = 0;
             continue;
         }
-        if (communication_must_leave(communication) ||
-            (communication->shut && communication->broken))
+        if (communication->leave || (communication->shut && communication->broken))
             break;
         communication_nap(communication, ++turns);
     }
@@ -368,7 +359,7 @@ static int communication_shut(ek_communication *communication, bool soon)
         rc = submitted ? ek_dist_wait(work) : ek_error_pending();
         ek_error_record error;
         ek_error_take(&error);
-        late = (submitted && rc == EK_E_TIMEOUT) || ek_communication_is_broken(communication);
+        late = (submitted && rc == EK_E_TIMEOUT) || communication->broken;
         if (rc < 0 && submitted)
             communication_print_own(communication, &error);
     }
@@ -381,8 +372,7 @@ int ek_communication_close(ek_communication *communication, bool soon)
         return 0;
     ek_error_record before;
     ek_error_take(&before);
-    int rc = ek_communication_is_broken(communication) ? EK_E_ABORTED
-                                                       : communication_shut(communication, soon);
+    int rc = communication->broken ? EK_E_ABORTED : communication_shut(communication, soon);
     if (rc < 0) { /* nobody can ask for it any more */
         communication_print_own(communication, &before);
         communication_await_print(communication);

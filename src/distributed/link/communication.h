@@ -96,6 +96,10 @@ struct ek_communication {
     pthread_mutex_t lock;
     pthread_cond_t wake;  /* of the communication thread */
     pthread_cond_t ended; /* a work has ended, or a failure is over */
+    /* Written under the lock, read by any thread: */
+    atomic_bool broken;        /* a failure could not be drained, and every call gets it */
+    atomic_bool leave;         /* the thread must end the job */
+    _Atomic uint32_t failures; /* how many have begun */
     /* Under the lock: */
     ek_dist_work *submitted, **submitted_end;
     int waiting; /* threads in ek_dist_wait */
@@ -104,13 +108,10 @@ struct ek_communication {
     bool raise;  /* `raised` is a failure of this rank that is yet to begin */
     ek_failure raised;
     bool failing;       /* a failure is under way */
-    bool broken;        /* a failure that could not be drained, and that every call gets */
     bool unreported;    /* no call has had the failure as its error yet */
-    uint32_t failures;  /* that have begun */
     bool lost;          /* a rank timed out, and no agreement of all ranks has succeeded since */
     ek_failure failure; /* the last one */
     bool opened;        /* ek_communication_open may go on */
-    bool leave;         /* the thread is to end the job */
     ek_waits waits;     /* of all groups and messages, by rank of the world */
     ek_dist_work *abandoned; /* ended works whose memory open transfers may use */
 
@@ -161,8 +162,6 @@ int ek_communication_raise(ek_communication *communication, const ek_error_recor
  * knew, they get its error. The boundary of calls asks for it (world.h, Note [One boundary]). */
 int ek_world_outcome(const ek_process_group *group, int rc);
 
-/* How many failures of the job have begun. */
-uint32_t ek_communication_failures(ek_communication *communication);
 /* Waits for a failure of the job, after the first `before` ones, that is known to be on its way,
  * and raises its error. Returns the status. */
 int ek_communication_take_failure(ek_communication *communication, uint32_t before);
@@ -175,9 +174,6 @@ bool ek_communication_take_submitted(ek_communication *communication);
 /* Ends the failure that is under way once all groups are clean, or have had their time; true if it
  * ended. */
 bool ek_communication_drain(ek_communication *communication);
-
-/* True if a failure could not be drained. Any thread. */
-bool ek_communication_is_broken(ek_communication *communication);
 
 /* A negative return of the transport breaks the world: in `what`, with the transport's reason. */
 void ek_communication_break(ek_communication *communication, const char *what, int status);

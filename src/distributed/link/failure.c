@@ -247,14 +247,6 @@ int ek_world_outcome(const ek_process_group *group, int rc)
     return ek_error_raise(&error);
 }
 
-uint32_t ek_communication_failures(ek_communication *communication)
-{
-    pthread_mutex_lock(&communication->lock);
-    uint32_t failures = communication->failures;
-    pthread_mutex_unlock(&communication->lock);
-    return failures;
-}
-
 int ek_communication_take_failure(ek_communication *communication, uint32_t before)
 {
     pthread_mutex_lock(&communication->lock);
@@ -265,12 +257,4 @@ int ek_communication_take_failure(ek_communication *communication, uint32_t befo
     pthread_mutex_unlock(&communication->lock);
     error.told = true;
     return ek_error_raise(&error);
-}
-
-bool ek_communication_is_broken(ek_communication *communication)
-{
-    pthread_mutex_lock(&communication->lock);
-    bool broken = communication->broken;
-    pthread_mutex_unlock(&communication->lock);
-    return broken;
 }

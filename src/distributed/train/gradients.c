@@ -1,4 +1,5 @@
-/* gradients.c: the mean of a module's gradients over ranks, without a wrapper. */
+/* gradients.c: means over ranks of gradients that are complete: those of a module without a
+ * wrapper, and those of a reducer that have a history. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 #include "group/world.h"
 #include "ops/ops.h"
 #include "train/layout.h"
+#include "train/reducer.h"
 
 static const char gradients_call[] = "average_gradients";
 
@@ -212,4 +214,49 @@ static int gradients_run_call(ek_process_group *group, void *user)
 int ek_dist_average_gradients(ek_module *module, ek_process_group *group)
 {
     return ek_group_call(gradients_call, group, gradients_run_call, module);
+}
+
+/* ---- gradients with a history ---- */
+
+/* Makes the gradients of the bucket's leaves that are `present` on some rank the means of the
+ * ranks', with a history. They travel as one tensor. */
+static int gradients_average_bucket(const ek_reducer *reducer, const ek_bucket *bucket,
+                                    const unsigned char *present, ek_tensor **parts)
+{
+    int count = 0;
+    int64_t at = 0;
+    for (int i = bucket->first; i < bucket->end; i++) {
+        ek_tensor *leaf = reducer->leaves[i];
+        if (!present[i])
+            continue;
+        ek_tensor *own = leaf->grad ? leaf->grad : ek_fill_(ek_tensor_like(leaf), 0);
+        parts[count++] = ek_reshape(own, EK_SHAPE(ek_count(leaf)));
+    }
+    ek_tensor *mean = count ? ek_dist_mean(ek_cat(parts, count, 0), reducer->group) : NULL;
+    for (int i = bucket->first; i < bucket->end && mean; i++) {
+        ek_tensor *leaf = reducer->leaves[i];
+        if (!present[i])
+            continue;
+        ek_tensor *part = ek_narrow(mean, 0, at, ek_count(leaf));
+        EK_TRY(ek_tensor_set_grad(leaf, ek_reshape(part, ek_tensor_shape(leaf))));
+        at += ek_count(leaf);
+    }
+    return mean || !count ? 0 : ek_error_pending();
+}
+
+int ek_reducer_average_in_graph(const ek_reducer *reducer)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor **parts = ek_calloc((size_t)reducer->count + 1, sizeof *parts);
+    ek_tensor *mine = parts ? ek_zeros(EK_SHAPE(reducer->count), EK_U8, .device = ek_cpu()) : NULL;
+    unsigned char *present = mine ? ek_tensor_address(mine) : NULL;
+    for (int i = 0; i < reducer->count && mine; i++)
+        present[i] = reducer->leaves[i]->grad != NULL;
+    int rc = mine ? ek_dist_all_reduce(mine, .op = EK_DIST_MAX, .group = reducer->group)
+                  : ek_error_pending();
+    for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
+        rc = gradients_average_bucket(reducer, &reducer->buckets[b], present, parts);
+    ek_scope_end(&scope);
+    free(parts);
+    return rc;
 }

@@ -170,51 +170,6 @@ static void reducer_drop(ek_reducer *reducer)
     ek_error_raise(&error);
 }
 
-/* ---- gradients with a history ---- */
-
-/* Makes the gradients of the bucket's leaves that are `present` on some rank the means of the
- * ranks', with a history. They travel as one tensor. */
-static int reducer_average_with_history(const ek_reducer *reducer, const ek_bucket *bucket,
-                                        const unsigned char *present, ek_tensor **parts)
-{
-    int count = 0;
-    int64_t at = 0;
-    for (int i = bucket->first; i < bucket->end; i++) {
-        ek_tensor *leaf = reducer->leaves[i];
-        if (!present[i])
-            continue;
-        ek_tensor *own = leaf->grad ? leaf->grad : ek_fill_(ek_tensor_like(leaf), 0);
-        parts[count++] = ek_reshape(own, EK_SHAPE(ek_count(leaf)));
-    }
-    ek_tensor *mean = count ? ek_dist_mean(ek_cat(parts, count, 0), reducer->group) : NULL;
-    for (int i = bucket->first; i < bucket->end && mean; i++) {
-        ek_tensor *leaf = reducer->leaves[i];
-        if (!present[i])
-            continue;
-        ek_tensor *part = ek_narrow(mean, 0, at, ek_count(leaf));
-        EK_TRY(ek_tensor_set_grad(leaf, ek_reshape(part, ek_tensor_shape(leaf))));
-        at += ek_count(leaf);
-    }
-    return mean || !count ? 0 : ek_error_pending();
-}
-
-static int reducer_average_in_graph(ek_reducer *reducer)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_tensor **parts = ek_calloc((size_t)reducer->count + 1, sizeof *parts);
-    ek_tensor *mine = parts ? ek_zeros(EK_SHAPE(reducer->count), EK_U8, .device = ek_cpu()) : NULL;
-    unsigned char *present = mine ? ek_tensor_address(mine) : NULL;
-    for (int i = 0; i < reducer->count && mine; i++)
-        present[i] = reducer->leaves[i]->grad != NULL;
-    int rc = mine ? ek_dist_all_reduce(mine, .op = EK_DIST_MAX, .group = reducer->group)
-                  : ek_error_pending();
-    for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
-        rc = reducer_average_with_history(reducer, &reducer->buckets[b], present, parts);
-    ek_scope_end(&scope);
-    free(parts);
-    return rc;
-}
-
 /* ---- the end of a pass ---- */
 
 static int reducer_run_finish(ek_process_group *group, void *user)
@@ -222,7 +177,7 @@ static int reducer_run_finish(ek_process_group *group, void *user)
     const reducer_call *call = user;
     ek_reducer *reducer = call->reducer;
     if (reducer->pass == EK_PASS_GRAPH && call->status >= 0)
-        return reducer_average_in_graph(reducer);
+        return ek_reducer_average_in_graph(reducer);
     if (reducer->pass != EK_PASS_REDUCED) /* nodes of the others' backward may meet this rank */
         return call->status;
     ek_pass_report *mine = ek_reducer_report(reducer, group->rank);

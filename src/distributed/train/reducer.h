@@ -147,6 +147,12 @@ int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket);
 /* The bucket's gradients have all arrived. */
 int ek_bucket_fetch(ek_bucket *bucket);
 
+/* ---- gradients.c ---- */
+
+/* After a backward with create_graph: replaces the leaves' gradients by means that have a history,
+ * bucket by bucket. */
+int ek_reducer_average_in_graph(const ek_reducer *reducer);
+
 /* ---- reducer_pass.c ---- */
 
 /* Begins and waits for the averaging of a pass. Both return a status. */

@@ -117,7 +117,7 @@ static int pass_submit(ek_reducer *reducer)
     reducer->closed = false;
     reducer->lost = (ek_error_record){0};
     reducer->failure = 0;
-    reducer->failures = ek_communication_failures(reducer->group->communication);
+    reducer->failures = reducer->group->communication->failures;
     EK_TRY(ek_dist_work_submit(work));
     reducer->work = work;
     return 0;
@@ -198,7 +198,7 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     ek_reducer_write_report(reducer, status, &pending);
     ek_reducer_report(reducer, group->rank)->raised =
         pending.status < 0 &&
-        (!pending.told || ek_communication_failures(group->communication) != reducer->failures);
+        (!pending.told || group->communication->failures != reducer->failures);
     /* Buckets that will never come are sent as they are: the other ranks wait for them. */
     for (int b = 0; b < reducer->bucket_count && status < 0; b++)
         if (!reducer->buckets[b].ready)

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launch/roster.h"
+#include "launch/launcher.h"
 #include "unit.h"
 
 enum { MOST = 16 };
