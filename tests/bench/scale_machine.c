@@ -72,10 +72,11 @@ static int machine_add(double *seconds)
         ek_tensor *term = ek_zeros(EK_SHAPE(MACHINE_TERM), EK_F32, .device = ek_cpu());
         terms[i] = term ? ek_tensor_address(term) : NULL;
     }
+    void *out = (void *)(uintptr_t)terms[0];
     int rc = terms[0] && terms[1] ? ek_dist_barrier() : ek_error_status();
     for (int i = 0; i < MACHINE_SMALL && rc >= 0; i++) {
         double began = job_now();
-        ek_combine(EK_DIST_AVG, EK_F32, terms, 2, (void *)(uintptr_t)terms[0], MACHINE_TERM);
+        ek_combine(EK_DIST_AVG, EK_F32, terms, 2, &out, 1, MACHINE_TERM);
         samples[i] = job_now() - began;
     }
     ek_scope_end(&scope);
@@ -99,7 +100,8 @@ static int machine_shared(double *seconds)
             terms[r] = (float *)(void *)ek_window_memory(window, r) + slice * world->rank;
         rc = ek_dist_barrier();
         double began = job_now();
-        ek_combine_in_place(EK_DIST_AVG, EK_F32, terms, world->size, slice);
+        ek_combine(EK_DIST_AVG, EK_F32, (const void *const *)terms, world->size, terms, world->size,
+                   slice);
         samples[i] = job_now() - began;
     }
     if (window && rc >= 0)

@@ -24,9 +24,7 @@ static void collective_describe(ek_dist_work *work)
     const ek_dist_work_tensor *one = &work->tensors[0];
     const ek_tensor *memory = one->memory;
     size_t nbytes = ek_comm_nbytes(memory);
-    descriptor->dtype = (int32_t)memory->dtype;
-    descriptor->ndim = memory->ndim;
-    memcpy(descriptor->shape, memory->shape, (size_t)memory->ndim * sizeof(int64_t));
+    descriptor->shape = ek_wire_shape_of(memory);
     if (nbytes > EK_DESCRIPTOR_PAYLOAD || work->rail)
         return;
     descriptor->nbytes = (uint32_t)nbytes;

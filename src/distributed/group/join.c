@@ -108,13 +108,6 @@ static ek_shape join_shape(const join_plan *plan, const ek_tensor *like, int ran
     return shape;
 }
 
-static void join_descriptor(ek_dist_work *work, ek_dtype dtype, const ek_shape *whole)
-{
-    work->descriptor.dtype = (int32_t)dtype;
-    work->descriptor.ndim = whole->ndim;
-    memcpy(work->descriptor.shape, whole->dims, (size_t)whole->ndim * sizeof(int64_t));
-}
-
 static int join_parts_go_on(ek_dist_work *work)
 {
     if (work->stage == 0)
@@ -124,6 +117,7 @@ static int join_parts_go_on(ek_dist_work *work)
     if (work->stage > 0)
         return 0;
     const ek_process_group *group = work->group;
+    group->bounds[0] = 0;
     for (int r = 0; r < group->size; r++)
         group->bounds[r + 1] = group->bounds[r] + work->in[r].nbytes;
     int rc = group->communication->transport->all_gather(group->communicator,
@@ -174,6 +168,7 @@ static int join_set_lists(const join_plan *plan, ek_dist_work *work)
     size_t along = (size_t)parts->shape[plan->dim];
     size_t each = along ? ek_comm_nbytes(parts) / along : 0; /* bytes at one place of dim */
     char *address = ek_tensor_address(parts);
+    work->descriptor.shape = ek_wire_shape_of(parts);
     EK_TRY(ek_dist_work_lists(work));
     for (int r = 0; r < plan->group->size; r++)
         work->in[r] = (ek_bytes){address + each * (size_t)plan->at[r],
@@ -191,8 +186,6 @@ static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
     ek_dist_work *work = ek_dist_work_new(plan->group, &join_parts_verb, 2);
     if (!work)
         return NULL;
-    ek_shape whole = join_shape(plan, x, -1);
-    join_descriptor(work, x->dtype, &whole);
     ek_meeting_descriptor(work, x);
     if (ek_dist_work_rail(work, x) >= 0 &&
         join_fill(plan, work, x, join_memory(plan, work, x)) >= 0 &&
@@ -302,8 +295,7 @@ static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, e
     ek_dist_work *work = ek_dist_work_new(plan->group, &split_verb, plan->group->size + 1);
     if (!work)
         return NULL;
-    ek_shape shape = ek_tensor_shape(whole);
-    join_descriptor(work, whole->dtype, &shape);
+    work->descriptor.shape = ek_wire_shape_of(whole);
     ek_meeting_descriptor(work, whole);
     if (ek_dist_work_rail(work, whole) >= 0 && ek_dist_work_add(work, y, false, true) >= 0 &&
         split_fill(plan, whole, work) >= 0)

@@ -73,9 +73,7 @@ static int ranks_run_gather(ek_process_group *group, void *user)
     ek_dist_work *work = ek_dist_work_new(group, &counts_verb, 0);
     if (!work)
         return ek_error_pending();
-    work->descriptor.dtype = EK_I64;
-    work->descriptor.ndim = 1;
-    work->descriptor.shape[0] = call->count;
+    work->descriptor.shape = (ek_wire_shape){EK_I64, 1, {call->count}};
     work->descriptor.nbytes = (uint32_t)((size_t)call->count * sizeof *call->mine);
     memcpy(work->descriptor.payload, call->mine, work->descriptor.nbytes);
     work->user = call->all;

@@ -130,11 +130,12 @@ typedef struct value_reader {
     size_t at, nbytes;
 } value_reader;
 
-static int value_fail_bytes(const value_reader *reader)
+static ek_value value_fail_bytes(const value_reader *reader)
 {
-    return EK_FAIL(EK_E_FORMAT,
-                   "%s: what came is not the bytes of a value; do all ranks run the same program?",
-                   reader->what);
+    return EK_FAIL_VALUE(
+        EK_E_FORMAT,
+        "%s: what came is not the bytes of a value; do all ranks run the same program?",
+        reader->what);
 }
 
 /* The next bytes; NULL with an error if there are fewer. */
@@ -187,10 +188,8 @@ static ek_value value_get_tensor(value_reader *reader, const value_header *heade
     ek_wire_shape layout;
     if (value_get_into(reader, &layout, sizeof layout) < 0 || value_skip_padding(reader) < 0)
         return ek_value_error();
-    if (!value_layout_fits(reader, &layout) || header->batch < 0 || header->batch > layout.ndim) {
-        value_fail_bytes(reader);
-        return ek_value_error();
-    }
+    if (!value_layout_fits(reader, &layout) || header->batch < 0 || header->batch > layout.ndim)
+        return value_fail_bytes(reader);
     ek_shape shape = {.ndim = layout.ndim};
     memcpy(shape.dims, layout.shape, (size_t)layout.ndim * sizeof(int64_t));
     ek_tensor *tensor = ek_empty(shape, (ek_dtype)layout.dtype, .device = ek_cpu());
@@ -211,8 +210,10 @@ static int value_get_entry(value_reader *reader, bool keyed, ek_value_entry *ent
         entry->key = value_get(reader, (uint64_t)nbytes);
         if (!entry->key)
             return ek_error_pending();
-        if (nbytes < 1 || entry->key[nbytes - 1])
-            return value_fail_bytes(reader);
+        if (nbytes < 1 || entry->key[nbytes - 1]) {
+            value_fail_bytes(reader);
+            return ek_error_pending();
+        }
     }
     entry->value = value_get_value(reader);
     return entry->value.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
@@ -221,10 +222,8 @@ static int value_get_entry(value_reader *reader, bool keyed, ek_value_entry *ent
 static ek_value value_get_elements(value_reader *reader, const value_header *header)
 {
     int64_t most = (int64_t)((reader->nbytes - reader->at) / sizeof *header);
-    if (header->count < 0 || header->count > most) {
-        value_fail_bytes(reader);
-        return ek_value_error();
-    }
+    if (header->count < 0 || header->count > most)
+        return value_fail_bytes(reader);
     int count = (int)header->count;
     bool keyed = header->kind == EK_VALUE_DICT;
     ek_value_entry *entries = ek_calloc((size_t)count + 1, sizeof *entries);
@@ -268,8 +267,7 @@ static ek_value value_get_value(value_reader *reader)
     case EK_VALUE_DICT:
         return value_get_elements(reader, &header);
     default:
-        value_fail_bytes(reader);
-        return ek_value_error();
+        return value_fail_bytes(reader);
     }
 }
 
@@ -283,10 +281,8 @@ static ek_value value_unpack(const char *what, const ek_tensor *bytes, size_t *a
     reader.at = *at;
     if (value_get_into(&reader, &nbytes, sizeof nbytes) < 0)
         return ek_value_error();
-    if (nbytes < 0 || (size_t)nbytes > reader.nbytes - *at) {
-        value_fail_bytes(&reader);
-        return ek_value_error();
-    }
+    if (nbytes < 0 || (size_t)nbytes > reader.nbytes - *at)
+        return value_fail_bytes(&reader);
     reader = (value_reader){what, reader.data + *at, sizeof nbytes, (size_t)nbytes};
     *at += (size_t)nbytes;
     return value_get_value(&reader);

@@ -13,15 +13,11 @@
 static void agreement_describe(const ek_process_group *group, const ek_descriptor *descriptor,
                                char text[200])
 {
-    char shape[120] = "";
-    int length = 0;
-    for (int d = 0; d < descriptor->ndim && descriptor->dtype >= 0 && length < 100; d++)
-        length += snprintf(shape + length, sizeof shape - (size_t)length, "%s%lld", d ? ", " : "",
-                           (long long)descriptor->shape[d]);
+    char shape[120];
     int at = snprintf(text, 200, "%s", ek_verb_name(descriptor->verb));
-    if (descriptor->dtype >= 0)
-        at += snprintf(text + at, 200 - (size_t)at, " of %s[%s]",
-                       ek_dtype_name((ek_dtype)descriptor->dtype), shape);
+    ek_wire_shape_text(&descriptor->shape, shape);
+    if (descriptor->shape.dtype >= 0)
+        at += snprintf(text + at, 200 - (size_t)at, " of %s", shape);
     if (descriptor->op >= 0)
         at += snprintf(text + at, 200 - (size_t)at, " by %s",
                        ek_combine_name((ek_dist_op)descriptor->op));
@@ -90,7 +86,7 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
         descriptor->failed = agreement_is_unclean(group);
         descriptor->epoch = communication->epoch;
         descriptor->verb = EK_VERB_DESTROY_GROUP;
-        descriptor->op = descriptor->dtype = descriptor->root = -1;
+        descriptor->op = descriptor->shape.dtype = descriptor->root = -1;
     }
     group->answering = !work;
     descriptor->timed = group->timed;

@@ -103,9 +103,7 @@ ek_process_group *ek_communication_new_group(ek_communication *communication, co
     uint64_t digest = EK_DIGEST;
     for (int r = 0; r < count; r++)
         digest = ek_digest_word(digest, (uint64_t)group->ranks[r]);
-    work->descriptor.ndim = 2;
-    work->descriptor.shape[0] = count;
-    work->descriptor.shape[1] = (int64_t)(digest >> 1);
+    work->descriptor.shape = (ek_wire_shape){-1, 2, {count, (int64_t)(digest >> 1)}};
     if (ek_dist_work_run(work) < 0) {
         ek_process_group_free(group);
         return NULL;

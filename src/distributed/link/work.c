@@ -27,7 +27,7 @@ ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb, int
     work->verb = verb;
     work->timeout = group->timeout;
     work->descriptor.verb = verb->id;
-    work->descriptor.op = work->descriptor.dtype = work->descriptor.root = -1;
+    work->descriptor.op = work->descriptor.shape.dtype = work->descriptor.root = -1;
     work->tensors = ek_calloc((size_t)count + 1, sizeof *work->tensors);
     if (work->tensors)
         return work;

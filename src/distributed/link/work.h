@@ -24,6 +24,12 @@ typedef enum ek_descriptor_gradient {
     EK_DESCRIPTOR_GRADIENT_REQUIRED
 } ek_descriptor_gradient;
 
+/* A tensor's dtype and shape as ranks tell them to each other. */
+typedef struct ek_wire_shape {
+    int32_t dtype, ndim; /* dtype -1: no tensor */
+    int64_t shape[EK_MAX_DIMS];
+} ek_wire_shape;
+
 /* What one rank is about to do. Zeroed before it is filled, since descriptors are compared as
  * bytes. */
 typedef struct ek_descriptor {
@@ -31,10 +37,10 @@ typedef struct ek_descriptor {
     uint32_t epoch; /* of the failure */
     /* From here to `shape` descriptors of one call are equal. */
     int32_t verb; /* ek_verb_id */
-    int32_t op, dtype, ndim;
+    int32_t op;
     int32_t root; /* rank in the group, or -1 */
     int32_t rail; /* the number of the group's rail on which tensors travel (rail.h); 0: none */
-    int64_t shape[EK_MAX_DIMS];
+    ek_wire_shape shape;
     uint32_t nbytes; /* of the payload; the ranks' may differ, as what follows */
     ek_descriptor_gradient gradient;
     /* How long the rank has waited in an earlier call (waits.c). */
@@ -121,12 +127,6 @@ typedef struct ek_dist_work_tensor {
     bool receives;     /* `memory` is copied to `tensor` at the end */
     uint64_t version;  /* of `tensor` when it was submitted */
 } ek_dist_work_tensor;
-
-/* The layout of a tensor on the wire, for pairs of ranks that must agree. */
-typedef struct ek_wire_shape {
-    int32_t dtype, ndim; /* dtype -1: no tensor */
-    int64_t shape[EK_MAX_DIMS];
-} ek_wire_shape;
 
 /* A tensor's dtype and shape; NULL: no tensor. */
 ek_wire_shape ek_wire_shape_of(const ek_tensor *tensor);

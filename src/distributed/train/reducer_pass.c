@@ -110,8 +110,7 @@ static int pass_submit(ek_reducer *reducer)
     if (!work)
         return ek_error_pending();
     work->user = reducer;
-    work->descriptor.ndim = 1;
-    work->descriptor.shape[0] = reducer->bucket_count;
+    work->descriptor.shape = (ek_wire_shape){-1, 1, {reducer->bucket_count}};
     work->descriptor.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
     reducer->bucket = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
