@@ -43,3 +43,18 @@ const char *ranks_expect(int rc, int status, const char *text)
     ek_error_clear();
     return NULL;
 }
+
+ek_tensor *ranks_ones(int64_t n)
+{
+    return ek_ones(EK_SHAPE(n), .device = ek_cpu());
+}
+
+const char *ranks_work(ek_process_group *world)
+{
+    ek_tensor *small = ranks_ones(3), *large = ranks_ones(RANKS_LARGE);
+    RANKS_OK(ek_dist_all_reduce(small, .group = world));
+    RANKS_OK(ek_dist_all_reduce(large, .group = world));
+    LOOP_CHECK(element(small, 2) == world->size && element(large, RANKS_LARGE - 1) == world->size);
+    RANKS_OK(ek_dist_barrier(.group = world));
+    return NULL;
+}

@@ -34,4 +34,11 @@ const char *ranks_expect(int rc, int status, const char *text);
             return loop_failure(__FILE__, __LINE__, "%s: %s", #call, ek_error_message()); \
     } while (0)
 
+enum { RANKS_LARGE = 100000 }; /* elements of a tensor that does not travel in a descriptor */
+
+/* Makes n ones on cpu. */
+ek_tensor *ranks_ones(int64_t n);
+/* Checks that the world works, as it does after every failure. */
+const char *ranks_work(ek_process_group *world);
+
 #endif

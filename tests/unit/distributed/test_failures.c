@@ -6,23 +6,7 @@
 #include "core/tensor.h"
 #include "kit/ranks.h"
 
-enum { RANKS = 3, LARGE = 100000 };
-
-static ek_tensor *ones(int64_t n)
-{
-    return ek_ones(EK_SHAPE(n), .device = ek_cpu());
-}
-
-/* After every failure the world works. */
-static const char *works(ek_process_group *world)
-{
-    ek_tensor *small = ones(3), *large = ones(LARGE);
-    RANKS_OK(ek_dist_all_reduce(small, .group = world));
-    RANKS_OK(ek_dist_all_reduce(large, .group = world));
-    LOOP_CHECK(element(small, 2) == world->size && element(large, LARGE - 1) == world->size);
-    RANKS_OK(ek_dist_barrier(.group = world));
-    return NULL;
-}
+enum { RANKS = 3 };
 
 /* ---- a rank that fails ---- */
 
@@ -40,20 +24,20 @@ static int call_that_fails(ek_process_group *world, int call)
 {
     ek_tensor *list[RANKS];
     for (int r = 0; r < RANKS; r++)
-        list[r] = ones(10);
+        list[r] = ranks_ones(10);
     switch (call) {
     case IN_BARRIER:
         return ek_dist_barrier(.group = world);
     case IN_SUM:
-        return ek_dist_all_reduce(ones(4), .group = world);
+        return ek_dist_all_reduce(ranks_ones(4), .group = world);
     case IN_LARGE_SUM:
-        return ek_dist_all_reduce(ones(LARGE), .group = world);
+        return ek_dist_all_reduce(ranks_ones(RANKS_LARGE), .group = world);
     case IN_LIST:
-        return ek_dist_all_gather(ones(10), list, .group = world);
+        return ek_dist_all_gather(ranks_ones(10), list, .group = world);
     case IN_SEND:
-        return ek_dist_send(ones(5), 1, .group = world);
+        return ek_dist_send(ranks_ones(5), 1, .group = world);
     case IN_RECV:
-        return ek_dist_recv(ones(5), EK_DIST_ANY, .group = world);
+        return ek_dist_recv(ranks_ones(5), EK_DIST_ANY, .group = world);
     default:
         usleep(20000);
         return ek_dist_barrier(.group = world);
@@ -72,7 +56,7 @@ static const char *one_fails(ek_process_group *world, void *user)
         } else {
             RANKS_EXPECT(call_that_fails(world, call), EK_E_ABORTED, "rank 1 on ");
         }
-        LOOP_PASS(works(world));
+        LOOP_PASS(ranks_work(world));
     }
     return NULL;
 }
@@ -87,10 +71,10 @@ TEST_LOOP(a_failure_is_every_rank_s_and_the_world_works_again, 0, 4 * CALLS)
 static const char *fails_alike(ek_process_group *world, void *user)
 {
     for (int round = 0; round < 3; round++) {
-        ek_tensor *x = world->rank == 1 ? NULL : ones(4);
+        ek_tensor *x = world->rank == 1 ? NULL : ranks_ones(4);
         RANKS_EXPECT(ek_dist_all_reduce(x, .group = world),
                      world->rank == 1 ? EK_E_INVALID : EK_E_ABORTED, "tensor is NULL");
-        LOOP_PASS(works(world));
+        LOOP_PASS(ranks_work(world));
     }
     return NULL;
 }
@@ -104,7 +88,7 @@ static const char *all_fail(ek_process_group *world, void *user)
 {
     for (int round = 0; round < 10; round++) {
         LOOP_CHECK(raise_on(world, "each by itself") == EK_E_OUT_OF_MEMORY);
-        LOOP_PASS(works(world));
+        LOOP_PASS(ranks_work(world));
     }
     return NULL;
 }
@@ -127,14 +111,14 @@ static const char *one_after_another(ek_process_group *world, void *user)
             RANKS_EXPECT(rc, EK_E_ABORTED, both ? "the first" : "the second");
             if (world->rank == 1) {
                 LOOP_CHECK(raise_on(world, "the second") == EK_E_OUT_OF_MEMORY);
-                LOOP_PASS(works(world));
+                LOOP_PASS(ranks_work(world));
                 continue;
             }
             told = !both; /* of the last failure alone */
         }
         if (!told)
             RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "the second");
-        LOOP_PASS(works(world));
+        LOOP_PASS(ranks_work(world));
     }
     return NULL;
 }
@@ -148,11 +132,11 @@ TEST_LOOP(a_rank_that_has_failed_is_told_of_the_next_failure, 0, 6)
 static const char *started(ek_process_group *world, void *user)
 {
     ek_dist_work *works_of[5];
-    ek_tensor *x = ones(LARGE);
+    ek_tensor *x = ranks_ones(RANKS_LARGE);
     RANKS_OK(ek_dist_barrier(.group = world));
     if (world->rank == 2) {
         raise_on(world, "alone");
-        return works(world);
+        return ranks_work(world);
     }
     for (int i = 0; i < 5; i++)
         if (ek_dist_all_reduce(ek_clone(x), .group = world, .work = &works_of[i]) < 0) {
@@ -162,11 +146,11 @@ static const char *started(ek_process_group *world, void *user)
                 ek_dist_wait(works_of[k]);
                 ek_error_clear();
             }
-            return works(world);
+            return ranks_work(world);
         }
     for (int i = 0; i < 5; i++)
         RANKS_EXPECT(ek_dist_wait(works_of[i]), EK_E_ABORTED, "alone");
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST_LOOP(calls_under_way_fail_too, 0, 6)
@@ -185,7 +169,7 @@ static const char *destroyed(ek_process_group *world, void *user)
     ek_communication_destroy_group(group);
     if (world->rank != 1)
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "before the end");
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST_LOOP(a_group_is_destroyed_after_a_failure_too, 0, 4)
@@ -235,7 +219,7 @@ static const char *given_up(ek_process_group *world, void *user)
     bool keeps = *(const int *)user > 1;
     ek_process_group *group = ek_communication_new_group(world->communication, all, RANKS, 60);
     LOOP_CHECK(group);
-    RANKS_OK(ek_dist_all_reduce(ones(4), .group = group));
+    RANKS_OK(ek_dist_all_reduce(ranks_ones(4), .group = group));
     if (world->rank == 0)
         ek_communication_destroy_group(group);
     RANKS_OK(ek_dist_barrier(.group = world));
@@ -244,12 +228,12 @@ static const char *given_up(ek_process_group *world, void *user)
     } else {
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "given up the group");
     }
-    LOOP_PASS(works(world));
+    LOOP_PASS(ranks_work(world));
     if (world->rank > 0 && keeps)
         kept[world->rank] = group;
     else if (world->rank > 0)
         ek_communication_destroy_group(group);
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST_LOOP(who_destroys_a_group_waits_for_nobody, 0, 4)
@@ -269,11 +253,11 @@ static const char *called_late(ek_process_group *world, void *user)
         ek_communication_destroy_group(group);
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_STATE, "rank 1 all_reduce");
     } else {
-        RANKS_EXPECT(ek_dist_all_reduce(ones(4), .group = group), EK_E_STATE,
+        RANKS_EXPECT(ek_dist_all_reduce(ranks_ones(4), .group = group), EK_E_STATE,
                      "rank 0 calls destroy_process_group, rank 1 all_reduce");
         ek_communication_destroy_group(group);
     }
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST_LOOP(a_call_of_a_group_that_another_rank_has_destroyed_differs, 0, 4)
@@ -291,13 +275,14 @@ static const char *elsewhere(ek_process_group *world, void *user)
         usleep(5000);
         raise_on(world, "outside");
     } else if (world->rank == 0) { /* waits for rank 1, which waits for rank 2 */
-        RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = pair), EK_E_ABORTED, "outside");
+        RANKS_EXPECT(ek_dist_all_reduce(ranks_ones(RANKS_LARGE), .group = pair), EK_E_ABORTED,
+                     "outside");
     } else {
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "outside");
     }
-    LOOP_PASS(works(world));
+    LOOP_PASS(ranks_work(world));
     if (world->rank < 2)
-        RANKS_OK(ek_dist_all_reduce(ones(LARGE), .group = pair));
+        RANKS_OK(ek_dist_all_reduce(ranks_ones(RANKS_LARGE), .group = pair));
     ek_communication_destroy_group(pair);
     return NULL;
 }
@@ -314,21 +299,24 @@ static int differing_call(ek_process_group *world, int what)
     int odd = world->rank == 1;
     ek_tensor *list[RANKS];
     for (int r = 0; r < RANKS; r++)
-        list[r] = ones(odd && r == 2 ? 11 : 10);
+        list[r] = ranks_ones(odd && r == 2 ? 11 : 10);
     switch (what) {
     case 0:
-        return odd ? ek_dist_barrier(.group = world) : ek_dist_all_reduce(ones(4), .group = world);
+        return odd ? ek_dist_barrier(.group = world)
+                   : ek_dist_all_reduce(ranks_ones(4), .group = world);
     case 1:
-        return ek_dist_all_reduce(ones(4 + odd), .group = world);
+        return ek_dist_all_reduce(ranks_ones(4 + odd), .group = world);
     case 2:
-        return ek_dist_broadcast(ones(4), odd, .group = world);
+        return ek_dist_broadcast(ranks_ones(4), odd, .group = world);
     case 3:
-        return ek_dist_all_reduce(ones(4), .group = world, .op = odd ? EK_DIST_MAX : EK_DIST_SUM);
+        return ek_dist_all_reduce(ranks_ones(4), .group = world,
+                                  .op = odd ? EK_DIST_MAX : EK_DIST_SUM);
     case 4:
-        return ek_dist_all_reduce(odd ? ek_zeros(EK_SHAPE(4), EK_F64, .device = ek_cpu()) : ones(4),
+        return ek_dist_all_reduce(odd ? ek_zeros(EK_SHAPE(4), EK_F64, .device = ek_cpu())
+                                      : ranks_ones(4),
                                   .group = world);
     case 5:
-        return ek_dist_all_gather(ones(10), list, .group = world);
+        return ek_dist_all_gather(ranks_ones(10), list, .group = world);
     default:
         return ek_dist_all_to_all(.inputs = list, .list = list, .group = world);
     }
@@ -355,7 +343,7 @@ static const char *they_differ(ek_process_group *world, void *user)
     for (int round = 0; round < 2; round++) {
         RANKS_EXPECT(differing_call(world, what), differences[what].status,
                      differences[what].sentence);
-        LOOP_PASS(works(world));
+        LOOP_PASS(ranks_work(world));
     }
     return NULL;
 }
@@ -374,16 +362,16 @@ static const char *differ_elsewhere(ek_process_group *world, void *user)
     ek_dist_work *work = NULL;
     LOOP_CHECK(group);
     if (world->rank != 1)
-        RANKS_OK(ek_dist_all_reduce(ones(4), .group = group, .work = &work));
-    RANKS_EXPECT(world->rank == 1 ? ek_dist_all_reduce(ones(4), .group = world)
+        RANKS_OK(ek_dist_all_reduce(ranks_ones(4), .group = group, .work = &work));
+    RANKS_EXPECT(world->rank == 1 ? ek_dist_all_reduce(ranks_ones(4), .group = world)
                                   : ek_dist_barrier(.group = world),
                  EK_E_STATE, "rank 0 calls barrier, rank 1 all_reduce");
     if (world->rank == 0)
         RANKS_EXPECT(ek_dist_wait(work), EK_E_STATE, "rank 1 all_reduce");
     if (world->rank == 2)
         RANKS_EXPECT(ek_dist_wait(work), EK_E_ABORTED, "rank 1 all_reduce");
-    LOOP_PASS(works(world));
-    RANKS_OK(ek_dist_all_reduce(ones(4), .group = group));
+    LOOP_PASS(ranks_work(world));
+    RANKS_OK(ek_dist_all_reduce(ranks_ones(4), .group = group));
     ek_communication_destroy_group(group);
     return NULL;
 }
@@ -443,7 +431,7 @@ static const char *drains_slowly(ek_process_group *world, void *user)
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "meanwhile");
     }
     ek_communication_destroy_group(pair);
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST(a_failure_waits_for_calls_that_take_long)

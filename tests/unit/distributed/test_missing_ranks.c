@@ -4,23 +4,7 @@
 
 #include "kit/ranks.h"
 
-enum { RANKS = 3, LARGE = 100000 };
-
-static ek_tensor *ones(int64_t n)
-{
-    return ek_ones(EK_SHAPE(n), .device = ek_cpu());
-}
-
-/* After every failure the world works. */
-static const char *works(ek_process_group *world)
-{
-    ek_tensor *small = ones(3), *large = ones(LARGE);
-    RANKS_OK(ek_dist_all_reduce(small, .group = world));
-    RANKS_OK(ek_dist_all_reduce(large, .group = world));
-    LOOP_CHECK(element(small, 2) == world->size && element(large, LARGE - 1) == world->size);
-    RANKS_OK(ek_dist_barrier(.group = world));
-    return NULL;
-}
+enum { RANKS = 3 };
 
 /* How many ranks have had their error: others wait for that and not for a time, so that the tests
  * don't depend on how fast the machine is. */
@@ -40,17 +24,17 @@ static const char *one_is_late(ek_process_group *world, void *user)
     if (world->rank == 2) { /* in its own code, while its communication thread answers */
         wait_until_told(2);
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "rank 2 on ");
-        return works(world);
+        return ranks_work(world);
     }
     world->timeout = 0.5;
     if (where == 0)
-        RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT,
+        RANKS_EXPECT(ek_dist_all_reduce(ranks_ones(RANKS_LARGE), .group = world), EK_E_TIMEOUT,
                      "is at call 1, barrier, which it left");
     else
-        RANKS_EXPECT(ek_dist_recv(ones(5), 2, .group = world), EK_E_TIMEOUT, "rank 2 on ");
+        RANKS_EXPECT(ek_dist_recv(ranks_ones(5), 2, .group = world), EK_E_TIMEOUT, "rank 2 on ");
     world->timeout = patience;
     atomic_fetch_add(&told, 1);
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST_LOOP(a_rank_that_does_not_come_is_named, 0, 2)
@@ -66,7 +50,7 @@ static const char *one_is_elsewhere(ek_process_group *world, void *user)
     LOOP_CHECK(group);
     if (world->rank == 2) {
         ek_dist_work *work = NULL;
-        ek_tensor *x = ones(5);
+        ek_tensor *x = ranks_ones(5);
         if (where)
             RANKS_OK(ek_dist_recv(x, 0, .group = world, .tag = 7, .work = &work));
         else
@@ -76,11 +60,11 @@ static const char *one_is_elsewhere(ek_process_group *world, void *user)
     } else {
         wait_until_told(1);
         group->timeout = 0.1;
-        RANKS_EXPECT(ek_dist_all_reduce(ones(4), .group = group), EK_E_TIMEOUT,
+        RANKS_EXPECT(ek_dist_all_reduce(ranks_ones(4), .group = group), EK_E_TIMEOUT,
                      where ? "is in recv from rank 0, since"
                            : "is in call 2 of the world, barrier, since");
     }
-    LOOP_PASS(works(world));
+    LOOP_PASS(ranks_work(world));
     ek_communication_destroy_group(group);
     return NULL;
 }
@@ -107,7 +91,7 @@ static const char *comes_meanwhile(ek_process_group *world, void *user)
         ek_error_clear();
         usleep(500000);
     }
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST(a_question_ends_with_the_call_that_it_is_for)
@@ -130,7 +114,8 @@ static const char *one_stops(ek_process_group *world, void *user)
         return NULL;
     }
     wait_until_told(1);
-    RANKS_EXPECT(ek_dist_all_reduce(ones(LARGE), .group = world), EK_E_TIMEOUT, "does not answer");
+    RANKS_EXPECT(ek_dist_all_reduce(ranks_ones(RANKS_LARGE), .group = world), EK_E_TIMEOUT,
+                 "does not answer");
     RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT, "does not answer");
     return NULL;
 }
@@ -151,14 +136,14 @@ static const char *monitored(ek_process_group *world, void *user)
         usleep(1000000);
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_TIMEOUT,
                      "barrier (call 1 of the world)");
-        return works(world);
+        return ranks_work(world);
     }
     int rc = ek_dist_monitored_barrier(0.2, all, world);
     LOOP_CHECK(strstr(ek_error_message(), "rank 1 on "));
     LOOP_CHECK(!strstr(ek_error_message(), "rank 2 on ") == !all);
     RANKS_EXPECT(rc, EK_E_TIMEOUT, "has made no call of the world yet");
     atomic_store(&told, 1);
-    return works(world);
+    return ranks_work(world);
 }
 
 TEST_LOOP(a_monitored_barrier_names_one_or_all, 0, 2)
