@@ -1,16 +1,19 @@
-/* packet.h: what ranks tell each other one by one, beside collectives. */
+/* packet.h: packets that one rank sends to another rank, beside collectives. */
 #ifndef EK_LINK_PACKET_H
 #define EK_LINK_PACKET_H
 
 #include "link/communication.h"
 
 typedef enum ek_packet_kind {
-    EK_PACKET_FAILURE = 1, /* status, text, silent */
-    EK_PACKET_WHERE,       /* group: where are you? */
-    EK_PACKET_HERE,        /* number of the group's calls that have ended, in_call, text */
-    EK_PACKET_OFFER,       /* group, tag, offer, shape: a message for you */
-    EK_PACKET_ACCEPT,      /* offer, transfer, number of bytes: send it under this tag */
-    EK_PACKET_REFUSE       /* offer, status, text: its shape or dtype is not what I wait for */
+    EK_PACKET_FAILURE = 1, /* this rank has failed; has status, text, silent */
+    EK_PACKET_WHERE,       /* asks where the rank is in the group; has group */
+    EK_PACKET_HERE,   /* answers where this rank is; has number (the group's calls that have ended),
+                         in_call, text */
+    EK_PACKET_OFFER,  /* offers a message; has group, tag, offer, shape */
+    EK_PACKET_ACCEPT, /* asks for the message under a transfer number; has offer, transfer, number
+                         (of bytes) */
+    EK_PACKET_REFUSE  /* refuses the message, whose shape or dtype differs; has offer, status, text
+                       */
 } ek_packet_kind;
 
 struct ek_packet {
@@ -23,8 +26,8 @@ struct ek_packet {
     char text[768];
 };
 
-/* A packet that waits for its epoch, in a list in order of arrival: the notice that ends the
- * present epoch may come after the packet, because another rank has sent the notice. */
+/* A packet that waits, in a list in order of arrival. A packet of the next epoch may arrive before
+ * the notice that ends the present epoch, because another rank sends the notice. */
 typedef struct ek_kept_packet {
     struct ek_kept_packet *next;
     int from; /* rank in the world */

@@ -10,7 +10,7 @@
 
 /* ---- waits (waits.c) ---- */
 
-/* What this rank's calls have waited so far. Under the communication's lock. */
+/* What this rank has waited in calls so far. Under the communication's lock. */
 typedef struct ek_waits {
     uint64_t exposed;       /* nanoseconds that callers of ek_dist_wait waited */
     uint64_t communicating; /* of a group: nanoseconds in which transfers or sums were under way */
@@ -27,75 +27,79 @@ struct ek_process_group {
     char name[32];                   /* "the world", "group 2" */
     int size, rank;                  /* rank is -1 if this process is not in it */
     int *ranks;                      /* the members' ranks in the world, ascending; owned */
-    double timeout;                  /* seconds */
+    double timeout;                  /* seconds that a call may wait */
     int rails_made;                  /* how many rails the group has made; equal on all ranks */
-    struct ek_group_rail *rails;     /* under the communication's lock, for one thread at a time */
-    struct ek_ranks *view; /* as other folders see it (ranks.c); NULL until somebody has asked */
-    /* What ends the rails and the view; set by who makes them, NULL before. */
+    struct ek_group_rail
+        *rails;            /* under the communication's lock; one thread at a time adds rails */
+    struct ek_ranks *view; /* the group for other folders (ranks.c); NULL until it is asked for */
+    /* End the rails and the view. The files that make these set the functions. NULL: there are
+     * none. */
     void (*close_rails)(ek_process_group *group);
     void (*forget_view)(ek_process_group *group);
-    atomic_bool retired; /* this rank has given it up; it is the communication thread's then */
+    atomic_bool retired; /* this rank has given the group up, which belongs to the communication
+                            thread then */
 
-    /* The communication thread's. */
+    /* Used by the communication thread alone: */
     ek_communicator *communicator;
     ek_dist_work *first, **end; /* works in order; the first is under way */
-    uint64_t calls;             /* agreements that have ended */
-    ek_descriptor *descriptors; /* of all ranks, of the last agreement */
-    size_t *bounds;             /* room for the list that an all-gather needs */
+    uint64_t calls;             /* how many agreements have ended */
+    ek_descriptor *descriptors; /* of all ranks in the last agreement */
+    size_t *bounds;             /* room for the offsets of an all-gather, in bytes */
     ek_request *agreement;      /* NULL: none is under way */
-    bool answering;             /* this rank's descriptor in it is of no work */
+    bool answering;             /* this rank's descriptor in the agreement belongs to no work */
     uint32_t clean;             /* failures of epochs below this are drained */
     uint64_t arrived;           /* ek_clock_ns() when this rank's descriptor went out */
-    uint64_t timed, waited;     /* what the next descriptor will say */
-    bool timed_pass;            /* the call that was timed last had a verb with `ready` */
-    uint64_t busy_since; /* ek_clock_ns() when `first` last stopped to wait for its program; 0: it
-                            waits */
-    int last_verb;       /* for inquiries: the last work that ended (-1: none yet), and when */
+    uint64_t timed, waited;     /* the number of a call and how long this rank waited in it, for the
+                                   next descriptor */
+    bool timed_pass;            /* the call `timed` had a gradual verb */
+    uint64_t busy_since; /* ek_clock_ns() when `first` last stopped to wait for its program; 0:
+                            `first` waits for it */
+    int last_verb;       /* for inquiries: the verb of the last work that ended (-1: none yet) */
     uint64_t last_ended;
 
-    ek_waits waits; /* of works whose verbs have `ready`, by rank of the group */
+    ek_waits waits; /* of works whose verbs have `ready`; by rank of the group */
 };
 
 /* ---- making and closing ---- */
 
-/* Makes the group of the world's ranks[0 .. count), ascending: a collective call of the world. */
+/* Makes the group of the world's ranks[0 .. count), ascending. A collective call of the world. */
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
                                              int count, double timeout);
-/* Gives up a group that is not the world. It waits for nobody, and frees the group once all ranks
- * have given it up. Works of the group have ended. Also after the world's end. */
+/* Gives up a group that is not the world, also after the world's end. All works of the group have
+ * ended. Waits for no other rank. The group is freed once all ranks have given it up. */
 void ek_communication_destroy_group(ek_process_group *group);
 
 /* Makes a group of `count` ranks of the world, ascending (NULL: the first ones), without a
- * communicator. A communication of NULL is that of a process without others. */
+ * communicator. A communication of NULL means that the process is alone. */
 ek_process_group *ek_process_group_new(ek_communication *communication, int number,
                                        const int *ranks, int count, double timeout);
 void ek_process_group_free(ek_process_group *group);
-/* True if this rank calls the group no more. */
+/* Returns true if this rank will not call the group any more. */
 bool ek_process_group_is_given_up(const ek_process_group *group);
-/* Closes a group that all its ranks have given up. Who holds it still, at the end of the world,
- * frees it. */
+/* Closes a group that all its ranks have given up. If a caller still holds the group at the end of
+ * the world, that caller frees it. */
 void ek_process_group_close(ek_process_group *group);
-/* Frees the world and what was given up, after the thread's end. Holders free other groups. */
+/* After the thread's end: frees the world and the groups that were given up. Callers free the
+ * groups that they hold. */
 void ek_communication_free_groups(ek_communication *communication);
 
 /* ---- on the communication thread ---- */
 
-/* Starts the all-gather of `all`, in which each rank has `nbytes`. Returns the transport's status.
- */
+/* Starts the all-gather of `all`, in which each rank has `nbytes` bytes. Returns the transport's
+ * status. */
 int ek_process_group_gather(const ek_process_group *group, void *all, size_t nbytes,
                             ek_request **request);
 
-/* Goes on with a group's works; true if anything went on. agreement.c. */
+/* Makes one step with the group's works. Returns true if there was progress. agreement.c. */
 bool ek_group_turn(ek_process_group *group);
 
-/* Now all ranks' parts of the group's work, which is the first, are complete. */
+/* Notes that all ranks' parts of the group's first work are complete now. */
 void ek_waits_time(ek_process_group *group, const ek_dist_work *work);
-/* Finds out from the descriptors of an agreement who came last to an earlier call. */
+/* Finds out from the descriptors of an agreement which rank came last to an earlier call. */
 void ek_waits_compare(ek_process_group *group);
-/* From now on transfers or sums of the group's work are under way, or none; for verbs with `ready`.
- */
+/* Notes whether transfers or sums of the group's work, whose verb has `ready`, are under way. */
 void ek_waits_send(ek_process_group *group, bool sends);
-/* Writes how long the group's averages waited, in seconds, and which rank came last. */
+/* Writes how many seconds the group's averages have waited, and which rank came last most often. */
 void ek_waits_read(ek_process_group *group, ek_distributed_stats *stats);
 
 #endif
