@@ -1,5 +1,5 @@
-/* agreement.c: a group's works, one after another: agreement, then transfers (communication.h's
- * notes). */
+/* agreement.c: makes a group's works one after another: first the agreement, then the transfers
+ * (communication.h, Note [Agreement]). */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "link/communication.h"
 #include "link/staging.h"
 
-/* "broadcast of f32[2, 3] from rank 1". */
+/* Writes what a descriptor says, such as "broadcast of f32[2, 3], root rank 1". */
 static void agreement_describe(const ek_process_group *group, const ek_descriptor *descriptor,
                                char text[200])
 {
@@ -38,8 +38,8 @@ static bool agreement_same(const ek_process_group *group, const ek_descriptor *a
                   offsetof(ek_descriptor, nbytes) - offsetof(ek_descriptor, verb)) == 0;
 }
 
-/* 0 if all descriptors name the same call, else EK_E_STATE with the first that differs from rank
- * 0's. */
+/* Returns 0 if all descriptors name the same call, else EK_E_STATE with the first descriptor that
+ * differs from rank 0's. */
 static int agreement_compare(const ek_process_group *group)
 {
     for (int r = 1; r < group->size; r++) {
@@ -64,13 +64,15 @@ static void agreement_pop(ek_process_group *group)
         group->end = &group->first;
 }
 
-/* True if the group has to have an agreement with a failed descriptor of this rank. */
+/* Returns true if a failure is under way and the group has had no agreement with a failed
+ * descriptor yet. */
 static bool agreement_is_unclean(const ek_process_group *group)
 {
     return group->communication->failing && group->clean <= group->communication->epoch;
 }
 
-/* Sends this rank's descriptor: that of the first work, or one that says why there is none. */
+/* Sends this rank's descriptor. Without a work, the descriptor says that the job has failed or that
+ * this rank has given the group up. */
 static void agreement_begin(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;
@@ -99,8 +101,8 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
         ek_communication_break(communication, "agreement", rc);
 }
 
-/* Ends the work (NULL: none) with the pending error of calls that differ, a failure of the job: the
- * ranks may wait for each other in other groups too. */
+/* Ends the work (NULL: none) with the pending error of calls that differ. That error is a failure
+ * of the job, because the ranks may wait for each other in other groups too. */
 static void agreement_differ(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;
@@ -114,12 +116,12 @@ static void agreement_differ(ek_process_group *group, ek_dist_work *work)
     ek_dist_work_end(work, ek_error_raise(&error));
 }
 
-/* The group may be closed, and freed. */
+/* Ends the agreement. The group may be closed, and freed. */
 static void agreement_end(ek_process_group *group)
 {
     ek_dist_work *work = group->answering ? NULL : group->first;
     bool failed = false;
-    uint32_t epoch = 0; /* the latest epoch of a descriptor that failed */
+    uint32_t epoch = 0; /* the latest epoch in a failed descriptor */
     group->calls++;
     for (int r = 0; r < group->size; r++) {
         const ek_descriptor *descriptor = &group->descriptors[r];
@@ -147,11 +149,12 @@ static void agreement_end(ek_process_group *group)
     }
 }
 
-/* Ends the work, which is the first, unless its verb has started a transfer. */
+/* Makes the next step of the group's first work. Ends the work if its verb has started no
+ * transfer. */
 static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
 {
     int rc = work->verb->go_on(work);
-    if (group->communication->broken) { /* the work has ended with that */
+    if (group->communication->broken) { /* breaking the world has ended the work */
         ek_error_clear();
         return;
     }
@@ -173,7 +176,7 @@ static void agreement_inquire_if_late(const ek_process_group *group)
         ek_notices_inquire(communication, group->first, -1);
 }
 
-/* Whether the work, which is the first, may go on. */
+/* Tells whether the group's first work can make its next step. */
 static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
 {
     if (!work->verb->ready)
@@ -183,12 +186,14 @@ static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
     ek_waits_send(group, !work->awaits_caller);
     if (readiness == EK_AWAITS_RANKS)
         agreement_inquire_if_late(group);
-    else if (work->verb->gradual) /* others are waited for from now on, at the earliest */
+    else if (work->verb
+                 ->gradual) /* the time-out for other ranks begins anew while this rank is late */
         work->began = ek_clock_ns();
     return readiness == EK_READY;
 }
 
-/* 1: complete; 0: not yet; broken worlds count as not yet. */
+/* Returns true if the request is complete. If the request fails, breaks the world and returns
+ * false. */
 static int agreement_test(ek_process_group *group, ek_request **request, const char *what)
 {
     ek_communication *communication = group->communication;
@@ -200,15 +205,15 @@ static int agreement_test(ek_process_group *group, ek_request **request, const c
     return rc > 0;
 }
 
-/* Begins the agreement of the work, which is the first, once its tensors are in the host's memory.
- */
+/* Begins the agreement of the group's first work once its tensors are in the host's memory. Returns
+ * false while they are on their way. */
 static bool agreement_stage(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;
     int staged = ek_dist_work_staged(work);
     if (staged > 0) {
         agreement_begin(group, work);
-    } else if (staged < 0) { /* the other ranks wait for this one */
+    } else if (staged < 0) { /* the other ranks wait for this rank */
         ek_communication_fail_here(communication);
     }
     return staged != 0;
@@ -233,7 +238,7 @@ bool ek_group_turn(ek_process_group *group)
         return true;
     }
     if (work && work->state == EK_DIST_WORK_REFUSED) {
-        /* The notice with the sentence is on its way; the failure before may be under way still. */
+        /* The notice of the failure is on its way. The failure before may still be under way. */
         if (!communication->failing || communication->epoch < work->refused)
             return false;
         agreement_pop(group);

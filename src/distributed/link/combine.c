@@ -1,5 +1,5 @@
 /* combine.c: see combine.h. Terms are combined block by block, so that a block stays in cache while
- * all terms are added to it. */
+ * all terms are added to the block. */
 #include "link/combine.h"
 
 #include <string.h>
@@ -35,7 +35,8 @@ int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype)
     return 0;
 }
 
-/* One term more: combine_NAME_DTYPE(out, term, n). Extrema are NaN if either is. */
+/* combine_NAME_DTYPE(out, term, n) combines one more term with `out`. Extrema are NaN if either
+ * operand is NaN. */
 #define COMBINE_LOOP(name, dtype, type, expression)                                      \
     EK_MULTIVERSION static void combine_##name##_##dtype(void *restrict out,             \
                                                          const void *restrict in, int n) \
@@ -52,7 +53,8 @@ int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype)
     COMBINE_LOOP(product, dtype, type, a *b)                \
     COMBINE_LOOP(min, dtype, type, a != a || a < b ? a : b) \
     COMBINE_LOOP(max, dtype, type, a != a || a > b ? a : b)
-/* Unsigned arithmetic: it wraps, and the bits of signed sums and products are the same. */
+/* Integers are combined as unsigned numbers, which wrap. Signed sums and products have the same
+ * bits. */
 #define COMBINE_INTEGER(dtype, type, wrapping)                   \
     COMBINE_LOOP(sum, dtype, type, (wrapping)a + (wrapping)b)    \
     COMBINE_LOOP(product, dtype, type, (wrapping)a *(wrapping)b) \
@@ -112,7 +114,7 @@ static void combine_divide(ek_dtype dtype, void *block, int count, int n)
     }
 }
 
-/* A block of the result, in f32 for bf16 and f16, in `sum`. */
+/* Writes a block of the combination to `sum`, in f32 for bf16 and f16. */
 static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
                           size_t at, int n, void *sum)
 {

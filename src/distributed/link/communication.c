@@ -12,7 +12,8 @@
 #include "core/thread.h"
 #include "core/trace.h"
 
-/* Seconds that others have to leave too: if a rank ends early, and if one is lost. */
+/* Seconds that other ranks have to end too, after this rank has ended early or after a rank was
+ * lost. */
 static const double leave_grace = 1.0, leave_grace_of_lost = 0.5;
 
 /* Microseconds that the rank on which the last failure began has to print it and to end the job. */
@@ -20,9 +21,9 @@ enum { PRINT_GRACE = 500000 };
 
 /* ---- the communication thread ---- */
 
-/* Naps between turns in which nothing went on, in microseconds. While works are under way they are
- * short and grow; if a thread waits for one, its core is free, and some turns come without naps at
- * first. While there is nothing to do but to listen they are long: all other threads compute. */
+/* Naps between turns without progress, in microseconds. While works are under way, naps are short
+ * and grow. If a thread waits for a work, that thread's core is free, and the first NAP_AFTER turns
+ * have no naps. While there are no works, naps are long, because all other threads compute. */
 enum { NAP_AFTER = 200, NAP_SHORTEST = 50, NAP_LONGEST = 500, NAP_IDLE = 5000 }; /* turns; us */
 
 static bool communication_is_busy(const ek_communication *communication)
@@ -36,7 +37,8 @@ static bool communication_is_busy(const ek_communication *communication)
     return ek_messages_are_open(communication);
 }
 
-/* Sleeps after so many turns in which nothing went on, unless there is something new. */
+/* Sleeps after `turns` turns without progress, unless something was submitted or woke the
+ * thread. */
 static void communication_nap(ek_communication *communication, int turns)
 {
     bool busy = communication_is_busy(communication);
@@ -74,7 +76,7 @@ static bool communication_turn(ek_communication *communication)
     ek_process_group *next;
     for (ek_process_group *group = communication->groups; group && !communication->broken;
          group = next) {
-        next = group->next; /* a group may be closed in its turn */
+        next = group->next; /* ek_group_turn may close the group */
         goes_on |= ek_group_turn(group);
     }
     if (goes_on && communication->failing)
@@ -82,7 +84,7 @@ static bool communication_turn(ek_communication *communication)
     return any | goes_on | ek_communication_drain(communication);
 }
 
-/* True once all ranks have agreed to end, and all groups but the world are closed. */
+/* Returns true once all ranks have agreed to end, and all groups but the world are closed. */
 static bool communication_is_over(const ek_communication *communication)
 {
     return communication->shut && (!communication->groups || !communication->groups->next);
@@ -137,14 +139,14 @@ static void communication_close_all(ek_communication *communication)
 static void *communication_main(void *user)
 {
     ek_communication *communication = user;
-    prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: naps are short */
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* nanoseconds; naps would be longer otherwise */
     int rc = communication_open_all(communication);
     pthread_mutex_lock(&communication->lock);
     if (rc < 0)
         ek_error_take(&communication->failure.error);
     communication->opened = true;
     pthread_cond_broadcast(&communication->ended);
-    /* The caller makes the world's group from what is known now, and submits nothing before. */
+    /* The caller makes the world's group from the place, and submits nothing before that. */
     while (rc >= 0 && !communication->world && !communication->shut)
         pthread_cond_wait(&communication->wake, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
@@ -167,7 +169,7 @@ static void *communication_main(void *user)
 
 /* ---- opening and closing ---- */
 
-enum { OPEN_LOOK = 50000000 }; /* ns between looks of a thread that waits */
+enum { OPEN_LOOK = 50000000 }; /* nanoseconds between calls of `look` */
 
 static void communication_free(ek_communication *communication)
 {
@@ -220,7 +222,7 @@ static ek_communication *communication_new(const ek_transport *transport, void *
     return NULL;
 }
 
-/* Makes what needs the place in the world. The thread waits meanwhile. */
+/* Makes what needs the place in the world, while the communication thread waits. */
 static int communication_set_up(ek_communication *communication, int several, double timeout)
 {
     const ek_world_place *place = &communication->place;
@@ -250,7 +252,7 @@ static int communication_set_up(ek_communication *communication, int several, do
     return 0;
 }
 
-/* False if the other processes do not come in time. */
+/* Waits until the transport is open. Returns false if the other processes do not come in time. */
 static bool communication_await_open(ek_communication *communication, double timeout,
                                      void (*look)(void *user), void *user)
 {
@@ -320,7 +322,7 @@ void ek_communication_print(const ek_communication *communication, const ek_erro
             error->message);
 }
 
-/* The last chance to print an error that began on this rank. */
+/* Prints an error that began on this rank, because no later call can return it. */
 static void communication_print_own(const ek_communication *communication,
                                     const ek_error_record *error)
 {
@@ -328,8 +330,9 @@ static void communication_print_own(const ek_communication *communication,
         ek_communication_print(communication, error, stderr);
 }
 
-/* The rank on which the last failure began prints it and ends the job, which ends this process too.
- * If another rank ended the job first, nobody would have said why. */
+/* The rank on which the last failure began prints the error and ends the job, which ends this
+ * process too. This function waits for that, and prints the error itself if another rank has ended
+ * the job first. */
 static void communication_await_print(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);
@@ -343,12 +346,13 @@ static void communication_await_print(ek_communication *communication)
     ek_communication_print(communication, &error, stderr);
 }
 
-/* All ranks agree to end. EK_E_TIMEOUT if one does not come. */
+/* Waits until all ranks agree to end. Returns EK_E_TIMEOUT if a rank does not come. */
 static int communication_shut(ek_communication *communication, bool soon)
 {
     int rc = -1;
     bool late = false;
-    /* A failure of another rank that is yet to be told ends the first attempt. */
+    /* The first attempt fails if another rank has failed and this rank has not returned that error
+     * yet. */
     for (int attempt = 0; attempt < 2 && rc < 0 && !late; attempt++) {
         ek_dist_work *work = ek_dist_work_new(communication->world, &communication_shutdown, 0);
         if (work && (soon || communication->lost)) {
@@ -373,7 +377,7 @@ int ek_communication_close(ek_communication *communication, bool soon)
     ek_error_record before;
     ek_error_take(&before);
     int rc = communication->broken ? EK_E_ABORTED : communication_shut(communication, soon);
-    if (rc < 0) { /* nobody can ask for it any more */
+    if (rc < 0) { /* no later call can return the error */
         communication_print_own(communication, &before);
         communication_await_print(communication);
     }
@@ -390,7 +394,8 @@ int ek_communication_close(ek_communication *communication, bool soon)
     if (rc >= 0)
         pthread_join(communication->thread, NULL);
     else if (pthread_timedjoin_np(communication->thread, NULL, &until) != 0)
-        return rc; /* it waits in the transport for ever, and keeps its memory */
+        return rc; /* the thread waits in the transport for ever, and uses the communication's
+                      memory */
     communication_free(communication);
     return rc;
 }

@@ -1,5 +1,5 @@
-/* failure.c: failures of the job (communication.h, Note [Failures drain themselves]), and ends of
- * works. */
+/* failure.c: failures of the job (communication.h, Note [Failures drain themselves]), and the ends
+ * of works. */
 #include "link/communication.h"
 
 #include <stdio.h>
@@ -8,8 +8,8 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
-/* Seconds without progress after which a failure counts as stuck; after a time-out for which a rank
- * did not answer, it does sooner. */
+/* Seconds without progress after which a failure counts as stuck. The second number is for a
+ * time-out in which a rank did not answer. */
 static const double grace = 1.5, grace_of_silent = 0.3;
 
 /* ---- failures and ends of works: the communication thread ---- */
@@ -45,7 +45,7 @@ void ek_dist_work_end(ek_dist_work *work, int status)
         ek_error_pending(); /* sets an error if the verb has set none */
         ek_error_take(&error);
     }
-    /* A call of a group ends alike on all its ranks: the first of them prints the error. */
+    /* A call of a group fails alike on all its ranks, so that the first rank prints the error. */
     if (status < 0 && error.origin == 0 && !ek_dist_work_is_message(work))
         error.origin = work->group->ranks[0] + 1;
     failure_end_work(work, &error);
@@ -58,7 +58,6 @@ void ek_dist_work_abort(ek_dist_work *work)
     failure_end_work(work, &communication->failure.error);
 }
 
-/* Moves the submitted works to their groups. The lock is held. */
 bool ek_communication_take_submitted(ek_communication *communication)
 {
     bool any = communication->submitted;
@@ -77,7 +76,8 @@ bool ek_communication_take_submitted(ek_communication *communication)
     return any;
 }
 
-/* Ends the works of a group that have not started; the first may stay. */
+/* Ends the works of a group whose agreements have not begun. The first work stays if its agreement
+ * has begun. */
 static void failure_abort_waiting(ek_process_group *group)
 {
     ek_dist_work **at = &group->first;
@@ -93,7 +93,8 @@ static void failure_abort_waiting(ek_process_group *group)
     }
 }
 
-/* How the ranks that it did not begin on are told of a failure. */
+/* Writes the error of a failure as this rank gets it. Other ranks than `origin` get the sentence
+ * with the origin's name. */
 static void failure_describe(const ek_communication *communication, int origin,
                              const ek_error_record *error, ek_error_record *told)
 {
@@ -117,12 +118,12 @@ void ek_communication_fail(ek_communication *communication, int origin,
     communication->failures++;
     communication->lost = communication->lost || error->status == EK_E_TIMEOUT;
     communication->unreported =
-        !communication->raise; /* a rank that is raising has its own error */
+        !communication->raise; /* a rank that is raising returns its own error */
     communication->raise = false;
     communication->failure.origin = origin;
     failure_describe(communication, origin, error, &communication->failure.error);
     communication->draining = communication->progress = ek_clock_ns();
-    pthread_cond_broadcast(&communication->ended); /* ek_communication_take_failure waits for it */
+    pthread_cond_broadcast(&communication->ended); /* wakes ek_communication_take_failure */
     pthread_mutex_unlock(&communication->lock);
     ek_log_line(EK_LOG_WARNING, "job failed: %s", communication->failure.error.message);
     if (origin == communication->place.rank)
@@ -139,7 +140,8 @@ void ek_communication_fail_here(ek_communication *communication)
     ek_communication_fail(communication, communication->place.rank, &error);
 }
 
-/* Ends all works with the failure, for good. Their memory may still be used by transfers. */
+/* Breaks the world: ends all works with the failure. Transfers may still use the memory of the
+ * works. */
 static void failure_give_up(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);
@@ -170,7 +172,7 @@ void ek_communication_break(ek_communication *communication, const char *what, i
     failure_give_up(communication);
 }
 
-/* Note [Failures drain themselves] */
+/* Tells whether a failure can't be drained any more (Note [Failures drain themselves]). */
 static bool failure_is_stuck(ek_communication *communication)
 {
     double quiet = (double)(ek_clock_ns() - communication->progress) * 1e-9;
@@ -180,7 +182,6 @@ static bool failure_is_stuck(ek_communication *communication)
                              !communication->peers.are_all_alive(communication));
 }
 
-/* A failure is over once all groups are clean. */
 bool ek_communication_drain(ek_communication *communication)
 {
     if (!communication->failing || communication->broken)
@@ -207,25 +208,27 @@ bool ek_communication_drain(ek_communication *communication)
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error)
 {
     pthread_mutex_lock(&communication->lock);
-    /* A gradual work of this rank may wait for the caller, and the drain for the work: nothing is
-     * waited for then but that the failure begins. One under way is an error on all ranks as it is.
-     */
+    /* A gradual work of this rank may wait for the caller, and the drain may wait for the work.
+     * Then the caller waits only until the failure begins. A failure that is under way is an error
+     * on all ranks already. */
     if (communication->failing && !communication->unreported && communication->gradual > 0) {
         pthread_mutex_unlock(&communication->lock);
         return error->status;
     }
-    /* A failure that this rank has been told of is over before its next one begins. */
+    /* A failure whose error this rank has returned ends before the rank's next failure begins. */
     while (communication->failing && !communication->unreported && !communication->broken)
         pthread_cond_wait(&communication->ended, &communication->lock);
     uint32_t epoch = communication->epoch;
-    /* One that it has not been told of yet takes the place of its own. */
+    /* If this rank has not returned the error of a failure under way, that failure takes the place
+     * of the rank's own. */
     if (!communication->unreported && !communication->broken) {
         communication->raised = (ek_failure){communication->place.rank, *error};
         communication->raise = true;
         pthread_cond_signal(&communication->wake);
     }
     communication->unreported = false;
-    /* Another failure may begin before this thread goes on; its next call tells of that. */
+    /* Another failure may begin before this thread wakes. The thread's next call returns that
+     * error. */
     while ((communication->raise || (communication->failing && communication->gradual == 0)) &&
            communication->epoch == epoch && !communication->broken)
         pthread_cond_wait(&communication->ended, &communication->lock);

@@ -1,10 +1,10 @@
 /* message.c: messages between two ranks.
  *
- * The sender offers a message; the receiver accepts the first offer that fits one of its receives,
- * posts the receive of the data under a transfer number, and says so; then the sender sends. So
- * shapes are compared before anything moves, any tag and any source can be matched, and nobody is
- * ever sent what he has no room for. An accepted transfer is always made, whatever fails
- * meanwhile: if the message was given up, of zeros. */
+ * The sender offers a message. The receiver matches the offer with the first of its receives that
+ * fits, starts to receive the data under a transfer number, and accepts the offer with that number.
+ * Then the sender sends. So the ranks compare shapes before any data moves, a receive can match any
+ * tag and source, and no data arrives without room for it. An accepted transfer always happens,
+ * whatever fails meanwhile. If its message was given up, the sender sends zeros. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "link/packet.h"
 #include "link/staging.h"
 
-enum { MESSAGE_TRANSFERS = 32768 }; /* numbers of transfers, used in turn */
+enum { MESSAGE_TRANSFERS = 32768 }; /* transfer numbers begin again after this many */
 
 /* Zeros that are sent in place of a message that was given up. */
 typedef struct filler {
@@ -24,11 +24,11 @@ typedef struct filler {
 } filler;
 
 struct ek_messages {
-    /* In order of submission. Sends: `done` is the number of the offer. */
+    /* In order of submission. In a send, `done` is the number of the offer. */
     ek_dist_work *sends, *receives;
-    ek_kept_packet *offers; /* offers that no receive has fitted yet */
+    ek_kept_packet *offers; /* offers that fit no receive yet */
     filler *fillers;
-    uint32_t offered, transfers; /* numbers used so far */
+    uint32_t offered, transfers; /* how many numbers of offers and transfers were used */
 };
 
 void ek_messages_close(ek_communication *communication)
@@ -82,8 +82,7 @@ static void message_add(ek_communication *communication, ek_dist_work *work)
     message_append(&mailbox->sends, work);
 }
 
-/* Offers the sends that are new. They are offered here, not when they are added: a lock is held
- * then. */
+/* Offers the new sends. message_add cannot offer them, because its caller holds the lock. */
 static bool message_offer_new(ek_communication *communication)
 {
     bool any = false;
@@ -95,10 +94,10 @@ static bool message_offer_new(ek_communication *communication)
             continue;
         int staged = ek_dist_work_staged(work);
         if (staged == 0)
-            break; /* messages stay in order */
+            break; /* later messages must not overtake this one */
         if (staged < 0) {
             ek_communication_fail_here(communication);
-            return true; /* the list is another one now */
+            return true; /* the failure has ended works of the list */
         }
         work->stage = 1;
         any = true;
@@ -121,7 +120,7 @@ static bool message_fits(const ek_dist_work *work, const ek_kept_packet *one)
            one->packet.tag == work->tag && (work->peer == EK_DIST_ANY || work->peer == one->from);
 }
 
-/* Both ends get the sentence. */
+/* Ends a receive and its send, both with the same sentence. */
 static void message_refuse(ek_communication *communication, ek_dist_work *work,
                            const ek_kept_packet *one)
 {
@@ -168,7 +167,8 @@ static void message_accept(ek_communication *communication, ek_dist_work *work,
         ek_packet_send(communication, one->from, &acceptance);
 }
 
-/* Matches receives, in their order, with offers, in theirs. */
+/* Matches the receives, in their order, with the offers, in their order. Returns true if any
+ * matched. */
 static bool message_match(ek_communication *communication)
 {
     struct ek_messages *mailbox = communication->mailbox;
@@ -257,7 +257,7 @@ static const ek_dist_work *message_first(const ek_communication *communication)
     return mailbox->receives ? mailbox->receives : mailbox->sends;
 }
 
-/* Ends those of a list whose transfer is complete. */
+/* Ends the works of a list whose transfers are complete. Returns true if there were any. */
 static bool message_finish(ek_communication *communication, ek_dist_work **list)
 {
     bool any = false;

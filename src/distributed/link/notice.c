@@ -1,8 +1,8 @@
-/* notice.c: small packets between any two ranks: notices of failures, and inquiries.
+/* notice.c: small packets between two ranks: notices of failures, and inquiries.
  *
- * Each rank keeps one receive for packets of any rank posted. An inquiry asks where the ranks of a
- * group are; communication threads answer, so that a rank whose program hangs is told from one
- * whose process has stopped. */
+ * Each rank always has a receive open for a packet of any rank. An inquiry asks the ranks of a
+ * group where they are. The communication threads answer, so that an inquiry can tell a rank whose
+ * program hangs from a rank whose process has stopped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,9 @@
 #include "core/thread.h"
 #include "link/packet.h"
 
-static const double patience = 0.3; /* seconds in which other ranks answer an inquiry */
+static const double patience = 0.3; /* seconds that other ranks have to answer an inquiry */
 
-/* Seconds between questions for a sign of life, and in which they are answered. */
+/* Seconds between questions for a sign of life, and seconds that ranks have to answer. */
 static const double life_interval = 0.5, life_patience = 1.5;
 
 /* A packet on its way to another rank. */
@@ -24,12 +24,13 @@ typedef struct outgoing {
     ek_request *request;
 } outgoing;
 
-enum { NOTICE_PLACE = 160 }; /* the length of what a rank says of where it is */
+enum { NOTICE_PLACE = 160 }; /* bytes of the text that says where a rank is */
 
 /* What one rank has answered to an inquiry. */
 typedef struct whereabouts {
-    bool answered, in_call; /* of the group that was asked about */
-    uint64_t calls;         /* of that group, that have ended */
+    bool answered,
+        in_call;    /* answered: this inquiry; in_call: the rank is in a call of the group */
+    uint64_t calls; /* how many calls of the group have ended on the rank */
     char place[NOTICE_PLACE];
 } whereabouts;
 
@@ -37,17 +38,17 @@ struct ek_notices {
     ek_packet incoming;
     ek_request *receive;
     outgoing *sent;
-    ek_kept_packet *early; /* in order of arrival */
+    ek_kept_packet *early; /* packets of a later epoch, in order of arrival */
 
-    /* The inquiry under way, if `asked`. */
+    /* The inquiry under way. `asked` is the work that is late; NULL: there is no inquiry. */
     ek_dist_work *asked;
     int peer;
     uint64_t asked_at;
     whereabouts *answers; /* per rank of the world */
 
-    /* While a failure is drained. */
-    uint64_t alive_asked_at; /* 0: not yet */
-    uint32_t alive_epoch;    /* of that failure */
+    /* The question for a sign of life in the failure of alive_epoch. */
+    uint64_t alive_asked_at; /* ek_clock_ns() of the question; 0: none yet */
+    uint32_t alive_epoch;
 };
 
 void ek_notices_close(ek_communication *communication)
@@ -75,7 +76,7 @@ void ek_packet_send(ek_communication *communication, int to, const ek_packet *pa
 {
     outgoing *one = ek_calloc(1, sizeof *one);
     if (!one) {
-        ek_error_clear(); /* the receiver's time-out tells of it */
+        ek_error_clear(); /* the receiver finds the loss by its time-out */
         return;
     }
     one->packet = *packet;
@@ -112,8 +113,8 @@ static ek_process_group *notice_group(ek_communication *communication, int numbe
     return group;
 }
 
-/* "is in call 3 of group 2, all_reduce, since 1.2 s"; the group is left out if it was asked about.
- */
+/* Writes where this rank is in a group, such as "is in call 3 of group 2, all_reduce, since 1.2 s".
+ * Leaves out the name of the group that was asked about. */
 static void notice_place_in(const ek_process_group *group, const ek_process_group *asked,
                             char place[NOTICE_PLACE])
 {
@@ -142,8 +143,8 @@ static void notice_place_in_message(const ek_dist_work *work, char place[NOTICE_
               (double)(ek_clock_ns() - work->began) * 1e-9);
 }
 
-/* Says where this rank is: in a call of the group that was asked about (NULL: unknown here), in one
- * of another group, in a message, or after its last call. */
+/* Writes where this rank is: in a call of the group that was asked about (NULL: this rank doesn't
+ * know it), in a call of another group, in a message, or after its last call. */
 static void notice_place(const ek_communication *communication, const ek_process_group *asked,
                          char place[NOTICE_PLACE])
 {
@@ -221,7 +222,7 @@ static bool notice_are_all_alive(ek_communication *communication)
     return true;
 }
 
-/* Adds where a rank is, if it holds up the call. Returns the new length. */
+/* Writes where a rank is, if that rank holds up the call. Returns the number of bytes written. */
 static int notice_describe(const ek_communication *communication, const ek_dist_work *work,
                            int rank, char *text, size_t room)
 {
@@ -232,7 +233,8 @@ static int notice_describe(const ek_communication *communication, const ek_dist_
                     where->answered ? where->place : "does not answer");
 }
 
-/* Begins the failure once all have answered, or have had the time to. */
+/* If there is an inquiry, begins the failure once all ranks have answered or have had the time to.
+ * Returns true if the inquiry ended. */
 static bool notice_end_inquiry(ek_communication *communication)
 {
     struct ek_notices *board = communication->board;
@@ -306,7 +308,7 @@ static void notice_dispatch(ek_communication *communication, int from, const ek_
     }
 }
 
-/* Frees the packets that have left. */
+/* Frees the packets that were sent. */
 static void notice_sweep(ek_communication *communication)
 {
     for (outgoing **at = &communication->board->sent; *at;) {
@@ -349,7 +351,7 @@ void ek_packet_drop(ek_kept_packet **list)
     }
 }
 
-/* Takes the packets whose epoch has come. */
+/* Takes the packets whose epoch has come. Returns true if there were any. */
 static bool notice_take_early(ek_communication *communication)
 {
     bool any = false;
@@ -370,7 +372,7 @@ static bool notice_take_early(ek_communication *communication)
 
 static void notice_take(ek_communication *communication, int from, const ek_packet *packet)
 {
-    /* Questions and answers are of any epoch. */
+    /* Questions and answers are taken in any epoch. */
     bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
                     packet->kind == EK_PACKET_ACCEPT;
     if (timeless || packet->epoch == communication->epoch)

@@ -138,7 +138,7 @@ void ek_communication_destroy_group(ek_process_group *group)
         ek_process_group_free(group);
         return;
     }
-    group_forget_view(group); /* here: its holders are this thread's */
+    group_forget_view(group); /* in this thread, which uses the view */
     atomic_store(&group->retired, true);
     ek_communication_wake(communication);
 }

@@ -21,7 +21,7 @@ ek_tensor *ek_stage_memory(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
     return memory;
 }
 
-/* The tensor, or a row-major copy on its device. In the scope. */
+/* Returns the tensor, or a row-major copy on its device. In the scope. */
 static ek_tensor *stage_flatten(ek_tensor *tensor)
 {
     ek_shape shape = ek_tensor_shape(tensor);

@@ -1,13 +1,13 @@
-/* waits.c: what calls wait, and for whom.
+/* waits.c: how long calls wait, and for which rank.
  *
  * Note [Who came last]
  *
  * The clocks of ranks differ, so that ranks compare how long they wait. A rank's wait in a call
- * begins when its own part is complete: when its descriptor goes out, or in a reduction of
- * gradients at the end of its backward. It ends when all ranks' parts are there, which all ranks
- * see at about the same time. So the rank that has waited least came last, and what another rank
- * has waited longer than that one is what it has waited for it. The descriptors of the group's next
- * agreement bring the waits to all ranks. */
+ * begins when the rank's own part is complete: when its descriptor is sent, or in a reduction of
+ * gradients at the end of its backward. The wait ends when all ranks' parts are there, which all
+ * ranks see at about the same time. So the rank with the shortest wait came last. The difference
+ * between another rank's wait and the shortest wait is the time that the other rank has waited for
+ * the last one. The descriptors of the group's next agreement bring the waits to all ranks. */
 #include "core/clock.h"
 #include "link/communication.h"
 
@@ -70,7 +70,7 @@ void ek_waits_read(ek_process_group *group, ek_distributed_stats *stats)
     uint64_t waited = 0, most = 0;
     int last = -1;
     stats->waited_for = -1;
-    if (!group->communication) /* destroyed */
+    if (!group->communication) /* the group was destroyed */
         return;
     pthread_mutex_lock(&group->communication->lock);
     for (int r = 0; r < group->size; r++) {

@@ -1,4 +1,5 @@
-/* work.c: works on the caller's thread: made, submitted, waited for. And what is said of them. */
+/* work.c: makes works, submits them and waits for them on the caller's thread; and the texts of
+ * sentences about works. */
 #include "link/communication.h"
 
 #include <stdio.h>
@@ -72,7 +73,7 @@ static void work_added(ek_dist_work *work, ek_tensor *tensor, bool receives)
     one->version = atomic_load(&tensor->version->count);
 }
 
-/* Device memory, strides and gaps are for this side alone: on the wire a tensor is row-major. */
+/* On the wire a tensor is row-major: the other ranks don't see strides, gaps or devices. */
 int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives)
 {
     ek_dist_work_tensor *one = &work->tensors[work->count];
@@ -111,7 +112,7 @@ int ek_dist_work_submit(ek_dist_work *work)
     return ek_error_raise(&error);
 }
 
-/* Copies what came to the user's tensors. */
+/* Copies the received elements to the user's tensors. */
 static int work_receive(ek_dist_work *work)
 {
     for (int i = 0; i < work->count; i++) {
@@ -153,7 +154,7 @@ int ek_dist_wait(ek_dist_work *work)
         communication->unreported = false;
     pthread_mutex_unlock(&communication->lock);
     ek_span_end(&span);
-    work->error.told = true; /* works fail on all ranks */
+    work->error.told = true; /* a work fails on all its ranks */
     int rc = work->error.status < 0 ? ek_error_raise(&work->error) : work_receive(work);
     int result = work->result;
     ek_dist_work_free(work);
