@@ -1,5 +1,5 @@
-/* calls.c: the public calls on tensors. Each checks its arguments, makes a work of them, and waits
- * for it unless the caller does that. */
+/* calls.c: the public calls on tensors. Each call checks its arguments, makes a work and submits
+ * it, and waits for the work unless the caller asks for the work. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +12,13 @@
 
 /* ---- what the calls have in common ---- */
 
-/* The options of any call. */
+/* The options of all calls together. */
 typedef struct calls_options {
     ek_process_group *group;
     ek_dist_work **work;
     ek_tensor *tensor;
     ek_tensor *const *list, *const *inputs;
-    int rank; /* src or dst */
+    int rank; /* the source or the destination */
     int tag;
     ek_dist_op op;
 } calls_options;
@@ -35,8 +35,8 @@ static int calls_check_tensor(const char *what, const char *operand, const ek_te
     return 0;
 }
 
-/* Submits the work, and waits unless the caller has asked for the work. If rc says that the work is
- * not complete, frees it. */
+/* Submits the work, and waits for it unless the caller has asked for the work. If rc is negative,
+ * frees the incomplete work. */
 static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
 {
     if (rc < 0)
@@ -57,7 +57,7 @@ typedef struct calls_one {
     bool reduces, rooted; /* rooted: the call has a root */
 } calls_one;
 
-/* Checks a call, and makes it if there are several ranks. */
+/* Checks a call, and makes the call if there are several ranks. */
 static int calls_run_one(ek_process_group *group, void *user)
 {
     const calls_one *one = user;
@@ -108,7 +108,7 @@ int ek_dist_reduce_with(ek_dist_reduce_options options)
 
 typedef struct calls_barrier {
     bool monitored, first_only;
-    double seconds; /* the time-out of a monitored one */
+    double seconds; /* the time-out, if monitored */
     ek_dist_work **async;
 } calls_barrier;
 
@@ -149,7 +149,7 @@ int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_gr
 typedef struct calls_message {
     const calls_options *call;
     const ek_verb *verb;
-    ek_dist_work *work; /* submitted */
+    ek_dist_work *work; /* the submitted work */
 } calls_message;
 
 static int calls_check_message(const calls_options *call, const ek_verb *verb,
@@ -212,8 +212,9 @@ int ek_dist_recv_with(ek_dist_message_options options)
 
 /* ---- a tensor for each pair of ranks ---- */
 
-/* Adds tensors to the work, as what this rank gives to, or takes from, rank `rank` of the group;
- * all of them if `rank` is negative. `several`: a tensor per rank, else the same one for all. */
+/* Adds tensors that this rank gives to rank `rank` of the group, or takes from it; for all ranks if
+ * `rank` is negative. `several` tells that each rank has its own tensor. Otherwise tensors[0] is
+ * for all. */
 static int calls_add_pairs(ek_dist_work *work, ek_tensor *const *tensors, bool several, int rank,
                            bool gives)
 {
@@ -232,7 +233,7 @@ static int calls_add_pairs(ek_dist_work *work, ek_tensor *const *tensors, bool s
     return 0;
 }
 
-/* Checks that a list is given, if this rank needs one, and is not, if it doesn't. */
+/* Checks that a list is given if and only if this rank needs one. */
 static int calls_check_list(const char *what, const char *operand, ek_tensor *const *list, int size,
                             bool needed, bool receives)
 {
@@ -252,12 +253,12 @@ static int calls_check_list(const char *what, const char *operand, ek_tensor *co
 typedef struct pattern {
     const ek_verb *verb;
     bool rooted;       /* only the root has a list */
-    bool tensor_gives; /* the tensor goes out and the list comes in; else the reverse */
-    bool inputs;       /* `inputs` goes out, instead of the tensor */
+    bool tensor_gives; /* the tensor is sent and the list receives; else the reverse */
+    bool inputs;       /* `inputs` is sent, instead of the tensor */
     bool reduces;
 } pattern;
 
-/* The tensor of reduce_scatter is written at the end. What comes in lies in other memory. */
+/* Adds the tensor of reduce_scatter, which receives the result, and memory for the ranks' terms. */
 static int calls_add_terms(ek_dist_work *work, ek_tensor *tensor)
 {
     EK_TRY(ek_dist_work_add(work, tensor, false, true));
@@ -301,7 +302,7 @@ static int calls_check_pattern(const calls_options *call, const pattern *how,
     return 0;
 }
 
-/* With one rank, what it gives is what it gets. */
+/* Makes a call of one rank, which takes what it gives. */
 static int calls_alone(const calls_options *call, const pattern *how)
 {
     ek_tensor *given = how->inputs         ? call->inputs[0]

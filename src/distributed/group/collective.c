@@ -12,8 +12,9 @@
 #include "link/combine.h"
 
 enum {
-    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks: at most this is all-gathered whole */
-    SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
+    SUM_WHOLE_NBYTES =
+        1 << 20, /* if all ranks' tensors together have at most this, they are gathered whole */
+    SUM_PART_NBYTES = 32 << 20 /* larger tensors are combined part by part */
 };
 
 /* Fills the descriptor's dtype and shape from the work's first tensor, and its payload with the
@@ -87,7 +88,7 @@ static int64_t sum_part_most(const ek_tensor *memory)
     return SUM_PART_NBYTES / (int64_t)ek_dtype_size(memory->dtype);
 }
 
-/* The part of the tensor that is combined at present. */
+/* Returns the part of the tensor that is combined now. */
 static ek_sum sum_part(const ek_dist_work *work)
 {
     const ek_tensor *memory = work->tensors[0].memory;
@@ -104,7 +105,8 @@ static ek_sum sum_part(const ek_dist_work *work)
                     .in = work->in};
 }
 
-/* Small tensors are all-gathered whole, and every rank combines all; the bits are the same. */
+/* Tells whether tensors are gathered whole, so that every rank combines all elements. The bits of
+ * the result are the same as with slices. */
 static bool sum_is_whole(const ek_tensor *memory, int ranks)
 {
     return ek_comm_nbytes(memory) * (size_t)ranks <= SUM_WHOLE_NBYTES;
@@ -152,7 +154,8 @@ int ek_dist_work_one(ek_dist_work *work, ek_tensor *tensor, int op, int root)
     return 0;
 }
 
-/* Combines what each rank has sent, on the ranks that get the result. */
+/* Combines the ranks' tensors, on the ranks that get the result. Rank r's tensor lies at first + r
+ * * stride. */
 static int sum_combine(ek_dist_work *work, const char *first, size_t stride)
 {
     const void **terms = (const void **)(void *)work->out; /* no transfer uses `out` any more */
@@ -204,15 +207,15 @@ const ek_verb ek_verb_reduce = {.id = EK_VERB_REDUCE,
 
 /* ---- a tensor for each pair of ranks ---- */
 
-/* What one rank says of the shapes that others give it. */
+/* What one rank says about the shapes that other ranks give it. */
 typedef struct verdict {
     int32_t status;
     char text[252];
 } verdict;
 
-/* What the comparison of shapes needs, in scratch. */
+/* Where the comparison of shapes keeps its data in work->scratch. */
 typedef struct pairs_room {
-    ek_wire_shape *theirs; /* per rank: what it gives to this one */
+    ek_wire_shape *theirs; /* per rank: the shape that the rank gives to this one */
     verdict *verdicts;     /* per rank: its verdict */
     ek_bytes *out, *in;
 } pairs_room;
@@ -276,7 +279,7 @@ static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
     return ek_process_group_gather(group, room->verdicts, sizeof *mine, &work->request);
 }
 
-/* The first complaint, which is every rank's. */
+/* Returns the first complaint, which is the same on all ranks. */
 static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
 {
     for (int r = 0; r < work->group->size; r++)
@@ -286,7 +289,7 @@ static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
     return 0;
 }
 
-/* The first stages: 1 once the ranks agree about the shapes, 0 before. */
+/* Makes the first stages. Returns 1 once the ranks agree about the shapes, else 0. */
 static int pairs_agree(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;
@@ -307,9 +310,9 @@ static int pairs_agree(ek_dist_work *work)
     return ek_dist_work_started(work, rc);
 }
 
-enum { PAIRS_MOVE = 2 }; /* the stage in which the data starts */
+enum { PAIRS_MOVE = 2 }; /* the stage that starts the data */
 
-/* 1 once the data is here, 0 before. */
+/* Returns 1 once the data is here, else 0. */
 static int pairs_go_on(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;
@@ -323,7 +326,7 @@ static int pairs_go_on(ek_dist_work *work)
     return ek_dist_work_started(work, rc);
 }
 
-/* Whatever a rail does with the pairs. */
+/* Compares shapes, and then leaves the work to its rail. */
 static int pairs_go_on_rail(ek_dist_work *work)
 {
     int rc = work->stage <= PAIRS_MOVE ? pairs_agree(work) : 1;

@@ -1,4 +1,5 @@
-/* differentiable.c: sums and means over ranks; and who records (differentiable.h). */
+/* differentiable.c: see differentiable.h. Calls of functions of the ranks' tensors, who records,
+ * and sums and means. */
 #include "group/differentiable.h"
 
 #include "comm/exchange.h"
@@ -77,7 +78,7 @@ ek_tensor *ek_meeting_call(const char *what, ek_process_group *group,
 /* ---- sums and means ---- */
 
 typedef struct sum_attributes {
-    const ek_verb *verb; /* a sum is the adjoint of a sum, and a mean that of a mean */
+    const ek_verb *verb; /* of the sum or mean, which is also that of its adjoint */
     ek_process_group *group;
     bool wanted;
 } sum_attributes;

@@ -1,4 +1,5 @@
-/* join.c: joins of the ranks' tensors, and splits, which are their adjoints (differentiable.c). */
+/* join.c: joins of the ranks' tensors, and splits, which are the adjoints of joins
+ * (differentiable.h). */
 #include "group/differentiable.h"
 
 #include <stdlib.h>
@@ -14,12 +15,12 @@
 
 /* ---- what the ranks join ---- */
 
-/* The attributes of joins and splits. */
+/* The attributes of joins and splits in the graph. */
 typedef struct join_plan {
     ek_process_group *group;
-    bool wanted; /* the input's gradient */
+    bool wanted; /* the input needs a gradient */
     int dim;
-    int64_t at[]; /* rank r has [at[r], at[r + 1]) along dim */
+    int64_t at[]; /* rank r has the range [at[r], at[r + 1]) along dim */
 } join_plan;
 
 static size_t join_plan_size(const ek_process_group *group)
@@ -27,7 +28,7 @@ static size_t join_plan_size(const ek_process_group *group)
     return sizeof(join_plan) + ((size_t)group->size + 1) * sizeof(int64_t);
 }
 
-/* Freed by the caller. */
+/* Makes a plan, which the caller frees. */
 static join_plan *join_plan_new(ek_process_group *group, int dim)
 {
     join_plan *plan = ek_calloc(1, join_plan_size(group));
@@ -38,14 +39,14 @@ static join_plan *join_plan_new(ek_process_group *group, int dim)
     return plan;
 }
 
-/* What a rank's descriptor says of its part. */
+/* What a rank's descriptor says about the rank's part. */
 typedef struct join_part {
     ek_wire_shape shape;
     int32_t dim;
 } join_part;
 _Static_assert(sizeof(join_part) <= EK_DESCRIPTOR_PAYLOAD, "a descriptor has room for a part");
 
-/* EK_E_DTYPE or EK_E_SHAPE if two parts cannot be joined. */
+/* Returns EK_E_DTYPE or EK_E_SHAPE if two parts cannot be joined. */
 static int join_compare(const ek_dist_work *work, const join_part *first, const join_part *part,
                         int rank)
 {
@@ -65,7 +66,7 @@ static int join_compare(const ek_dist_work *work, const join_part *first, const 
                    text, (int)part->dim);
 }
 
-/* work->user: the plan whose bounds are to be set. */
+/* Sets the bounds of the plan in work->user from all ranks' descriptors. */
 static int join_go_on(ek_dist_work *work)
 {
     join_plan *plan = work->user;
@@ -99,7 +100,7 @@ static int join_agree(const ek_verb *verb, const ek_tensor *x, join_plan *plan)
 
 /* ---- joins and splits ---- */
 
-/* The shape of the whole, or of a rank's part if rank >= 0. */
+/* Returns the shape of the whole, or of a rank's part if rank >= 0. */
 static ek_shape join_shape(const join_plan *plan, const ek_tensor *like, int rank)
 {
     ek_shape shape = ek_tensor_shape(like);
@@ -129,18 +130,18 @@ static const ek_verb join_parts_verb = {.id = EK_VERB_JOIN_PARTS,
                                         .go_on = join_parts_go_on,
                                         .ready = ek_rail_ready};
 
-/* The part of rank r, row-major, in memory that has the parts one after another. */
+/* Returns the part of rank r, row-major, in memory that has the parts one after another. */
 static ek_tensor *join_part_of(const join_plan *plan, const ek_tensor *parts, int r)
 {
     ek_shape shape = join_shape(plan, parts, r);
-    int64_t strides[EK_MAX_DIMS], each = parts->shape[plan->dim]; /* elements at one place of dim */
+    int64_t strides[EK_MAX_DIMS], each = parts->shape[plan->dim]; /* elements per index along dim */
     each = each ? ek_count(parts) / each : 0;
     ek_strides_of(&shape, EK_CONTIGUOUS, strides);
     return ek_tensor_member(parts->storage, parts->dtype, &shape, strides,
                             parts->offset + each * plan->at[r]);
 }
 
-/* Memory in which the parts come together: on the device if it has a rail, else on the host. */
+/* Makes memory for all parts: on the device if there is a rail, else on the host. */
 static ek_tensor *join_memory(const join_plan *plan, const ek_dist_work *work, const ek_tensor *x)
 {
     ek_dev *dev = ek_tensor_dev(x);
@@ -149,7 +150,7 @@ static ek_tensor *join_memory(const join_plan *plan, const ek_dist_work *work, c
                                              : ek_stage_memory(dev, x->dtype, &shape);
 }
 
-/* Adds the parts, as the first tensor, and x, which is one of them. */
+/* Adds the memory for all parts as the first tensor, and x, which is this rank's part. */
 static int join_fill(const join_plan *plan, ek_dist_work *work, ek_tensor *x, ek_tensor *parts)
 {
     ek_tensor *mine = parts ? join_part_of(plan, parts, plan->group->rank) : NULL;
@@ -166,7 +167,7 @@ static int join_set_lists(const join_plan *plan, ek_dist_work *work)
 {
     const ek_tensor *parts = work->tensors[0].tensor;
     size_t along = (size_t)parts->shape[plan->dim];
-    size_t each = along ? ek_comm_nbytes(parts) / along : 0; /* bytes at one place of dim */
+    size_t each = along ? ek_comm_nbytes(parts) / along : 0; /* bytes per index along dim */
     char *address = ek_tensor_address(parts);
     work->descriptor.shape = ek_wire_shape_of(parts);
     EK_TRY(ek_dist_work_lists(work));
@@ -180,7 +181,7 @@ static int join_set_lists(const join_plan *plan, ek_dist_work *work)
     return 0;
 }
 
-/* work->tensors[0].tensor becomes the parts, one after another. */
+/* Makes the work that gathers the parts, one after another, in work->tensors[0].tensor. */
 static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
 {
     ek_dist_work *work = ek_dist_work_new(plan->group, &join_parts_verb, 2);
@@ -195,7 +196,7 @@ static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
     return NULL;
 }
 
-/* `parts` as the whole, on `dev`. */
+/* Returns the joined tensor on `dev`, made from the parts that lie one after another. */
 static ek_tensor *join_arrange(const join_plan *plan, ek_tensor *parts, ek_dev *dev)
 {
     int64_t before = 1; /* elements of the dimensions before dim */
@@ -246,14 +247,15 @@ static ek_tensor *join_run(ek_process_group *group, ek_tensor *x, const void *ho
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
     ek_dist_work *work = join_work(plan, x);
-    ek_tensor *parts = work ? work->tensors[0].tensor : NULL; /* the scope's too */
+    ek_tensor *parts =
+        work ? work->tensors[0].tensor : NULL; /* the scope keeps the parts after the work's end */
     int records = work ? ek_dist_work_run(work) : 0;
     if (work && records >= 0)
         y = join_record(plan, join_arrange(plan, parts, dev), x, records, &join_operation);
     return ek_scope_return(&scope, y);
 }
 
-/* Adds what goes to each rank, and memory for what comes from each. */
+/* Adds the part for each rank, and memory for a term of each rank. */
 static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_work *work)
 {
     EK_TRY(ek_dist_work_lists(work));
@@ -318,7 +320,7 @@ static ek_tensor *split_run(ek_process_group *group, ek_tensor *whole, const voi
     return ek_scope_return(&scope, y);
 }
 
-/* Makes the call of backward `run` with the plan of the node. */
+/* Makes the call of a node's backward, which runs `run` with the node's plan. */
 static int join_take_back(ek_node *node, ek_verb_id verb, ek_tensor *gradient, ek_tensor **result,
                           ek_tensor *(*run)(ek_process_group *group, ek_tensor *gradient,
                                             const void *how))

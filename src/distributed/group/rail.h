@@ -1,17 +1,18 @@
 /* rail.h: tensors that travel from GPU to GPU, without the host's memory (core/rail.h).
  *
- * A group has a rail for each device that a call has used on this rank; device by device all ranks
- * make them together, with the first call that needs one. If a rail cannot be had on all ranks,
- * none has it, and the device's tensors are staged (staging.h). A failure of the job ends all
- * rails: NCCL cannot go on with what a rank has left. The next calls make new ones.
+ * A group has a rail for each device that a call has used on this rank. All ranks make a device's
+ * rail together, in the first call that needs the rail. If a rank can't make its part, no rank has
+ * the rail, and the device's tensors are staged (staging.h). A failure of the job ends all rails,
+ * because NCCL cannot continue what a rank has left undone. The next calls make new rails.
  *
  * Note [One order of jobs]
  *
- * Jobs of two groups on one GPU must run in the same order on all ranks; otherwise each could wait
- * behind the other for ever. The order is that of Lamport clocks. Once all ranks of a group are
- * ready for a job, each proposes the next reading of its clock. The largest is the job's time, and
- * all clocks go on from there. A rank begins the job with the least time of those that it knows, if
- * that time is agreed, because any other job gets a larger one. The group's number breaks ties.
+ * Jobs of two groups on one GPU must run in the same order on all ranks. Otherwise each job could
+ * wait for the other one for ever. The order is that of Lamport clocks. Once all ranks of a group
+ * are ready for a job, each rank proposes the next reading of its clock. The largest proposal is
+ * the job's time, and all clocks continue from that time. Each rank begins the job with the least
+ * time among the jobs that the rank knows, if the ranks have agreed on that time. A job that they
+ * agree on later gets a larger time. The group's number breaks ties.
  *
  * A job begins when its tensors are complete on all ranks. So no GPU ever waits for a rank that
  * computes. */
@@ -25,22 +26,24 @@
 typedef struct ek_group_rail {
     struct ek_group_rail *next;
     ek_dev *dev;
-    bool library;      /* sums are left to the library behind the rail */
-    int number;        /* the number of this rail within its group, from 1 on */
-    ek_rail *rail;     /* NULL: refused, its tensors are staged */
-    uint32_t failures; /* of the communication when it was made; others have ended it */
+    bool library;      /* the library behind the rail makes sums */
+    int number;        /* the rail's number in its group, from 1 on */
+    ek_rail *rail;     /* NULL: there is no rail, and tensors are staged */
+    uint32_t failures; /* of the communication when the rail was made; a later failure has ended the
+                          rail */
     int users;         /* under the communication's lock */
-    bool busy, broken; /* the communication thread's */
+    bool busy, broken; /* the communication thread's; busy: a job is under way; broken: a failure
+                          has ended the rail */
 } ek_group_rail;
 
-/* The rail of the device; a collective call if this rank has none yet. *rail becomes NULL for
- * devices whose tensors are staged; else it has one user more. `what` begins the sentence. */
+/* Finds the rail of the device, or makes it in a collective call. *rail gets one user more. *rail
+ * becomes NULL if tensors of the device are staged. `what` begins the sentence of an error. */
 int ek_rail_find(const char *what, ek_process_group *group, ek_dev *dev, ek_group_rail **rail);
 void ek_rail_release(const ek_process_group *group, ek_group_rail *rail);
 
 /* ---- one job ---- */
 
-/* A job's time (Note [One order of jobs]). */
+/* The time of a job (Note [One order of jobs]). */
 typedef struct ek_turn {
     struct ek_turn *next;
     uint64_t time;
@@ -49,36 +52,37 @@ typedef struct ek_turn {
 } ek_turn;
 
 struct ek_rail_run {
-    ek_group_rail *rail; /* a user */
+    ek_group_rail *rail; /* with the run as one of its users */
     ek_rail_job job;
-    ek_bytes *bytes;    /* four lists of the group's size, for the job */
+    ek_bytes *bytes;    /* four lists of the group's size, for the job; owned */
     ek_tensor *scratch; /* on the device; one reference, or NULL */
-    bool meets;         /* the ranks have not told each other yet that they are ready */
-    /* The communication thread's: */
-    int step, state; /* state: ek_rail_state, or negative with `error` */
+    bool meets;         /* the ranks still have to tell each other that they are ready */
+    /* The communication thread's; `state` is an ek_rail_state, or negative with `error`: */
+    int step, state;
     ek_turn turn;
     uint64_t *times;
     ek_error_record error;
-    uint32_t failure; /* the number of the failure of the job that ended it; 0: none */
+    uint32_t failure; /* the number of the failure of the job that ended the run; 0: none */
 };
 
-/* Makes the run of a rail that the caller uses, which the run releases. */
+/* Makes a run of a rail, whose user it takes over from the caller. ek_rail_run_close gives up that
+ * user. */
 int ek_rail_run_open(ek_rail_run *run, const ek_process_group *group, ek_group_rail *rail);
 void ek_rail_run_close(ek_rail_run *run, const ek_process_group *group);
-/* Sets the job: a combination over ranks of `count` elements in place, for `root` or for all (-1).
- */
+/* Sets the job: combines `count` elements of all ranks in place, for the rank `root` or for all
+ * (-1). */
 int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op op, ek_dtype dtype,
                     char *address, int64_t count, int root);
-/* Sets the job: the tensor's memory, of the rank `root`, to all. */
+/* Sets the job: sends the tensor's memory of the rank `root` to all ranks. */
 void ek_rail_run_broadcast(ek_rail_run *run, const ek_tensor *memory, int root);
-/* Sets the job: work->out and in. op >= 0: what comes in is combined in the memory of the work's
- * first tensor. */
+/* Sets the job: moves work->out to work->in. If op >= 0, also combines what comes in, in the memory
+ * of the work's first tensor. */
 void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op);
-/* Sets scratch to `nbytes` of the rail's device. */
+/* Makes run->scratch, with `nbytes` on the rail's device. */
 int ek_rail_run_room(ek_rail_run *run, size_t nbytes);
 
-/* On the communication thread, once this rank is ready for the job, and all are unless run->meets:
- * as ek_verb's go_on and ready. The first starts transfers in *request. */
+/* For the communication thread, once this rank is ready for the job, and all ranks are unless
+ * run->meets. go_on and ready are as in ek_verb, and go_on starts transfers in *request. */
 void ek_rail_run_restart(ek_rail_run *run);
 int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_request **request);
 ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group);
@@ -86,7 +90,8 @@ bool ek_rail_run_is_over(const ek_rail_run *run);
 
 /* ---- works ---- */
 
-/* Gives the work a run (work->rail) if the tensor's device has a rail. Before tensors are added. */
+/* Gives the work a run (work->rail) if the tensor's device has a rail. Called before the work has
+ * tensors. */
 int ek_dist_work_rail(ek_dist_work *work, const ek_tensor *tensor);
 
 /* For verbs: go_on of a work with a run, and `ready` of any work. */
@@ -95,8 +100,8 @@ ek_readiness ek_rail_ready(ek_dist_work *work);
 
 /* ---- rail_open.c ---- */
 
-/* Makes the rail of `entry`, together with all ranks of the group; entry->rail stays NULL if there
- * can be none, and `why` is the reason, alike on all ranks. */
+/* Makes the rail of `entry`, together with all ranks of the group. If there can be no rail,
+ * entry->rail stays NULL on all ranks, and `why` gets the reason, which is equal on all ranks. */
 int ek_rail_open(ek_process_group *group, ek_group_rail *entry, char why[200]);
 
 #endif

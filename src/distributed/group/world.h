@@ -1,4 +1,4 @@
-/* world.h: the process groups of this process, for the calls of the public headers. */
+/* world.h: the process groups of this process, and the boundary of calls on them. */
 #ifndef EK_GROUP_WORLD_H
 #define EK_GROUP_WORLD_H
 
@@ -6,34 +6,36 @@
 
 /* Note [One boundary]
  *
- * A rank that fails in a call lets the other ranks wait for it, unless it tells them. Each call of
- * a public header on a group, each backward of a node between ranks and each function of an
- * ek_ranks runs its body behind ek_group_call, which makes the body's error all ranks'. Bodies
- * return their errors as everywhere, and may nest such calls: an error is told once. What a failed
- * body leaves to be destroyed, if that gives up a group, is destroyed by the caller of
- * ek_group_call: ranks that don't know of the error yet would find the group given up.
+ * If a rank fails in a call, the other ranks wait for it until they learn of the failure. So each
+ * call of a public header on a group, each backward of a node between ranks and each function of an
+ * ek_ranks runs its body behind ek_group_call, which makes the body's error an error of all ranks.
+ * Bodies return their errors as everywhere, and may nest such calls: an error is told to the other
+ * ranks once. If a failed body leaves an object whose end gives up a group, the caller of
+ * ek_group_call destroys the object afterwards, because ranks that don't know of the error yet
+ * would find the group given up.
  *
- * Runs `body` with the group `given`, or the world for NULL. Returns what the body does; 0 if this
- * rank isn't in the group, which a log line says. EK_E_STATE without a world. `what` begins
- * sentences. */
+ * Runs `body` with the group `given`, or with the world for NULL, and returns what the body
+ * returns. If this rank isn't in the group, writes a log line and returns 0. Without a world
+ * returns EK_E_STATE. `what` begins sentences. */
 int ek_group_call(const char *what, ek_process_group *given,
                   int (*body)(ek_process_group *group, void *user), void *user);
 
-/* Rank in the group of a rank of the world. EK_E_INVALID, for the call `what`, if it isn't in it.
- */
+/* Returns the rank in the group of a rank of the world. If the rank is not in the group, returns
+ * EK_E_INVALID for the call `what`. */
 int ek_world_root(const char *what, const ek_process_group *group, int rank);
 
-/* Returns one reference to the group's ek_ranks (core/ranks.h), by which other folders use it. A
- * group of NULL is the world. NULL without an error: this rank is alone or not in the group. NULL
- * with an error: there is no memory. */
+/* Returns one reference to the group's ek_ranks (core/ranks.h), by which other folders use the
+ * group. A group of NULL is the world. Returns NULL without an error if this rank is alone or not
+ * in the group, and NULL with an error if there is no memory. */
 struct ek_ranks *ek_process_group_ranks(ek_process_group *group);
 
-/* The world's communication; NULL: there is one rank. */
+/* Returns the world's communication, or NULL if there is one rank. */
 ek_communication *ek_world_communication(void);
-/* Sets the world: a communication, or the group of a process without others; both NULL: none. */
+/* Sets the world: a communication, or the group of a process that is alone. Both NULL: no world. */
 void ek_world_set(ek_communication *communication, ek_process_group *alone);
 
-/* Destroys a group that ek_dist_new_group has made; EK_E_INVALID for others. And all of them. */
+/* Destroy one group that ek_dist_new_group has made (EK_E_INVALID for other groups), or all of
+ * them. */
 int ek_world_destroy_group(ek_process_group *group);
 void ek_world_destroy_groups(void);
 

@@ -28,9 +28,8 @@ enum { NOTICE_PLACE = 160 }; /* bytes of the text that says where a rank is */
 
 /* What one rank has answered to an inquiry. */
 typedef struct whereabouts {
-    bool answered,
-        in_call;    /* answered: this inquiry; in_call: the rank is in a call of the group */
-    uint64_t calls; /* how many calls of the group have ended on the rank */
+    bool answered, in_call; /* in_call: in a call of the group */
+    uint64_t calls;         /* how many calls of the group have ended on the rank */
     char place[NOTICE_PLACE];
 } whereabouts;
 

@@ -29,8 +29,7 @@ struct ek_process_group {
     int *ranks;                      /* the members' ranks in the world, ascending; owned */
     double timeout;                  /* seconds that a call may wait */
     int rails_made;                  /* how many rails the group has made; equal on all ranks */
-    struct ek_group_rail
-        *rails;            /* under the communication's lock; one thread at a time adds rails */
+    struct ek_group_rail *rails;     /* under the communication's lock */
     struct ek_ranks *view; /* the group for other folders (ranks.c); NULL until it is asked for */
     /* End the rails and the view. The files that make these set the functions. NULL: there are
      * none. */

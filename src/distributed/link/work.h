@@ -127,11 +127,10 @@ typedef struct ek_dist_work_tensor {
     ek_tensor *tensor; /* the user's; retained */
     /* Row-major memory on the host, or on the device of a rail: `tensor` or a copy. Retained. */
     ek_tensor *memory;
-    ek_tensor
-        *source; /* memory on a device from which `memory` is being filled; retained; NULL: none */
-    ek_event *event;  /* follows the device's work with `source` */
-    bool receives;    /* `memory` is copied to `tensor` at the end */
-    uint64_t version; /* of `tensor` at submission */
+    ek_tensor *source; /* on a device; `memory` is being filled from it; retained; NULL: none */
+    ek_event *event;   /* follows the device's work with `source` */
+    bool receives;     /* `memory` is copied to `tensor` at the end */
+    uint64_t version;  /* of `tensor` at submission */
 } ek_dist_work_tensor;
 
 /* Returns the tensor's dtype and shape, or dtype -1 for NULL. */
