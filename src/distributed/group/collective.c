@@ -12,9 +12,8 @@
 #include "link/combine.h"
 
 enum {
-    SUM_WHOLE_NBYTES =
-        1 << 20, /* if all ranks' tensors together have at most this, they are gathered whole */
-    SUM_PART_NBYTES = 32 << 20 /* larger tensors are combined part by part */
+    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks; no more than this is gathered whole */
+    SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 
 /* Fills the descriptor's dtype and shape from the work's first tensor, and its payload with the

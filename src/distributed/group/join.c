@@ -247,8 +247,7 @@ static ek_tensor *join_run(ek_process_group *group, ek_tensor *x, const void *ho
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
     ek_dist_work *work = join_work(plan, x);
-    ek_tensor *parts =
-        work ? work->tensors[0].tensor : NULL; /* the scope keeps the parts after the work's end */
+    ek_tensor *parts = work ? work->tensors[0].tensor : NULL; /* also in the scope */
     int records = work ? ek_dist_work_run(work) : 0;
     if (work && records >= 0)
         y = join_record(plan, join_arrange(plan, parts, dev), x, records, &join_operation);

@@ -24,7 +24,8 @@ static void rail_free(ek_group_rail *entry)
     free(entry);
 }
 
-/* Frees the rails that a failure has ended. The lock is held, which is given back meanwhile. */
+/* Frees the rails that a failure has ended. The caller holds the lock, which is released while a
+ * rail is freed. */
 static void rail_sweep(ek_process_group *group)
 {
     ek_communication *communication = group->communication;
@@ -42,7 +43,7 @@ static void rail_sweep(ek_process_group *group)
     }
 }
 
-/* The entry of the device, with one user more; NULL if there is none that holds. */
+/* Returns the entry of the device with one user more, or NULL if no failure-free entry is known. */
 static ek_group_rail *rail_known(ek_process_group *group, const ek_dev *dev)
 {
     ek_communication *communication = group->communication;
@@ -57,7 +58,7 @@ static ek_group_rail *rail_known(ek_process_group *group, const ek_dev *dev)
     return entry;
 }
 
-/* No work uses them any more. */
+/* Frees all rails of a group whose works have ended. */
 static void rail_close_all(ek_process_group *group)
 {
     while (group->rails) {
@@ -210,7 +211,7 @@ void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op)
     run->job = (ek_rail_job){.out = work->out, .in = work->in};
     if (op < 0)
         return;
-    work->in[work->group->rank].nbytes = 0; /* its own term is read where it is */
+    work->in[work->group->rank].nbytes = 0; /* the term of this rank is read from work->out */
     run->job.op = (ek_dist_op)op;
     run->job.dtype = memory->dtype;
     run->job.terms = work->in[0].data;
@@ -241,7 +242,7 @@ int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op 
         job->count = count;
         return 0;
     }
-    size_t pitch = run_slice(job, address, count, ranks, 0).nbytes; /* of the largest */
+    size_t pitch = run_slice(job, address, count, ranks, 0).nbytes; /* bytes of the largest slice */
     if (!run->scratch)
         EK_TRY(ek_rail_run_room(run, pitch * (size_t)ranks));
     ek_bytes mine = run_slice(job, address, count, ranks, rank);
@@ -255,7 +256,8 @@ int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op 
     job->stride = pitch;
     job->own = mine.data;
     job->sum =
-        gets ? mine.data : terms + (size_t)rank * pitch; /* the root's elements alone change */
+        gets ? mine.data
+             : terms + (size_t)rank * pitch; /* a rank that gets no result keeps its elements */
     job->count = (int64_t)(mine.nbytes / ek_dtype_size(dtype));
     for (int r = 0; r < ranks; r++) {
         ek_bytes slice = run_slice(job, address, count, ranks, r);
@@ -281,7 +283,7 @@ void ek_rail_run_restart(ek_rail_run *run)
     run->error = (ek_error_record){0};
 }
 
-/* A failure of the job ends the run. */
+/* Ends the run with the failure of the job. */
 static void run_leave(ek_rail_run *run, const ek_communication *communication)
 {
     run->state = -1;
@@ -290,14 +292,15 @@ static void run_leave(ek_rail_run *run, const ek_communication *communication)
     run->error = communication->failure.error;
 }
 
-/* The rail has failed on this rank, which tells all others. */
+/* Tells all ranks that the rail has failed on this rank, and ends the run. */
 static void run_fail(ek_rail_run *run, ek_communication *communication)
 {
     ek_communication_fail_here(communication);
     run_leave(run, communication);
 }
 
-/* The job of all has failed, and what others have left undone will never come. */
+/* Returns true if a failure of the job is under way for so long that other ranks' parts of the
+ * rail's job will never come. */
 static bool run_is_left(const ek_communication *communication)
 {
     return communication->failing &&
@@ -354,7 +357,7 @@ static void run_begin(ek_rail_run *run, ek_communication *communication)
     }
 }
 
-/* Frees what the rail uses if it has not ended by itself. */
+/* Ends the run. If its job has not ended, closes the rail. */
 static int run_end(ek_rail_run *run)
 {
     ek_group_rail *rail = run->rail;
@@ -386,7 +389,7 @@ int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_reques
     case RUN_BEGIN:
         run_begin(run, communication);
         return 1;
-    case RUN_ISSUED: /* what comes after it in the stream may be issued now */
+    case RUN_ISSUED: /* later jobs of the stream may be issued now */
         turn_end(communication, &run->turn);
         return 1;
     default:
@@ -401,7 +404,7 @@ bool ek_rail_run_is_over(const ek_rail_run *run)
 
 /* ---- works ---- */
 
-/* Row-major memory of the rail's device, in place of ek_stage_open. */
+/* Gives a tensor row-major memory on the rail's device, as ek_stage_open does on the host. */
 static int rail_stage(const ek_rail_run *run, ek_dist_work_tensor *one, ek_tensor *tensor,
                       bool sends)
 {

@@ -1,8 +1,8 @@
 /* rail_open.c: makes a rail, together with all ranks of the group.
  *
- * Descriptors say what each rank has; from them all ranks conclude alike whether there can be a
- * rail. Then the first rank makes an id and broadcasts it, and each rank begins its part. Again and
- * again the ranks tell each other how far they are: until all have their parts, or one has failed
+ * Descriptors tell what each rank has. From them all ranks conclude alike whether there can be a
+ * rail. Then the first rank makes an id and broadcasts it, and each rank begins its part. The ranks
+ * tell each other how far they are, again and again, until all have their parts or one has failed
  * or given up. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +15,12 @@
 
 static const double opening_most = 120; /* seconds that a rank waits for NCCL to be ready */
 
-/* What a rank's descriptor says. */
+/* What a rank's descriptor tells. */
 typedef struct opening_descriptor {
     char gpu[EK_RAIL_GPU];
     bool shares;     /* two ranks may be on one GPU */
     bool library;    /* EVENKEEL_DIST_SUM is "nccl" */
-    char reason[92]; /* why this rank has no rails; "" if it can */
+    char reason[92]; /* why this rank can have no rail; "" if it can have one */
 } opening_descriptor;
 _Static_assert(sizeof(opening_descriptor) <= EK_DESCRIPTOR_PAYLOAD, "a descriptor has room for it");
 
@@ -54,7 +54,7 @@ static const char *opening_library_name(void)
     return given ? given : "";
 }
 
-/* Takes this rank's pending error as a reason. */
+/* Takes this rank's pending error, and copies its sentence to `reason`. */
 static void opening_take(char *reason, size_t room)
 {
     ek_error_record error;
@@ -77,7 +77,7 @@ static void opening_fill(ek_dev *dev, opening_descriptor *descriptor)
 
 /* ---- the communication thread ---- */
 
-/* Copies what the descriptors say against a rail to `why`; true if there is nothing. */
+/* Returns true if there can be a rail. Else copies the reason from the descriptors to `why`. */
 static bool opening_judge(opening *self, const ek_process_group *group)
 {
     opening_descriptor *descriptors = ek_calloc((size_t)group->size, sizeof *descriptors);
@@ -138,7 +138,7 @@ static void opening_begin(opening *self, const ek_process_group *group)
         opening_fail(self, mine);
 }
 
-/* True if this rank is to give up. */
+/* Returns true if this rank must give up. */
 static bool opening_is_late(const opening *self, const ek_dist_work *work)
 {
     double most = work->timeout / 2 < opening_most ? work->timeout / 2 : opening_most;
@@ -160,7 +160,7 @@ static int opening_tell(opening *self, ek_dist_work *work)
     return ek_dist_work_started(work, rc);
 }
 
-/* 1 if the ranks are to tell each other again. */
+/* Returns 1 if the ranks must tell each other again. */
 static int opening_hear(opening *self, const ek_process_group *group)
 {
     bool all = true;

@@ -1,4 +1,4 @@
-/* ranks.c: a process group as other folders see it (core/ranks.h). */
+/* ranks.c: makes process groups usable for other folders (core/ranks.h). */
 #include "core/ranks.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static ek_process_group *ranks_group(ek_ranks *ranks)
     return ((process_ranks *)ranks)->group;
 }
 
-/* The same; NULL with an error if it was destroyed. */
+/* Returns the group, or NULL with an error if the group was destroyed. */
 static ek_process_group *ranks_group_there(ek_ranks *ranks)
 {
     ek_process_group *group = ranks_group(ranks);
@@ -43,7 +43,7 @@ static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
 
 /* ---- counts: they travel in the descriptors ---- */
 
-/* work->user: where the numbers of all ranks go. */
+/* Copies the numbers of all ranks from the descriptors to work->user. */
 static int ranks_counts_go_on(ek_dist_work *work)
 {
     char *all = work->user;
@@ -119,7 +119,7 @@ static void ranks_destroy(ek_object *object)
     free(object);
 }
 
-/* The group is about to be freed. */
+/* Takes the group, which will be freed, away from its view. */
 static void ranks_forget(ek_process_group *group)
 {
     if (group->view)

@@ -18,10 +18,9 @@ static inline const int64_t *ek_group_next_list(const int64_t *list)
 /* The first difference from rank 0's list: the least index, and the first rank that differs
  * there. */
 typedef struct ek_difference {
-    int64_t index; /* the length of the shorter list if the longer list begins with it */
-    int rank;      /* in the group */
-    int64_t first,
-        other; /* rank 0's number and the number of `rank`; 0 for a number that is missing */
+    int64_t index;        /* the length of the shorter list if the longer list begins with it */
+    int rank;             /* in the group */
+    int64_t first, other; /* rank 0's number and that of `rank`; 0: none */
 } ek_difference;
 
 /* Compares the first `most` numbers of the lists. The result is alike on all ranks: true if they

@@ -14,7 +14,7 @@ static int64_t sum_begin(const ek_sum *sum, int rank)
     return ek_sum_begin(sum->count, sum->group->size, rank);
 }
 
-/* Bytes of a rank's slice, and its address. */
+/* Returns the bytes of a rank's slice. */
 static size_t sum_nbytes(const ek_sum *sum, int rank)
 {
     return (size_t)(sum_begin(sum, rank + 1) - sum_begin(sum, rank)) * ek_dtype_size(sum->dtype);
@@ -25,7 +25,7 @@ static char *sum_address(const ek_sum *sum, int rank)
     return sum->address + (size_t)sum_begin(sum, rank) * ek_dtype_size(sum->dtype);
 }
 
-/* What came from a rank. */
+/* Returns the place in scratch of what came from a rank. */
 static char *sum_term(const ek_sum *sum, int rank)
 {
     return sum->scratch + (size_t)rank * sum_nbytes(sum, 0); /* slice 0 is the largest */
@@ -50,12 +50,12 @@ int ek_sum_spread(const ek_sum *sum, ek_request **request)
 char *ek_sum_slice(const ek_sum *sum)
 {
     int rank = sum->group->rank;
-    const void **terms = (const void **)(void *)sum->out; /* free until the next transfer */
+    const void **terms = (const void **)(void *)sum->out; /* no transfer uses `out` now */
     for (int r = 0; r < sum->group->size; r++)
         terms[r] = sum_term(sum, r);
     char *mine = sum_address(sum, rank);
     terms[rank] = mine;
-    /* Only the root's elements change. */
+    /* On other ranks than the root, elements must not change. */
     char *out = sum->root < 0 || sum->root == rank ? mine : sum_term(sum, rank);
     ek_combine(sum->op, sum->dtype, terms, sum->group->size, (void *[]){out}, 1,
                sum_begin(sum, rank + 1) - sum_begin(sum, rank));

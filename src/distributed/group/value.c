@@ -1,7 +1,8 @@
 /* value.c: values as bytes, broadcast and gathered.
  *
- * A value is a header with its kind, and what that kind has: a number, the elements, or the layout
- * and elements of a tensor in row-major order, which begin at a multiple of 8. */
+ * A value is a header with its kind, and then a number, the elements of a list or dictionary, or
+ * the layout and elements of a tensor. Elements of a tensor are in row-major order and begin at a
+ * multiple of 8 bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ enum { VALUE_ALIGNMENT = 8 };
 
 /* ---- writing ---- */
 
-/* What is written to; it only counts if `bytes` is NULL. */
+/* Where a value is written to. If `bytes` is NULL, the writer counts bytes only. */
 typedef struct value_writer {
     const char *what;
     ek_tensor *bytes; /* u8, on cpu */
@@ -41,7 +42,7 @@ static void value_pad(value_writer *writer)
     value_put(writer, zeros, (VALUE_ALIGNMENT - writer->at % VALUE_ALIGNMENT) % VALUE_ALIGNMENT);
 }
 
-/* Elements go to the bytes directly, from any device. */
+/* Writes the tensor's layout, and copies its elements to the bytes from any device. */
 static int value_put_tensor(value_writer *writer, ek_tensor *tensor)
 {
     ek_wire_shape layout = ek_wire_shape_of(tensor);
@@ -105,7 +106,7 @@ static int value_put_value(value_writer *writer, ek_value value)
                    writer->what, ek_value_kind_name(value));
 }
 
-/* The value as a tensor of bytes in the scope, with their number at the front. */
+/* Returns the value as a tensor of bytes that begins with the number of bytes. In the scope. */
 static ek_tensor *value_pack(const char *what, ek_value value)
 {
     value_writer writer = {.what = what};
@@ -138,7 +139,7 @@ static ek_value value_fail_bytes(const value_reader *reader)
         reader->what);
 }
 
-/* The next bytes; NULL with an error if there are fewer. */
+/* Returns the next bytes, or NULL with an error if there are fewer. */
 static const char *value_get(value_reader *reader, uint64_t nbytes)
 {
     if (nbytes > reader->nbytes - reader->at) {
@@ -166,7 +167,7 @@ static int value_skip_padding(value_reader *reader)
     return value_get(reader, padding) ? 0 : ek_error_pending();
 }
 
-/* True if a tensor can have this layout and the bytes that are left have its elements. */
+/* Returns true if the layout is possible and the rest of the bytes has its elements. */
 static bool value_layout_fits(const value_reader *reader, const ek_wire_shape *layout)
 {
     if (layout->dtype < 0 || layout->dtype >= EK_DTYPES || layout->ndim < 0 ||
@@ -271,7 +272,7 @@ static ek_value value_get_value(value_reader *reader)
     }
 }
 
-/* The value that begins at *at of the bytes, which moves behind it; in the scope. */
+/* Reads the value that begins at *at of the bytes, and moves *at to its end. In the scope. */
 static ek_value value_unpack(const char *what, const ek_tensor *bytes, size_t *at)
 {
     value_reader reader = {.what = what,
@@ -290,7 +291,7 @@ static ek_value value_unpack(const char *what, const ek_tensor *bytes, size_t *a
 
 /* ---- calls ---- */
 
-/* The bytes of rank src, on all ranks. */
+/* Returns the bytes of rank src, on all ranks. */
 static ek_tensor *value_broadcast_bytes(const char *what, ek_value value, int src,
                                         ek_process_group *group)
 {
@@ -313,7 +314,7 @@ static ek_tensor *value_broadcast_bytes(const char *what, ek_value value, int sr
 typedef struct value_call {
     ek_value value, made;
     int src;
-    ek_value *values; /* one per rank */
+    ek_value *values; /* room for the value of each rank */
 } value_call;
 
 static const char value_broadcast_name[] = "broadcast_value",
@@ -337,7 +338,7 @@ ek_value ek_dist_broadcast_value(ek_value value, int src, ek_process_group *grou
     return rc < 0 ? ek_value_error() : call.made;
 }
 
-/* Every rank's value, as a list in the scope. */
+/* Returns all ranks' values as a list. In the scope. */
 static ek_value value_gather(ek_value value, ek_process_group *group)
 {
     ek_tensor *bytes = value_pack(value_gather_name, value), *all = NULL;
@@ -361,7 +362,8 @@ static int value_run_gather(ek_process_group *group, void *user)
     ek_value list = ek_scope_return_value(&scope, value_gather(call->value, group));
     if (list.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    for (int r = 0; r < group->size; r++) /* the list, which is in the scope, owns them */
+    for (int r = 0; r < group->size;
+         r++) /* the list owns the values, and the scope owns the list */
         call->values[r] = ek_value_at(list, r);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* world.c: the groups of this process, and the one boundary of calls on them. */
+/* world.c: see world.h. */
 #include "group/world.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "core/thread.h"
 
 static ek_communication *world_communication;
-static ek_process_group *world_alone;  /* the world of a process without others */
+static ek_process_group *world_alone;  /* the world of a process that is alone */
 static ek_process_group *world_groups; /* made by ek_dist_new_group; linked by `next_made` */
 
 ek_communication *ek_world_communication(void)
@@ -36,8 +36,8 @@ ek_process_group *ek_dist_world(void)
 
 /* ---- calls: Note [One boundary] ---- */
 
-/* Finds the group of a call: `given`, or the world for NULL. 1: this rank takes part in it. 0: it
- * isn't in the group, and a log line says so. EK_E_STATE without a world. */
+/* Finds the group of a call: `given`, or the world for NULL. Returns 1 if this rank takes part in
+ * the group. Else writes a log line and returns 0. Without a world returns EK_E_STATE. */
 static int world_find(const char *what, ek_process_group *given, ek_process_group **group)
 {
     EK_TRY(ek_fork_check());
@@ -116,7 +116,7 @@ ek_device_list ek_dist_devices(ek_device_kind kind)
         all = ek_devices(kind, 0);
     if (kind != EK_CUDA || all.count < 1 || ek_world.local_size == 1)
         return all;
-    /* More processes than GPUs share them. */
+    /* If there are more processes than GPUs, several processes share a GPU. */
     int begin = all.count * ek_world.local_rank / ek_world.local_size;
     int end = all.count * (ek_world.local_rank + 1) / ek_world.local_size;
     if (end == begin)
@@ -151,7 +151,7 @@ static int world_compare_ranks(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* Sorts a copy of the ranks, and checks them. */
+/* Sorts a copy of the ranks, and checks the ranks. */
 static int world_sorted_ranks(const ek_group_options *options, int size, int *ranks)
 {
     for (int i = 0; i < options->count; i++)
