@@ -43,7 +43,8 @@ static void rail_sweep(ek_process_group *group)
     }
 }
 
-/* Returns the entry of the device with one user more, or NULL if no failure-free entry is known. */
+/* Returns the device's entry with one user more, or NULL if there is none that no failure has
+ * ended. */
 static ek_group_rail *rail_known(ek_process_group *group, const ek_dev *dev)
 {
     ek_communication *communication = group->communication;
@@ -255,9 +256,7 @@ int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op 
     job->terms = terms;
     job->stride = pitch;
     job->own = mine.data;
-    job->sum =
-        gets ? mine.data
-             : terms + (size_t)rank * pitch; /* a rank that gets no result keeps its elements */
+    job->sum = gets ? mine.data : terms + (size_t)rank * pitch; /* else its elements stay */
     job->count = (int64_t)(mine.nbytes / ek_dtype_size(dtype));
     for (int r = 0; r < ranks; r++) {
         ek_bytes slice = run_slice(job, address, count, ranks, r);

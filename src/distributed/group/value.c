@@ -362,8 +362,7 @@ static int value_run_gather(ek_process_group *group, void *user)
     ek_value list = ek_scope_return_value(&scope, value_gather(call->value, group));
     if (list.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    for (int r = 0; r < group->size;
-         r++) /* the list owns the values, and the scope owns the list */
+    for (int r = 0; r < group->size; r++) /* the list in the scope owns them */
         call->values[r] = ek_value_at(list, r);
     return 0;
 }

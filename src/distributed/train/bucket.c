@@ -1,9 +1,9 @@
 /* bucket.c: how a bucket travels.
  *
- * There are three routes, and before each pass a bucket takes the first that serves: the window
- * that all ranks share; a rail between GPUs; messages, which carry the host's memory as it lies,
- * and a GPU's through pinned memory of the host (staging.h). Either way the average begins once the
- * bucket's last gradient has arrived, while backward goes on. */
+ * Before each pass a bucket takes the first of three routes that it can travel on: the window that
+ * all ranks share, a rail between GPUs, or messages. Messages carry memory of the host in place,
+ * and memory of a GPU through pinned memory of the host (staging.h). On every route the average
+ * begins once the bucket's last gradient has arrived, while backward goes on. */
 #include "comm/exchange.h"
 #include "core/bits.h"
 #include "core/staging.h"
@@ -51,8 +51,8 @@ static bool bucket_is_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
     return reducer->narrow && bucket->range->dtype == EK_F32;
 }
 
-/* What this rank says of its error in its report. The other ranks average the bucket all the same.
- */
+/* Takes this thread's pending error for this rank's report. The other ranks average the bucket
+ * nevertheless. */
 static void bucket_fail(ek_reducer *reducer)
 {
     ek_error_record error;
@@ -75,7 +75,7 @@ static ek_sum bucket_sum(const ek_reducer *reducer, const ek_bucket *bucket)
                     .in = reducer->in};
 }
 
-/* Whether the elements are where they travel from. */
+/* Tells whether the gradients are in the memory from which they travel. */
 static ek_readiness bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket)
 {
     if (bucket_is_plain(bucket))
@@ -97,7 +97,7 @@ static int window_begin(ek_reducer *reducer, ek_bucket *bucket)
 static ek_readiness window_ready(ek_reducer *reducer, ek_bucket *bucket)
 {
     uint64_t before = reducer->passes * (uint64_t)reducer->bucket_count;
-    (void)bucket; /* the one under way */
+    (void)bucket; /* the bucket is the one under way */
     for (int r = 0; r < reducer->window->size; r++)
         if (ek_window_count(reducer->window, r) <= before + (uint64_t)reducer->bucket)
             return EK_AWAITS_RANKS;
@@ -121,7 +121,7 @@ static int window_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **r
 
 /* ---- rails ---- */
 
-/* What a rail carries: the gradients, or the same as bf16. */
+/* Returns what a rail carries: the gradients, or their copy in bf16. */
 static ek_tensor *bucket_cargo(const ek_bucket *bucket)
 {
     return bucket->wire ? bucket->wire : bucket->range;
@@ -216,7 +216,7 @@ static ek_readiness messages_ready(ek_reducer *reducer, ek_bucket *bucket)
     return reducer->phase > 0 ? EK_READY : bucket_fetched(reducer, bucket);
 }
 
-/* The elements to their bf16 in reducer->wire, or back. */
+/* Converts the elements to bf16 in reducer->wire, or back from there. */
 static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket, bool back)
 {
     float *wide = ek_tensor_address(bucket->memory);
@@ -227,8 +227,8 @@ static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket,
         wide[i] = ek_float_of_bf16(narrow[i]);
 }
 
-/* Begins the way back from the host's memory. The event of the fetch is over, so that nothing else
- * uses the range. */
+/* Begins the copy back from the host's memory. The event of the fetch is over, so that no other
+ * copy uses the range. */
 static void messages_return(ek_reducer *reducer, ek_bucket *bucket)
 {
     ek_dev *dev = bucket_dev(bucket);
@@ -256,7 +256,7 @@ static int messages_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request *
     default:
         if (narrow)
             messages_convert(reducer, bucket, true);
-        if (!sharded) /* else each rank needs its own slice alone */
+        if (!sharded) /* each rank needs its own slice alone if the parameters are sharded */
             messages_return(reducer, bucket);
         return 1;
     }

@@ -1,7 +1,7 @@
-/* criterion.c: ek_distributed_criterion: the loss of all ranks, on each of them.
+/* criterion.c: ek_distributed_criterion, which gives each rank the loss of all ranks.
  *
- * A rank's part of the loss is a sum and a weight, as a device's is (balance/loss_sum.c). How the
- * parts of ranks meet is said there, in Note [Losses of ranks]. */
+ * A rank's part of the loss is a sum and a weight, as a device's part is. balance/loss_sum.c
+ * combines the parts of ranks (Note [Losses of ranks]). */
 #include "balance/balance.h"
 #include "comm/tree.h"
 #include "core/value.h"
@@ -21,7 +21,7 @@ typedef struct distributed_criterion {
 
 /* ---- this rank's part ---- */
 
-/* Samples of the call; 1 if its first input has no batch dimension. */
+/* Returns how many samples the call has; 1 if its first input has no batch dimension. */
 static int64_t criterion_samples(const distributed_criterion *self, const ek_args *args)
 {
     int64_t samples = 0;
@@ -37,7 +37,8 @@ static int64_t criterion_samples(const distributed_criterion *self, const ek_arg
     return samples;
 }
 
-/* Writes the part; part->sum is NULL if the loss is no number. Returns the criterion's loss. */
+/* Writes the part, with part->sum NULL if the loss is not a scalar. Returns the criterion's
+ * loss. */
 static ek_value criterion_ask(const distributed_criterion *self, const ek_args *args,
                               ek_loss_sum *part)
 {
@@ -46,7 +47,7 @@ static ek_value criterion_ask(const distributed_criterion *self, const ek_args *
         return ek_value_error();
     if (self->reduction == EK_EXACT)
         return ek_loss_sum_ask(self->child, args, (double)samples, part);
-    /* A mean of means: each rank that has samples counts once. */
+    /* In a mean of means each rank that has samples counts once. */
     ek_value loss = ek_module_forward(self->child, args);
     if (!ek_loss_is_scalar(loss))
         return loss;
@@ -54,7 +55,8 @@ static ek_value criterion_ask(const distributed_criterion *self, const ek_args *
     return weight && ek_loss_sum_of(loss.as.tensor, weight, part) >= 0 ? loss : ek_value_error();
 }
 
-/* The dtype that the criterion's loss has. A sum over devices is f64. */
+/* Returns the dtype that the criterion's loss has. A sum over devices is f64 and is converted to
+ * f32 unless the outputs are f64. */
 static ek_dtype criterion_dtype(const ek_args *args, const ek_tensor *loss)
 {
     const ek_tensor *output = ek_tree_first(args->inputs[0]);
@@ -92,7 +94,7 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
     return loss;
 }
 
-/* The sum and the weight of this rank alone. */
+/* Writes the sum and the weight of this rank alone. */
 static int criterion_loss_sum(ek_module *module, const ek_args *args, ek_loss_sum *part)
 {
     const distributed_criterion *self = (distributed_criterion *)module;
@@ -101,7 +103,7 @@ static int criterion_loss_sum(ek_module *module, const ek_args *args, ek_loss_su
         return (int)samples;
     ek_value loss = ek_loss_sum_ask(self->child, args, (double)samples, part);
     if (loss.kind == EK_VALUE_TENSOR && !part->sum)
-        *part = (ek_loss_sum){.sum = loss.as.tensor}; /* not reduced */
+        *part = (ek_loss_sum){.sum = loss.as.tensor}; /* the criterion has not reduced the loss */
     return loss.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
 }
 
@@ -116,7 +118,7 @@ static const ek_module_type criterion_type = {.name = "distributed_criterion",
                                               .loss_sum = criterion_loss_sum,
                                               .destroy = criterion_destroy};
 
-/* What answers for other modules. */
+/* Answers ek_ranks_of_wrapper for other modules; NULL: nothing does. */
 static ek_ranks *(*criterion_others)(ek_module *module, ek_module **child);
 
 static ek_ranks *criterion_ranks(ek_module *module, ek_module **child)

@@ -1,4 +1,4 @@
-/* ddp.c: ek_distributed_data_parallel: a module whose gradients are averaged over ranks. */
+/* ddp.c: ek_distributed_data_parallel, a module whose gradients are averaged over ranks. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +28,10 @@ typedef struct distributed {
     ek_process_group *group;
     ek_reducer *reducer;        /* NULL with one rank */
     ek_rank_sharding *sharding; /* NULL unless parameters are sharded over ranks */
-    ek_ranks *ranks;            /* the group's, one reference; NULL with one rank */
-    bool broadcasts;            /* rank 0's buffers, before forwards */
-    bool syncs_statistics;      /* of synchronised batch normalisations in the child */
-    bool syncs;                 /* false between ek_no_sync_begin and ek_no_sync_end */
+    ek_ranks *ranks;            /* of the group; one reference; NULL with one rank */
+    bool broadcasts;            /* rank 0 sends its buffers before forwards */
+    bool syncs_statistics;      /* the child's synchronised batch normalisations use the group */
+    bool syncs; /* forwards average gradients; false between ek_no_sync_begin and end */
     uint64_t buffer_nbytes;
 } distributed;
 
@@ -46,7 +46,8 @@ static int ddp_send_buffers(distributed *self)
     return rc;
 }
 
-/* A plain module draws random numbers as its device does in any rank's share of devices. */
+/* Calls the child. A child that is no wrapper draws the random numbers that its device would draw
+ * in any division of devices among ranks. */
 static ek_value ddp_call_child(const distributed *self, const ek_args *args)
 {
     ek_tensor_list list = {0};
@@ -73,12 +74,13 @@ typedef struct ddp_call {
     ek_value output;
 } ddp_call;
 
-/* The other ranks wait in backward for one whose forward has failed. */
+/* Runs a forward behind the boundary, because the other ranks wait in backward for a rank whose
+ * forward has failed. */
 static int ddp_run_forward(ek_process_group *group, void *user)
 {
     ddp_call *call = user;
     distributed *self = call->self;
-    (void)group; /* the module's */
+    (void)group; /* the group is the module's */
     if (self->module.training && self->broadcasts && ek_grad_enabled())
         EK_TRY(ddp_send_buffers(self));
     if (ek_grad_enabled())
@@ -118,7 +120,7 @@ static const ek_module_type ddp_type = {.name = "distributed_data_parallel",
 
 /* ---- making ---- */
 
-/* Whether the module's tensors lie on one device, and which. */
+/* Finds the device of the module's tensors, and whether there are several devices. */
 static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
 {
     ek_tensor_list list = {0};
@@ -131,8 +133,8 @@ static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
     return 0;
 }
 
-/* Places the child as the options ask: on a device, or replicated over several, which share the
- * optimizer's state by themselves only if there are no other ranks. */
+/* Places the child as the options ask: on one device, or replicated over several. Several devices
+ * share the optimizer's state here only if there are no other ranks. */
 static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
 {
     ek_shard_policy shard = ranks > 1 ? EK_SHARD_NONE : options->shard;
@@ -185,8 +187,8 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
                          ddp_name);
 }
 
-/* The devices among which this rank shares its part: those of the wrapper around the child, or
- * none, for parameters that stay where they are. */
+/* Lists the devices over which this rank shards its part: those of the child if that is a wrapper.
+ * Returns their number; 0: parameters stay on their devices. */
 static int ddp_share_devices(ek_module *child, ek_dev **devs)
 {
     const ek_wrapper *wrapper = ek_wrapper_of(child);
@@ -205,7 +207,7 @@ static int ddp_shard(distributed *self)
     return self->sharding ? 0 : ek_error_pending();
 }
 
-/* What must be the same on all ranks, since buckets and transfers follow from it. */
+/* Numbers that must be equal on all ranks, because buckets and transfers depend on them. */
 enum { DDP_CAP, DDP_NARROW, DDP_SHARD, DDP_BUFFERS, DDP_TRAINED, DDP_WHICH, DDP_NUMBERS };
 static const char *const ddp_numbers[DDP_NUMBERS] = {
     "bucket_cap_mb in bytes",
@@ -236,7 +238,7 @@ static int ddp_read_numbers(const distributed *self, const ek_distributed_option
     return 0;
 }
 
-/* EK_E_STATE on all ranks unless they agree. */
+/* Returns EK_E_STATE on all ranks if the numbers differ. */
 static int ddp_compare(const distributed *self, const ek_distributed_options *options, double cap)
 {
     int64_t mine[DDP_NUMBERS];
@@ -277,11 +279,11 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
 
 typedef struct ddp_new {
     ek_distributed_options *options;
-    ek_module *child; /* the wrapper's, once there is one */
+    ek_module *child; /* becomes the child of the wrapper */
     distributed *made;
 } ddp_new;
 
-/* A rank that is not in the group has a wrapper that averages nothing. */
+/* Makes the wrapper. On a rank that is not in the group, the wrapper averages nothing. */
 static int ddp_make(ek_process_group *group, void *user)
 {
     ddp_new *call = user;
@@ -318,7 +320,7 @@ ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
 
 /* ---- what callers ask ---- */
 
-/* What answers for other modules. */
+/* Answers ek_ranks_of_wrapper for other modules; NULL: nothing does. */
 static ek_ranks *(*ddp_others)(ek_module *module, ek_module **child);
 
 static ek_ranks *ddp_ranks(ek_module *module, ek_module **child)

@@ -19,15 +19,17 @@ static const char gradients_call[] = "average_gradients";
 typedef struct gradient_list {
     ek_module_layout layout; /* the module's parameters */
     bool *present;           /* per parameter: some rank has a gradient; owned */
-    /* Per parameter for which some rank has a gradient: dense memory that becomes the mean. The
-     * memory is that of the gradient itself if the gradient is whole. In the scope. */
-    ek_tensor **parameters, **means; /* one list behind the other; owned */
+    /* The parameters for which some rank has a gradient, and for each the dense memory that becomes
+     * the mean. That is the memory of the gradient itself if the gradient is whole. In the
+     * scope. */
+    ek_tensor **parameters, **means; /* one allocation; owned */
     int count;
 } gradient_list;
 
 /* ---- which gradients there are ---- */
 
-/* Compares all ranks' parameters with rank 0's, and notes which have a gradient on any rank. */
+/* Compares all ranks' parameters with rank 0's, and notes for which parameters any rank has a
+ * gradient. */
 static int gradients_agree(gradient_list *list, ek_process_group *group)
 {
     int64_t count = list->layout.count, *mine = ek_calloc(2 * (size_t)count + 1, sizeof *mine);
@@ -78,7 +80,7 @@ static ek_tensor *gradient_zeros(const ek_tensor *parameter)
     return ek_fill_(zeros, 0);
 }
 
-/* Returns memory of the parameter's gradient that can be written and has no history. */
+/* Returns the gradient in memory that can be written and has no history. */
 static ek_tensor *gradient_own(ek_tensor *parameter)
 {
     ek_tensor *grad = ek_gather_grad(parameter);
@@ -111,7 +113,7 @@ static int gradients_prepare(gradient_list *list)
 
 /* ---- buckets ---- */
 
-/* Gradients that travel as one tensor. */
+/* The gradients of a bucket travel as one tensor. */
 typedef struct gradient_bucket {
     ek_pack pack;
     ek_dist_work *work;
@@ -173,7 +175,7 @@ static int gradients_average(const gradient_list *list, ek_process_group *group)
     return rc;
 }
 
-/* Makes the means the gradients of parameters that had none, or have theirs in shards. */
+/* Sets the means as gradients of parameters that had none, or had theirs in shards. */
 static int gradients_set(const gradient_list *list)
 {
     for (int i = 0; i < list->count; i++)
@@ -218,8 +220,9 @@ int ek_dist_average_gradients(ek_module *module, ek_process_group *group)
 
 /* ---- gradients with a history ---- */
 
-/* Makes the gradients of the bucket's leaves that are `present` on some rank the means of the
- * ranks', with a history. They travel as one tensor. */
+/* Replaces the gradients of the bucket's leaves by means that have a history. present[leaf] tells
+ * whether some rank has a gradient. The gradients travel as one tensor. `parts` has room for a
+ * tensor per leaf. */
 static int gradients_average_bucket(const ek_reducer *reducer, const ek_bucket *bucket,
                                     const unsigned char *present, ek_tensor **parts)
 {

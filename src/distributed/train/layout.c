@@ -42,7 +42,7 @@ void ek_layout_clear(ek_module_layout *layout)
     *layout = (ek_module_layout){0};
 }
 
-/* Says what the first rank has there, and what the first rank that differs has. */
+/* Fails with what the first rank has at this index, and what the first rank that differs has. */
 static int layout_complain(const char *what, const ek_module_layout *layout, int64_t index,
                            ek_process_group *group)
 {
@@ -67,7 +67,7 @@ static int layout_complain(const char *what, const ek_module_layout *layout, int
     return rc;
 }
 
-/* Compares the ranks' digests. */
+/* Compares the ranks' digests. If they differ, fails with the first difference. */
 static int layout_compare(const char *what, const ek_module_layout *layout, ek_process_group *group)
 {
     ek_difference found;
@@ -104,7 +104,7 @@ static ek_device pack_device(ek_tensor *const *tensors, int count)
     return ek_dev_is_host(dev) ? ek_cpu() : dev->id;
 }
 
-/* Returns how many elements of the memory a tensor takes. */
+/* Returns how many elements of the memory a tensor occupies. */
 static int64_t pack_pitch(ek_dtype dtype, const ek_tensor *tensor)
 {
     if (dtype != EK_U8)
@@ -135,7 +135,7 @@ void ek_pack_close(ek_pack *pack)
     *pack = (ek_pack){0};
 }
 
-/* Returns the tensor's place, row-major, from element `at` of the memory on. In the scope. */
+/* Returns the row-major place of a tensor in the memory, from element `at` on. In the scope. */
 static ek_tensor *pack_place(const ek_pack *pack, const ek_tensor *tensor, int64_t at)
 {
     ek_shape shape = ek_tensor_shape(tensor);
@@ -145,7 +145,7 @@ static ek_tensor *pack_place(const ek_pack *pack, const ek_tensor *tensor, int64
                             bytes / (int64_t)ek_dtype_size(tensor->dtype));
 }
 
-/* Copies tensor by tensor, because other elements may lie between the elements of a view. */
+/* Copies each tensor alone, because other elements may lie between the elements of a view. */
 static int pack_copy(const ek_pack *pack, bool back, const char *what)
 {
     int64_t at = 0;

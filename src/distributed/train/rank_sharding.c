@@ -22,7 +22,8 @@ static void rank_sharding_destroy(ek_object *object)
     free(self);
 }
 
-/* The leaf's place in memory that is laid out like its bucket: a handle like the leaf. */
+/* Returns the leaf's place in memory that has the layout of the leaf's bucket. The handle is shaped
+ * like the leaf. */
 static ek_tensor *rank_sharding_in(const ek_rank_sharding *self, int leaf, const ek_tensor *memory)
 {
     const ek_tensor *like = self->reducer->leaves[leaf];
@@ -33,7 +34,8 @@ static ek_tensor *rank_sharding_in(const ek_rank_sharding *self, int leaf, const
 
 /* ---- memory for parameters on their way ---- */
 
-/* True if the bucket's parameters lie in the host's memory as their gradients lie in its range. */
+/* Returns true if the bucket's parameters lie in the host's memory, at the offsets that their
+ * gradients have in the bucket's range. */
 static bool rank_sharding_is_in_place(const ek_rank_sharding *self, const ek_bucket *bucket)
 {
     const ek_tensor *first = self->reducer->leaves[bucket->first];
@@ -52,7 +54,7 @@ static int rank_sharding_make_memory(ek_rank_sharding *self, int b)
     const ek_tensor *first = self->reducer->leaves[bucket->first];
     EK_TRY(ek_bucket_stage(bucket));
     self->in_place[b] = rank_sharding_is_in_place(self, bucket);
-    ek_tensor *memory = bucket->memory; /* nothing of the gradients is there between two passes */
+    ek_tensor *memory = bucket->memory; /* between two passes this memory has no gradients */
     if (self->in_place[b])
         memory = ek_comm_flat(first, 0, ek_count(bucket->range));
     else if (memory == bucket->range)
@@ -68,7 +70,7 @@ static int rank_sharding_make_memory(ek_rank_sharding *self, int b)
 
 /* ---- making ---- */
 
-/* Writes bucket b of the reducer and its leaves to the sharding. */
+/* Copies bucket b of the reducer and its leaves to the sharding. */
 static void rank_sharding_list(ek_sharding *s, const ek_reducer *reducer, int b)
 {
     const ek_bucket *bucket = &reducer->buckets[b];
@@ -80,7 +82,7 @@ static void rank_sharding_list(ek_sharding *s, const ek_reducer *reducer, int b)
     }
 }
 
-/* Where the means of the shards' gradients come to. */
+/* Makes handles on the means of the shards' gradients. */
 static int rank_sharding_make_means(ek_rank_sharding *self)
 {
     const ek_sharding *s = &self->sharding;
@@ -159,7 +161,7 @@ static bool rank_sharding_has_gradient(const ek_rank_sharding *self, int leaf)
     return ek_tensor_grad(ek_leaf_shard(self->reducer->leaves[leaf], 0).tensor);
 }
 
-/* What this rank has of the mean of a bucket's gradients, on cpu. */
+/* Returns this rank's slice of the mean of a bucket's gradients, on cpu. */
 static ek_tensor *rank_sharding_own_mean(const ek_rank_sharding *self, int b)
 {
     const ek_bucket *bucket = &self->reducer->buckets[b];
@@ -181,7 +183,8 @@ static ek_tensor *rank_sharding_own_mean(const ek_rank_sharding *self, int b)
     return own;
 }
 
-/* `mean` is the leaf's: it is added to the leaf's own gradient, or becomes it. */
+/* Adds the leaf's mean to the leaf's own gradient. Without a gradient, the mean becomes the
+ * gradient. */
 static int rank_sharding_give_back(const ek_rank_sharding *self, int leaf, ek_tensor *mean)
 {
     ek_tensor *tensor = self->reducer->leaves[leaf], *own = ek_tensor_grad(tensor);
@@ -194,7 +197,7 @@ static int rank_sharding_give_back(const ek_rank_sharding *self, int leaf, ek_te
     return sum ? ek_tensor_set_grad(tensor, sum) : ek_error_pending();
 }
 
-/* Gives all ranks the whole mean of the bucket's gradients. */
+/* Gives all ranks the whole mean of a bucket's gradients. */
 static int rank_sharding_collect(const ek_rank_sharding *self, int b)
 {
     const ek_bucket *bucket = &self->reducer->buckets[b];
@@ -221,7 +224,7 @@ static int rank_sharding_collect(const ek_rank_sharding *self, int b)
     return 0;
 }
 
-/* Moves the gradients of the leaf's shards out of its grad buffer. */
+/* Copies the gradients of the leaf's shards from the leaf's grad buffer to other memory. */
 static int rank_sharding_set_aside(const ek_tensor *leaf)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);

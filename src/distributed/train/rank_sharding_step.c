@@ -1,5 +1,5 @@
-/* rank_sharding_step.c: an optimizer's step of parameters that are sharded over ranks, as a call of
- * all ranks: they agree that they will step, and then get each other's shards. */
+/* rank_sharding_step.c: the step of an optimizer whose parameters are sharded over ranks. The step
+ * is a call of all ranks: they agree to step, step, and then get each other's shards. */
 #include <string.h>
 
 #include "core/clock.h"
@@ -10,10 +10,10 @@
 #include "group/world.h"
 #include "train/rank_sharding.h"
 
-/* What a rank says when it is about to step. It travels in its descriptor. */
+/* What a rank's descriptor tells before a step. */
 typedef struct step_descriptor {
-    uint64_t digest; /* of which parameters take part */
-    int64_t count;   /* of these */
+    uint64_t digest; /* of the list of parameters that take part */
+    int64_t count;   /* of parameters that take part */
 } step_descriptor;
 
 static step_descriptor step_descriptor_of(const ek_rank_sharding *self)
@@ -29,7 +29,7 @@ static step_descriptor step_descriptor_of(const ek_rank_sharding *self)
 
 /* ---- the communication thread ---- */
 
-/* EK_E_STATE, alike on all ranks, unless all step the same parameters. */
+/* Returns EK_E_STATE, alike on all ranks, if ranks step different parameters. */
 static int step_compare(const ek_dist_work *work)
 {
     const ek_rank_sharding *self = work->user;
@@ -62,7 +62,7 @@ static int step_commit(const ek_dist_work *work)
     return 1;
 }
 
-/* Gives all ranks the range's parameters. Each rank has those of its slice. */
+/* Starts to give all ranks the range's parameters. Each rank has the parameters of its slice. */
 static int step_send_range(const ek_rank_sharding *self, const ek_shared_range *range,
                            ek_request **request)
 {
@@ -112,7 +112,7 @@ static const ek_verb step_verb = {.id = EK_VERB_STEP,
 
 /* ---- before the step ---- */
 
-/* Lists what will be sent: per bucket, stretches of parameters that take part. */
+/* Lists the ranges of parameters to send: in each bucket, neighbours that take part. */
 static void step_list_ranges(ek_rank_sharding *self)
 {
     const ek_sharding *s = &self->sharding;
@@ -130,7 +130,7 @@ static void step_list_ranges(ek_rank_sharding *self)
     }
 }
 
-/* Waits until the call is committed, or has failed. */
+/* Waits until the call is committed or has failed. */
 static int step_wait_commit(ek_rank_sharding *self)
 {
     ek_communication *communication = self->reducer->group->communication;
@@ -146,10 +146,10 @@ static int step_wait_commit(ek_rank_sharding *self)
     return ek_dist_wait(work);
 }
 
-/* A call of ek_rank_sharding_agree or publish. */
+/* What ek_rank_sharding_agree and publish give to the bodies of their calls. */
 typedef struct step_call {
     ek_rank_sharding *self;
-    int status; /* this rank's so far; a negative status has its error pending */
+    int status; /* of this rank so far; if negative, its error is pending */
 } step_call;
 
 static int step_run_agree(ek_process_group *group, void *user)
@@ -170,7 +170,7 @@ static int step_run_agree(ek_process_group *group, void *user)
     step_list_ranges(self);
     self->range = 0;
     self->committed = self->closed = false;
-    self->reducer->lost = (ek_error_record){0}; /* of a pass before */
+    self->reducer->lost = (ek_error_record){0}; /* the error belongs to an earlier pass */
     self->work = work;
     EK_TRY(ek_dist_work_submit(work));
     return step_wait_commit(self);
@@ -185,7 +185,7 @@ int ek_rank_sharding_agree(ek_shards *shards, int status)
 
 /* ---- after the step ---- */
 
-/* Brings the shards that were stepped to where they are sent from. */
+/* Copies the shards that were stepped to the memory from which they are sent. */
 static int step_gather(const ek_sharding *s)
 {
     EK_TRY(ek_sharding_send(s));
@@ -197,7 +197,7 @@ static int step_gather(const ek_sharding *s)
     return 0;
 }
 
-/* Brings what came to the parameters. */
+/* Copies what other ranks have sent to the parameters. */
 static int step_scatter(ek_rank_sharding *self)
 {
     ek_sharding *s = &self->sharding;
@@ -215,7 +215,7 @@ static int step_scatter(ek_rank_sharding *self)
     return rc;
 }
 
-/* This rank's report tells the other ranks of a failure up to here. */
+/* Sends the shards. This rank's report tells the other ranks of a failure before that. */
 static int step_run_publish(ek_process_group *group, void *user)
 {
     const step_call *call = user;

@@ -18,7 +18,8 @@
 
 /* ---- the hook: Note [Unused parameters] ---- */
 
-/* The memory of the leaf's gradient in the slab becomes its gradient's, or zeros. */
+/* Makes the leaf's memory in the slab the memory of its gradient, or zeroes the memory if the leaf
+ * has no gradient. */
 static int reducer_settle(ek_tensor *leaf)
 {
     ek_tensor *buffer = leaf->grad_buffer;
@@ -64,15 +65,15 @@ static int reducer_check(const ek_reducer *reducer)
 
 typedef struct reducer_call {
     ek_reducer *reducer;
-    const int *leaves; /* of begin */
+    const int *leaves; /* that take part, for begin */
     int count;
     bool create_graph;
-    int status; /* of finish */
+    int status; /* this rank's, for finish */
 } reducer_call;
 
 static const char reducer_name[] = "the reduction of gradients";
 
-/* The gradients that will not come count as settled. */
+/* Settles the gradients that will not come in this pass. */
 static int reducer_settle_others(ek_reducer *reducer)
 {
     for (int i = 0; i < reducer->count; i++) {
@@ -88,7 +89,7 @@ static int reducer_run_begin(ek_process_group *group, void *user)
 {
     const reducer_call *call = user;
     ek_reducer *reducer = call->reducer;
-    (void)group; /* the reducer's */
+    (void)group; /* the group is the reducer's */
     EK_TRY(reducer_check(reducer));
     if (reducer->sharding)
         EK_TRY(ek_rank_sharding_begin(reducer->sharding, reducer->armed));
@@ -111,7 +112,7 @@ static int reducer_run_begin(ek_process_group *group, void *user)
     reducer->pass = EK_PASS_REDUCED;
     reducer->stats.backwards++;
     int rc = reducer_settle_others(reducer);
-    if (rc < 0) { /* no finish will be called */
+    if (rc < 0) { /* backward will not call finish */
         rc = ek_reducer_pass_end(reducer, rc);
         reducer->pass = EK_PASS_NONE;
     }
@@ -135,7 +136,7 @@ static int reducer_arrived(ek_grad_hook *hook, int leaf, bool some)
     return reducer_leaf_is_settled(reducer, leaf);
 }
 
-/* Gradients that other ranks have are here too. */
+/* Takes the gradients that any rank has. */
 static int reducer_take(ek_reducer *reducer)
 {
     const ek_process_group *group = reducer->group;
@@ -158,7 +159,7 @@ static int reducer_take(ek_reducer *reducer)
     return 0;
 }
 
-/* Gradients of a failed backward are of no use, and differ between ranks. */
+/* Drops the gradients of a failed backward, which differ between ranks. */
 static void reducer_drop(ek_reducer *reducer)
 {
     ek_error_record error;
@@ -178,7 +179,8 @@ static int reducer_run_finish(ek_process_group *group, void *user)
     ek_reducer *reducer = call->reducer;
     if (reducer->pass == EK_PASS_GRAPH && call->status >= 0)
         return ek_reducer_average_in_graph(reducer);
-    if (reducer->pass != EK_PASS_REDUCED) /* nodes of the others' backward may meet this rank */
+    if (reducer->pass !=
+        EK_PASS_REDUCED) /* other ranks' backward may still call this rank in nodes between ranks */
         return call->status;
     ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
     for (int i = 0; i < reducer->count; i++)
@@ -202,7 +204,7 @@ static int reducer_finish(ek_grad_hook *hook, int status)
 
 /* ---- buckets: Note [Gradients are the buckets] ---- */
 
-/* Gives the leaves without a grad buffer one, in a slab per device and dtype. */
+/* Gives the leaves that have no grad buffer one, in a slab per device and dtype. */
 static int reducer_make_slabs(ek_reducer *reducer)
 {
     size_t count = (size_t)reducer->count;
@@ -232,7 +234,7 @@ static int reducer_make_slabs(ek_reducer *reducer)
     return rc;
 }
 
-/* True if leaf i + 1 follows leaf i in one slab. */
+/* Returns true if leaf i + 1 follows leaf i in one slab. */
 static bool reducer_follows(const ek_reducer *reducer, int i)
 {
     const ek_tensor *a = reducer->leaves[i]->grad_buffer, *b = reducer->leaves[i + 1]->grad_buffer;
@@ -240,7 +242,7 @@ static bool reducer_follows(const ek_reducer *reducer, int i)
            b->offset == a->offset + ek_slab_pitch(a->dtype, ek_count(a));
 }
 
-static const size_t reducer_first_nbytes = 1 << 20; /* of the first bucket, and of the last one */
+static const size_t reducer_first_nbytes = 1 << 20; /* bytes of the first and the last buckets */
 
 int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets)
 {
@@ -287,7 +289,7 @@ static int reducer_cut_all(ek_reducer *reducer, size_t cap)
     return 0;
 }
 
-/* The stretch of the slab that the bucket's leaves and the padding between them take. */
+/* Makes the bucket's range: its leaves and the padding between them. */
 static int reducer_make_range(const ek_reducer *reducer, ek_bucket *bucket)
 {
     const ek_tensor *first = reducer->leaves[bucket->first]->grad_buffer;
@@ -333,13 +335,13 @@ static bool reducer_can_share(const ek_reducer *reducer)
     return !reducer->narrow;
 }
 
-/* The bytes that a storage takes in the window. */
+/* Returns the bytes that a storage occupies in the window. */
 static size_t reducer_room(const ek_storage *storage)
 {
     return (storage->nbytes + EK_SLAB_ALIGNMENT - 1) / EK_SLAB_ALIGNMENT * EK_SLAB_ALIGNMENT;
 }
 
-/* The first bucket in the same storage. */
+/* Returns the first bucket in the storage of this bucket. */
 static const ek_bucket *reducer_first_of_storage(const ek_reducer *reducer, const ek_bucket *bucket)
 {
     const ek_bucket *first = reducer->buckets;
@@ -348,7 +350,7 @@ static const ek_bucket *reducer_first_of_storage(const ek_reducer *reducer, cons
     return first;
 }
 
-/* Moves the slabs into a window, if there can be one. */
+/* Moves the slabs into a window if the ranks can share memory. */
 static int reducer_share(ek_reducer *reducer)
 {
     size_t nbytes = 0;
@@ -413,7 +415,7 @@ static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
     return 0;
 }
 
-/* Makes what needs the lock and the object to be there. */
+/* Makes all that needs the reducer's lock and object. */
 static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_group *group,
                           double bucket_cap_mb)
 {

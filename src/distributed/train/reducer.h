@@ -90,9 +90,8 @@ typedef struct ek_pass_report {
 
 struct ek_reducer {
     ek_grad_hook hook;
-    ek_process_group
-        *group;         /* the reducer's own group, so that buckets don't wait for other calls */
-    ek_tensor **leaves; /* parameters that require a gradient; one reference each */
+    ek_process_group *group; /* the reducer's own: buckets don't wait for other calls */
+    ek_tensor **leaves;      /* parameters that require a gradient; one reference each */
     int count;
     ek_bucket *buckets; /* in the order in which they are averaged */
     int bucket_count;

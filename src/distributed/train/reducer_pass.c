@@ -1,4 +1,5 @@
-/* reducer_pass.c: one pass of a reducer as a work of its group: buckets, then reports. */
+/* reducer_pass.c: a pass of a reducer, as one work of the reducer's group. The work averages the
+ * buckets and then sends the reports. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 
 /* ---- the communication thread ---- */
 
-/* Counts the buckets that have become ready, in their order; the reducer's lock is held. */
+/* Adds the next buckets, in their order, to the window's counter while they are ready. The caller
+ * holds the reducer's lock. */
 static void pass_announce(ek_reducer *reducer)
 {
     while (reducer->announced < reducer->bucket_count &&
@@ -24,7 +26,7 @@ static ek_bucket *pass_bucket(const ek_reducer *reducer)
     return reducer->bucket < reducer->bucket_count ? &reducer->buckets[reducer->bucket] : NULL;
 }
 
-/* After the last bucket the reports travel. */
+/* Tells whether the next bucket, or the reports after the last bucket, can make its next step. */
 static ek_readiness pass_ready(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
@@ -55,7 +57,8 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
     return ek_process_group_gather(group, reducer->reports, reducer->report_nbytes, request);
 }
 
-/* Writes to *rc what the transport returned; true if the pass goes on. */
+/* Makes the next step. Writes the transport's status to *rc. Returns true if go_on must be called
+ * again without a transfer between. */
 static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
 {
     ek_bucket *bucket = pass_bucket(reducer);
@@ -145,7 +148,8 @@ void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket)
     ek_communication_wake(reducer->group->communication);
 }
 
-/* The first rank's failure, if any, as this rank's error. */
+/* Returns the error of the first rank that has failed, as this rank's error; 0 if none has
+ * failed. */
 static int pass_judge(const ek_reducer *reducer)
 {
     const ek_process_group *group = reducer->group;
@@ -179,8 +183,8 @@ int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pen
 {
     if (status >= 0)
         status = rc < 0 ? rc : pass_judge(reducer);
-    else if (!pending->told) { /* a rank's own error says more than the others' */
-        pending->told = true;  /* by the reports */
+    else if (!pending->told) { /* this rank's own error says more than the others' */
+        pending->told = true;  /* the reports have told it */
         pending->origin = reducer->group->ranks[reducer->group->rank] + 1;
     }
     if (pending->status < 0) {
@@ -198,13 +202,15 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     ek_reducer_report(reducer, group->rank)->raised =
         pending.status < 0 &&
         (!pending.told || group->communication->failures != reducer->failures);
-    /* Buckets that will never come are sent as they are: the other ranks wait for them. */
+    /* The other ranks wait for the buckets that will not be ready, so that those are sent
+     * unchanged. */
     for (int b = 0; b < reducer->bucket_count && status < 0; b++)
         if (!reducer->buckets[b].ready)
             ek_reducer_ready(reducer, &reducer->buckets[b]);
     reducer->work->arrived = ek_clock_ns();
     ek_reducer_ready(reducer, NULL);
-    /* The others may be in a node's backward that meets this rank, and not come to the reports. */
+    /* The other ranks may wait for this rank in the backward of a node between ranks, and would not
+     * come to the reports. */
     if (pending.status < 0 && !pending.told) {
         pending.origin = group->ranks[group->rank] + 1;
         pending.told = true;

@@ -1,4 +1,4 @@
-/* save.c: archives that one rank writes for all. */
+/* save.c: archives that one rank writes for all ranks. */
 #include "archive/archive.h"
 #include "core/ranks.h"
 #include "core/thread.h"
@@ -10,7 +10,7 @@
 
 static const char save_name[] = "dist_archive_save";
 
-/* Waits until all ranks are here. The broadcast of an element compares the ranks' `rank`. */
+/* Waits until all ranks are here. The broadcast also compares the ranks' `rank`. */
 static int save_meet(int rank, ek_process_group *group)
 {
     ek_scope scope = ek_scope_begin();
@@ -20,8 +20,8 @@ static int save_meet(int rank, ek_process_group *group)
     return rc;
 }
 
-/* Whether all ranks' archives have the same states that are sharded over ranks, and whether there
- * are any. */
+/* Checks that all ranks' archives have equal lists of states that are sharded over ranks. *sharded
+ * tells whether there are such states. */
 static int save_compare(const ek_archive *archive, ek_process_group *group, bool *sharded)
 {
     enum { COUNT, DIGEST, NUMBERS };

@@ -1,6 +1,6 @@
 /* window.c: see window.h. A part is an anonymous file (memfd_create), which the other ranks open by
- * its name in /proc and map. The file has no other name, so that nothing is left of it when the
- * processes end, however they do. */
+ * its name in /proc and map. The file has no name on a disk, so that nothing is left of it, however
+ * the processes end. */
 #include "train/window.h"
 
 #include <errno.h>
@@ -18,17 +18,17 @@
 #include "evenkeel/tensor.h"
 #include "group/same.h"
 
-enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which keep it aligned */
+enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which stays aligned to a page */
 
 /* The first bytes of a part. */
 typedef struct window_header {
     _Atomic uint64_t count;
-    uint64_t mark; /* tells the file from another one that happens to have its name */
+    uint64_t mark; /* tells the file from another file of this name */
 } window_header;
 
-/* What a rank tells the others of its part. */
+/* What a rank tells the others about its part. */
 typedef struct window_offer {
-    int64_t made; /* 0: the rank cannot share, or does not want to */
+    int64_t made; /* 0: the rank cannot share memory, or does not want to */
     int64_t pid, file, nbytes;
     uint64_t mark;
 } window_offer;
@@ -83,7 +83,7 @@ static bool window_map(ek_window *window, int rank, int file)
     return window->parts[rank];
 }
 
-/* A file beyond the process's limit would be a signal. */
+/* Tells whether a file may have so many bytes. Writing a longer file would raise a signal. */
 static bool window_is_within_limit(size_t nbytes)
 {
     struct rlimit limit;
@@ -91,8 +91,8 @@ static bool window_is_within_limit(size_t nbytes)
            (limit.rlim_cur == RLIM_INFINITY || nbytes <= limit.rlim_cur);
 }
 
-/* Makes this rank's part; *file is its descriptor. The pages are reserved here: if they were only
- * asked for when they are touched, a machine without memory would end the process. */
+/* Makes this rank's part; *file gets its descriptor. Reserves the pages here. On a machine without
+ * memory, touching pages that are not reserved would end the process. */
 static window_offer window_make(ek_window *window, int *file)
 {
     window_offer none = {0};
@@ -109,7 +109,7 @@ static window_offer window_make(ek_window *window, int *file)
                           .mark = header->mark};
 }
 
-/* Maps another rank's part. In another container its name may be that of anything. */
+/* Maps another rank's part. In another container the part's name may be that of any other file. */
 static bool window_take(ek_window *window, int rank, const window_offer *offer)
 {
     char name[64];
@@ -143,7 +143,7 @@ static bool window_is_allowed(void)
     return !text || strcmp(text, "0") != 0;
 }
 
-/* Takes all other parts. Returns 1 if all ranks could, 0 if not, or a negative status. */
+/* Maps all other ranks' parts. Returns 1 if all ranks could, 0 if not, or a negative status. */
 static int window_complete(ek_window *window, ek_process_group *group, const int64_t *offers)
 {
     uint8_t taken = 1;
@@ -152,7 +152,7 @@ static int window_complete(ek_window *window, ek_process_group *group, const int
         const window_offer *offer = (const window_offer *)(const void *)(list + 1);
         taken &= offer->made == 1 && offer->nbytes == (int64_t)window->nbytes;
     }
-    if (!taken) /* all ranks see that */
+    if (!taken) /* all ranks return here alike */
         return 0;
     list = offers;
     for (int r = 0; r < group->size && taken; r++, list = ek_group_next_list(list))
@@ -173,7 +173,7 @@ int ek_window_open(ek_process_group *group, size_t nbytes, bool wanted, ek_windo
     ek_window *made = window_new(group, nbytes);
     if (made && wanted && window_is_allowed())
         mine = window_make(made, &file);
-    ek_error_clear(); /* memory that cannot be had is no error: messages do the same */
+    ek_error_clear(); /* without shared memory, messages are used */
     ek_scope scope = ek_scope_begin();
     const int64_t *offers =
         ek_group_lists((const int64_t *)(const void *)&mine, WINDOW_OFFER, group);
