@@ -1,4 +1,4 @@
-/* init.c: joining and leaving the job. */
+/* init.c: ek_dist_init_process_group, by which a process joins the job, and leaving the job. */
 #include "group/world.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ static int init_check_options(const ek_dist_options *options)
     return 0;
 }
 
-/* Rank and world size that are given must be those that there are. */
+/* Checks that the options name the rank and world size that the launcher has given. */
 static int init_check_place(const ek_dist_options *options, int rank, int size)
 {
     const int given_size = options->world_size != EK_UNSET ? options->world_size : size;
@@ -57,7 +57,7 @@ static int init_check_place(const ek_dist_options *options, int rank, int size)
         given_rank, given_size, rank, size);
 }
 
-/* Seconds; negative with the error set. */
+/* Returns the time-out in seconds, or a negative number with the error set. */
 static double init_timeout(const ek_dist_options *options)
 {
     const char *text = getenv("EVENKEEL_DIST_TIMEOUT");
@@ -83,8 +83,8 @@ static double init_timeout(const ek_dist_options *options)
     return seconds;
 }
 
-/* A program that ends without ek_shutdown tells the others why, and gives them a short time to end
- * too. */
+/* A program that ends without ek_shutdown tells the other ranks why. The other ranks get a short
+ * time to end too. */
 static void init_at_exit(int status, void *unused)
 {
     ek_communication *communication = ek_world_communication();
@@ -92,19 +92,19 @@ static void init_at_exit(int status, void *unused)
     if (!communication || ek_forked())
         return;
     if (pthread_equal(pthread_self(), communication->thread))
-        return; /* the transport ends the job by exit */
+        return; /* the transport ends the job by exit on this thread */
     ek_error_record error = {.status = EK_E_STATE};
     snprintf(error.message, sizeof error.message,
              "the program has ended with status %d and without ek_shutdown%s%.800s", status,
              ek_error_status() < 0 ? "; its error was: " : "", ek_error_message());
     ek_communication_raise(communication, &error);
     ek_communication_print(communication, &error, stderr);
-    fflush(NULL); /* the job may be ended now */
+    fflush(NULL); /* the next call may end the process */
     ek_communication_close(communication, true);
     ek_world_set(NULL, NULL);
 }
 
-/* EK_DIST_NCCL is an error if this process has no GPU, or no NCCL. */
+/* Returns EK_E_BACKEND for EK_DIST_NCCL if this process has no GPU or no NCCL. */
 static int init_check_backend(ek_dist_backend backend)
 {
     const ek_backend *cuda = NULL;
@@ -124,7 +124,7 @@ static int init_check_backend(ek_dist_backend backend)
                              reason);
 }
 
-/* Numbers the devices over ranks, so that each draws random numbers of its own. */
+/* Numbers the devices of all ranks, so that each device draws other random numbers. */
 static int init_number_devices(void)
 {
     ek_scope scope = ek_scope_begin();
@@ -144,13 +144,13 @@ static int init_number_devices(void)
         ek_world.first_device[EK_HOST] += (int)counts[2 * r];
         ek_world.first_device[EK_CUDA] += (int)counts[2 * r + 1];
     }
-    if (gpus.count > 0) /* its own share begins with this one */
+    if (gpus.count > 0) /* this process's first GPU gets the process's first number */
         ek_world.first_device[EK_CUDA] -= gpus.devices[0].index;
     ek_scope_end(&scope);
     return rc;
 }
 
-/* Set by SIGCONT, on any thread, while the process waits to join. */
+/* A SIGCONT, which any thread may get, sets this while the process waits to join. */
 static atomic_bool init_is_woken;
 
 static void init_note_signal(int number)
@@ -162,8 +162,8 @@ static void init_note_signal(int number)
 typedef struct init_wait {
     const ek_launched *launched;
     uint64_t began;
-    double seconds;    /* waited so far */
-    char missing[800]; /* who has not come */
+    double seconds;    /* how long the process has waited */
+    char missing[800]; /* which ranks have not come */
 } init_wait;
 
 static bool init_look(init_wait *wait)
@@ -172,8 +172,9 @@ static bool init_look(init_wait *wait)
     return ek_roster_describe(wait->launched, wait->missing, sizeof wait->missing);
 }
 
-/* If a rank ends before all have joined, Open MPI's launcher ends the others, and does not say
- * for whom they waited. It sends them SIGCONT a second before. */
+/* If a rank ends before all have joined, Open MPI's launcher ends the other ranks without saying
+ * which rank they waited for. The launcher sends them SIGCONT one second before, and this function
+ * answers with the missing ranks. */
 static void init_answer_signal(void *user)
 {
     init_wait *wait = user;
@@ -184,7 +185,7 @@ static void init_answer_signal(void *user)
     fprintf(stderr, "evenkeel: init_process_group has waited %s s: %s\n", seconds, wait->missing);
 }
 
-/* Joins the job; the sentence of a time-out says which ranks have not come. */
+/* Joins the job. The sentence of a time-out names the ranks that have not come. */
 static int init_open(const ek_launched *launched, const ek_transport *transport, double timeout,
                      bool check, ek_communication **communication)
 {
@@ -207,13 +208,14 @@ static int init_open(const ek_launched *launched, const ek_transport *transport,
 
 typedef struct init_joined {
     const ek_dist_options *options;
-    bool checks_place; /* the launcher has told of none */
+    bool
+        checks_place; /* the launcher has not told the place, so that MPI's place must be checked */
 } init_joined;
 
-/* What is checked, and agreed on, once this process is in the world. */
+/* Checks the options once this process is in the world, and numbers the devices. */
 static int init_check_joined(ek_process_group *world, void *user)
 {
-    static bool registered; /* for one thread at a time */
+    static bool registered; /* by one thread at a time */
     const init_joined *joined = user;
     EK_TRY(init_check_backend(joined->options->backend));
     if (joined->checks_place)

@@ -13,8 +13,9 @@
 
 /* ---- the environment ---- */
 
-/* The variables of one launcher, NULL where it has none. Those of an inner launcher come first:
- * Slurm's are there, too, if mpirun was started in a job of Slurm's. */
+/* The names of a launcher's variables, NULL for those that it doesn't set. The list begins with
+ * launchers that run inside of others: if mpirun was started in a job of Slurm's, Slurm's variables
+ * are set too. */
 typedef struct launcher {
     const char *mpi, *size, *rank, *local_rank, *local_size;
     bool either;
@@ -28,14 +29,14 @@ static const launcher launchers[] = {
     {"Open MPI", NULL, "PMIX_RANK", NULL, NULL, true},
 };
 
-/* A variable that is set to nothing counts as not set. */
+/* Returns the variable's text, or NULL if the variable is not set or empty. */
 static const char *variable(const char *name)
 {
     const char *text = name ? getenv(name) : NULL;
     return text && *text ? text : NULL;
 }
 
-/* *value stays as it is if the variable is not set. */
+/* Reads a number from 0 on. Leaves *value unchanged if the variable is not set. */
 static int variable_read(const char *name, int *value)
 {
     const char *text = variable(name);
@@ -101,7 +102,7 @@ static const plugin plugins[] = {
     {"MPICH", "libevenkeel_mpi_mpich.so", "libmpich-dev mpich"},
 };
 
-/* The folder of the shared library, or of the program that the library is linked into. */
+/* Writes the folder of the shared library, or of the program that contains the library. */
 static bool library_folder(char folder[LAUNCHER_PATH])
 {
     static const char here = 0;
@@ -111,7 +112,7 @@ static bool library_folder(char folder[LAUNCHER_PATH])
     if (info.dli_fname[0] == '/') {
         if (snprintf(folder, LAUNCHER_PATH, "%s", info.dli_fname) >= LAUNCHER_PATH)
             return false;
-    } else { /* a program is named as it was called */
+    } else { /* a program's name is the name by which it was called */
         ssize_t length = readlink("/proc/self/exe", folder, LAUNCHER_PATH - 1);
         if (length <= 0)
             return false;
@@ -124,7 +125,8 @@ static bool library_folder(char folder[LAUNCHER_PATH])
     return true;
 }
 
-/* Writes the file folder + below + name to `path`; true if there is one. */
+/* Writes the path of a file in the folder `below` of a folder. Returns true if the file can be
+ * read. */
 static bool plugin_in(const char *folder, const char *below, const char *name,
                       char path[LAUNCHER_PATH])
 {
@@ -162,7 +164,7 @@ static int plugin_missing(const ek_launched *launched, const plugin *wanted, con
                    launched->rank, wanted->mpi, wanted->file, wanted->packages, there);
 }
 
-/* The plugin is never closed: an MPI that has run cannot be unloaded. */
+/* Opens a plugin for good, because an MPI that has run cannot be unloaded. */
 static int plugin_open(const char *path, const ek_transport **transport)
 {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -172,7 +174,8 @@ static int plugin_open(const char *path, const ek_transport **transport)
                        reason ? reason : "unknown reason");
     }
     const ek_transport *(*of_plugin)(void) = NULL;
-    *(void **)&of_plugin = dlsym(handle, EK_TRANSPORT_SYMBOL); /* as POSIX has it */
+    *(void **)&of_plugin =
+        dlsym(handle, EK_TRANSPORT_SYMBOL); /* the way in which POSIX converts such a pointer */
     const ek_transport *opened = of_plugin ? of_plugin() : NULL;
     dlclose(handle);
     if (!of_plugin)

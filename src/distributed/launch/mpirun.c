@@ -10,7 +10,8 @@
 
 /* ---- the program ---- */
 
-/* The program of this name as a shell finds it; setuid programs don't take their user's PATH. */
+/* Writes the path of a program as a shell finds it. In setuid programs the user's PATH is not
+ * used. */
 static bool mpirun_in_path(const char *name, char path[EK_MPIRUN_PATH])
 {
     if (strchr(name, '/'))
@@ -66,7 +67,8 @@ static bool mpirun_begins(const char *text, const char *const *beginnings)
     return false;
 }
 
-/* What a launcher tells its processes, and not what users set for it. */
+/* Returns true if a launcher tells its processes the variable. Settings that users make for a
+ * launcher don't count. */
 static bool mpirun_is_told(const char *variable)
 {
     static const char *const told[] = {"OMPI_", "PMIX_", "PMI_", "HYDI_", "MPI_LOCAL", NULL};
@@ -91,7 +93,8 @@ static bool mpirun_in_container(void)
     return false;
 }
 
-/* Settings of samples/mpirun, for Open MPI 4 (OMPI) and 5 (PRTE); MPICH needs none. */
+/* When a setting is needed. The settings are those of samples/mpirun, for Open MPI 4 (OMPI) and 5
+ * (PRTE). MPICH needs none. */
 typedef enum mpirun_need {
     NEED_ALWAYS,
     NEED_AS_ROOT,

@@ -1,4 +1,4 @@
-/* roster.c: who has come to the job, read from /proc. */
+/* roster.c: finds in /proc which processes of the job have come. */
 #include "launch/launcher.h"
 
 #include <ctype.h>
@@ -11,29 +11,30 @@
 #include "core/error.h"
 
 enum {
-    ROSTER_ENVIRONMENT = 1 << 18, /* this much of a process's environment is read */
+    ROSTER_ENVIRONMENT = 1 << 18, /* bytes of a process's environment that are read */
     ROSTER_ANCESTORS = 64,
-    ROSTER_NAMED = 8 /* so many ranks are named */
+    ROSTER_NAMED = 8 /* how many ranks are named */
 };
 
-/* What was seen of a rank. Its process may have helpers that have its environment, such as a shell:
- * what has come counts most, then what runs this program. */
+/* What /proc shows of a rank. Helpers of the rank's process, such as a shell, have the same
+ * environment. A process that has come counts most, then one that runs this program. */
 typedef struct roster_rank {
-    int pid; /* 0: none was seen */
+    int pid; /* 0: no process was seen */
     bool alike, has_come, is_stopped;
 } roster_rank;
 
 typedef struct roster {
     const ek_launched *launched;
-    char *environment; /* room for one */
-    char program[512]; /* what this process runs */
-    int launcher;      /* its process id */
+    char *environment; /* room for the environment of a process */
+    char program[512]; /* the program of this process */
+    int launcher;      /* the process id of the launcher */
     roster_rank *ranks;
 } roster;
 
 /* ---- one process ---- */
 
-/* Reads /proc/<pid>/<name>, with a zero at the end; its length, 0 if it cannot be read. */
+/* Reads /proc/<pid>/<name> and appends a zero byte. Returns the length, or 0 if the file cannot be
+ * read. */
 static size_t roster_read(int pid, const char *name, char *text, size_t room)
 {
     char path[64];
@@ -46,7 +47,7 @@ static size_t roster_read(int pid, const char *name, char *text, size_t room)
     return length;
 }
 
-/* The rank that the launcher has given the process; -1 if it has none. */
+/* Returns the rank that the launcher has given the process, or -1. */
 static int roster_rank_of(const roster *self, int pid)
 {
     const char *name = self->launched->rank_variable;
@@ -57,17 +58,17 @@ static int roster_rank_of(const roster *self, int pid)
     return -1;
 }
 
-/* The process's parent, and the letter of its state; 0 if it has gone. */
+/* Returns the process's parent and the letter of its state, or 0 if the process has ended. */
 static int roster_parent(int pid, char *state)
 {
     char text[512];
     int parent = 0;
     roster_read(pid, "stat", text, sizeof text);
-    const char *after = strrchr(text, ')'); /* the program's name may contain anything */
+    const char *after = strrchr(text, ')'); /* the program's name before it may contain anything */
     return after && sscanf(after, ") %c %d", state, &parent) == 2 ? parent : 0;
 }
 
-/* The first ancestor that has no rank. */
+/* Returns the first ancestor that has no rank, or 0. */
 static int roster_launcher(const roster *self, int pid)
 {
     char state;
@@ -93,7 +94,8 @@ static int roster_is_number(const struct dirent *entry)
     return isdigit((unsigned char)entry->d_name[0]);
 }
 
-/* The numbers that name the entries of a folder; the count, 0 if it cannot be read. */
+/* Lists the entries of a folder that are numbers. Returns how many there are; 0 if the folder
+ * cannot be read. */
 static int roster_numbers(const char *folder, int **numbers)
 {
     struct dirent **entries = NULL;
@@ -145,7 +147,7 @@ static void roster_note(const roster *self, int pid)
         *known = seen;
 }
 
-/* Adds what is missing of a rank; `said` counts. */
+/* Appends what a rank has not done. *said counts the ranks. */
 static void roster_say(const roster *self, int number, const char *what, int *said, char *text,
                        size_t room)
 {
@@ -166,12 +168,13 @@ static void roster_say(const roster *self, int number, const char *what, int *sa
              what, process);
 }
 
-/* What is certain comes first. A process of another program may be what is left of the rank, such
- * as a shell; and what has ended may have given up before this rank did. */
+/* Writes the missing ranks, and begins with what is certain. If the rank's process runs another
+ * program, the process may be a helper such as a shell. If a rank has no process, its process may
+ * have given up before this rank did. */
 static int roster_say_missing(const roster *self, char *text, size_t room)
 {
     const ek_launched *launched = self->launched;
-    bool whole = launched->local_size == launched->size; /* all are on this machine */
+    bool whole = launched->local_size == launched->size; /* all ranks are on this machine */
     int said = 0;
     for (int pass = 0; pass < 3; pass++)
         for (int r = 0; r < launched->size; r++) {
@@ -199,7 +202,7 @@ static int roster_count(const roster *self)
     return seen;
 }
 
-/* What there is to say if no rank can be named. */
+/* Writes a sentence if no rank can be named. */
 static void roster_say_count(const roster *self, char *text, size_t room)
 {
     const ek_launched *launched = self->launched;
@@ -233,7 +236,7 @@ bool ek_roster_describe(const ek_launched *launched, char *text, size_t room)
         int count = self.launcher > 0 ? roster_numbers("/proc", &processes) : 0;
         for (int i = 0; i < count; i++)
             roster_note(&self, processes[i]);
-        bool shown = self.ranks[launched->rank].pid; /* /proc shows this one, and so the others */
+        bool shown = self.ranks[launched->rank].pid; /* then /proc shows the other ranks too */
         ended = shown && roster_count(&self) < launched->local_size;
         if (shown && roster_say_missing(&self, text, room) == 0)
             roster_say_count(&self, text, room);

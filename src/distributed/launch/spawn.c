@@ -1,10 +1,12 @@
-/* spawn.c: ek_spawn: this program once more, by mpirun, up to the same call.
+/* spawn.c: ek_spawn, which starts this program again by mpirun. The new processes run up to the
+ * same call.
  *
- * The new processes know by a mark in the environment which call it is, and the folder in which
- * they leave word: "began.<rank>", the call was reached; "cause", the error of a rank that failed
- * by itself; "consequence", that of one that failed because of another rank; "ended", the exit
- * status of the first process that did not end well, written by the shell that each runs under,
- * which outlives it. Each of these files is made exclusively: the first one stands. */
+ * A mark in the environment tells the new processes which call it is, and the folder for their
+ * words. A word is a file: "began.<rank>" if a rank has reached the call; "cause", the error of a
+ * rank that failed alone; "consequence", the error of a rank that failed because of another rank;
+ * "ended", the exit status of the first process that did not end well. The shell that each process
+ * runs under outlives the process and writes the last word. Files are made exclusively, so that the
+ * first word of a name stays. */
 #include "evenkeel/spawn.h"
 
 #include <errno.h>
@@ -26,11 +28,11 @@
 #define SPAWN_MARK "EVENKEEL_SPAWN" /* "<number of the call>:<folder>" */
 
 enum { SPAWN_FOLDER = 256, SPAWN_PATH = SPAWN_FOLDER + 32, SPAWN_TEXT = 1200 };
-enum { SPAWN_SIGNALLED = 128 }; /* a shell's status for a signal, less its number */
+enum { SPAWN_SIGNALLED = 128 }; /* a shell's status for signal 0; signal n has n more */
 
 static const double spawn_grace = 3; /* seconds that other ranks have to end after one has failed */
 
-static int spawn_calls; /* calls of ek_spawn so far; for one thread at a time */
+static int spawn_calls; /* calls of ek_spawn so far; by one thread at a time */
 
 /* ---- words between the processes ---- */
 
@@ -40,7 +42,7 @@ static const char *spawn_path(const char *folder, const char *name, char path[SP
     return path;
 }
 
-/* Only the first writer's text counts; it is written in one piece. */
+/* Writes a word in one piece. If the word exists, its first text stays. */
 static void spawn_leave_word(const char *folder, const char *name, const char *text)
 {
     char path[SPAWN_PATH];
@@ -48,7 +50,7 @@ static void spawn_leave_word(const char *folder, const char *name, const char *t
     if (file < 0)
         return;
     ssize_t written = write(file, text, strlen(text));
-    (void)written; /* a full disk leaves an empty file, which says nothing */
+    (void)written; /* an empty file, as on a full disk, counts as no word */
     close(file);
 }
 
@@ -80,13 +82,13 @@ static const char *spawn_began(int rank, char name[32])
 typedef struct spawn_mark {
     int call; /* 0: this process was not spawned */
     char folder[SPAWN_FOLDER];
-    bool running; /* in the function */
+    bool running; /* the function runs */
 } spawn_mark;
 
 static spawn_mark spawn_self;
 
-/* Before main: the process ends with the shell that it runs under, and what it starts itself is
- * not marked. */
+/* Reads the mark before main. The process then ends with the shell that it runs under, and
+ * processes that it starts have no mark. */
 __attribute__((constructor)) static void spawn_read_mark(void)
 {
     const char *text = getenv(SPAWN_MARK);
@@ -111,7 +113,7 @@ _Noreturn static void spawn_fail(int rank)
     exit(EXIT_FAILURE);
 }
 
-/* Runs the function as the rank that the launcher has given this process. */
+/* Runs the function as the rank that the launcher gave this process. */
 _Noreturn static void spawn_run(const ek_spawn_options *options)
 {
     char name[32];
@@ -131,17 +133,17 @@ struct ek_spawned {
     pid_t pid; /* of mpirun */
     int nprocs;
     char folder[SPAWN_FOLDER];
-    uint64_t failed_at; /* when a rank was first seen to have failed; 0: not yet */
-    int signalled;      /* the signal that mpirun was sent last */
+    uint64_t failed_at; /* ek_clock_ns() when a failed rank was first seen; 0: none was seen */
+    int signalled;      /* the last signal that mpirun was sent */
 };
 
-/* Arguments of a command. Those from `owned` on lie in `text`. */
+/* The arguments of a command. `text` has the characters of this program's own arguments. */
 typedef struct spawn_command {
     char **arguments;
     char *text;
 } spawn_command;
 
-/* Reads this program's arguments, each with its end; NULL with an error. */
+/* Reads this program's arguments, each with a zero byte at its end. NULL with an error. */
 static char *spawn_read_arguments(size_t *nbytes)
 {
     static const char path[] = "/proc/self/cmdline";
@@ -168,9 +170,9 @@ static char *spawn_read_arguments(size_t *nbytes)
     return text;
 }
 
-/* Each process runs under a shell, which leaves word of how it ended, or removes the folder if the
- * caller, whose number it is given, has ended before. Signals to end are for the process, too, and
- * the shell waits for it. */
+/* Each process runs under this shell, which writes the word "ended". If the caller, whose process
+ * id the shell knows, has ended before, the shell removes the folder. The shell passes over signals
+ * that end the process, and waits for the process. */
 static const char spawn_shell[] =
     "trap : HUP INT TERM\n"
     "folder=$1 caller=$2; shift 2\n"
@@ -182,7 +184,7 @@ static const char spawn_shell[] =
     "[ -e /proc/$caller ] && ! grep -q '^State:.Z' /proc/$caller/status || rm -rf \"$folder\"\n"
     "exit $status\n";
 
-/* mpirun -n N sh -c ... folder caller program argument... */
+/* Makes the command: mpirun -n N sh -c ... folder caller program argument... */
 static int spawn_command_make(spawn_command *command, char *mpirun, char count[16], char *program,
                               char *folder, char caller[16])
 {
@@ -200,13 +202,14 @@ static int spawn_command_make(spawn_command *command, char *mpirun, char count[1
     if (!command->arguments)
         return ek_error_pending();
     memcpy(command->arguments, begin, sizeof begin);
-    char *at = command->text + strlen(command->text) + 1; /* behind the program's name */
+    char *at = command->text + strlen(command->text) + 1; /* after the program's name */
     for (size_t i = BEGIN; at < command->text + nbytes; at += strlen(at) + 1)
         command->arguments[i++] = at;
     return 0;
 }
 
-/* What the child of a fork may do in a process with threads: calls of the system alone. */
+/* Executes the command in the child of a fork. In a process with threads such a child may only make
+ * system calls. */
 _Noreturn static void spawn_execute(const spawn_command *command, char *const *environment,
                                     pid_t parent, bool daemon)
 {
@@ -289,7 +292,7 @@ static ek_spawned *spawn_start(int nprocs, bool daemon)
 
 /* ---- waiting ---- */
 
-/* "rank 1: sentence" with the rank's status; 0 if the word was not left. */
+/* Fails with "rank 1: sentence" and the status of a word. Returns 0 if there is no such word. */
 static int spawn_fail_of_word(const char *folder, const char *name)
 {
     char text[SPAWN_TEXT];
@@ -300,7 +303,7 @@ static int spawn_fail_of_word(const char *folder, const char *name)
     return EK_FAIL(status, "rank %d: %s", rank, text + length);
 }
 
-/* The outcome of processes that have ended, mpirun with this status of waitpid. */
+/* Returns the outcome of processes that have ended. `status` is mpirun's, from waitpid. */
 static int spawn_outcome(const ek_spawned *spawned, int status)
 {
     char text[SPAWN_TEXT], name[32];
@@ -327,12 +330,13 @@ static int spawn_outcome(const ek_spawned *spawned, int status)
     return 0;
 }
 
-/* 1: all have ended, with *status; 0: not yet. Helps if ranks are left after one has failed. */
+/* Returns 1 if all processes have ended, with *status, else 0. If a rank has failed and others
+ * stay, sends them signals after a while. */
 static int spawn_poll(ek_spawned *spawned, int *status)
 {
     *status = 0;
     pid_t ended = waitpid(spawned->pid, status, WNOHANG);
-    if (ended == spawned->pid || (ended < 0 && errno == ECHILD)) /* or nobody is to be told */
+    if (ended == spawned->pid || (ended < 0 && errno == ECHILD)) /* or the status was taken */
         return 1;
     if (!spawned->failed_at && spawn_has_word(spawned->folder, "ended"))
         spawned->failed_at = ek_clock_ns();
@@ -377,7 +381,8 @@ static int spawn_count(const ek_spawn_options *options)
     return count;
 }
 
-/* A world that the function has joined ends with it, as it does in a process of its own. */
+/* Runs the function in this process. A world that the function has joined ends afterwards, as it
+ * would end with a spawned process. */
 static int spawn_call_here(const ek_spawn_options *options)
 {
     bool joined = ek_dist_is_initialized();
@@ -400,7 +405,7 @@ int ek_spawn_with(ek_spawn_options options)
     spawn_calls++;
     if (spawn_self.call == spawn_calls)
         spawn_run(&options);
-    if (spawn_self.call > spawn_calls) /* it is over where this process was started */
+    if (spawn_self.call > spawn_calls) /* the spawning process has made this call */
         return 0;
     int count = spawn_count(&options);
     if (count <= 1)

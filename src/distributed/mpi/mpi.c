@@ -1,12 +1,12 @@
-/* mpi.c: the transport over MPI, a plugin. It is compiled against an MPI's mpi.h, so that there is
- * one for each MPI, and opened by the library (distributed/launch/launcher.h).
+/* mpi.c: the transport over MPI, a plugin. Each MPI has a plugin, which is compiled against that
+ * MPI's mpi.h. The library opens the plugin (distributed/launch/launcher.h).
  *
- * One thread makes all calls, which may be another than the program's first: MPI is asked for
- * MPI_THREAD_FUNNELED, and that thread is the main one to it. Where the program has started MPI
- * itself, its own thread may call MPI as well, and MPI must have been started with
+ * One thread makes all calls, and need not be the program's first thread. The plugin asks MPI for
+ * MPI_THREAD_FUNNELED, and MPI takes that thread for the main one. If the program has started MPI
+ * itself, the program's own thread may call MPI too, and must have started MPI with
  * MPI_THREAD_SERIALIZED at least.
  *
- * Statuses are MPI's error codes, negated, and those of the enumeration below. */
+ * Statuses are MPI's error codes, negated, and the TRANSPORT statuses below. */
 #include <limits.h>
 #include <mpi.h>
 #include <stdbool.h>
@@ -21,16 +21,17 @@
 #error "Evenkeel needs MPI 3.0 or later: non-blocking collectives"
 #endif
 
-/* MPI's counts are ints. More bytes than this travel in several parts. Tests have smaller ones. */
+/* MPI's counts are ints. Transfers of more bytes than this travel in several parts. Tests set a
+ * smaller number. */
 #ifndef EK_MPI_PART
 #define EK_MPI_PART ((size_t)1 << 30)
 #endif
 
 enum {
-    EXCHANGE_TAG = 32768 /* of all_to_all; those of messages are smaller */
+    EXCHANGE_TAG = 32768 /* of all_to_all; messages have smaller tags */
 };
 
-/* MPI's error codes are far from these. */
+/* Statuses of the plugin, which are far from MPI's error codes. */
 enum {
     TRANSPORT_NO_MEMORY = INT_MIN,
     TRANSPORT_MPI_ENDED,
@@ -44,17 +45,17 @@ struct ek_communicator {
     int rank, size;
 };
 
-/* A transfer. Its parts complete in any order, and are asked for in theirs. */
+/* A transfer in parts, which complete in any order and are tested in their order. */
 struct ek_request {
     bool receives; /* a message */
-    int code;      /* the first part's that failed, or MPI_SUCCESS */
+    int code;      /* the code of the first part that failed, or MPI_SUCCESS */
     int count;     /* parts that were started */
-    int complete;  /* the first ones, which are complete */
-    int *ranges;   /* all_gather: counts and displacements, which MPI reads until the end */
+    int complete;  /* how many parts at the front are complete */
+    int *ranges;   /* of all_gather: counts and offsets, which MPI reads until the end */
     MPI_Request parts[];
 };
 
-static bool mpi_is_ours; /* it was started, and is ended, here */
+static bool mpi_is_ours; /* the plugin has started MPI, and ends it */
 
 /* ---- statuses ---- */
 
@@ -78,8 +79,8 @@ static const char *transport_reason(int status)
     case TRANSPORT_FEW_TAGS:
         return "this MPI has fewer than 32769 tags";
     }
-    /* MPI may be asked only while it runs. The text of a class is short; that of a code can be a
-     * page, but it is the only one for what has no class. */
+    /* MPI has texts only while it runs. The text of a class is short. The text of a code can be a
+     * page, and is used only for codes without a class. */
     int code = -status, class = MPI_ERR_OTHER, length = 0, running = 0, ended = 0;
     MPI_Initialized(&running);
     MPI_Finalized(&ended);
@@ -98,7 +99,7 @@ static const char *transport_reason(int status)
 
 /* ---- requests ---- */
 
-/* With room for `parts` parts and `ranges` ints. */
+/* Makes a request with room for `parts` parts and `ranges` ints. */
 static ek_request *request_new(int parts, int ranges)
 {
     size_t nbytes = sizeof(ek_request) + (size_t)parts * sizeof(MPI_Request);
@@ -110,7 +111,8 @@ static ek_request *request_new(int parts, int ranges)
     return request;
 }
 
-/* Counts the part that a call has just started; the call's code is noted. */
+/* Counts a part that was started with this code. If the code is an error, notes the error
+ * instead. */
 static void request_count(ek_request *request, int code)
 {
     if (code == MPI_SUCCESS)
@@ -119,8 +121,9 @@ static void request_count(ek_request *request, int code)
         request->code = code;
 }
 
-/* Hands out a request. One of which a part could not be started fails when its other parts are
- * complete, because their memory is MPI's until then; here, if there are none. */
+/* Hands out a request. If a part could not be started, the request fails once its other parts are
+ * complete, because MPI uses their memory until then. Without other parts the request fails
+ * here. */
 static int request_begin(ek_request *begun, ek_request **request)
 {
     int code = begun->code;
@@ -135,7 +138,7 @@ static int request_begin(ek_request *begun, ek_request **request)
 static int transport_test(ek_request **request, int *source)
 {
     ek_request *tested = *request;
-    /* A call that finds its part incomplete has made all go on. */
+    /* MPI_Test of an incomplete part makes progress with all requests. */
     while (tested->complete < tested->count) {
         MPI_Request *part = &tested->parts[tested->complete];
         MPI_Status status;
@@ -171,8 +174,9 @@ static void transport_cancel(ek_request **request)
 
 /* ---- messages ---- */
 
-/* The datatype of which one is `nbytes` bytes, more than a part. It keeps a message whole: parts
- * would have to be told from other messages, and from those that are shorter than their room. */
+/* Makes a datatype of `nbytes` bytes, which are more than a part. The datatype keeps a message
+ * whole. Separate parts could be mistaken for other messages, or for messages shorter than their
+ * room. */
 static int large_type(size_t nbytes, MPI_Datatype *type)
 {
     if (nbytes / EK_MPI_PART > INT_MAX)
@@ -191,7 +195,7 @@ static int large_type(size_t nbytes, MPI_Datatype *type)
     return code;
 }
 
-/* Starts the next part of a request: to send, or to receive. */
+/* Starts to send or to receive the next part of a request. */
 static void request_message(ek_request *request, ek_communicator *communicator, bool send,
                             void *data, size_t nbytes, int rank, int tag)
 {
@@ -207,7 +211,7 @@ static void request_message(ek_request *request, ek_communicator *communicator, 
         code = send ? MPI_Isend(data, count, type, rank, tag, communicator->comm, part)
                     : MPI_Irecv(data, count, type, rank, tag, communicator->comm, part);
         if (large)
-            MPI_Type_free(&type); /* when the message is complete */
+            MPI_Type_free(&type); /* MPI keeps the type until the message is complete */
     }
     request_count(request, code);
 }
@@ -250,7 +254,7 @@ static int transport_all_to_all(ek_communicator *communicator, const ek_bytes *o
                             EXCHANGE_TAG);
     }
     for (int i = 1; i < size; i++) {
-        int to = (communicator->rank + i) % size; /* not all ranks to one at first */
+        int to = (communicator->rank + i) % size; /* each rank begins with another receiver */
         if (out[to].nbytes > 0)
             request_message(begun, communicator, true, out[to].data, out[to].nbytes, to,
                             EXCHANGE_TAG);
@@ -258,7 +262,7 @@ static int transport_all_to_all(ek_communicator *communicator, const ek_bytes *o
     return request_begin(begun, request);
 }
 
-/* An all_gather of more bytes than MPI_Iallgatherv has counts for. */
+/* Makes an all_gather of more bytes than MPI_Iallgatherv can count. */
 static int all_gather_large(ek_communicator *communicator, char *all, const size_t *at,
                             ek_request **request)
 {
@@ -314,7 +318,7 @@ static int transport_broadcast(ek_communicator *communicator, void *data, size_t
 
 /* ---- begin and end ---- */
 
-/* Owns `comm` from here on, also if it fails. */
+/* Makes a communicator, which owns `comm`. On an error frees `comm`. */
 static int communicator_new(MPI_Comm comm, ek_communicator **communicator)
 {
     ek_communicator *made = malloc(sizeof *made);
@@ -369,7 +373,7 @@ static int mpi_start(void)
     if (code != MPI_SUCCESS)
         return status_of(code);
     mpi_is_ours = true;
-    /* What belongs to no communicator fails on this one, or on the other. */
+    /* Errors that belong to no communicator are reported on one of these two. */
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     return level < MPI_THREAD_FUNNELED ? TRANSPORT_NO_THREADS : 0;
@@ -382,7 +386,7 @@ static int mpi_end(void)
     return status_of(code);
 }
 
-/* This process among those of its machine. */
+/* Finds this process's place among the processes of its machine. */
 static int place_on_machine(MPI_Comm world, ek_world_place *place)
 {
     MPI_Comm machine;
@@ -440,8 +444,8 @@ static void transport_end(ek_communicator *world, int status)
 
 /* ---- what the plugin exports ---- */
 
-/* "Open MPI 4.1.4" of "Open MPI v4.1.4, package: ..", "MPICH 4.0.2" of "MPICH Version:\t4.0.2\n..".
- */
+/* Writes "Open MPI 4.1.4" for "Open MPI v4.1.4, package: .." and "MPICH 4.0.2" for "MPICH
+ * Version:\t4.0.2\n..". */
 static void name_of_library(char *name, size_t room)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];

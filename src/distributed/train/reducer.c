@@ -179,8 +179,7 @@ static int reducer_run_finish(ek_process_group *group, void *user)
     ek_reducer *reducer = call->reducer;
     if (reducer->pass == EK_PASS_GRAPH && call->status >= 0)
         return ek_reducer_average_in_graph(reducer);
-    if (reducer->pass !=
-        EK_PASS_REDUCED) /* other ranks' backward may still call this rank in nodes between ranks */
+    if (reducer->pass != EK_PASS_REDUCED) /* nodes of other ranks' backward may need this rank */
         return call->status;
     ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
     for (int i = 0; i < reducer->count; i++)
