@@ -49,59 +49,69 @@ static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
     return 0;
 }
 
-/* ---- one tensor on every rank ---- */
-
-typedef struct calls_one {
-    const calls_options *call;
+/* How a call's tensors become what ranks give to each other. */
+typedef struct pattern {
     const ek_verb *verb;
-    bool reduces, rooted; /* rooted: the call has a root */
-} calls_one;
+    bool rooted;       /* there is a root, which alone has a list */
+    bool tensor_gives; /* the tensor is sent and the list receives; else the reverse */
+    bool inputs;       /* `inputs` is sent, instead of the tensor */
+    bool reduces;      /* the ranks' tensors are combined */
+} pattern;
+
+typedef struct calls_call {
+    const calls_options *options;
+    const pattern *how;
+} calls_call;
+
+static int calls_make(const calls_options *options, const pattern *how,
+                      int (*run)(ek_process_group *group, void *user))
+{
+    calls_call call = {options, how};
+    if (options->work)
+        *options->work = NULL;
+    return ek_group_call(ek_verb_name(how->verb->id), options->group, run, &call);
+}
+
+/* ---- one tensor on every rank ---- */
 
 /* Checks a call, and makes the call if there are several ranks. */
 static int calls_run_one(ek_process_group *group, void *user)
 {
-    const calls_one *one = user;
-    const calls_options *call = one->call;
-    const char *what = ek_verb_name(one->verb->id);
+    const calls_options *call = ((const calls_call *)user)->options;
+    const pattern *how = ((const calls_call *)user)->how;
+    const char *what = ek_verb_name(how->verb->id);
     int root = -1;
     EK_TRY(calls_check_tensor(what, "tensor", call->tensor, true));
-    if (one->reduces)
+    if (how->reduces)
         EK_TRY(ek_combine_check(what, call->op, call->tensor->dtype));
-    if (one->rooted)
+    if (how->rooted)
         EK_TRY(root = ek_world_root(what, group, call->rank));
     if (group->size == 1)
         return 0;
-    ek_dist_work *work = ek_dist_work_new(group, one->verb, 1);
-    int rc = work ? ek_dist_work_one(work, call->tensor, one->reduces ? (int)call->op : -1, root)
+    ek_dist_work *work = ek_dist_work_new(group, how->verb, 1);
+    int rc = work ? ek_dist_work_one(work, call->tensor, how->reduces ? (int)call->op : -1, root)
                   : ek_error_pending();
     return calls_finish(work, rc, call->work);
-}
-
-static int calls_tensor(const calls_options *call, const ek_verb *verb, bool reduces, bool rooted)
-{
-    calls_one one = {call, verb, reduces, rooted};
-    if (call->work)
-        *call->work = NULL;
-    return ek_group_call(ek_verb_name(verb->id), call->group, calls_run_one, &one);
 }
 
 int ek_dist_broadcast_with(ek_dist_broadcast_options options)
 {
     const calls_options call = {options.group, options.work, options.tensor, .rank = options.src};
-    return calls_tensor(&call, &ek_verb_broadcast, false, true);
+    return calls_make(&call, &(pattern){&ek_verb_broadcast, .rooted = true}, calls_run_one);
 }
 
 int ek_dist_all_reduce_with(ek_dist_all_reduce_options options)
 {
     const calls_options call = {options.group, options.work, options.tensor, .op = options.op};
-    return calls_tensor(&call, &ek_verb_all_reduce, true, false);
+    return calls_make(&call, &(pattern){&ek_verb_all_reduce, .reduces = true}, calls_run_one);
 }
 
 int ek_dist_reduce_with(ek_dist_reduce_options options)
 {
     const calls_options call = {options.group, options.work, options.tensor, .rank = options.dst,
                                 .op = options.op};
-    return calls_tensor(&call, &ek_verb_reduce, true, true);
+    return calls_make(&call, &(pattern){&ek_verb_reduce, .rooted = true, .reduces = true},
+                      calls_run_one);
 }
 
 /* ---- barriers ---- */
@@ -249,15 +259,6 @@ static int calls_check_list(const char *what, const char *operand, ek_tensor *co
     return 0;
 }
 
-/* How a call's tensor and list become what ranks give to each other. */
-typedef struct pattern {
-    const ek_verb *verb;
-    bool rooted;       /* only the root has a list */
-    bool tensor_gives; /* the tensor is sent and the list receives; else the reverse */
-    bool inputs;       /* `inputs` is sent, instead of the tensor */
-    bool reduces;
-} pattern;
-
 /* Adds the tensor of reduce_scatter, which receives the result, and memory for the ranks' terms. */
 static int calls_add_terms(ek_dist_work *work, ek_tensor *tensor)
 {
@@ -322,16 +323,10 @@ static int calls_alone(const calls_options *call, const pattern *how)
     return 0;
 }
 
-typedef struct calls_list {
-    const calls_options *call;
-    const pattern *how;
-} calls_list;
-
 static int calls_run_list(ek_process_group *group, void *user)
 {
-    const calls_list *list = user;
-    const calls_options *call = list->call;
-    const pattern *how = list->how;
+    const calls_options *call = ((const calls_call *)user)->options;
+    const pattern *how = ((const calls_call *)user)->how;
     int root = -1, op = how->reduces ? (int)call->op : -1;
     if (how->rooted)
         EK_TRY(root = ek_world_root(ek_verb_name(how->verb->id), group, call->rank));
@@ -349,44 +344,37 @@ static int calls_run_list(ek_process_group *group, void *user)
     return calls_finish(work, rc, call->work);
 }
 
-static int calls_pairs(const calls_options *call, const pattern *how)
-{
-    calls_list list = {call, how};
-    if (call->work)
-        *call->work = NULL;
-    return ek_group_call(ek_verb_name(how->verb->id), call->group, calls_run_list, &list);
-}
-
 int ek_dist_all_gather_with(ek_dist_all_gather_options options)
 {
     const calls_options call = {options.group, options.work, options.tensor, .list = options.list};
-    return calls_pairs(&call, &(pattern){&ek_verb_all_gather, .tensor_gives = true});
+    return calls_make(&call, &(pattern){&ek_verb_all_gather, .tensor_gives = true}, calls_run_list);
 }
 
 int ek_dist_gather_with(ek_dist_gather_options options)
 {
     const calls_options call = {options.group, options.work, options.tensor, .list = options.list,
                                 .rank = options.dst};
-    return calls_pairs(&call, &(pattern){&ek_verb_gather, .rooted = true, .tensor_gives = true});
+    return calls_make(&call, &(pattern){&ek_verb_gather, .rooted = true, .tensor_gives = true},
+                      calls_run_list);
 }
 
 int ek_dist_scatter_with(ek_dist_scatter_options options)
 {
     const calls_options call = {options.group, options.work, options.tensor, .list = options.list,
                                 .rank = options.src};
-    return calls_pairs(&call, &(pattern){&ek_verb_scatter, .rooted = true});
+    return calls_make(&call, &(pattern){&ek_verb_scatter, .rooted = true}, calls_run_list);
 }
 
 int ek_dist_reduce_scatter_with(ek_dist_reduce_scatter_options options)
 {
     const calls_options call = {options.group, options.work, options.tensor, .list = options.list,
                                 .op = options.op};
-    return calls_pairs(&call, &(pattern){&ek_verb_reduce_scatter, .reduces = true});
+    return calls_make(&call, &(pattern){&ek_verb_reduce_scatter, .reduces = true}, calls_run_list);
 }
 
 int ek_dist_all_to_all_with(ek_dist_all_to_all_options options)
 {
     const calls_options call = {options.group, options.work, .list = options.list,
                                 .inputs = options.inputs};
-    return calls_pairs(&call, &(pattern){&ek_verb_all_to_all, .inputs = true});
+    return calls_make(&call, &(pattern){&ek_verb_all_to_all, .inputs = true}, calls_run_list);
 }

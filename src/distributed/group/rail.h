@@ -29,11 +29,9 @@ typedef struct ek_group_rail {
     bool library;      /* the library behind the rail makes sums */
     int number;        /* the rail's number in its group, from 1 on */
     ek_rail *rail;     /* NULL: there is no rail, and tensors are staged */
-    uint32_t failures; /* of the communication when the rail was made; a later failure has ended the
-                          rail */
+    uint32_t failures; /* of the job when the rail was made; a later one has ended the rail */
     int users;         /* under the communication's lock */
-    bool busy, broken; /* the communication thread's; busy: a job is under way; broken: a failure
-                          has ended the rail */
+    bool busy, broken; /* the communication thread's; broken: a failure has ended the rail */
 } ek_group_rail;
 
 /* Finds the rail of the device, or makes it in a collective call. *rail gets one user more. *rail

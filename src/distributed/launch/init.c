@@ -208,8 +208,7 @@ static int init_open(const ek_launched *launched, const ek_transport *transport,
 
 typedef struct init_joined {
     const ek_dist_options *options;
-    bool
-        checks_place; /* the launcher has not told the place, so that MPI's place must be checked */
+    bool checks_place; /* the launcher has not told the place */
 } init_joined;
 
 /* Checks the options once this process is in the world, and numbers the devices. */

@@ -394,8 +394,7 @@ int ek_communication_close(ek_communication *communication, bool soon)
     if (rc >= 0)
         pthread_join(communication->thread, NULL);
     else if (pthread_timedjoin_np(communication->thread, NULL, &until) != 0)
-        return rc; /* the thread waits in the transport for ever, and uses the communication's
-                      memory */
+        return rc; /* the thread stays in the transport and uses the communication */
     communication_free(communication);
     return rc;
 }

@@ -7,13 +7,10 @@
 typedef enum ek_packet_kind {
     EK_PACKET_FAILURE = 1, /* this rank has failed; has status, text, silent */
     EK_PACKET_WHERE,       /* asks where the rank is in the group; has group */
-    EK_PACKET_HERE,   /* answers where this rank is; has number (the group's calls that have ended),
-                         in_call, text */
-    EK_PACKET_OFFER,  /* offers a message; has group, tag, offer, shape */
-    EK_PACKET_ACCEPT, /* asks for the message under a transfer number; has offer, transfer, number
-                         (of bytes) */
-    EK_PACKET_REFUSE  /* refuses the message, whose shape or dtype differs; has offer, status, text
-                       */
+    EK_PACKET_HERE,        /* says where this rank is; has number (of ended calls), in_call, text */
+    EK_PACKET_OFFER,       /* offers a message; has group, tag, offer, shape */
+    EK_PACKET_ACCEPT,      /* accepts an offer; has offer, transfer, number (of bytes) */
+    EK_PACKET_REFUSE       /* refuses another shape or dtype; has offer, status, text */
 } ek_packet_kind;
 
 struct ek_packet {

@@ -35,8 +35,7 @@ struct ek_process_group {
      * none. */
     void (*close_rails)(ek_process_group *group);
     void (*forget_view)(ek_process_group *group);
-    atomic_bool retired; /* this rank has given the group up, which belongs to the communication
-                            thread then */
+    atomic_bool retired; /* this rank has given the group up to the communication thread */
 
     /* Used by the communication thread alone: */
     ek_communicator *communicator;
@@ -48,12 +47,10 @@ struct ek_process_group {
     bool answering;             /* this rank's descriptor in the agreement belongs to no work */
     uint32_t clean;             /* failures of epochs below this are drained */
     uint64_t arrived;           /* ek_clock_ns() when this rank's descriptor went out */
-    uint64_t timed, waited;     /* the number of a call and how long this rank waited in it, for the
-                                   next descriptor */
+    uint64_t timed, waited;     /* for the next descriptor: a call's number and this rank's wait */
     bool timed_pass;            /* the call `timed` had a gradual verb */
-    uint64_t busy_since; /* ek_clock_ns() when `first` last stopped to wait for its program; 0:
-                            `first` waits for it */
-    int last_verb;       /* for inquiries: the verb of the last work that ended (-1: none yet) */
+    uint64_t busy_since;        /* ek_clock_ns() of the last wait's end; 0: waits for the program */
+    int last_verb; /* for inquiries: the verb of the last work that ended (-1: none yet) */
     uint64_t last_ended;
 
     ek_waits waits; /* of works whose verbs have `ready`; by rank of the group */

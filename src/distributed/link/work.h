@@ -20,8 +20,7 @@ enum { EK_DESCRIPTOR_PAYLOAD = 128 }; /* bytes of data that travel with an agree
  * (differentiable.h). */
 typedef enum ek_descriptor_gradient {
     EK_DESCRIPTOR_GRADIENT_OFF = 0, /* gradient mode is off */
-    EK_DESCRIPTOR_GRADIENT_NONE, /* gradient mode is on, but the rank's tensor requires no gradient
-                                  */
+    EK_DESCRIPTOR_GRADIENT_NONE,    /* the rank's tensor requires no gradient */
     EK_DESCRIPTOR_GRADIENT_REQUIRED
 } ek_descriptor_gradient;
 
@@ -93,8 +92,7 @@ const char *ek_verb_name(int id);
 typedef enum ek_readiness {
     EK_READY,
     EK_AWAITS_CALLER, /* a thread of this rank, which will call ek_communication_wake */
-    EK_AWAITS_RANKS /* other ranks; `ready` is called again and again until the work's time is over
-                     */
+    EK_AWAITS_RANKS   /* other ranks; `ready` is called again until the time-out */
 } ek_readiness;
 
 /* What a work does after its agreement. Constant, one table for each kind of call. */
@@ -117,8 +115,7 @@ typedef struct ek_verb {
 typedef enum ek_dist_work_state {
     EK_DIST_WORK_SUBMITTED,
     EK_DIST_WORK_AGREEING, /* its descriptor was sent */
-    EK_DIST_WORK_REFUSED, /* the agreement had failed descriptors, and the notice of the failure has
-                             not come yet */
+    EK_DIST_WORK_REFUSED,  /* the agreement failed, and the failure's notice has not come */
     EK_DIST_WORK_COMMITTED
 } ek_dist_work_state;
 
@@ -150,8 +147,7 @@ struct ek_dist_work {
     ek_process_group *group;
     const ek_verb *verb;
     uint64_t began;   /* ek_clock_ns() at submission, or when a gradual work was last ready */
-    uint64_t arrived; /* ek_clock_ns() when this rank's data was complete; 0: when its descriptor
-                         was sent */
+    uint64_t arrived; /* ek_clock_ns() of this rank's complete data; 0: at the agreement */
     double timeout;   /* seconds that the work may wait */
 
     /* Set before submission and read-only afterwards: */

@@ -9,15 +9,17 @@
 #include "core/digest.h"
 #include "core/thread.h"
 #include "evenkeel/autograd.h"
-#include "group/collective.h"
+#include "group/differentiable.h"
 #include "group/same.h"
 
 /* ---- what a module has ---- */
 
+enum { LAYOUT_TEXT = 400 }; /* bytes of an item's text */
+
 static int layout_visit(const char *path, ek_tensor *tensor, void *user)
 {
     ek_module_layout *layout = user;
-    char text[400], shape[200];
+    char text[LAYOUT_TEXT], shape[200];
     EK_TRY(ek_grow(&layout->items, &layout->room, layout->count + 1));
     ek_wire_shape wire = ek_wire_shape_of(tensor);
     ek_wire_shape_text(&wire, shape);
@@ -46,25 +48,21 @@ void ek_layout_clear(ek_module_layout *layout)
 static int layout_complain(const char *what, const ek_module_layout *layout, int64_t index,
                            ek_process_group *group)
 {
-    ek_value *values = ek_calloc((size_t)group->size, sizeof *values);
-    if (!values)
+    char own[LAYOUT_TEXT] = "nothing more";
+    if (index < layout->count)
+        snprintf(own, sizeof own, "%s", layout->items[index].text);
+    ek_tensor *mine = ek_from_data(own, EK_SHAPE(LAYOUT_TEXT), EK_U8, .device = ek_cpu());
+    ek_tensor *all = mine ? ek_join(&ek_verb_gather_value, mine, 0, NULL, group) : NULL;
+    const char *first = all ? ek_tensor_address(all) : NULL, *other = first;
+    if (!all)
         return ek_error_pending();
-    const char *own = index < layout->count ? layout->items[index].text : "nothing more";
-    ek_tensor *mine =
-        ek_from_data(own, EK_SHAPE((int64_t)strlen(own) + 1), EK_U8, .device = ek_cpu());
-    int rc = ek_dist_all_gather_value(ek_value_of_tensor(mine), values, group);
-    for (int r = 1; r < group->size && rc >= 0; r++) {
-        const char *first = ek_tensor_address(ek_value_tensor(values[0]));
-        const char *other = ek_tensor_address(ek_value_tensor(values[r]));
-        if (strcmp(first, other) != 0)
-            rc = ek_ranks_alike(
-                EK_FAIL(EK_E_STATE,
-                        "%s: the module differs between ranks: rank %d has the parameter or "
-                        "buffer %s, rank %d %s",
-                        what, group->ranks[0], first, group->ranks[r], other));
-    }
-    free(values);
-    return rc;
+    int rank = 0;
+    while (rank < group->size - 1 && strcmp(first, other) == 0)
+        other = first + (ptrdiff_t)LAYOUT_TEXT * ++rank;
+    return ek_ranks_alike(EK_FAIL(EK_E_STATE,
+                                  "%s: the module differs between ranks: rank %d has the parameter "
+                                  "or buffer %s, rank %d %s",
+                                  what, group->ranks[0], first, group->ranks[rank], other));
 }
 
 /* Compares the ranks' digests. If they differ, fails with the first difference. */

@@ -70,8 +70,7 @@ struct ek_bucket {
     const ek_route *route; /* of this pass */
     size_t storage_at;     /* offset of the slab in the window, in bytes */
     ek_tensor *range;      /* flat handle on the elements; one reference */
-    ek_tensor *memory;     /* host memory in which the elements are averaged: `range` or a copy; one
-                              reference */
+    ek_tensor *memory;     /* in which the host averages: `range` or a copy; one reference */
     ek_rail_run run;       /* if run.rail: the run of the GPUs' rail, which averages `range` */
     ek_tensor *wire;       /* bf16 for a rail, if reducer->narrow; one reference, or NULL */
     ek_event *event;       /* follows the last copy between `range` and other memory */
