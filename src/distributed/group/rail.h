@@ -92,7 +92,7 @@ bool ek_rail_run_is_over(const ek_rail_run *run);
  * tensors. */
 int ek_dist_work_rail(ek_dist_work *work, const ek_tensor *tensor);
 
-/* For verbs: go_on of a work with a run, and `ready` of any work. */
+/* The go_on of works that have a run, and the `ready` of any work. */
 int ek_rail_go_on(ek_dist_work *work);
 ek_readiness ek_rail_ready(ek_dist_work *work);
 

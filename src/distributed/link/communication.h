@@ -164,8 +164,7 @@ void ek_communication_wake(ek_communication *communication);
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error);
 
 /* Returns rc, the outcome of a call on a group (NULL: there is none). If this rank has failed and
- * the other ranks don't know yet, they get its error first. Only the boundary of calls uses this
- * function (world.h, Note [One boundary]). */
+ * the other ranks don't know yet, they get its error first. See world.h, Note [One boundary]. */
 int ek_world_outcome(const ek_process_group *group, int rc);
 
 /* Waits for a failure of the job after the first `before` ones. The caller knows that one is on its

@@ -154,7 +154,7 @@ struct ek_dist_work {
     ek_descriptor descriptor;
     ek_dist_work_tensor *tensors;
     int count;
-    void *user; /* the verb's */
+    void *user; /* for the verb */
     /* The run of a rail between GPUs; owned. NULL: tensors travel by the transport. */
     ek_rail_run *rail;
     const ek_rail_calls *rail_calls;
