@@ -55,7 +55,7 @@ static int collective_barrier(ek_dist_work *work)
     (void)work;
     return 0;
 }
-const ek_verb ek_verb_barrier = {.id = EK_VERB_BARRIER, .go_on = collective_barrier};
+const ek_verb ek_verb_barrier = {EK_VERB_BARRIER, .go_on = collective_barrier};
 
 static int collective_broadcast(ek_dist_work *work)
 {
@@ -76,9 +76,7 @@ static int collective_broadcast(ek_dist_work *work)
                                                    nbytes, root, &work->request);
     return ek_dist_work_started(work, rc);
 }
-const ek_verb ek_verb_broadcast = {.id = EK_VERB_BROADCAST,
-                                   .go_on = collective_broadcast,
-                                   .ready = ek_rail_ready};
+const ek_verb ek_verb_broadcast = {EK_VERB_BROADCAST, collective_broadcast, .ready = ek_rail_ready};
 
 /* ---- sums (sum.h) ---- */
 
@@ -197,12 +195,8 @@ static int collective_sum(ek_dist_work *work)
     int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
     return ek_dist_work_started(work, rc);
 }
-const ek_verb ek_verb_all_reduce = {.id = EK_VERB_ALL_REDUCE,
-                                    .go_on = collective_sum,
-                                    .ready = ek_rail_ready};
-const ek_verb ek_verb_reduce = {.id = EK_VERB_REDUCE,
-                                .go_on = collective_sum,
-                                .ready = ek_rail_ready};
+const ek_verb ek_verb_all_reduce = {EK_VERB_ALL_REDUCE, collective_sum, .ready = ek_rail_ready};
+const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum, .ready = ek_rail_ready};
 
 /* ---- a tensor for each pair of ranks ---- */
 
@@ -341,14 +335,12 @@ static int collective_exchange(ek_dist_work *work)
         memcpy(work->in[rank].data, work->out[rank].data, work->in[rank].nbytes);
     return rc < 0 ? rc : 0;
 }
-#define COLLECTIVE_EXCHANGE(number)                                          \
-    {                                                                        \
-        .id = (number), .go_on = collective_exchange, .ready = ek_rail_ready \
-    }
-const ek_verb ek_verb_all_gather = COLLECTIVE_EXCHANGE(EK_VERB_ALL_GATHER);
-const ek_verb ek_verb_gather = COLLECTIVE_EXCHANGE(EK_VERB_GATHER);
-const ek_verb ek_verb_scatter = COLLECTIVE_EXCHANGE(EK_VERB_SCATTER);
-const ek_verb ek_verb_all_to_all = COLLECTIVE_EXCHANGE(EK_VERB_ALL_TO_ALL);
+const ek_verb ek_verb_all_gather = {EK_VERB_ALL_GATHER, collective_exchange,
+                                    .ready = ek_rail_ready};
+const ek_verb ek_verb_gather = {EK_VERB_GATHER, collective_exchange, .ready = ek_rail_ready};
+const ek_verb ek_verb_scatter = {EK_VERB_SCATTER, collective_exchange, .ready = ek_rail_ready};
+const ek_verb ek_verb_all_to_all = {EK_VERB_ALL_TO_ALL, collective_exchange,
+                                    .ready = ek_rail_ready};
 
 int ek_dist_work_terms(ek_dist_work *work)
 {
@@ -384,6 +376,5 @@ static int collective_reduce_scatter(ek_dist_work *work)
     ek_dist_work_combine(work, (ek_dist_op)work->descriptor.op);
     return 0;
 }
-const ek_verb ek_verb_reduce_scatter = {.id = EK_VERB_REDUCE_SCATTER,
-                                        .go_on = collective_reduce_scatter,
+const ek_verb ek_verb_reduce_scatter = {EK_VERB_REDUCE_SCATTER, collective_reduce_scatter,
                                         .ready = ek_rail_ready};

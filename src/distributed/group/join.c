@@ -79,9 +79,9 @@ static int join_go_on(ek_dist_work *work)
     }
     return 0;
 }
-const ek_verb ek_verb_join = {.id = EK_VERB_JOIN, .go_on = join_go_on};
-const ek_verb ek_verb_gather_value = {.id = EK_VERB_GATHER_VALUE, .go_on = join_go_on};
-const ek_verb ek_verb_presence = {.id = EK_VERB_PRESENCE, .go_on = join_go_on};
+const ek_verb ek_verb_join = {EK_VERB_JOIN, .go_on = join_go_on};
+const ek_verb ek_verb_gather_value = {EK_VERB_GATHER_VALUE, .go_on = join_go_on};
+const ek_verb ek_verb_presence = {EK_VERB_PRESENCE, .go_on = join_go_on};
 
 static int join_agree(const ek_verb *verb, const ek_tensor *x, join_plan *plan)
 {
@@ -126,8 +126,7 @@ static int join_parts_go_on(ek_dist_work *work)
                                                          group->bounds, &work->request);
     return ek_dist_work_started(work, rc);
 }
-static const ek_verb join_parts_verb = {.id = EK_VERB_JOIN_PARTS,
-                                        .go_on = join_parts_go_on,
+static const ek_verb join_parts_verb = {EK_VERB_JOIN_PARTS, join_parts_go_on,
                                         .ready = ek_rail_ready};
 
 /* Returns the part of rank r, row-major, in memory that has the parts one after another. */
@@ -287,9 +286,7 @@ static int split_go_on(ek_dist_work *work)
     ek_dist_work_combine(work, EK_DIST_SUM);
     return 0;
 }
-static const ek_verb split_verb = {.id = EK_VERB_SPLIT,
-                                   .go_on = split_go_on,
-                                   .ready = ek_rail_ready};
+static const ek_verb split_verb = {EK_VERB_SPLIT, split_go_on, .ready = ek_rail_ready};
 
 static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, ek_tensor *y)
 {

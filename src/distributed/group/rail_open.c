@@ -201,7 +201,7 @@ static int opening_go_on(ek_dist_work *work)
         return opening_hear(self, work->group);
     }
 }
-static const ek_verb opening_verb = {.id = EK_VERB_RAIL, .go_on = opening_go_on};
+static const ek_verb opening_verb = {EK_VERB_RAIL, .go_on = opening_go_on};
 
 /* ---- the caller ---- */
 

@@ -52,7 +52,7 @@ static int ranks_counts_go_on(ek_dist_work *work)
                work->descriptor.nbytes);
     return 0;
 }
-static const ek_verb counts_verb = {.id = EK_VERB_COUNTS, .go_on = ranks_counts_go_on};
+static const ek_verb counts_verb = {EK_VERB_COUNTS, .go_on = ranks_counts_go_on};
 _Static_assert(EK_RANKS_COUNTS * sizeof(int64_t) <= EK_DESCRIPTOR_PAYLOAD,
                "a descriptor has room for them");
 

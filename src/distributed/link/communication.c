@@ -311,7 +311,7 @@ static int communication_go_on_shutdown(ek_dist_work *work)
     work->group->communication->shut = true;
     return 0;
 }
-static const ek_verb communication_shutdown = {.id = EK_VERB_SHUTDOWN,
+static const ek_verb communication_shutdown = {EK_VERB_SHUTDOWN,
                                                .go_on = communication_go_on_shutdown};
 
 void ek_communication_print(const ek_communication *communication, const ek_error_record *error,

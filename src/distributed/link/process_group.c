@@ -86,7 +86,7 @@ static int group_go_on_new_group(ek_dist_work *work)
     }
     return 0;
 }
-static const ek_verb group_make_group = {.id = EK_VERB_NEW_GROUP, .go_on = group_go_on_new_group};
+static const ek_verb group_make_group = {EK_VERB_NEW_GROUP, .go_on = group_go_on_new_group};
 
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
                                              int count, double timeout)

@@ -166,11 +166,7 @@ int ek_dist_is_completed(const ek_dist_work *work)
     if (!work)
         return 1;
     EK_TRY(ek_fork_check());
-    ek_communication *communication = work->group->communication;
-    pthread_mutex_lock(&communication->lock);
-    bool ended = work->ended;
-    pthread_mutex_unlock(&communication->lock);
-    return ended;
+    return work->ended;
 }
 
 int ek_dist_work_run(ek_dist_work *work)

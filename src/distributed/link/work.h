@@ -5,6 +5,8 @@
 #ifndef EK_LINK_WORK_H
 #define EK_LINK_WORK_H
 
+#include <stdatomic.h>
+
 #include "core/tensor.h"
 #include "evenkeel/dist.h"
 #include "link/transport.h"
@@ -174,8 +176,8 @@ struct ek_dist_work {
     ek_dist_work_state state; /* the communication thread's, as the next two members */
     bool awaits_caller;       /* `ready` has returned EK_AWAITS_CALLER */
     uint32_t refused;         /* the epoch of the failure for which the work was refused */
-    /* Under the communication's lock: */
-    bool ended;
+    /* Written under the communication's lock: */
+    atomic_bool ended;
     bool abandoned;   /* transfers may still use the memory, which is never freed */
     uint32_t failure; /* the number of the failure that ended the work; 0: none */
     ek_error_record error;

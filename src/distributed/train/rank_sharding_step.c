@@ -105,10 +105,7 @@ static ek_readiness step_ready(ek_dist_work *work)
     return ready ? EK_READY : EK_AWAITS_CALLER;
 }
 
-static const ek_verb step_verb = {.id = EK_VERB_STEP,
-                                  .go_on = step_go_on,
-                                  .ready = step_ready,
-                                  .gradual = true};
+static const ek_verb step_verb = {EK_VERB_STEP, step_go_on, step_ready, .gradual = true};
 
 /* ---- before the step ---- */
 

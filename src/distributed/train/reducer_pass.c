@@ -90,10 +90,7 @@ static int pass_go_on(ek_dist_work *work)
     return ek_error_raise(&communication->failure.error);
 }
 
-static const ek_verb pass_verb = {.id = EK_VERB_BACKWARD,
-                                  .go_on = pass_go_on,
-                                  .ready = pass_ready,
-                                  .gradual = true};
+static const ek_verb pass_verb = {EK_VERB_BACKWARD, pass_go_on, pass_ready, .gradual = true};
 
 /* ---- the threads of backward ---- */
 
