@@ -71,14 +71,14 @@ ek_tensor *ek_meeting_call(const char *what, ek_process_group *group,
     meeting_call call = {run, x, NULL, how};
     if (ek_group_call(what, group, meeting_run, &call) < 0)
         return NULL;
-    /* Without a result this rank is not in the group. */
+    /* If there is no result, this rank is not in the group. */
     return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
 }
 
 /* ---- sums and means ---- */
 
 typedef struct sum_attributes {
-    const ek_verb *verb; /* of the sum or mean, which is also that of its adjoint */
+    const ek_verb *verb; /* EK_VERB_SUM or EK_VERB_MEAN; the adjoint has the same verb */
     ek_process_group *group;
     bool wanted;
 } sum_attributes;

@@ -241,12 +241,12 @@ static ek_tensor *join_record(const join_plan *plan, ek_tensor *y, ek_tensor *x,
 static ek_tensor *join_run(ek_process_group *group, ek_tensor *x, const void *how)
 {
     const join_plan *plan = how;
-    (void)group; /* the plan's */
+    (void)group; /* the plan has the group */
     ek_dev *dev = ek_tensor_dev(x);
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
     ek_dist_work *work = join_work(plan, x);
-    ek_tensor *parts = work ? work->tensors[0].tensor : NULL; /* also in the scope */
+    ek_tensor *parts = work ? work->tensors[0].tensor : NULL; /* the scope has a reference */
     int records = work ? ek_dist_work_run(work) : 0;
     if (work && records >= 0)
         y = join_record(plan, join_arrange(plan, parts, dev), x, records, &join_operation);
@@ -306,7 +306,7 @@ static ek_dist_work *split_work(const join_plan *plan, const ek_tensor *whole, e
 static ek_tensor *split_run(ek_process_group *group, ek_tensor *whole, const void *how)
 {
     const join_plan *plan = how;
-    (void)group; /* the plan's */
+    (void)group; /* the plan has the group */
     ek_shape shape = join_shape(plan, whole, plan->group->rank);
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = ek_tensor_new(ek_tensor_dev(whole), whole->dtype, &shape, EK_CONTIGUOUS);

@@ -13,7 +13,7 @@
 #include "link/staging.h"
 
 static const double rail_grace =
-    0.5; /* seconds that a job gets to end if the job of all has failed */
+    0.5; /* seconds for a rail's job to end after the ranks' job has failed */
 
 /* ---- a group's rails ---- */
 
@@ -43,8 +43,8 @@ static void rail_sweep(ek_process_group *group)
     }
 }
 
-/* Returns the device's entry with one user more, or NULL if there is none that no failure has
- * ended. */
+/* Returns the device's entry that no failure has ended, with one user more; NULL if there is none.
+ */
 static ek_group_rail *rail_known(ek_process_group *group, const ek_dev *dev)
 {
     ek_communication *communication = group->communication;
@@ -256,7 +256,7 @@ int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op 
     job->terms = terms;
     job->stride = pitch;
     job->own = mine.data;
-    job->sum = gets ? mine.data : terms + (size_t)rank * pitch; /* else its elements stay */
+    job->sum = gets ? mine.data : terms + (size_t)rank * pitch; /* else elements must not change */
     job->count = (int64_t)(mine.nbytes / ek_dtype_size(dtype));
     for (int r = 0; r < ranks; r++) {
         ek_bytes slice = run_slice(job, address, count, ranks, r);

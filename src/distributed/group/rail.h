@@ -29,7 +29,7 @@ typedef struct ek_group_rail {
     bool library;      /* the library behind the rail makes sums */
     int number;        /* the rail's number in its group, from 1 on */
     ek_rail *rail;     /* NULL: there is no rail, and tensors are staged */
-    uint32_t failures; /* of the job when the rail was made; a later one has ended the rail */
+    uint32_t failures; /* failures before the rail was made; a later failure ends the rail */
     int users;         /* under the communication's lock */
     bool busy, broken; /* the communication thread's; broken: a failure has ended the rail */
 } ek_group_rail;
@@ -50,7 +50,7 @@ typedef struct ek_turn {
 } ek_turn;
 
 struct ek_rail_run {
-    ek_group_rail *rail; /* with the run as one of its users */
+    ek_group_rail *rail; /* the run is one of its users */
     ek_rail_job job;
     ek_bytes *bytes;    /* four lists of the group's size, for the job; owned */
     ek_tensor *scratch; /* on the device; one reference, or NULL */

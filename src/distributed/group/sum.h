@@ -26,7 +26,7 @@ typedef struct ek_sum {
     char *address; /* of the elements, in the host's memory */
     int64_t count;
     int root;           /* the rank in the group that gets the result; -1: all */
-    char *scratch;      /* ek_sum_scratch_nbytes */
+    char *scratch;      /* has ek_sum_scratch_nbytes bytes */
     ek_bytes *out, *in; /* room for group->size + 1 of each */
 } ek_sum;
 

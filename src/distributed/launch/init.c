@@ -214,7 +214,7 @@ typedef struct init_joined {
 /* Checks the options once this process is in the world, and numbers the devices. */
 static int init_check_joined(ek_process_group *world, void *user)
 {
-    static bool registered; /* by one thread at a time */
+    static bool registered; /* calls come from one thread at a time */
     const init_joined *joined = user;
     EK_TRY(init_check_backend(joined->options->backend));
     if (joined->checks_place)

@@ -175,7 +175,7 @@ static int plugin_open(const char *path, const ek_transport **transport)
     }
     const ek_transport *(*of_plugin)(void) = NULL;
     *(void **)&of_plugin =
-        dlsym(handle, EK_TRANSPORT_SYMBOL); /* the way in which POSIX converts such a pointer */
+        dlsym(handle, EK_TRANSPORT_SYMBOL); /* POSIX converts dlsym's pointers in this way */
     const ek_transport *opened = of_plugin ? of_plugin() : NULL;
     dlclose(handle);
     if (!of_plugin)

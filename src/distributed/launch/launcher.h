@@ -17,9 +17,9 @@ typedef struct ek_launched {
     int rank, size;            /* in the job; size is 0 if the launcher does not tell it */
     int local_rank;            /* on this machine; -1 if the launcher does not tell it */
     int local_size;            /* on this machine; 0 if the launcher does not tell it */
-    const char *mpi;           /* the launcher's: "Open MPI" or "MPICH"; NULL: no launcher */
+    const char *mpi;           /* "Open MPI" or "MPICH"; NULL: there is no launcher */
     bool either;               /* the launcher (Slurm's) can start both, and `mpi` is a guess */
-    const char *rank_variable; /* has the rank; NULL if there is no launcher */
+    const char *rank_variable; /* the variable that has the rank; NULL: no launcher */
 } ek_launched;
 
 /* Reads the environment. Without a launcher the process is rank 0 of 1. Returns EK_E_STATE if

@@ -28,7 +28,7 @@
 #define SPAWN_MARK "EVENKEEL_SPAWN" /* "<number of the call>:<folder>" */
 
 enum { SPAWN_FOLDER = 256, SPAWN_PATH = SPAWN_FOLDER + 32, SPAWN_TEXT = 1200 };
-enum { SPAWN_SIGNALLED = 128 }; /* a shell's status for signal 0; signal n has n more */
+enum { SPAWN_SIGNALLED = 128 }; /* a shell reports signal n as status 128 + n */
 
 static const double spawn_grace = 3; /* seconds that other ranks have to end after one has failed */
 
@@ -82,7 +82,7 @@ static const char *spawn_began(int rank, char name[32])
 typedef struct spawn_mark {
     int call; /* 0: this process was not spawned */
     char folder[SPAWN_FOLDER];
-    bool running; /* the function runs */
+    bool running; /* this process runs the function */
 } spawn_mark;
 
 static spawn_mark spawn_self;

@@ -186,7 +186,7 @@ static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
     ek_waits_send(group, !work->awaits_caller);
     if (readiness == EK_AWAITS_RANKS)
         agreement_inquire_if_late(group);
-    else if (work->verb->gradual) /* only time after this rank's part counts */
+    else if (work->verb->gradual) /* time without this rank's part does not count */
         work->began = ek_clock_ns();
     return readiness == EK_READY;
 }

@@ -98,11 +98,11 @@ struct ek_communication {
 
     pthread_mutex_t lock;
     pthread_cond_t wake;  /* wakes the communication thread */
-    pthread_cond_t ended; /* a work has ended, or a failure is over */
+    pthread_cond_t ended; /* signals the end of a work or of a failure */
     /* Written under the lock, read by any thread: */
     atomic_bool broken;        /* a failure could not be drained, and every call gets it */
     atomic_bool leave;         /* the thread must end the job */
-    _Atomic uint32_t failures; /* how many have begun */
+    _Atomic uint32_t failures; /* how many failures have begun */
     /* Under the lock: */
     ek_dist_work *submitted, **submitted_end;
     int waiting; /* threads in ek_dist_wait */
@@ -133,7 +133,7 @@ struct ek_communication {
     struct ek_turn *turns; /* of jobs that have not been issued yet (rail.h) */
     uint64_t turn_clock;
 
-    int groups_made; /* by one thread at a time, as all public calls */
+    int groups_made; /* changed by one thread at a time */
 };
 
 /* Opens the transport on a new communication thread, and writes the communication, whose world

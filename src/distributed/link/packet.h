@@ -31,7 +31,7 @@ typedef struct ek_kept_packet {
     ek_packet packet;
 } ek_kept_packet;
 
-/* Appends a copy of the packet to the list. Without memory the job fails. */
+/* Appends a copy of the packet to the list. If there is no memory, begins a failure of the job. */
 void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int from,
                     const ek_packet *packet);
 

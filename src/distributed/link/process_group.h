@@ -14,7 +14,7 @@
 typedef struct ek_waits {
     uint64_t exposed;       /* nanoseconds that callers of ek_dist_wait waited */
     uint64_t communicating; /* of a group: nanoseconds in which transfers or sums were under way */
-    ek_ranks_wait *of;      /* by rank; owned */
+    ek_ranks_wait *of;      /* per rank: this rank's waits for that rank; owned */
 } ek_waits;
 
 /* ---- groups ---- */
@@ -31,8 +31,8 @@ struct ek_process_group {
     int rails_made;                  /* how many rails the group has made; equal on all ranks */
     struct ek_group_rail *rails;     /* under the communication's lock */
     struct ek_ranks *view; /* the group for other folders (ranks.c); NULL until it is asked for */
-    /* End the rails and the view. The files that make these set the functions. NULL: there are
-     * none. */
+    /* End the rails and the view. The files that make rails and views set the functions. NULL:
+     * there are none. */
     void (*close_rails)(ek_process_group *group);
     void (*forget_view)(ek_process_group *group);
     atomic_bool retired; /* this rank has given the group up to the communication thread */
@@ -49,8 +49,8 @@ struct ek_process_group {
     uint64_t arrived;           /* ek_clock_ns() when this rank's descriptor went out */
     uint64_t timed, waited;     /* for the next descriptor: a call's number and this rank's wait */
     bool timed_pass;            /* the call `timed` had a gradual verb */
-    uint64_t busy_since;        /* ek_clock_ns() of the last wait's end; 0: waits for the program */
-    int last_verb; /* for inquiries: the verb of the last work that ended (-1: none yet) */
+    uint64_t busy_since; /* ek_clock_ns() from which `first` is busy; 0: waits for its program */
+    int last_verb;       /* for inquiries: the verb of the last work that ended (-1: none yet) */
     uint64_t last_ended;
 
     ek_waits waits; /* of works whose verbs have `ready`; by rank of the group */

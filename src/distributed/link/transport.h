@@ -17,7 +17,7 @@
 
 enum {
     EK_TRANSPORT_VERSION = 1, /* of this header; a plugin of another version is refused */
-    EK_TRANSPORT_ANY = -1     /* receive: from any rank */
+    EK_TRANSPORT_ANY = -1     /* for receive: from any rank */
 };
 
 /* The communication thread's name, by which other processes find it. */

@@ -116,7 +116,7 @@ typedef struct ek_verb {
 
 typedef enum ek_dist_work_state {
     EK_DIST_WORK_SUBMITTED,
-    EK_DIST_WORK_AGREEING, /* its descriptor was sent */
+    EK_DIST_WORK_AGREEING, /* the work's descriptor was sent */
     EK_DIST_WORK_REFUSED,  /* the agreement failed, and the failure's notice has not come */
     EK_DIST_WORK_COMMITTED
 } ek_dist_work_state;
@@ -126,7 +126,7 @@ typedef struct ek_dist_work_tensor {
     ek_tensor *tensor; /* the user's; retained */
     /* Row-major memory on the host, or on the device of a rail: `tensor` or a copy. Retained. */
     ek_tensor *memory;
-    ek_tensor *source; /* on a device; `memory` is being filled from it; retained; NULL: none */
+    ek_tensor *source; /* memory of a device that is copied to `memory`; retained; NULL: none */
     ek_event *event;   /* follows the device's work with `source` */
     bool receives;     /* `memory` is copied to `tensor` at the end */
     uint64_t version;  /* of `tensor` at submission */
@@ -189,9 +189,9 @@ struct ek_dist_work {
 ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb, int count);
 void ek_dist_work_free(ek_dist_work *work);
 
-/* Adds a tensor to work->tensors, which has room for it. Its memory is row-major memory on the
- * host: `tensor` itself if possible, else a copy (staging.h). `sends` tells whether a copy needs
- * the elements. */
+/* Adds a tensor to work->tensors, which has room for the tensor, with row-major memory on the host:
+ * `tensor` itself if possible, else a copy (staging.h). `sends` tells whether a copy needs the
+ * elements. */
 int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives);
 /* Adds a tensor that is sent from `memory`, which is the caller's. */
 int ek_dist_work_add_from(ek_dist_work *work, ek_tensor *tensor, ek_tensor *memory);

@@ -47,7 +47,7 @@ struct ek_communicator {
 
 /* A transfer in parts, which complete in any order and are tested in their order. */
 struct ek_request {
-    bool receives; /* a message */
+    bool receives; /* the request receives a message */
     int code;      /* the code of the first part that failed, or MPI_SUCCESS */
     int count;     /* parts that were started */
     int complete;  /* how many parts at the front are complete */

@@ -66,11 +66,11 @@ typedef struct ek_route {
 
 /* A range of a slab of gradients. */
 struct ek_bucket {
-    int first, end;        /* its leaves */
+    int first, end;        /* the bucket's leaves */
     const ek_route *route; /* of this pass */
     size_t storage_at;     /* offset of the slab in the window, in bytes */
     ek_tensor *range;      /* flat handle on the elements; one reference */
-    ek_tensor *memory;     /* in which the host averages: `range` or a copy; one reference */
+    ek_tensor *memory;     /* memory that the host averages: `range` or a copy; one reference */
     ek_rail_run run;       /* if run.rail: the run of the GPUs' rail, which averages `range` */
     ek_tensor *wire;       /* bf16 for a rail, if reducer->narrow; one reference, or NULL */
     ek_event *event;       /* follows the last copy between `range` and other memory */
@@ -100,7 +100,7 @@ struct ek_reducer {
     ek_window *window; /* has the slabs; NULL: buckets travel on rails or as messages */
     /* The sharding of the parameters over ranks (rank_sharding.h), or NULL. Borrowed. */
     struct ek_rank_sharding *sharding;
-    ek_distributed_stats stats; /* those that the reducer counts */
+    ek_distributed_stats stats; /* the reducer keeps the counts */
 
     /* The pass under way. */
     enum { EK_PASS_NONE, EK_PASS_LOCAL, EK_PASS_GRAPH, EK_PASS_REDUCED } pass;

@@ -18,7 +18,7 @@
 #include "evenkeel/tensor.h"
 #include "group/same.h"
 
-enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which stays aligned to a page */
+enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which is aligned to a page */
 
 /* The first bytes of a part. */
 typedef struct window_header {
