@@ -63,32 +63,6 @@ char *ek_array_text(const ek_array *array, char text[200])
     return text;
 }
 
-ek_picture ek_picture_of(const ek_array *array)
-{
-    const ek_shape *shape = &array->shape;
-    ek_picture picture = {.planes = 1,
-                          .height = shape->dims[shape->ndim - 2],
-                          .width = shape->dims[shape->ndim - 1],
-                          .size = ek_dtype_size(array->dtype)};
-    for (int i = 0; i < shape->ndim - 2; i++)
-        picture.planes *= shape->dims[i];
-    return picture;
-}
-
-int ek_picture_check(const ek_transform *transform, const ek_array *array)
-{
-    char text[200];
-    if (array->shape.ndim < 2)
-        return EK_FAIL(EK_E_SHAPE,
-                       "%s: %s is no picture; at least two dimensions, (..., height, width), are",
-                       transform->type->name, ek_array_text(array, text));
-    ek_picture picture = ek_picture_of(array);
-    if (picture.height > EK_PICTURE_MOST || picture.width > EK_PICTURE_MOST)
-        return EK_FAIL(EK_E_SHAPE, "%s: %s is larger than pictures are, 2^31 pixels a side",
-                       transform->type->name, ek_array_text(array, text));
-    return 0;
-}
-
 void ek_array_keep(const ek_array *in, ek_array *out)
 {
     size_t nbytes = (size_t)ek_shape_count(&in->shape) * ek_dtype_size(in->dtype);

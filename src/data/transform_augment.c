@@ -5,11 +5,9 @@
  * Hutter, 2021. Operations, magnitudes and draws are torchvision's. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "core/generator.h"
 #include "core/linspace.h"
-#include "data/transform_picture.h"
+#include "data/transform_operation.h"
 
 /* In torchvision's order. rand_augment and trivial_augment_wide draw all but AUGMENT_INVERT. */
 typedef enum operation {
@@ -127,47 +125,68 @@ static const policy_step policies[POLICIES][PAIRS][2] =
 };
 
 typedef struct augment {
-    ek_transform transform;
     ek_augment_policy policy;
     int operations, magnitude, bins;
     bool wide;    /* the ranges of trivial_augment_wide */
     ek_warp warp; /* interpolation and fill */
 } augment;
 
-/* ---- magnitudes ---- */
+/* ---- operations ---- */
 
-static bool augment_is_signed(operation what)
-{
-    return what >= AUGMENT_SHEAR_X && what <= AUGMENT_SHARPNESS;
-}
+/* What an operation does: an adjustment, whose number is the magnitude plus `base`, or a warp. */
+typedef struct augment_row {
+    enum { AUGMENT_NOTHING, AUGMENT_ADJUSTS, AUGMENT_WARPS } does;
+    ek_adjustment what;
+    double base;
+    bool has_magnitude, is_signed;
+    double most[2]; /* the largest magnitude, and that of trivial_augment_wide */
+} augment_row;
 
-static bool augment_has_magnitude(operation what)
-{
-    return what >= AUGMENT_SHEAR_X && what <= AUGMENT_SOLARIZE;
-}
-
-static double augment_most(const augment *self, operation what, ek_picture picture)
-{
-    const double share = 150.0 / 331.0;
-    switch (what) {
-    case AUGMENT_SHEAR_X:
-    case AUGMENT_SHEAR_Y:
-        return self->wide ? 0.99 : 0.3;
-    case AUGMENT_TRANSLATE_X:
-        return self->wide ? 32 : share * (double)picture.width;
-    case AUGMENT_TRANSLATE_Y:
-        return self->wide ? 32 : share * (double)picture.height;
-    case AUGMENT_ROTATE:
-        return self->wide ? 135 : 30;
-    default:
-        return self->wide ? 0.99 : 0.9;
+static const augment_row augment_rows[] = {
+#define WARP(most, wide)                 \
+    {                                    \
+        AUGMENT_WARPS, 0, 0, true, true, \
+        {                                \
+            most, wide                   \
+        }                                \
     }
-}
+#define BLEND(what)                           \
+    {                                         \
+        AUGMENT_ADJUSTS, what, 1, true, true, \
+        {                                     \
+            0.9, 0.99                         \
+        }                                     \
+    }
+#define ADJUST(what, base, has_magnitude)                  \
+    {                                                      \
+        AUGMENT_ADJUSTS, what, base, has_magnitude, false, \
+        {                                                  \
+            0                                              \
+        }                                                  \
+    }
+    [AUGMENT_IDENTITY] = {AUGMENT_NOTHING},
+    [AUGMENT_SHEAR_X] = WARP(0.3, 0.99),
+    [AUGMENT_SHEAR_Y] = WARP(0.3, 0.99),
+    [AUGMENT_TRANSLATE_X] = WARP(150.0 / 331, 32), /* the first is a share of the side */
+    [AUGMENT_TRANSLATE_Y] = WARP(150.0 / 331, 32),
+    [AUGMENT_ROTATE] = WARP(30, 135),
+    [AUGMENT_BRIGHTNESS] = BLEND(EK_ADJUST_BRIGHTNESS),
+    [AUGMENT_COLOR] = BLEND(EK_ADJUST_SATURATION),
+    [AUGMENT_CONTRAST] = BLEND(EK_ADJUST_CONTRAST),
+    [AUGMENT_SHARPNESS] = BLEND(EK_ADJUST_SHARPNESS),
+    [AUGMENT_POSTERIZE] = ADJUST(EK_ADJUST_POSTERIZE, 0, true),
+    [AUGMENT_SOLARIZE] = ADJUST(EK_ADJUST_SOLARIZE, 0, true),
+    [AUGMENT_AUTOCONTRAST] = ADJUST(EK_ADJUST_AUTOCONTRAST, 0, false),
+    [AUGMENT_EQUALIZE] = ADJUST(EK_ADJUST_EQUALIZE, 0, false),
+    [AUGMENT_INVERT] = ADJUST(EK_ADJUST_SOLARIZE, -INFINITY, false),
+};
 
 /* The magnitude of bin `number` of self->bins. */
 static double augment_magnitude(const augment *self, operation what, int number, ek_picture picture)
 {
-    if (!augment_has_magnitude(what))
+    const augment_row *row = &augment_rows[what];
+    double most = row->most[self->wide];
+    if (!row->has_magnitude)
         return 0;
     if (what == AUGMENT_SOLARIZE)
         return ek_linspace_f32(255, 0, self->bins, number);
@@ -175,14 +194,14 @@ static double augment_magnitude(const augment *self, operation what, int number,
         double unit = (double)(self->bins - 1) / (self->wide ? 6 : 4);
         return 8 - (double)rintf((float)number / (float)unit);
     }
-    return ek_linspace_f32(0, (float)augment_most(self, what, picture), self->bins, number);
+    if (!self->wide && what == AUGMENT_TRANSLATE_X)
+        most *= (double)picture.width;
+    if (!self->wide && what == AUGMENT_TRANSLATE_Y)
+        most *= (double)picture.height;
+    return ek_linspace_f32(0, (float)most, self->bins, number);
 }
 
-/* ---- operations ---- */
-
-/* Operations that move pixels. They read `from`, and write `x`. */
-static int augment_move(const augment *self, operation what, double magnitude, const ek_array *from,
-                        ek_array *x)
+static int augment_warp(const augment *self, operation what, double magnitude, ek_array *x)
 {
     ek_picture picture = ek_picture_of(x);
     const double corner[2] = {-(double)picture.width * 0.5, -(double)picture.height * 0.5};
@@ -190,162 +209,118 @@ static int augment_move(const augment *self, operation what, double magnitude, c
     double shift[2] = {0, 0}, shear[2] = {0, 0}, angle = 0;
     bool shears = what == AUGMENT_SHEAR_X || what == AUGMENT_SHEAR_Y;
     ek_warp warp = self->warp;
+    ek_array from = *x;
     if (shears)
         shear[what - AUGMENT_SHEAR_X] = atan(magnitude) * (180 / 3.14159265358979323846);
     else if (what == AUGMENT_ROTATE)
         angle = -magnitude;
     else
         shift[what - AUGMENT_TRANSLATE_X] = trunc(magnitude);
-    ek_warp_affine(&warp, shears ? corner : middle, angle, shift, 1, shear);
-    return ek_picture_warp(from, x, &warp);
-}
-
-static void augment_change(operation what, double magnitude, ek_array *x)
-{
-    switch (what) {
-    case AUGMENT_BRIGHTNESS:
-        ek_adjust_brightness(x, 1 + magnitude);
-        break;
-    case AUGMENT_COLOR:
-        ek_adjust_saturation(x, 1 + magnitude);
-        break;
-    case AUGMENT_CONTRAST:
-        ek_adjust_contrast(x, 1 + magnitude);
-        break;
-    case AUGMENT_POSTERIZE:
-        ek_picture_posterize(x, (int)magnitude);
-        break;
-    case AUGMENT_SOLARIZE:
-        ek_picture_solarize(x, magnitude);
-        break;
-    case AUGMENT_AUTOCONTRAST:
-        ek_picture_autocontrast(x);
-        break;
-    case AUGMENT_EQUALIZE:
-        ek_picture_equalize(x);
-        break;
-    case AUGMENT_INVERT:
-        ek_picture_invert(x);
-        break;
-    default:
-        break;
-    }
-}
-
-static int augment_run(const augment *self, operation what, double magnitude, ek_array *x)
-{
-    if (what != AUGMENT_SHARPNESS && (what < AUGMENT_SHEAR_X || what > AUGMENT_ROTATE)) {
-        augment_change(what, magnitude, x);
-        return 0;
-    }
-    ek_array from = *x;
-    from.data = ek_calloc((size_t)ek_shape_count(&x->shape) + 1, 1); /* u8 */
+    from.data = ek_realloc(NULL, (size_t)ek_shape_count(&x->shape) + 1); /* u8 */
     if (!from.data)
         return EK_E_NO_MEMORY;
-    int rc = 0;
     ek_array_keep(x, &from);
-    if (what == AUGMENT_SHARPNESS)
-        ek_picture_sharpen(&from, x, 1 + magnitude);
-    else
-        rc = augment_move(self, what, magnitude, &from, x);
+    ek_warp_affine(&warp, shears ? corner : middle, angle, shift, 1, shear);
+    int rc = ek_picture_warp(&from, x, &warp);
     free(from.data);
     return rc;
 }
 
-/* ---- the transforms ---- */
-
-static int augment_describe(const ek_transform *transform, ek_array *array)
+/* Applies an operation with the magnitude of a bin, or its negative if the operation has a sign. */
+static int augment_run(const augment *self, operation what, int number, bool negative, ek_array *x)
 {
-    const augment *self = (const augment *)transform;
-    char text[200];
-    EK_TRY(ek_color_check(transform, array));
-    if (array->dtype != EK_U8)
-        return EK_FAIL(EK_E_DTYPE, "%s: %s; u8 pictures are augmented (before ek_to_float)",
-                       transform->type->name, ek_array_text(array, text));
-    return ek_warp_check(transform, array, &self->warp);
+    const augment_row *row = &augment_rows[what];
+    double magnitude = augment_magnitude(self, what, number, ek_picture_of(x));
+    magnitude = negative && row->is_signed ? -magnitude : magnitude;
+    if (row->does == AUGMENT_WARPS)
+        return augment_warp(self, what, magnitude, x);
+    return row->does ? ek_picture_adjust(x, row->what, row->base + magnitude) : 0;
 }
 
-static int augment_apply_auto(const ek_transform *transform, const ek_array *in, ek_array *out,
-                              ek_generator *generator)
+/* ---- the transforms ---- */
+
+static int augment_describe(const ek_transform *self, ek_array *array)
 {
-    const augment *self = (const augment *)transform;
-    float chance[2];
-    bool positive[2];
-    ek_array_keep(in, out);
-    generator = ek_generator_lock(generator);
-    const policy_step *pair = policies[self->policy][ek_generator_below(generator, PAIRS)];
+    char text[200];
+    if (array->dtype != EK_U8)
+        return EK_FAIL(EK_E_DTYPE, "%s: %s; u8 pictures are augmented (before ek_to_float)",
+                       self->type->name, ek_array_text(array, text));
+    return ek_warp_check(self, array, &((const augment *)ek_options_of(self))->warp);
+}
+
+/* Draws the pair, two chances and two signs. */
+static int augment_draw_auto(const ek_transform *self, const ek_array *in, ek_generator *locked,
+                             ek_drawn *drawn)
+{
+    (void)self, (void)in;
+    drawn->number[0] = (double)ek_generator_below(locked, PAIRS);
+    for (int i = 1; i < 3; i++)
+        drawn->number[i] = (double)ek_generator_f32(locked);
+    for (int i = 3; i < 5; i++)
+        drawn->number[i] = (double)ek_generator_below(locked, 2);
+    return 1;
+}
+
+static int augment_apply_auto(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                              ek_array *out)
+{
+    const augment *o = ek_options_of(self);
+    const policy_step *pair = policies[o->policy][(int)drawn->number[0]];
+    (void)in;
     for (int i = 0; i < 2; i++)
-        chance[i] = ek_generator_f32(generator);
-    for (int i = 0; i < 2; i++)
-        positive[i] = ek_generator_below(generator, 2) != 0;
-    ek_generator_unlock(generator);
-    for (int i = 0; i < 2; i++) {
-        operation what = pair[i].what;
-        if (!(chance[i] <= (float)(pair[i].tenths / 10.0)))
-            continue;
-        double magnitude = augment_magnitude(self, what, pair[i].magnitude, ek_picture_of(in));
-        bool negative = augment_is_signed(what) && !positive[i];
-        EK_TRY(augment_run(self, what, negative ? -magnitude : magnitude, out));
-    }
+        if ((float)drawn->number[1 + i] <= (float)(pair[i].tenths / 10.0))
+            EK_TRY(augment_run(o, pair[i].what, pair[i].magnitude, drawn->number[3 + i] == 0, out));
     return 0;
 }
 
 /* Draws each operation when the one before is done, as torchvision does; no operation draws. */
-static int augment_apply_rand(const ek_transform *transform, const ek_array *in, ek_array *out,
-                              ek_generator *generator)
+static int augment_apply_rand(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                              ek_array *out)
 {
-    const augment *self = (const augment *)transform;
-    ek_array_keep(in, out);
-    for (int i = 0; i < self->operations; i++) {
-        ek_generator *locked = ek_generator_lock(generator);
+    const augment *o = ek_options_of(self);
+    (void)in;
+    for (int i = 0; i < o->operations; i++) {
+        ek_generator *locked = ek_generator_lock(drawn->generator);
         operation what = (operation)ek_generator_below(locked, AUGMENT_INVERT);
-        int number = self->magnitude;
-        if (self->wide && augment_has_magnitude(what))
-            number = (int)ek_generator_below(locked, self->bins);
-        bool negative = augment_is_signed(what) && ek_generator_below(locked, 2) != 0;
+        int number = o->magnitude;
+        if (o->wide && augment_rows[what].has_magnitude)
+            number = (int)ek_generator_below(locked, o->bins);
+        bool negative = augment_rows[what].is_signed && ek_generator_below(locked, 2) != 0;
         ek_generator_unlock(locked);
-        double magnitude = augment_magnitude(self, what, number, ek_picture_of(in));
-        EK_TRY(augment_run(self, what, negative ? -magnitude : magnitude, out));
+        EK_TRY(augment_run(o, what, number, negative, out));
     }
     return 0;
 }
 
-static const ek_transform_type auto_type = {.name = "auto_augment",
-                                            .size = sizeof(augment),
-                                            .describe = augment_describe,
-                                            .apply = augment_apply_auto};
-static const ek_transform_type rand_type = {.name = "rand_augment",
-                                            .size = sizeof(augment),
-                                            .describe = augment_describe,
-                                            .apply = augment_apply_rand};
-static const ek_transform_type trivial_type = {.name = "trivial_augment_wide",
-                                               .size = sizeof(augment),
-                                               .describe = augment_describe,
-                                               .apply = augment_apply_rand};
+static const ek_operation auto_augment = {
+    EK_OPERATION(auto_augment, augment), .takes = EK_COLORS,        .in_place = true,
+    .describe = augment_describe,        .draw = augment_draw_auto, .apply = augment_apply_auto};
+static const ek_operation rand_augment = {EK_OPERATION(rand_augment, augment), .takes = EK_COLORS,
+                                          .in_place = true, .describe = augment_describe,
+                                          .apply = augment_apply_rand};
+static const ek_operation trivial_augment_wide = {EK_OPERATION(trivial_augment_wide, augment),
+                                                  .takes = EK_COLORS, .in_place = true,
+                                                  .describe = augment_describe,
+                                                  .apply = augment_apply_rand};
 
 /* `fill` is EK_UNSET if there is none. */
-static augment *augment_new(const ek_transform_type *type, bool bilinear, double fill)
+static ek_warp augment_filled(bool bilinear, double fill)
 {
-    augment *self = (augment *)ek_transform_new(type);
     const bool fills = fill != EK_UNSET;
-    if (self)
-        self->warp = (ek_warp){.bilinear = bilinear, .fills = fills, .fill = fills ? fill : 0};
-    return self;
+    return (ek_warp){.bilinear = bilinear, .fills = fills, .fill = fills ? fill : 0};
 }
 
 ek_transform *ek_auto_augment_with(ek_auto_augment_options options)
 {
+    const augment self = {.policy = options.policy,
+                          .bins = 10,
+                          .warp = augment_filled(options.bilinear, options.fill)};
     if ((int)options.policy < 0 || (int)options.policy >= POLICIES)
         return EK_FAIL_NULL(EK_E_INVALID,
                             "auto_augment: policy %d; EK_POLICY_IMAGENET, EK_POLICY_CIFAR10 and "
                             "EK_POLICY_SVHN there are",
                             (int)options.policy);
-    augment *self = augment_new(&auto_type, options.bilinear, options.fill);
-    if (!self)
-        return NULL;
-    self->policy = options.policy;
-    self->bins = 10;
-    return &self->transform;
+    return ek_operation_new(&auto_augment, &self, 0);
 }
 
 static int augment_check_bins(const char *name, int64_t bins)
@@ -358,34 +333,27 @@ static int augment_check_bins(const char *name, int64_t bins)
 
 ek_transform *ek_rand_augment_with(ek_rand_augment_options options)
 {
-    const int64_t operations = options.num_ops, magnitude = options.magnitude;
-    const int64_t bins = options.num_magnitude_bins;
-    if (augment_check_bins("rand_augment", bins) < 0)
+    const augment self = {.operations = options.num_ops,
+                          .magnitude = options.magnitude,
+                          .bins = options.num_magnitude_bins,
+                          .warp = augment_filled(options.bilinear, options.fill)};
+    if (augment_check_bins("rand_augment", self.bins) < 0)
         return NULL;
-    if (operations < 0 || magnitude < 0 || magnitude >= bins)
+    if (self.operations < 0 || self.magnitude < 0 || self.magnitude >= self.bins)
         return EK_FAIL_NULL(EK_E_INVALID,
-                            "rand_augment: num_ops %lld, magnitude %lld; num_ops is not negative, "
-                            "and the magnitude is in [0, num_magnitude_bins = %lld)",
-                            (long long)operations, (long long)magnitude, (long long)bins);
-    augment *self = augment_new(&rand_type, options.bilinear, options.fill);
-    if (!self)
-        return NULL;
-    self->operations = (int)operations;
-    self->magnitude = (int)magnitude;
-    self->bins = (int)bins;
-    return &self->transform;
+                            "rand_augment: num_ops %d, magnitude %d; num_ops is not negative, "
+                            "and the magnitude is in [0, num_magnitude_bins = %d)",
+                            self.operations, self.magnitude, self.bins);
+    return ek_operation_new(&rand_augment, &self, 0);
 }
 
 ek_transform *ek_trivial_augment_wide_with(ek_trivial_augment_options options)
 {
-    const int64_t bins = options.num_magnitude_bins;
-    if (augment_check_bins("trivial_augment_wide", bins) < 0)
+    const augment self = {.operations = 1,
+                          .wide = true,
+                          .bins = options.num_magnitude_bins,
+                          .warp = augment_filled(options.bilinear, options.fill)};
+    if (augment_check_bins("trivial_augment_wide", self.bins) < 0)
         return NULL;
-    augment *self = augment_new(&trivial_type, options.bilinear, options.fill);
-    if (!self)
-        return NULL;
-    self->operations = 1;
-    self->wide = true;
-    self->bins = (int)bins;
-    return &self->transform;
+    return ek_operation_new(&trivial_augment_wide, &self, 0);
 }

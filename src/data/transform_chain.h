@@ -3,7 +3,6 @@
 #define EK_DATA_TRANSFORM_CHAIN_H
 
 #include "core/error.h"
-#include "core/multiversion.h"
 #include "evenkeel/transform.h"
 
 /* steps[0] describes the input, and steps[i] the output of transform i - 1. Two buffers hold
@@ -33,24 +32,8 @@ int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator 
 /* EK_E_INVALID, or the pending error, if one of the transforms is NULL. */
 int ek_transforms_check(const char *caller, ek_transform *const *transforms, int count);
 
-/* ---- for the transforms themselves ---- */
-
 /* Writes dtype and shape for messages, such as "u8[1, 28, 28]", and returns the text. */
 char *ek_array_text(const ek_array *array, char text[200]);
-
-/* The limit of heights, widths and paddings. Products and sums of a few of them don't overflow. */
-#define EK_PICTURE_MOST (INT64_C(1) << 31)
-
-/* EK_E_SHAPE in the name of `transform` if the array has fewer than two dimensions, or if one of
- * the last two exceeds EK_PICTURE_MOST. */
-int ek_picture_check(const ek_transform *transform, const ek_array *array);
-/* An array seen as planes of height x width. */
-typedef struct ek_picture {
-    int64_t planes, height, width;
-    size_t size; /* bytes of one element */
-} ek_picture;
-ek_picture ek_picture_of(const ek_array *array);
-
 /* Copies all elements unchanged. */
 void ek_array_keep(const ek_array *in, ek_array *out);
 

@@ -3,133 +3,133 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/generator.h"
-#include "data/transform_picture.h"
+#include "data/transform_operation.h"
 
+typedef enum choice_kind { CHOICE_APPLY, CHOICE_ONE, CHOICE_ORDER } choice_kind;
+
+/* After it lie `count` sums of weights, of the first one, two, ..., and the transforms. */
 typedef struct choice {
-    ek_transform transform;
-    ek_transform **of; /* owned, with the transforms */
-    int count;
-    double p;        /* random_apply */
-    double *weights; /* random_choice, owned: the sums of the first ones */
+    double p; /* random_apply */
+    int64_t count;
+    choice_kind kind;
 } choice;
 
-static void choice_destroy(ek_transform *transform)
+static double *choice_weights(const ek_transform *self)
 {
-    choice *self = (choice *)transform;
-    for (int i = 0; i < self->count; i++)
-        ek_transform_free(self->of[i]);
-    free(self->of);
-    free(self->weights);
+    const choice *o = ek_options_of(self);
+    return (double *)(uintptr_t)(o + 1);
+}
+
+/* Returns the transforms, which are owned. */
+static ek_transform **choice_of(const ek_transform *self)
+{
+    const choice *o = ek_options_of(self);
+    return (ek_transform **)(void *)(choice_weights(self) + o->count);
+}
+
+static void choice_destroy(ek_transform *self)
+{
+    const choice *o = ek_options_of(self);
+    for (int64_t i = 0; i < o->count; i++)
+        ek_transform_free(choice_of(self)[i]);
 }
 
 /* Describes the result of transforms one after the other. */
-static int choice_describe_all(ek_transform *const *of, int count, ek_array *array)
+static int choice_describe_chain(ek_transform *const *of, int64_t count, ek_array *array)
 {
     ek_chain chain;
-    EK_TRY(ek_chain_open(&chain, of, count, array->dtype, &array->shape));
+    EK_TRY(ek_chain_open(&chain, of, (int)count, array->dtype, &array->shape));
     *array = *ek_chain_result(&chain);
     ek_chain_close(&chain);
     return 0;
 }
 
-static int choice_run(ek_transform *const *of, int count, const ek_array *in, ek_array *out,
+static int choice_run(ek_transform *const *of, int64_t count, const ek_array *in, ek_array *out,
                       ek_generator *generator)
 {
     ek_chain chain;
-    EK_TRY(ek_chain_open(&chain, of, count, in->dtype, &in->shape));
+    EK_TRY(ek_chain_open(&chain, of, (int)count, in->dtype, &in->shape));
     int rc = ek_chain_run(&chain, in->data, out->data, generator);
     ek_chain_close(&chain);
     return rc;
 }
 
-static int choice_check_same(const choice *self, const ek_array *a, const ek_array *b,
-                             const char *when)
+/* Whatever is drawn has one result: that of the first transform (random_choice), or the input's
+ * dtype and shape. */
+static int choice_describe(const ek_transform *self, ek_array *array)
 {
+    static const char *const when[] = {[CHOICE_APPLY] = "if the transforms are applied",
+                                       [CHOICE_ONE] = "by another of the transforms",
+                                       [CHOICE_ORDER] = "by one of the transforms"};
+    const choice *o = ek_options_of(self);
+    const int64_t at_once = o->kind == CHOICE_APPLY ? o->count : 1;
+    ek_array expected = *array;
     char first[200], second[200];
-    if (a->dtype == b->dtype && ek_shape_equal(&a->shape, &b->shape))
-        return 0;
-    return EK_FAIL(EK_E_SHAPE, "%s: %s becomes %s %s; what is left to chance cannot change it",
-                   self->transform.type->name, ek_array_text(a, first), ek_array_text(b, second),
-                   when);
+    for (int64_t i = 0; i < o->count; i += at_once) {
+        ek_array result = *array;
+        EK_TRY(choice_describe_chain(choice_of(self) + i, at_once, &result));
+        if (i == 0 && o->kind == CHOICE_ONE)
+            expected = result;
+        if (result.dtype != expected.dtype || !ek_shape_equal(&result.shape, &expected.shape))
+            return EK_FAIL(EK_E_SHAPE,
+                           "%s: %s becomes %s %s; what is left to chance cannot change it",
+                           self->type->name, ek_array_text(&expected, first),
+                           ek_array_text(&result, second), when[o->kind]);
+    }
+    *array = expected;
+    return 0;
 }
 
 /* ---- random_apply ---- */
 
-static int choice_describe_apply(const ek_transform *transform, ek_array *array)
+static int choice_draw_all(const ek_transform *self, const ek_array *in, ek_generator *locked,
+                           ek_drawn *drawn)
 {
-    const choice *self = (const choice *)transform;
-    ek_array result = *array;
-    EK_TRY(choice_describe_all(self->of, self->count, &result));
-    return choice_check_same(self, array, &result, "if the transforms are applied");
+    (void)in, (void)drawn;
+    return !((float)((const choice *)ek_options_of(self))->p < ek_generator_f32(locked));
 }
 
-static int choice_apply_all(const ek_transform *transform, const ek_array *in, ek_array *out,
-                            ek_generator *generator)
+static int choice_apply_all(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                            ek_array *out)
 {
-    const choice *self = (const choice *)transform;
-    ek_generator *locked = ek_generator_lock(generator);
-    bool not = (float)self->p < ek_generator_f32(locked);
-    ek_generator_unlock(locked);
-    if (!not )
-        return choice_run(self->of, self->count, in, out, generator);
-    ek_array_keep(in, out);
-    return 0;
+    const choice *o = ek_options_of(self);
+    return choice_run(choice_of(self), o->count, in, out, drawn->generator);
 }
 
 /* ---- random_choice ---- */
 
-static int choice_describe(const ek_transform *transform, ek_array *array)
+static int choice_draw_one(const ek_transform *self, const ek_array *in, ek_generator *locked,
+                           ek_drawn *drawn)
 {
-    const choice *self = (const choice *)transform;
-    ek_array first = *array;
-    EK_TRY(choice_describe_all(self->of, 1, &first));
-    for (int i = 1; i < self->count; i++) {
-        ek_array other = *array;
-        EK_TRY(choice_describe_all(self->of + i, 1, &other));
-        EK_TRY(choice_check_same(self, &first, &other, "by another of the transforms"));
-    }
-    *array = first;
-    return 0;
+    const choice *o = ek_options_of(self);
+    (void)in;
+    drawn->number[0] = (double)ek_generator_f32(locked) * choice_weights(self)[o->count - 1];
+    return 1;
 }
 
-static int choice_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                        ek_generator *generator)
+static int choice_apply_one(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                            ek_array *out)
 {
-    const choice *self = (const choice *)transform;
-    ek_generator *locked = ek_generator_lock(generator);
-    double drawn = (double)ek_generator_f32(locked) * self->weights[self->count - 1];
-    ek_generator_unlock(locked);
-    int number = 0;
-    while (number < self->count - 1 && !(drawn < self->weights[number]))
-        number++;
-    return choice_run(self->of + number, 1, in, out, generator);
+    const choice *o = ek_options_of(self);
+    int64_t one = 0;
+    while (one < o->count - 1 && !(drawn->number[0] < choice_weights(self)[one]))
+        one++;
+    return choice_run(choice_of(self) + one, 1, in, out, drawn->generator);
 }
 
 /* ---- random_order ---- */
 
-static int choice_describe_order(const ek_transform *transform, ek_array *array)
+static int choice_apply_order(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                              ek_array *out)
 {
-    const choice *self = (const choice *)transform;
-    for (int i = 0; i < self->count; i++) {
-        ek_array result = *array;
-        EK_TRY(choice_describe_all(self->of + i, 1, &result));
-        EK_TRY(choice_check_same(self, array, &result, "by one of the transforms"));
-    }
-    return 0;
-}
-
-static int choice_apply_order(const ek_transform *transform, const ek_array *in, ek_array *out,
-                              ek_generator *generator)
-{
-    const choice *self = (const choice *)transform;
-    int64_t *order = ek_calloc((size_t)self->count, sizeof *order);
-    ek_transform **shuffled = ek_calloc((size_t)self->count, sizeof *shuffled);
-    int rc = order && shuffled ? ek_randperm(self->count, order, generator) : EK_E_NO_MEMORY;
-    for (int i = 0; rc == 0 && i < self->count; i++)
-        shuffled[i] = self->of[order[i]];
+    const choice *o = ek_options_of(self);
+    int64_t *order = ek_calloc((size_t)o->count, sizeof *order);
+    ek_transform **shuffled = ek_calloc((size_t)o->count, sizeof *shuffled);
+    int rc = order && shuffled ? ek_randperm(o->count, order, drawn->generator) : EK_E_NO_MEMORY;
+    for (int64_t i = 0; rc == 0 && i < o->count; i++)
+        shuffled[i] = choice_of(self)[order[i]];
     if (rc == 0)
-        rc = choice_run(shuffled, self->count, in, out, generator);
+        rc = choice_run(shuffled, o->count, in, out, drawn->generator);
     free(order);
     free(shuffled);
     return rc;
@@ -137,66 +137,53 @@ static int choice_apply_order(const ek_transform *transform, const ek_array *in,
 
 /* ---- making ---- */
 
-static const ek_transform_type random_apply_type = {.name = "random_apply",
-                                                    .size = sizeof(choice),
-                                                    .describe = choice_describe_apply,
-                                                    .apply = choice_apply_all,
-                                                    .destroy = choice_destroy};
-static const ek_transform_type random_choice_type = {.name = "random_choice",
-                                                     .size = sizeof(choice),
-                                                     .describe = choice_describe,
-                                                     .apply = choice_apply,
-                                                     .destroy = choice_destroy};
-static const ek_transform_type random_order_type = {.name = "random_order",
-                                                    .size = sizeof(choice),
-                                                    .describe = choice_describe_order,
-                                                    .apply = choice_apply_order,
-                                                    .destroy = choice_destroy};
+static const ek_operation choices[] = {
+    [CHOICE_APPLY] = {EK_OPERATION(random_apply, choice), .type.destroy = choice_destroy,
+                      .describe = choice_describe, .draw = choice_draw_all,
+                      .apply = choice_apply_all},
+    [CHOICE_ONE] = {EK_OPERATION(random_choice, choice), .type.destroy = choice_destroy,
+                    .describe = choice_describe, .draw = choice_draw_one,
+                    .apply = choice_apply_one},
+    [CHOICE_ORDER] = {EK_OPERATION(random_order, choice), .type.destroy = choice_destroy,
+                      .describe = choice_describe, .apply = choice_apply_order},
+};
 
-static int choice_sum_weights(choice *self, const double *weights, int count)
+static int choice_sum_weights(double *sums, const double *weights, int count)
 {
     double sum = 0;
-    self->weights = ek_calloc((size_t)count, sizeof *self->weights);
-    if (!self->weights)
-        return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++) {
         double weight = weights ? weights[i] : 1;
         if (!(weight >= 0) || isinf(weight))
             return EK_FAIL(EK_E_INVALID,
                            "random_choice: weight %d is %g; weights are finite and not negative", i,
                            weight);
-        self->weights[i] = sum += weight;
+        sums[i] = sum += weight;
     }
     return sum > 0 ? 0 : EK_FAIL(EK_E_INVALID, "random_choice: no weight is above 0");
 }
 
-static int choice_fill(choice *self, ek_transform *const *transforms, int count,
-                       const double *weights)
+static int choice_check(const char *name, ek_transform *const *transforms, int count, double p)
 {
-    const char *name = self->transform.type->name;
     EK_TRY(ek_transforms_check(name, transforms, count));
     if (count == 0)
         return EK_FAIL(EK_E_INVALID, "%s: 0 transforms; at least one is needed", name);
-    EK_TRY(ek_check_chance(name, self->p));
-    EK_TRY(choice_sum_weights(self, weights, count));
-    self->of = ek_calloc((size_t)count, sizeof *self->of);
-    return self->of ? 0 : EK_E_NO_MEMORY;
+    return ek_check_chance(name, p);
 }
 
 /* Takes the transforms over, also if it fails. */
-static ek_transform *choice_new(const ek_transform_type *type, ek_transform *const *transforms,
-                                int count, double p, const double *weights)
+static ek_transform *choice_new(choice_kind kind, ek_transform *const *transforms, int count,
+                                double p, const double *weights)
 {
-    choice *self = (choice *)ek_transform_new(type);
-    if (self)
-        self->p = p;
-    if (self && choice_fill(self, transforms, count, weights) == 0) {
-        memcpy(self->of, transforms, (size_t)count * sizeof *self->of);
-        self->count = count;
-        return &self->transform;
+    const choice options = {p, count, kind};
+    const size_t each = sizeof *weights + sizeof *transforms;
+    ek_transform *self = NULL;
+    if (choice_check(choices[kind].type.name, transforms, count, p) == 0)
+        self = ek_operation_new(&choices[kind], &options, (size_t)count * each);
+    if (self && choice_sum_weights(choice_weights(self), weights, count) == 0) {
+        memcpy(choice_of(self), transforms, (size_t)count * sizeof *transforms);
+        return self;
     }
-    if (self)
-        ek_transform_free(&self->transform);
+    ek_transform_free(self);
     for (int i = 0; transforms && i < count; i++)
         ek_transform_free(transforms[i]);
     return NULL;
@@ -204,15 +191,15 @@ static ek_transform *choice_new(const ek_transform_type *type, ek_transform *con
 
 ek_transform *ek_random_apply_of(double p, ek_transform *const *transforms, int count)
 {
-    return choice_new(&random_apply_type, transforms, count, p, NULL);
+    return choice_new(CHOICE_APPLY, transforms, count, p, NULL);
 }
 
 ek_transform *ek_random_choice_of(ek_transform *const *transforms, int count, const double *weights)
 {
-    return choice_new(&random_choice_type, transforms, count, 0, weights);
+    return choice_new(CHOICE_ONE, transforms, count, 0, weights);
 }
 
 ek_transform *ek_random_order_of(ek_transform *const *transforms, int count)
 {
-    return choice_new(&random_order_type, transforms, count, 0, NULL);
+    return choice_new(CHOICE_ORDER, transforms, count, 0, NULL);
 }

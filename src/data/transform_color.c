@@ -1,194 +1,134 @@
-/* transform_color.c: brightness, contrast, saturation, hue and grey values, as torchvision's
- * functions for tensors: u8 pixels are computed in f32 and truncated after each adjustment. */
-#include "data/transform_picture.h"
+/* transform_color.c: the formulas of colors, as torchvision's functions for tensors: u8 pixels are
+ * computed in f32 and cut off after each adjustment. A formula changes one picture in place; a row
+ * of the table has its functions for u8, f32 and f64. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-/* The dtypes: name, element, the type that it is computed in, the value of white. */
-#define COLOR_ROWS(X)          \
-    X(u8, uint8_t, float, 255) \
-    X(f32, float, float, 1)    \
-    X(f64, double, double, 1)
+#include "data/transform_operation.h"
 
-static inline uint8_t pixel_u8(float value)
+/* Changes the elements `pixels` of one picture, whose planes are its channels. `before` is a copy
+ * of them if the row of the table asks for one. */
+typedef void color_formula(const ek_picture *picture, void *pixels, const void *before,
+                           double number);
+#define DEFINE_FORMULA(name) \
+    EK_MULTIVERSION          \
+    static void name(const ek_picture *picture, void *pixels, const void *before, double number)
+
+/* The element for a number: bytes are cut off. */
+#define CUT_OFF_u8(v) ((uint8_t)(int32_t)(v))
+#define CUT_OFF_f32(v) (v)
+#define CUT_OFF_f64(v) (v)
+
+static inline int64_t color_plane(const ek_picture *picture)
 {
-    return (uint8_t)(int32_t)value;
-}
-
-static inline float pixel_f32(float value)
-{
-    return value;
-}
-
-static inline double pixel_f64(double value)
-{
-    return value;
-}
-
-/* Calls a function of the array's dtype. */
-#define COLOR_CALL(function, dtype, ...) \
-    do {                                 \
-        if ((dtype) == EK_U8)            \
-            function##_u8(__VA_ARGS__);  \
-        else if ((dtype) == EK_F32)      \
-            function##_f32(__VA_ARGS__); \
-        else                             \
-            function##_f64(__VA_ARGS__); \
-    } while (0)
-
-/* ---- arrays of colors ---- */
-
-int64_t ek_color_channels(const ek_array *array)
-{
-    return array->shape.ndim < 3 ? 1 : array->shape.dims[array->shape.ndim - 3];
-}
-
-int ek_color_check(const ek_transform *transform, const ek_array *array)
-{
-    char text[200];
-    EK_TRY(ek_picture_check(transform, array));
-    if (array->dtype != EK_U8 && array->dtype != EK_F32 && array->dtype != EK_F64)
-        return EK_FAIL(EK_E_DTYPE, "%s: %s; colors are u8, f32 or f64", transform->type->name,
-                       ek_array_text(array, text));
-    int64_t channels = ek_color_channels(array);
-    if (channels != 1 && channels != 3)
-        return EK_FAIL(EK_E_SHAPE, "%s: %s; pictures have 1 or 3 channels, (..., C, H, W)",
-                       transform->type->name, ek_array_text(array, text));
-    return 0;
-}
-
-/* The pictures of an array: how many there are, and the pixels of one channel of one. */
-static void color_sizes(const ek_array *x, int64_t *pictures, int64_t *plane)
-{
-    ek_picture picture = ek_picture_of(x);
-    *pictures = picture.planes / ek_color_channels(x);
-    *plane = picture.height * picture.width;
-}
-
-static void *color_plane(const ek_array *x, int64_t plane, int64_t pixels)
-{
-    return (char *)x->data + (size_t)(plane * pixels) * ek_dtype_size(x->dtype);
+    return picture->height * picture->width;
 }
 
 /* ---- grey values ---- */
 
-#define GREY(real, r, g, b) \
-    (((real)0.2989 * (real)(r) + (real)0.587 * (real)(g)) + (real)0.114 * (real)(b))
+#define GREY(name, real, r, g, b) \
+    CUT_OFF_##name(((real)0.2989 * (real)(r) + (real)0.587 * (real)(g)) + (real)0.114 * (real)(b))
 
-#define DEFINE_GREY(name, element, real, white)                                                  \
-    EK_MULTIVERSION                                                                              \
-    static void grey_##name(int64_t count, const element *restrict r, const element *restrict g, \
-                            const element *restrict b, element *restrict out)                    \
-    {                                                                                            \
-        for (int64_t i = 0; i < count; i++)                                                      \
-            out[i] = pixel_##name(GREY(real, r[i], g[i], b[i]));                                 \
+#define DEFINE_GREY(name, element, real, white)                              \
+    EK_MULTIVERSION                                                          \
+    static void grey_##name(int64_t count, const void *colors, void *result) \
+    {                                                                        \
+        const element *restrict r = colors, *restrict g = r + count;         \
+        const element *restrict b = g + count;                               \
+        element *restrict out = result;                                      \
+        for (int64_t i = 0; i < count; i++)                                  \
+            out[i] = GREY(name, real, r[i], g[i], b[i]);                     \
     }
-COLOR_ROWS(DEFINE_GREY)
+EK_PIXEL_ROWS(DEFINE_GREY)
 
 void ek_picture_grey(const ek_array *in, ek_array *out)
 {
-    int64_t pictures, plane, from = ek_color_channels(in), to = ek_color_channels(out);
-    color_sizes(in, &pictures, &plane);
-    for (int64_t p = 0; p < pictures; p++) {
-        ek_array grey = {.dtype = in->dtype, .shape = {.ndim = 1, .dims = {plane}}};
-        grey.data = color_plane(out, p * to, plane);
-        if (from == 1)
-            ek_array_keep(&(ek_array){grey.dtype, grey.shape, color_plane(in, p, plane)}, &grey);
-        else
-            COLOR_CALL(grey, in->dtype, plane, color_plane(in, 3 * p, plane),
-                       color_plane(in, 3 * p + 1, plane), color_plane(in, 3 * p + 2, plane),
-                       grey.data);
-        for (int64_t c = 1; c < to; c++) {
-            ek_array copy = {.data = color_plane(out, p * to + c, plane)};
-            ek_array_keep(&grey, &copy);
-        }
+    const ek_picture picture = ek_picture_of(in);
+    int64_t from = ek_picture_channels(in), to = ek_picture_channels(out);
+    int64_t plane = color_plane(&picture);
+    size_t nbytes = (size_t)plane * picture.size;
+    for (int64_t p = 0; p < picture.planes / from; p++) {
+        void *grey = ek_picture_row(out, p * to, 0);
+        if (from == 3)
+            EK_PIXEL_FUNCTION(grey, in->dtype)(plane, ek_picture_row(in, 3 * p, 0), grey);
+        for (int64_t c = from == 3; c < to && nbytes; c++)
+            memcpy(ek_picture_row(out, p * to + c, 0), from == 3 ? grey : ek_picture_row(in, p, 0),
+                   nbytes);
     }
 }
 
 /* ---- blends: ratio * x + (1 - ratio) * other, cut to [black, white] ---- */
 
-#define CUT(value, white) ((value) < 0 ? 0 : (value) > (white) ? (white) : (value))
-
-#define DEFINE_BLEND(name, element, real, white)                                           \
-    EK_MULTIVERSION                                                                        \
-    static void blend_##name(int64_t count, element *restrict x, double ratio, double add) \
-    {                                                                                      \
-        const real times = (real)ratio, plus = (real)add;                                  \
-        for (int64_t i = 0; i < count; i++) {                                              \
-            real value = times * (real)x[i] + plus;                                        \
-            x[i] = pixel_##name(CUT(value, white));                                        \
-        }                                                                                  \
+#define DEFINE_BLEND(name, element, real, white)                                               \
+    EK_MULTIVERSION                                                                            \
+    static void blend_##name(int64_t count, element *restrict x, double ratio, double add)     \
+    {                                                                                          \
+        const real times = (real)ratio, plus = (real)add;                                      \
+        for (int64_t i = 0; i < count; i++) {                                                  \
+            real value = times * (real)x[i] + plus;                                            \
+            x[i] = CUT_OFF_##name(EK_CUT(value, white));                                       \
+        }                                                                                      \
+    }                                                                                          \
+    static void brightness_##name(const ek_picture *picture, void *pixels, const void *before, \
+                                  double factor)                                               \
+    {                                                                                          \
+        (void)before;                                                                          \
+        blend_##name(picture->planes *color_plane(picture), pixels, factor, 0);                \
     }
-COLOR_ROWS(DEFINE_BLEND)
+EK_PIXEL_ROWS(DEFINE_BLEND)
 
-void ek_adjust_brightness(ek_array *x, double factor)
-{
-    COLOR_CALL(blend, x->dtype, ek_shape_count(&x->shape), x->data, factor, 0);
-}
-
-/* The mean grey value of a picture, whose pixels are rounded before they are added. */
-#define DEFINE_MEAN(name, element, real, white)                                                  \
-    EK_MULTIVERSION                                                                              \
-    static void mean_##name(int64_t count, const element *restrict r, const element *restrict g, \
-                            const element *restrict b, double *mean)                             \
-    {                                                                                            \
-        double sum = 0;                                                                          \
-        for (int64_t i = 0; i < count; i++)                                                      \
-            sum += (double)(g ? pixel_##name(GREY(real, r[i], g[i], b[i])) : r[i]);              \
-        *mean = (double)((real)sum / (real)count);                                               \
+/* Blends with the mean grey value, which is of grey values that are rounded already. */
+#define DEFINE_CONTRAST(name, element, real, white)                                     \
+    DEFINE_FORMULA(contrast_##name)                                                     \
+    {                                                                                   \
+        const int64_t n = color_plane(picture), channels = picture->planes;             \
+        const element *r = pixels, *g = r + n, *b = g + n;                              \
+        double sum = 0;                                                                 \
+        (void)before;                                                                   \
+        for (int64_t i = 0; i < n; i++)                                                 \
+            sum += (double)(channels == 3 ? GREY(name, real, r[i], g[i], b[i]) : r[i]); \
+        real mean = (real)sum / (real)n;                                                \
+        blend_##name(channels *n, pixels, number, (double)((real)(1 - number) * mean)); \
     }
-#define DEFINE_CONTRAST(name, element, real, white)                                        \
-    static void contrast_##name(int64_t count, element *x, int64_t channels, double ratio) \
-    {                                                                                      \
-        double mean = 0;                                                                   \
-        const element *g = channels == 3 ? x + count : NULL;                               \
-        mean_##name(count, x, g, g ? g + count : NULL, &mean);                             \
-        blend_##name(channels *count, x, ratio, (double)((real)(1 - ratio) * (real)mean)); \
-    }
-COLOR_ROWS(DEFINE_MEAN)
-COLOR_ROWS(DEFINE_CONTRAST)
+EK_PIXEL_ROWS(DEFINE_CONTRAST)
 
-void ek_adjust_contrast(ek_array *x, double factor)
-{
-    int64_t pictures, plane, channels = ek_color_channels(x);
-    color_sizes(x, &pictures, &plane);
-    for (int64_t p = 0; p < pictures && plane > 0; p++)
-        COLOR_CALL(contrast, x->dtype, plane, color_plane(x, p * channels, plane), channels,
-                   factor);
-}
-
-#define DEFINE_SATURATE(name, element, real, white)                                      \
-    EK_MULTIVERSION                                                                      \
-    static void saturate_##name(int64_t count, element *restrict r, element *restrict g, \
-                                element *restrict b, double factor)                      \
-    {                                                                                    \
-        const real ratio = (real)factor, rest = (real)(1 - factor);                      \
-        for (int64_t i = 0; i < count; i++) {                                            \
-            real grey = rest * (real)pixel_##name(GREY(real, r[i], g[i], b[i]));         \
-            real x = ratio * (real)r[i] + grey, y = ratio * (real)g[i] + grey;           \
-            real z = ratio * (real)b[i] + grey;                                          \
-            r[i] = pixel_##name(CUT(x, white));                                          \
-            g[i] = pixel_##name(CUT(y, white));                                          \
-            b[i] = pixel_##name(CUT(z, white));                                          \
-        }                                                                                \
+#define DEFINE_SATURATION(name, element, real, white)                           \
+    DEFINE_FORMULA(saturation_##name)                                           \
+    {                                                                           \
+        const int64_t n = color_plane(picture);                                 \
+        element *restrict r = pixels, *restrict g = r + n, *restrict b = g + n; \
+        const real ratio = (real)number, rest = (real)(1 - number);             \
+        (void)before;                                                           \
+        for (int64_t i = 0; i < n && picture->planes == 3; i++) {               \
+            real grey = rest * (real)GREY(name, real, r[i], g[i], b[i]);        \
+            real x = ratio * (real)r[i] + grey, y = ratio * (real)g[i] + grey;  \
+            real z = ratio * (real)b[i] + grey;                                 \
+            r[i] = CUT_OFF_##name(EK_CUT(x, white));                            \
+            g[i] = CUT_OFF_##name(EK_CUT(y, white));                            \
+            b[i] = CUT_OFF_##name(EK_CUT(z, white));                            \
+        }                                                                       \
     }
-COLOR_ROWS(DEFINE_SATURATE)
+EK_PIXEL_ROWS(DEFINE_SATURATION)
 
 /* ---- hue ---- */
 
 #define SHARE_OF_u8(x) ((float)(x) / 255.0f)
 #define SHARE_OF_f32(x) (x)
 #define SHARE_OF_f64(x) (x)
-#define OF_SHARE_u8(v) pixel_u8((v)*255.999f) /* as torchvision's convert_image_dtype */
+#define OF_SHARE_u8(v) CUT_OFF_u8((v)*255.999f) /* as torchvision's convert_image_dtype */
 #define OF_SHARE_f32(v) (v)
 #define OF_SHARE_f64(v) (v)
 
 /* Goes through hue, saturation and value: each step is one of torchvision's, rounded as there. The
  * hue is in units of a circle, of which `sector` is the sixth. */
 #define DEFINE_HUE(name, element, real, white)                                                  \
-    EK_MULTIVERSION                                                                             \
-    static void hue_##name(int64_t count, element *restrict red, element *restrict green,       \
-                           element *restrict blue, double shift)                                \
+    DEFINE_FORMULA(hue_##name)                                                                  \
     {                                                                                           \
-        for (int64_t i = 0; i < count; i++) {                                                   \
+        const int64_t n = color_plane(picture);                                                 \
+        element *restrict red = pixels, *restrict green = red + n, *restrict blue = green + n;  \
+        (void)before;                                                                           \
+        for (int64_t i = 0; i < n && picture->planes == 3; i++) {                               \
             real r = SHARE_OF_##name(red[i]), g = SHARE_OF_##name(green[i]);                    \
             real b = SHARE_OF_##name(blue[i]);                                                  \
             real most = r > g ? r : g, least = r < g ? r : g;                                   \
@@ -199,13 +139,13 @@ COLOR_ROWS(DEFINE_SATURATE)
             real rc = (most - r) / d, gc = (most - g) / d, bc = (most - b) / d;                 \
             real h = most == r ? bc - gc : most == g ? 2 + rc - bc : 4 + gc - rc;               \
             h = h / 6 + 1;                                                                      \
-            h = (h >= 1 ? h - 1 : h) + (real)shift;                                             \
+            h = (h >= 1 ? h - 1 : h) + (real)number;                                            \
             h = h < 0 ? h + 1 : h >= 1 ? h - 1 : h;                                             \
             real six = h * 6, sector = (real)(int32_t)six, f = six - sector;                    \
             real p = most * (1 - s), q = most * (1 - s * f), t = most * (1 - s * (1 - f));      \
-            p = CUT(p, 1);                                                                      \
-            q = CUT(q, 1);                                                                      \
-            t = CUT(t, 1);                                                                      \
+            p = EK_CUT(p, 1);                                                                   \
+            q = EK_CUT(q, 1);                                                                   \
+            t = EK_CUT(t, 1);                                                                   \
             sector = sector >= 6 ? sector - 6 : sector;                                         \
             real x = sector == 1 ? q : sector == 2 || sector == 3 ? p : sector == 4 ? t : most; \
             real y = sector == 0 ? t : sector <= 2 ? most : sector == 3 ? q : p;                \
@@ -215,17 +155,168 @@ COLOR_ROWS(DEFINE_SATURATE)
             blue[i] = OF_SHARE_##name(z);                                                       \
         }                                                                                       \
     }
-COLOR_ROWS(DEFINE_HUE)
+EK_PIXEL_ROWS(DEFINE_HUE)
 
-#define DEFINE_OF_THREE(function, operation)                                               \
-    void function(ek_array *x, double number)                                              \
-    {                                                                                      \
-        int64_t pictures, plane;                                                           \
-        color_sizes(x, &pictures, &plane);                                                 \
-        for (int64_t p = 0; p < pictures && ek_color_channels(x) == 3; p++)                \
-            COLOR_CALL(operation, x->dtype, plane, color_plane(x, 3 * p, plane),           \
-                       color_plane(x, 3 * p + 1, plane), color_plane(x, 3 * p + 2, plane), \
-                       number);                                                            \
+/* ---- sharpness ---- */
+
+/* A pixel inside is blended with the mean of its 3 x 3 neighbourhood, in which it counts fivefold;
+ * one on the edge with itself. */
+#define DEFINE_SHARPNESS(name, element, real, white)                                            \
+    DEFINE_FORMULA(sharpness_##name)                                                            \
+    {                                                                                           \
+        const int64_t h = picture->height, w = picture->width, rows = picture->planes * h;      \
+        const real ratio = (real)number, rest = (real)(1 - number);                             \
+        const real one = (real)1 / 13, five = (real)5 / 13;                                     \
+        const element *restrict at = before;                                                    \
+        element *restrict out = pixels;                                                         \
+        for (int64_t y = 0; y < rows && h > 2 && w > 2; y++) {                                  \
+            const bool inside = y % h > 0 && y % h < h - 1;                                     \
+            for (int64_t i = 0; i < w; i++, at++, out++) {                                      \
+                const element *up = at - w, *down = at + w;                                     \
+                real blurred = (real)*at;                                                       \
+                if (inside && i > 0 && i < w - 1) {                                             \
+                    blurred = (real)up[-1] * one + (real)up[0] * one + (real)up[1] * one +      \
+                              (real)at[-1] * one + (real)at[0] * five + (real)at[1] * one +     \
+                              (real)down[-1] * one + (real)down[0] * one + (real)down[1] * one; \
+                    blurred = (real)EK_ROUNDED_##name(blurred);                                 \
+                }                                                                               \
+                real value = ratio * (real)*at + rest * blurred;                                \
+                *out = (element)EK_CUT(value, white);                                           \
+            }                                                                                   \
+        }                                                                                       \
     }
-DEFINE_OF_THREE(ek_adjust_saturation, saturate)
-DEFINE_OF_THREE(ek_adjust_hue, hue)
+EK_PIXEL_ROWS(DEFINE_SHARPNESS)
+
+/* ---- each pixel separately ---- */
+
+/* Inverts pixels from the threshold on, which is at most 255 for bytes. */
+#define LIMIT_u8(threshold) ((uint8_t)((threshold) > 0 ? ceil(threshold) : 0))
+#define LIMIT_f32(threshold) ((float)(threshold))
+#define LIMIT_f64(threshold) (threshold)
+#define DEFINE_SOLARIZE(name, element, real, white)                   \
+    DEFINE_FORMULA(solarize_##name)                                   \
+    {                                                                 \
+        const int64_t count = picture->planes * color_plane(picture); \
+        const element limit = LIMIT_##name(number);                   \
+        element *restrict x = pixels;                                 \
+        (void)before;                                                 \
+        for (int64_t i = 0; i < count; i++)                           \
+            x[i] = x[i] >= limit ? (element)((white)-x[i]) : x[i];    \
+    }
+EK_PIXEL_ROWS(DEFINE_SOLARIZE)
+
+DEFINE_FORMULA(posterize)
+{
+    const int64_t count = picture->planes * color_plane(picture);
+    uint8_t *restrict x = pixels, mask = (uint8_t)(0xff << (8 - (int)number));
+    (void)before;
+    for (int64_t i = 0; i < count; i++)
+        x[i] &= mask;
+}
+
+/* ---- pixels by the range and the histogram of their plane ---- */
+
+/* torchvision stretches [least, most] to [black, white], with a rounded reciprocal; a plane of one
+ * value stays. */
+#define DEFINE_AUTOCONTRAST(name, element, real, white)                                          \
+    EK_MULTIVERSION                                                                              \
+    static void stretch_##name(int64_t count, element *restrict x)                               \
+    {                                                                                            \
+        element least = x[0], most = x[0];                                                       \
+        for (int64_t i = 1; i < count; i++) {                                                    \
+            least = x[i] < least ? x[i] : least;                                                 \
+            most = x[i] > most ? x[i] : most;                                                    \
+        }                                                                                        \
+        real low = (real)least, scale = 1 / ((real)most - (real)least) * (white);                \
+        if (!isfinite(scale)) {                                                                  \
+            low = 0;                                                                             \
+            scale = 1;                                                                           \
+        }                                                                                        \
+        for (int64_t i = 0; i < count; i++) {                                                    \
+            real value = ((real)x[i] - low) * scale;                                             \
+            x[i] = (element)EK_CUT(value, white);                                                \
+        }                                                                                        \
+    }                                                                                            \
+    static void autocontrast_##name(const ek_picture *picture, void *pixels, const void *before, \
+                                    double number)                                               \
+    {                                                                                            \
+        (void)before, (void)number;                                                              \
+        for (int64_t c = 0; c < picture->planes; c++)                                            \
+            stretch_##name(color_plane(picture), (element *)pixels + c * color_plane(picture));  \
+    }
+EK_PIXEL_ROWS(DEFINE_AUTOCONTRAST)
+
+/* Replaces each value by its place in the sum of the histogram. The last value that occurs does
+ * not count towards the step. */
+static void equalize_plane(int64_t count, uint8_t *pixels)
+{
+    int64_t histogram[256] = {0}, sum = 0;
+    uint8_t table[256];
+    int last = 0;
+    for (int64_t i = 0; i < count; i++)
+        histogram[pixels[i]]++;
+    for (int v = 0; v < 256; v++)
+        last = histogram[v] ? v : last;
+    int64_t step = (count - histogram[last]) / 255;
+    if (step == 0)
+        return;
+    for (int v = 0; v < 256; v++) {
+        int64_t place = (sum + step / 2) / step;
+        table[v] = (uint8_t)(v == 0 ? 0 : place > 255 ? 255 : place);
+        sum += histogram[v];
+    }
+    for (int64_t i = 0; i < count; i++)
+        pixels[i] = table[pixels[i]];
+}
+
+static void equalize(const ek_picture *picture, void *pixels, const void *before, double number)
+{
+    (void)before, (void)number;
+    for (int64_t c = 0; c < picture->planes; c++)
+        equalize_plane(color_plane(picture), (uint8_t *)pixels + c * color_plane(picture));
+}
+
+/* ---- the table ---- */
+
+#define ALL_PIXELS(formula)                        \
+    {                                              \
+        formula##_u8, formula##_f32, formula##_f64 \
+    }
+
+static const struct color_row {
+    color_formula *of[3]; /* u8, f32, f64 */
+    bool copies;          /* the formula reads `before` */
+} color_rows[EK_ADJUSTMENTS] = {
+    [EK_ADJUST_BRIGHTNESS] = {ALL_PIXELS(brightness)},
+    [EK_ADJUST_CONTRAST] = {ALL_PIXELS(contrast)},
+    [EK_ADJUST_SATURATION] = {ALL_PIXELS(saturation)},
+    [EK_ADJUST_HUE] = {ALL_PIXELS(hue)},
+    [EK_ADJUST_SHARPNESS] = {ALL_PIXELS(sharpness), .copies = true},
+    [EK_ADJUST_SOLARIZE] = {ALL_PIXELS(solarize)},
+    [EK_ADJUST_POSTERIZE] = {{posterize}},
+    [EK_ADJUST_AUTOCONTRAST] = {ALL_PIXELS(autocontrast)},
+    [EK_ADJUST_EQUALIZE] = {{equalize}},
+};
+
+int ek_picture_adjust(ek_array *x, ek_adjustment what, double number)
+{
+    const struct color_row *row = &color_rows[what];
+    color_formula *formula = row->of[x->dtype == EK_U8 ? 0 : x->dtype == EK_F32 ? 1 : 2];
+    ek_picture picture = ek_picture_of(x);
+    int64_t channels = ek_picture_channels(x), count = picture.planes / channels;
+    size_t nbytes = (size_t)(channels * color_plane(&picture)) * picture.size;
+    if (count == 0 || nbytes == 0)
+        return 0;
+    void *before = row->copies ? ek_realloc(NULL, nbytes) : NULL;
+    if (row->copies && !before)
+        return EK_E_NO_MEMORY;
+    picture.planes = channels;
+    for (int64_t p = 0; p < count; p++) {
+        void *pixels = ek_picture_row(x, p * channels, 0);
+        if (before)
+            memcpy(before, pixels, nbytes);
+        formula(&picture, pixels, before, number);
+    }
+    free(before);
+    return 0;
+}

@@ -1,147 +1,124 @@
-/* transform_crop.c: crops pictures, with a border if the window reaches beyond them, and mirrors
- * pictures at random.
- *
- * Padding does not make a larger picture: it moves the window, in the picture's own coordinates. */
+/* transform_crop.c: crops pictures, puts borders around them, mirrors them and erases parts of
+ * them. Crops may reach beyond a picture: its padding moves the window, and makes no larger
+ * picture. */
+#include <math.h>
 #include <string.h>
 
-#include "core/generator.h"
-#include "data/transform_picture.h"
+#include "data/transform_operation.h"
 
-typedef struct crop {
-    ek_transform transform;
-    int64_t height, width, padding;
-    double fill;
-    bool pad_if_needed;
-} crop;
+/* ---- places of result pixels in the picture ---- */
 
-/* ---- windows ---- */
+typedef struct frame {
+    ek_border_mode mode;
+    int64_t before[2]; /* rows and columns of the border before the picture; negative: cut off */
+    int64_t size[2];   /* the picture's height and width */
+} frame;
 
-static int64_t crop_larger(int64_t a, int64_t b)
+static int64_t frame_place(const void *user, int side, int64_t at)
 {
-    return a > b ? a : b;
+    const frame *self = user;
+    int64_t size = self->size[side];
+    at -= self->before[side];
+    if (at >= 0 && at < size)
+        return at;
+    if (self->mode == EK_BORDER_CONSTANT)
+        return -1;
+    if (self->mode == EK_BORDER_EDGE)
+        return at < 0 ? 0 : size - 1;
+    int64_t twice = self->mode == EK_BORDER_REFLECT ? 0 : 1; /* symmetric repeats the edge itself */
+    return at < 0 ? -at - twice : 2 * size - 2 + twice - at;
 }
 
-static int64_t crop_smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Copies a window of `in` to `out`. The window's first pixel, (top, left), may lie outside `in`. */
-static void crop_copy(const crop *self, const ek_array *in, ek_array *out, int64_t top,
-                      int64_t left)
+static int frame_copy(const ek_array *in, ek_array *out, ek_border_mode mode, int64_t above,
+                      int64_t left, double fill)
 {
     ek_picture picture = ek_picture_of(in);
-    size_t size = picture.size;
-    int64_t h = picture.height, w = picture.width, planes = picture.planes;
-    int64_t first_row = crop_larger(0, -top), end_row = crop_smaller(self->height, h - top);
-    int64_t first = crop_larger(0, -left), end = crop_smaller(self->width, w - left);
-    size_t nbytes = end > first ? (size_t)(end - first) * size : 0;
-    if (end_row - first_row < self->height || end - first < self->width) {
-        unsigned char element[8];
-        ek_fill_element(in->dtype, self->fill, element);
-        ek_fill_run(planes * self->height * self->width, size, element, out->data);
-    }
-    if (nbytes == 0)
-        return;
-    for (int64_t p = 0; p < planes; p++) {
-        const char *from = (const char *)in->data + (size_t)(p * h * w) * size;
-        char *to = (char *)out->data + (size_t)(p * self->height * self->width) * size;
-        for (int64_t y = first_row; y < end_row; y++)
-            memcpy(to + (size_t)(y * self->width + first) * size,
-                   from + (size_t)((y + top) * w + first + left) * size, nbytes);
-    }
+    const frame self = {mode, {above, left}, {picture.height, picture.width}};
+    return ek_picture_gather(in, out, frame_place, &self, fill);
 }
+
+/* ---- crops ---- */
 
 /* Writes the height and width of the picture with its padding. */
-static void crop_padded_size(const crop *self, const ek_array *in, int64_t size[2])
+static void crop_padded_size(const ek_crop_options *o, const ek_array *in, int64_t size[2])
 {
     ek_picture picture = ek_picture_of(in);
-    size[0] = picture.height + 2 * self->padding;
-    size[1] = picture.width + 2 * self->padding;
-    if (self->pad_if_needed && size[1] < self->width)
-        size[1] += 2 * (self->width - size[1]);
-    if (self->pad_if_needed && size[0] < self->height)
-        size[0] += 2 * (self->height - size[0]);
+    size[0] = picture.height + 2 * o->padding;
+    size[1] = picture.width + 2 * o->padding;
+    if (o->pad_if_needed && size[1] < o->width)
+        size[1] += 2 * (o->width - size[1]);
+    if (o->pad_if_needed && size[0] < o->height)
+        size[0] += 2 * (o->height - size[0]);
 }
 
-static int crop_describe(const ek_transform *transform, ek_array *array)
+static int crop_describe(const ek_transform *self, ek_array *array)
 {
-    const crop *self = (const crop *)transform;
-    EK_TRY(ek_picture_check(transform, array));
-    EK_TRY(ek_fill_check(transform, array, self->fill));
-    array->shape.dims[array->shape.ndim - 2] = self->height;
-    array->shape.dims[array->shape.ndim - 1] = self->width;
+    const ek_crop_options *o = ek_options_of(self);
+    EK_TRY(ek_check_fill(self, array, o->fill));
+    ek_picture_set_size(array, o->height, o->width);
     return 0;
 }
 
-static crop *crop_new(const ek_transform_type *type, const ek_crop_options *options)
+static ek_transform *crop_new(const ek_operation *operation, ek_crop_options *o)
 {
-    int64_t height = options->height, width = options->width ? options->width : height;
-    if (height < 1 || height > EK_PICTURE_MOST || width < 1 || width > EK_PICTURE_MOST)
-        return EK_FAIL_NULL(EK_E_INVALID,
-                            "%s: a size of %lld x %lld; both have to lie in [1, %lld]", type->name,
-                            (long long)height, (long long)width, (long long)EK_PICTURE_MOST);
-    if (options->padding < 0 || options->padding > EK_PICTURE_MOST)
-        return EK_FAIL_NULL(EK_E_INVALID, "%s: a padding of %lld; it has to lie in [0, %lld]",
-                            type->name, (long long)options->padding, (long long)EK_PICTURE_MOST);
-    crop *self = (crop *)ek_transform_new(type);
-    if (!self)
+    const char *name = operation->type.name;
+    o->width = o->width ? o->width : o->height;
+    if (ek_check_size(name, o->height, o->width) < 0)
         return NULL;
-    self->height = height;
-    self->width = width;
-    self->padding = options->padding;
-    self->fill = options->fill;
-    self->pad_if_needed = options->pad_if_needed;
-    return self;
+    if (o->padding < 0 || o->padding > EK_PICTURE_MOST)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: a padding of %lld; it has to lie in [0, %lld]", name,
+                            (long long)o->padding, (long long)EK_PICTURE_MOST);
+    return ek_operation_new(operation, o, 0);
 }
 
-/* ---- random_crop ---- */
-
-static int random_crop_describe(const ek_transform *transform, ek_array *array)
+static int random_crop_describe(const ek_transform *self, ek_array *array)
 {
-    const crop *self = (const crop *)transform;
+    const ek_crop_options *o = ek_options_of(self);
     int64_t size[2];
     char text[200];
-    EK_TRY(ek_picture_check(transform, array));
-    crop_padded_size(self, array, size);
-    if (size[0] < self->height || size[1] < self->width)
+    crop_padded_size(o, array, size);
+    if (size[0] < o->height || size[1] < o->width)
         return EK_FAIL(EK_E_SHAPE,
                        "random_crop: %s%s is smaller than %lld x %lld; .pad_if_needed or more "
                        "padding would make it large enough",
-                       ek_array_text(array, text), self->padding ? ", padded," : "",
-                       (long long)self->height, (long long)self->width);
-    return crop_describe(transform, array);
+                       ek_array_text(array, text), o->padding ? ", padded," : "",
+                       (long long)o->height, (long long)o->width);
+    return crop_describe(self, array);
 }
 
-static int random_crop_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                             ek_generator *generator)
+static int random_crop_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
+                            ek_drawn *drawn)
 {
-    const crop *self = (const crop *)transform;
-    int64_t size[2], top = 0, left = 0;
-    crop_padded_size(self, in, size);
-    if (size[0] != self->height || size[1] != self->width) {
-        generator = ek_generator_lock(generator);
-        top = ek_generator_below(generator, size[0] - self->height + 1);
-        left = ek_generator_below(generator, size[1] - self->width + 1);
-        ek_generator_unlock(generator);
-    }
-    ek_picture picture = ek_picture_of(in);
-    crop_copy(self, in, out, top - (size[0] - picture.height) / 2,
-              left - (size[1] - picture.width) / 2);
-    return 0;
+    const ek_crop_options *o = ek_options_of(self);
+    int64_t size[2];
+    crop_padded_size(o, in, size);
+    if (size[0] == o->height && size[1] == o->width)
+        return 1;
+    drawn->window.top = ek_generator_below(locked, size[0] - o->height + 1);
+    drawn->window.left = ek_generator_below(locked, size[1] - o->width + 1);
+    return 1;
 }
 
-static const ek_transform_type random_crop_type = {.name = "random_crop",
-                                                   .size = sizeof(crop),
-                                                   .describe = random_crop_describe,
-                                                   .apply = random_crop_apply};
+static int random_crop_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                             ek_array *out)
+{
+    const ek_crop_options *o = ek_options_of(self);
+    ek_picture picture = ek_picture_of(in);
+    int64_t size[2];
+    crop_padded_size(o, in, size);
+    return frame_copy(in, out, EK_BORDER_CONSTANT,
+                      (size[0] - picture.height) / 2 - drawn->window.top,
+                      (size[1] - picture.width) / 2 - drawn->window.left, o->fill);
+}
+
+static const ek_operation random_crop = {EK_OPERATION(random_crop, ek_crop_options),
+                                         .takes = EK_PICTURE, .describe = random_crop_describe,
+                                         .draw = random_crop_draw, .apply = random_crop_apply};
 
 ek_transform *ek_random_crop_with(ek_crop_options options)
 {
-    return (ek_transform *)crop_new(&random_crop_type, &options);
+    return crop_new(&random_crop, &options);
 }
-
-/* ---- center_crop ---- */
 
 /* Returns where a centered window of size `wanted` begins in `size`. Halves are rounded to even, as
  * by Python's round. If the window is larger, the smaller half of the border comes first. */
@@ -153,116 +130,257 @@ static int64_t crop_middle(int64_t size, int64_t wanted)
     return half + ((size - wanted) & half & 1);
 }
 
-static int center_crop_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                             ek_generator *generator)
+static int center_crop_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                             ek_array *out)
 {
-    const crop *self = (const crop *)transform;
+    const ek_crop_options *o = ek_options_of(self);
     int64_t size[2];
-    (void)generator;
-    crop_padded_size(self, in, size);
-    crop_copy(self, in, out, crop_middle(size[0], self->height) - self->padding,
-              crop_middle(size[1], self->width) - self->padding);
-    return 0;
+    (void)drawn;
+    crop_padded_size(o, in, size);
+    return frame_copy(in, out, EK_BORDER_CONSTANT, o->padding - crop_middle(size[0], o->height),
+                      o->padding - crop_middle(size[1], o->width), o->fill);
 }
 
-static const ek_transform_type center_crop_type = {.name = "center_crop",
-                                                   .size = sizeof(crop),
-                                                   .describe = crop_describe,
-                                                   .apply = center_crop_apply};
+static const ek_operation center_crop = {EK_OPERATION(center_crop, ek_crop_options),
+                                         .takes = EK_PICTURE, .describe = crop_describe,
+                                         .apply = center_crop_apply};
 
 ek_transform *ek_center_crop_with(ek_crop_options options)
 {
     options.pad_if_needed = false; /* center_crop itself pads by what is missing */
-    return (ek_transform *)crop_new(&center_crop_type, &options);
+    return crop_new(&center_crop, &options);
+}
+
+/* ---- borders ---- */
+
+/* Checks the wider of the borders at both ends of a side of `size` pixels. */
+static int pad_check_side(const ek_pad_picture_options *o, const ek_array *array, int64_t size,
+                          int64_t first, int64_t last)
+{
+    static const char *const modes[] = {"constant", "edge", "reflect", "symmetric"};
+    char text[200];
+    int64_t border = first > last ? first : last;
+    int64_t most = o->mode == EK_BORDER_REFLECT && size > 0 ? size - 1 : size;
+    if (o->mode == EK_BORDER_EDGE && size == 0 && border > 0)
+        return EK_FAIL(EK_E_SHAPE, "pad_picture: %s has no pixels to repeat",
+                       ek_array_text(array, text));
+    if (o->mode < EK_BORDER_REFLECT || border <= most)
+        return 0;
+    return EK_FAIL(EK_E_SHAPE,
+                   "pad_picture: %s, padded by %lld in mode %s; a side of %lld has at most %lld "
+                   "pixels to mirror",
+                   ek_array_text(array, text), (long long)border, modes[o->mode], (long long)size,
+                   (long long)most);
+}
+
+static int pad_describe(const ek_transform *self, ek_array *array)
+{
+    const ek_pad_picture_options *o = ek_options_of(self);
+    ek_picture picture = ek_picture_of(array);
+    if (o->mode == EK_BORDER_CONSTANT)
+        EK_TRY(ek_check_fill(self, array, o->fill));
+    EK_TRY(pad_check_side(o, array, picture.height, o->top, o->bottom));
+    EK_TRY(pad_check_side(o, array, picture.width, o->left, o->right));
+    ek_picture_set_size(array, picture.height + o->top + o->bottom,
+                        picture.width + o->left + o->right);
+    return 0;
+}
+
+static int pad_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                     ek_array *out)
+{
+    const ek_pad_picture_options *o = ek_options_of(self);
+    (void)drawn;
+    return frame_copy(in, out, o->mode, o->top, o->left, o->fill);
+}
+
+static const ek_operation pad_picture = {EK_OPERATION(pad_picture, ek_pad_picture_options),
+                                         .takes = EK_PICTURE, .describe = pad_describe,
+                                         .apply = pad_apply};
+
+ek_transform *ek_pad_picture_with(ek_pad_picture_options options)
+{
+    int64_t *const sides[] = {&options.padding, &options.left, &options.top, &options.right,
+                              &options.bottom};
+    if ((int)options.mode < 0 || options.mode > EK_BORDER_SYMMETRIC)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "pad_picture: mode %d; EK_BORDER_CONSTANT, EK_BORDER_EDGE, "
+                            "EK_BORDER_REFLECT and EK_BORDER_SYMMETRIC there are",
+                            (int)options.mode);
+    for (int i = 0; i < 5; i++) {
+        if (*sides[i] < 0 || *sides[i] > EK_PICTURE_MOST)
+            return EK_FAIL_NULL(EK_E_INVALID,
+                                "pad_picture: a padding of %lld; it has to lie in [0, %lld]",
+                                (long long)*sides[i], (long long)EK_PICTURE_MOST);
+        if (i > 0)
+            *sides[i] += options.padding;
+    }
+    return ek_operation_new(&pad_picture, &options, 0);
 }
 
 /* ---- flips ---- */
 
 typedef struct flip {
-    ek_transform transform;
     double p;
 } flip;
 
-static int flip_describe(const ek_transform *transform, ek_array *array)
+/* The sizes of the sides that are mirrored; 0: the side is not. */
+static int64_t flip_place(const void *user, int side, int64_t at)
 {
-    return ek_picture_check(transform, array);
+    const int64_t *mirrored = user;
+    return mirrored[side] ? mirrored[side] - 1 - at : at;
 }
 
-#define DEFINE_MIRROR(bits)                                                                 \
-    EK_MULTIVERSION                                                                         \
-    static void flip_row_##bits(int64_t rows, int64_t w, const uint##bits##_t *restrict in, \
-                                uint##bits##_t *restrict out)                               \
-    {                                                                                       \
-        for (int64_t y = 0; y < rows; y++, in += w, out += w)                               \
-            for (int64_t x = 0; x < w; x++)                                                 \
-                out[x] = in[w - 1 - x];                                                     \
-    }
-DEFINE_MIRROR(8)
-DEFINE_MIRROR(16)
-DEFINE_MIRROR(32)
-DEFINE_MIRROR(64)
-#undef DEFINE_MIRROR
-
-static int flip_horizontal(const ek_transform *transform, const ek_array *in, ek_array *out,
-                           ek_generator *generator)
+static int flip_horizontal(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                           ek_array *out)
 {
-    ek_picture picture = ek_picture_of(in);
-    int64_t rows = picture.planes * picture.height, w = picture.width;
-    if (!ek_draw_chance(generator, ((const flip *)transform)->p))
-        ek_array_keep(in, out);
-    else if (picture.size == 1)
-        flip_row_8(rows, w, in->data, out->data);
-    else if (picture.size == 2)
-        flip_row_16(rows, w, in->data, out->data);
-    else if (picture.size == 4)
-        flip_row_32(rows, w, in->data, out->data);
-    else
-        flip_row_64(rows, w, in->data, out->data);
-    return 0;
+    const int64_t mirrored[] = {0, ek_picture_of(in).width};
+    (void)self, (void)drawn;
+    return ek_picture_gather(in, out, flip_place, mirrored, 0);
 }
 
-static int flip_vertical(const ek_transform *transform, const ek_array *in, ek_array *out,
-                         ek_generator *generator)
+static int flip_vertical(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                         ek_array *out)
 {
-    ek_picture picture = ek_picture_of(in);
-    int64_t h = picture.height;
-    size_t row = (size_t)picture.width * picture.size;
-    if (!ek_draw_chance(generator, ((const flip *)transform)->p) || row == 0) {
-        ek_array_keep(in, out);
-        return 0;
-    }
-    for (int64_t p = 0; p < picture.planes; p++)
-        for (int64_t y = 0; y < h; y++)
-            memcpy((char *)out->data + (size_t)(p * h + y) * row,
-                   (const char *)in->data + (size_t)(p * h + h - 1 - y) * row, row);
-    return 0;
+    const int64_t mirrored[] = {ek_picture_of(in).height, 0};
+    (void)self, (void)drawn;
+    return ek_picture_gather(in, out, flip_place, mirrored, 0);
 }
 
-static const ek_transform_type flip_horizontal_type = {.name = "random_horizontal_flip",
-                                                       .size = sizeof(flip),
-                                                       .describe = flip_describe,
-                                                       .apply = flip_horizontal};
-static const ek_transform_type flip_vertical_type = {.name = "random_vertical_flip",
-                                                     .size = sizeof(flip),
-                                                     .describe = flip_describe,
-                                                     .apply = flip_vertical};
-
-static ek_transform *flip_new(const ek_transform_type *type, double p)
-{
-    if (ek_check_chance(type->name, p) < 0)
-        return NULL;
-    flip *self = (flip *)ek_transform_new(type);
-    if (self)
-        self->p = p;
-    return (ek_transform *)self;
-}
+static const ek_operation flips[] = {{EK_OPERATION(random_horizontal_flip, flip), EK_CHANCE(flip),
+                                      .takes = EK_PICTURE, .apply = flip_horizontal},
+                                     {EK_OPERATION(random_vertical_flip, flip), EK_CHANCE(flip),
+                                      .takes = EK_PICTURE, .apply = flip_vertical}};
 
 ek_transform *ek_random_horizontal_flip(double p)
 {
-    return flip_new(&flip_horizontal_type, p);
+    return ek_operation_new(&flips[0], &p, 0);
 }
 
 ek_transform *ek_random_vertical_flip(double p)
 {
-    return flip_new(&flip_vertical_type, p);
+    return ek_operation_new(&flips[1], &p, 0);
+}
+
+/* ---- erased rectangles ---- */
+
+/* The values lie after the options: one for all channels, or one for each. */
+static double erasing_value(const ek_erasing_options *o, int64_t channel)
+{
+    return ((const double *)(o + 1))[channel % o->channels];
+}
+
+static int erasing_describe(const ek_transform *self, ek_array *array)
+{
+    const ek_erasing_options *o = ek_options_of(self);
+    char text[200];
+    if (o->random && array->dtype != EK_F32 && array->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE,
+                       "random_erasing: %s; f32 and f64 are erased by random numbers "
+                       "(ek_to_float comes before it)",
+                       ek_array_text(array, text));
+    if (o->channels > 1 && ek_picture_channels(array) != o->channels)
+        return EK_FAIL(EK_E_SHAPE,
+                       "random_erasing: %s; %d values are for pictures of as many channels, "
+                       "(..., %d, height, width)",
+                       ek_array_text(array, text), o->channels, o->channels);
+    for (int c = 0; !o->random && c < o->channels; c++)
+        EK_TRY(ek_check_fill(self, array, erasing_value(o, c)));
+    return 0;
+}
+
+/* Draws a rectangle that is smaller than the picture on both sides. The picture is kept if ten
+ * attempts find none. Normal numbers are (channels, height, width). */
+static int erasing_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
+                        ek_drawn *drawn)
+{
+    const ek_erasing_options *o = ek_options_of(self);
+    ek_picture picture = ek_picture_of(in);
+    double area = (double)(picture.height * picture.width);
+    for (int attempt = 0; attempt < 10; attempt++) {
+        int64_t sides[2];
+        ek_draw_sides(locked, area, o->scale, o->ratio, sides);
+        int64_t h = sides[0], w = sides[1], count = ek_picture_channels(in) * h * w;
+        if (h >= picture.height || w >= picture.width)
+            continue;
+        if (o->random) {
+            drawn->normals = ek_calloc((size_t)count + 1, sizeof *drawn->normals);
+            if (!drawn->normals)
+                return EK_E_NO_MEMORY;
+            ek_generator_normal_f32(locked, drawn->normals, count, 0, 1);
+        }
+        drawn->window = (ek_window){.height = h, .width = w};
+        drawn->window.top = ek_generator_below(locked, picture.height - h + 1);
+        drawn->window.left = ek_generator_below(locked, picture.width - w + 1);
+        return 1;
+    }
+    return 0;
+}
+
+static void erasing_copy(ek_dtype dtype, const float *numbers, int64_t count, void *out)
+{
+    for (int64_t i = 0; i < count && dtype == EK_F64; i++)
+        ((double *)out)[i] = (double)numbers[i];
+    if (dtype == EK_F32)
+        memcpy(out, numbers, (size_t)count * sizeof *numbers);
+}
+
+static int erasing_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                         ek_array *out)
+{
+    const ek_erasing_options *o = ek_options_of(self);
+    ek_picture picture = ek_picture_of(in);
+    int64_t channels = ek_picture_channels(in), h = drawn->window.height, w = drawn->window.width;
+    for (int64_t p = 0; p < picture.planes; p++) {
+        int64_t channel = p % channels;
+        unsigned char element[8];
+        ek_fill_element(out->dtype, erasing_value(o, channel), element);
+        for (int64_t y = 0; y < h; y++) {
+            char *to = ek_picture_row(out, p, drawn->window.top + y);
+            to += (size_t)drawn->window.left * picture.size;
+            if (o->random)
+                erasing_copy(out->dtype, drawn->normals + (channel * h + y) * w, w, to);
+            else
+                ek_fill_run(w, picture.size, element, to);
+        }
+    }
+    return 0;
+}
+
+static const ek_operation random_erasing = {EK_OPERATION(random_erasing, ek_erasing_options),
+                                            EK_CHANCE(ek_erasing_options),
+                                            .takes = EK_PICTURE,
+                                            .in_place = true,
+                                            .describe = erasing_describe,
+                                            .draw = erasing_draw,
+                                            .apply = erasing_apply};
+
+static int erasing_check(const ek_erasing_options *o)
+{
+    EK_TRY(ek_check_range("random_erasing", "scale", o->scale, 0, 1));
+    EK_TRY(ek_check_ratio("random_erasing", "ratio", o->ratio));
+    if (o->channels < 0 || (o->channels > 0) != (o->values != NULL))
+        return EK_FAIL(EK_E_INVALID,
+                       "random_erasing: %d channels%s; .values and .channels go together",
+                       o->channels, o->values ? "" : " without values");
+    if (o->random && (o->values || o->value != 0))
+        return EK_FAIL(EK_E_INVALID, "random_erasing: .random excludes values");
+    if (o->values && o->value != 0)
+        return EK_FAIL(EK_E_INVALID, "random_erasing: .value and .values exclude each other");
+    return 0;
+}
+
+ek_transform *ek_random_erasing_with(ek_erasing_options options)
+{
+    ek_range_default(options.scale, 0.02, 0.33);
+    ek_range_default(options.ratio, 0.3, 3.3);
+    if (erasing_check(&options) < 0)
+        return NULL;
+    const double *values = options.values ? options.values : &options.value;
+    options.channels = options.values ? options.channels : 1;
+    size_t nbytes = (size_t)options.channels * sizeof *values;
+    ek_transform *self = ek_operation_new(&random_erasing, &options, nbytes);
+    if (self)
+        memcpy((char *)self + random_erasing.type.size, values, nbytes);
+    return self;
 }

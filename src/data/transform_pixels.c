@@ -1,11 +1,10 @@
 /* transform_pixels.c: transforms of single elements: to_float, normalize, one_hot. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/dtypes.h"
 #include "core/tensor.h"
-#include "data/transform_chain.h"
+#include "data/transform_operation.h"
 
 /* ---- to_float ---- */
 
@@ -36,15 +35,11 @@ static int to_float_describe(const ek_transform *self, ek_array *array)
 EK_DTYPE_ROWS(FLOAT_OF_ROW)
 #undef DEFINE_FLOAT_OF
 
-static int to_float_apply(const ek_transform *self, const ek_array *in, ek_array *out,
-                          ek_generator *generator)
+static int to_float_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                          ek_array *out)
 {
     int64_t count = ek_shape_count(&in->shape);
-    (void)self, (void)generator;
-    if (in->dtype == EK_F32) {
-        ek_array_keep(in, out);
-        return 0;
-    }
+    (void)self, (void)drawn;
     switch (in->dtype) {
 #define FLOAT_CASE(label, ...)                        \
     case EK_##label:                                  \
@@ -56,53 +51,48 @@ static int to_float_apply(const ek_transform *self, const ek_array *in, ek_array
     return 0;
 }
 
-static const ek_transform_type to_float_type = {.name = "to_float",
-                                                .size = sizeof(ek_transform),
-                                                .describe = to_float_describe,
-                                                .apply = to_float_apply};
+/* It has no options. */
+static const ek_operation to_float = {EK_OPERATION(to_float, char), .describe = to_float_describe,
+                                      .apply = to_float_apply};
 
 ek_transform *ek_to_float(void)
 {
-    return ek_transform_new(&to_float_type);
+    return ek_operation_new(&to_float, "", 0);
 }
 
 /* ---- normalize ---- */
 
-typedef struct normalize {
-    ek_transform transform;
-    int channels;
-    double *mean, *std; /* one number per channel; both in one block, owned */
-} normalize;
+/* The means lie after the options, then the deviations: one of each per channel. */
+typedef struct normalization {
+    int64_t channels;
+} normalization;
 
-static void normalize_destroy(ek_transform *transform)
+static const double *normalize_means(const normalization *o)
 {
-    free(((normalize *)transform)->mean);
+    return (const double *)(o + 1);
 }
 
-static int64_t normalize_channels(const ek_array *array)
+static int normalize_describe(const ek_transform *self, ek_array *array)
 {
-    return array->shape.ndim < 3 ? 0 : array->shape.dims[array->shape.ndim - 3];
-}
-
-static int normalize_describe(const ek_transform *transform, ek_array *array)
-{
-    const normalize *self = (const normalize *)transform;
+    const normalization *o = ek_options_of(self);
+    const double *std = normalize_means(o) + o->channels;
+    const int channels = (int)o->channels;
     char text[200];
     if (array->dtype != EK_F32 && array->dtype != EK_F64)
         return EK_FAIL(EK_E_DTYPE, "normalize: %s; f32 and f64 are normalized%s",
                        ek_array_text(array, text),
                        array->dtype == EK_U8 ? " (ek_to_float comes before it)" : "");
-    if (self->channels > 1 && normalize_channels(array) != self->channels)
+    if (channels > 1 && (array->shape.ndim < 3 || ek_picture_channels(array) != channels))
         return EK_FAIL(EK_E_SHAPE,
                        "normalize: %s; %d means and deviations are for pictures of as many "
                        "channels, (..., %d, height, width)",
-                       ek_array_text(array, text), self->channels, self->channels);
-    for (int c = 0; c < self->channels && array->dtype == EK_F32; c++)
-        if (!((float)self->std[c] > 0) || isinf((float)self->std[c]))
+                       ek_array_text(array, text), channels, channels);
+    for (int c = 0; c < channels && array->dtype == EK_F32; c++)
+        if (!((float)std[c] > 0) || isinf((float)std[c]))
             return EK_FAIL(EK_E_DTYPE,
                            "normalize: a deviation of %g (channel %d) is %g in f32; pictures of "
                            "f64 could be normalized by it",
-                           self->std[c], c, (double)(float)self->std[c]);
+                           std[c], c, (double)(float)std[c]);
     return 0;
 }
 
@@ -119,32 +109,28 @@ DEFINE_NORMALIZE(f32, float)
 DEFINE_NORMALIZE(f64, double)
 #undef DEFINE_NORMALIZE
 
-static int normalize_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                           ek_generator *generator)
+static int normalize_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                           ek_array *out)
 {
-    const normalize *self = (const normalize *)transform;
-    int64_t count = ek_shape_count(&in->shape);
-    int64_t plane = count;
-    (void)generator;
-    if (self->channels > 1)
+    const normalization *o = ek_options_of(self);
+    int64_t count = ek_shape_count(&in->shape), plane = count;
+    (void)drawn;
+    if (o->channels > 1)
         plane = ek_picture_of(in).height * ek_picture_of(in).width;
     for (int64_t at = 0, p = 0; at < count; at += plane, p++) {
-        double mean = self->mean[p % self->channels], std = self->std[p % self->channels];
+        const double *mean = normalize_means(o) + p % o->channels, *std = mean + o->channels;
         if (in->dtype == EK_F32)
-            normalize_f32(plane, (const float *)in->data + at, (float *)out->data + at, (float)mean,
-                          (float)std);
+            normalize_f32(plane, (const float *)in->data + at, (float *)out->data + at,
+                          (float)*mean, (float)*std);
         else
-            normalize_f64(plane, (const double *)in->data + at, (double *)out->data + at, mean,
-                          std);
+            normalize_f64(plane, (const double *)in->data + at, (double *)out->data + at, *mean,
+                          *std);
     }
     return 0;
 }
 
-static const ek_transform_type normalize_type = {.name = "normalize",
-                                                 .size = sizeof(normalize),
-                                                 .describe = normalize_describe,
-                                                 .apply = normalize_apply,
-                                                 .destroy = normalize_destroy};
+static const ek_operation normalize = {EK_OPERATION(normalize, normalization),
+                                       .describe = normalize_describe, .apply = normalize_apply};
 
 static int normalize_check(const double *mean, const double *std, int channels)
 {
@@ -164,31 +150,22 @@ static int normalize_check(const double *mean, const double *std, int channels)
 
 ek_transform *ek_normalize(const double *mean, const double *std, int channels)
 {
+    const normalization options = {channels};
     if (normalize_check(mean, std, channels) < 0)
         return NULL;
     size_t nbytes = (size_t)channels * sizeof *mean;
-    normalize *self = (normalize *)ek_transform_new(&normalize_type);
-    double *both = self ? ek_calloc(2, nbytes) : NULL;
-    if (!both) {
-        ek_transform_free((ek_transform *)self);
-        return NULL;
+    ek_transform *self = ek_operation_new(&normalize, &options, 2 * nbytes);
+    if (self) {
+        memcpy((char *)self + normalize.type.size, mean, nbytes);
+        memcpy((char *)self + normalize.type.size + nbytes, std, nbytes);
     }
-    self->channels = channels;
-    self->mean = memcpy(both, mean, nbytes);
-    self->std = memcpy(both + channels, std, nbytes);
-    return &self->transform;
+    return self;
 }
 
 /* ---- one_hot ---- */
 
-typedef struct one_hot {
-    ek_transform transform;
-    int64_t classes;
-} one_hot;
-
-static int one_hot_describe(const ek_transform *transform, ek_array *array)
+static int one_hot_describe(const ek_transform *self, ek_array *array)
 {
-    const one_hot *self = (const one_hot *)transform;
     char text[200];
     if (ek_dtype_is_floating(array->dtype) || array->dtype == EK_BOOL)
         return EK_FAIL(EK_E_DTYPE, "one_hot: %s; labels are i64, i32 or u8",
@@ -198,16 +175,16 @@ static int one_hot_describe(const ek_transform *transform, ek_array *array)
                        "one_hot: %s; the classes would be its dimension %d, and tensors have %d",
                        ek_array_text(array, text), EK_MAX_DIMS + 1, EK_MAX_DIMS);
     array->dtype = EK_F32;
-    array->shape.dims[array->shape.ndim++] = self->classes;
+    array->shape.dims[array->shape.ndim++] = *(const int64_t *)ek_options_of(self);
     return 0;
 }
 
-static int one_hot_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                         ek_generator *generator)
+static int one_hot_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                         ek_array *out)
 {
-    int64_t classes = ((const one_hot *)transform)->classes, count = ek_shape_count(&in->shape);
+    int64_t classes = *(const int64_t *)ek_options_of(self), count = ek_shape_count(&in->shape);
     float *row = out->data;
-    (void)generator;
+    (void)drawn;
     memset(row, 0, (size_t)(count * classes) * sizeof *row);
     for (int64_t i = 0; i < count; i++, row += classes) {
         int64_t label = in->dtype == EK_I64   ? ((const int64_t *)in->data)[i]
@@ -222,18 +199,13 @@ static int one_hot_apply(const ek_transform *transform, const ek_array *in, ek_a
     return 0;
 }
 
-static const ek_transform_type one_hot_type = {.name = "one_hot",
-                                               .size = sizeof(one_hot),
-                                               .describe = one_hot_describe,
-                                               .apply = one_hot_apply};
+static const ek_operation one_hot = {EK_OPERATION(one_hot, int64_t), .describe = one_hot_describe,
+                                     .apply = one_hot_apply};
 
 ek_transform *ek_one_hot(int64_t classes)
 {
     if (classes < 1)
         return EK_FAIL_NULL(EK_E_INVALID, "one_hot: %lld classes; at least 1 is needed",
                             (long long)classes);
-    one_hot *self = (one_hot *)ek_transform_new(&one_hot_type);
-    if (self)
-        self->classes = classes;
-    return (ek_transform *)self;
+    return ek_operation_new(&one_hot, &classes, 0);
 }

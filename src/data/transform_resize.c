@@ -1,19 +1,286 @@
-/* transform_resize.c: makes pictures larger or smaller, as PyTorch's interpolate: by the nearest
- * pixel, or bilinearly. Bilinearly first each row is resized, then rows are blended. */
+/* transform_resize.c: makes pictures larger or smaller, as PyTorch's interpolate: resize, and
+ * random_resized_crop for a part of random size and shape.
+ *
+ * A result pixel is the nearest one, or a weighted sum of pixels: first each row is resized, then
+ * rows are added. Antialiasing widens the filter by the factor by which a picture shrinks, as
+ * Pillow does. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/transform_filter.h"
+#include "data/transform_operation.h"
 
-typedef struct resize {
-    ek_transform transform;
-    int64_t height, width;
-    ek_resampling how;
-} resize;
+typedef struct resampling {
+    bool nearest, bicubic, antialias;
+} resampling;
 
-/* ---- what can be resized ---- */
+/* ---- filters ---- */
 
-int ek_resampling_check(const char *name, const ek_resampling *how)
+/* The source pixels of one result pixel along one side: first + j * step for weight j. Step 0: the
+ * pixel on the edge stands for the one beyond it, too. */
+typedef struct resize_span {
+    int64_t first, step, count;
+} resize_span;
+
+/* The weights of span i begin at weights[i * most]. */
+typedef struct filter {
+    int64_t most; /* weights of a span at most */
+    resize_span *spans;
+    double *weights; /* all of them are rounded to f32 for u8 and f32 elements */
+} filter;
+
+static void filter_close(filter *self)
+{
+    free(self->spans);
+    free(self->weights);
+}
+
+/* The weight by the distance from the center: linear, or the cubic convolution of Keys (1981) with
+ * his a, which is -0.75 in PyTorch without antialiasing, and Pillow's -0.5 with it. */
+static double filter_weight(double x, const resampling *how)
+{
+    const double a = how->antialias ? -0.5 : -0.75;
+    x = fabs(x);
+    if (!how->bicubic)
+        return x < 1 ? 1 - x : 0;
+    if (x < 1)
+        return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
+}
+
+static resize_span filter_antialias(double *weights, int64_t i, int64_t in, double scale,
+                                    double support, const resampling *how)
+{
+    double center = scale * ((double)i + 0.5), sum = 0, inverse = scale >= 1 ? 1 / scale : 1;
+    int64_t first = (int64_t)(center - support + 0.5), end = (int64_t)(center + support + 0.5);
+    first = first > 0 ? first : 0;
+    end = end < in ? end : in;
+    for (int64_t j = first; j < end; j++) {
+        weights[j - first] = filter_weight(((double)j - center + 0.5) * inverse, how);
+        sum += weights[j - first];
+    }
+    for (int64_t j = first; j < end && sum != 0; j++)
+        weights[j - first] /= sum;
+    return (resize_span){first, 1, end > first ? end - first : 0};
+}
+
+/* Four pixels; those beyond an edge give their weights to the pixel on it. */
+static resize_span filter_cubic(double *weights, int64_t i, int64_t in, double scale,
+                                const resampling *how)
+{
+    double source = scale * ((double)i + 0.5) - 0.5;
+    int64_t low = (int64_t)floor(source) - 1;
+    int64_t first = low < 0 ? 0 : low < in - 1 ? low : in - 1;
+    int64_t end = low + 4 < in ? low + 4 : in;
+    for (int64_t j = low; j < low + 4; j++) {
+        int64_t at = j < first ? first : j < in - 1 ? j : in - 1;
+        weights[at - first] += filter_weight((double)j - source, how);
+    }
+    return (resize_span){first, 1, end - first};
+}
+
+/* Rounds to f32 if elements are computed so. A sum, product or quotient of two floats that is
+ * rounded to double first becomes the same float. */
+static double filter_round(double x, bool is_f32)
+{
+    return is_f32 ? (double)(float)x : x;
+}
+
+/* The pixels on both sides of the result pixel's center, which is scale * (i + 0.5) - 0.5. */
+static resize_span filter_linear(double *weights, int64_t i, int64_t in, int64_t out, double scale,
+                                 bool is_f32)
+{
+    double place = filter_round((double)i, is_f32), source = place;
+    if (in != out) {
+        source = filter_round(scale * filter_round(place + 0.5, is_f32), is_f32);
+        source = filter_round(source - 0.5, is_f32);
+        source = source < 0 ? 0 : source;
+    }
+    int64_t lower = (int64_t)source < in - 1 ? (int64_t)source : in - 1;
+    double upper = filter_round(source - filter_round((double)lower, is_f32), is_f32);
+    weights[1] = in == out ? 0 : upper > 1 ? 1 : upper;
+    weights[0] = filter_round(1 - weights[1], is_f32);
+    return (resize_span){lower, in != out && lower < in - 1, 2};
+}
+
+static int filter_open(filter *self, int64_t in, int64_t out, bool is_f32, const resampling *how)
+{
+    double scale = filter_round((double)in, is_f32) / filter_round((double)out, is_f32);
+    scale = filter_round(scale, is_f32);
+    double support = (how->bicubic ? 2 : 1) * (how->antialias && scale >= 1 ? scale : 1);
+    self->most = how->bicubic || how->antialias ? (int64_t)ceil(support) * 2 + 1 : 2;
+    self->spans = ek_calloc((size_t)out, sizeof *self->spans);
+    self->weights = ek_calloc((size_t)(out * self->most), sizeof *self->weights);
+    if (!self->spans || !self->weights)
+        return EK_E_NO_MEMORY;
+    for (int64_t i = 0; i < out; i++) {
+        double *weights = self->weights + i * self->most;
+        self->spans[i] = how->antialias ? filter_antialias(weights, i, in, scale, support, how)
+                         : how->bicubic ? filter_cubic(weights, i, in, scale, how)
+                                        : filter_linear(weights, i, in, out, scale, is_f32);
+    }
+    return 0;
+}
+
+/* ---- rows and sums of rows ---- */
+
+/* Resizes one row to `count` pixels. */
+#define DEFINE_SPREAD(name, element, real, white)                                             \
+    static void spread_##name(const filter *self, int64_t count, const void *row, void *wide) \
+    {                                                                                         \
+        const element *restrict x = row;                                                      \
+        const double *restrict weights = self->weights;                                       \
+        real *restrict y = wide;                                                              \
+        for (int64_t i = 0; i < count; i++, weights += self->most) {                          \
+            const resize_span *span = &self->spans[i];                                        \
+            const element *from = x + span->first;                                            \
+            real sum = (real)from[0] * (real)weights[0];                                      \
+            if (span->count > 1)                                                              \
+                sum += (real)from[span->step] * (real)weights[1];                             \
+            for (int64_t j = 2; j < span->count; j++)                                         \
+                sum += (real)from[j] * (real)weights[j];                                      \
+            y[i] = sum;                                                                       \
+        }                                                                                     \
+    }
+EK_PIXEL_ROWS(DEFINE_SPREAD)
+
+/* Writes the weighted sum of two rows; adds one more row. */
+#define DEFINE_SUMS(name, real)                                                                  \
+    EK_MULTIVERSION                                                                              \
+    static void blend_##name(int64_t count, const double *weights, const void *lower,            \
+                             const void *upper, void *sum)                                       \
+    {                                                                                            \
+        const real *restrict u = lower, *restrict v = upper;                                     \
+        const real a = (real)weights[0], b = (real)weights[1];                                   \
+        real *restrict y = sum;                                                                  \
+        for (int64_t i = 0; i < count; i++)                                                      \
+            y[i] = a * u[i] + b * v[i];                                                          \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void add_##name(int64_t count, double weight, const void *row, void *sum, bool first) \
+    {                                                                                            \
+        const real *restrict x = row, times = (real)weight;                                      \
+        real *restrict y = sum;                                                                  \
+        for (int64_t i = 0; i < count && first; i++)                                             \
+            y[i] = x[i] * times;                                                                 \
+        for (int64_t i = 0; i < count && !first; i++)                                            \
+            y[i] += x[i] * times;                                                                \
+    }
+DEFINE_SUMS(f32, float)
+DEFINE_SUMS(f64, double)
+
+/* Adding 1.5 * 2^23 rounds a sum to a whole number: a float of that size has no bits below 1. */
+EK_MULTIVERSION
+static void round_u8(int64_t count, const float *restrict x, uint8_t *restrict y)
+{
+    const float whole = 0x1.8p23f;
+    for (int64_t i = 0; i < count; i++) {
+        float value = EK_CUT(x[i], 255);
+        y[i] = (uint8_t)(int32_t)((value + whole) - whole);
+    }
+}
+
+/* Resized rows of a plane, kept while sums need them. Row `number` lies in slot number % slots. */
+typedef struct rows {
+    const filter *columns;
+    ek_dtype dtype;
+    int64_t width, slots;
+    int64_t *numbers; /* the row in each slot; -1: none */
+    char *elements;   /* slots + 1 rows; the last is for sums */
+    size_t nbytes;    /* of one row */
+} rows;
+
+static const void *rows_get(rows *self, const char *plane, size_t pitch, int64_t number)
+{
+    int64_t slot = number % self->slots;
+    char *row = self->elements + (size_t)slot * self->nbytes;
+    if (self->numbers[slot] != number)
+        EK_PIXEL_FUNCTION(spread, self->dtype)
+    (self->columns, self->width, plane + (size_t)number * pitch, row);
+    self->numbers[slot] = number;
+    return row;
+}
+
+static void resize_row(rows *self, const resize_span *span, const double *weights,
+                       const char *plane, size_t pitch, void *out)
+{
+    bool is_f64 = self->dtype == EK_F64, is_u8 = self->dtype == EK_U8;
+    void *sum = is_u8 ? self->elements + (size_t)self->slots * self->nbytes : out;
+    const void *first = rows_get(self, plane, pitch, span->first);
+    int64_t j = 1;
+    if (span->count > 1)
+        (is_f64 ? blend_f64 : blend_f32)(self->width, weights, first,
+                                         rows_get(self, plane, pitch, span->first + span->step),
+                                         sum);
+    else
+        (is_f64 ? add_f64 : add_f32)(self->width, weights[0], first, sum, true);
+    while (++j < span->count)
+        (is_f64 ? add_f64 : add_f32)(self->width, weights[j],
+                                     rows_get(self, plane, pitch, span->first + j), sum, false);
+    if (is_u8)
+        round_u8(self->width, sum, out);
+}
+
+static int resize_rows(const ek_array *in, const ek_window *window, ek_array *out,
+                       const filter *columns, const filter *lines)
+{
+    ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
+    int64_t slots = lines->most < window->height ? lines->most : window->height;
+    rows r = {columns, in->dtype, .width = to.width, .slots = slots};
+    r.nbytes = (size_t)to.width * (in->dtype == EK_F64 ? sizeof(double) : sizeof(float));
+    r.elements = ek_calloc((size_t)slots + 1, r.nbytes);
+    r.numbers = ek_calloc((size_t)slots, sizeof *r.numbers);
+    int rc = r.elements && r.numbers ? 0 : EK_E_NO_MEMORY;
+    for (int64_t p = 0; rc == 0 && p < from.planes; p++) {
+        const char *plane = ek_picture_row(in, p, window->top);
+        plane += (size_t)window->left * from.size;
+        for (int64_t i = 0; i < slots; i++)
+            r.numbers[i] = -1;
+        for (int64_t y = 0; y < to.height; y++)
+            resize_row(&r, &lines->spans[y], lines->weights + y * lines->most, plane,
+                       (size_t)from.width * from.size, ek_picture_row(out, p, y));
+    }
+    free(r.elements);
+    free(r.numbers);
+    return rc;
+}
+
+/* ---- a window of a picture ---- */
+
+/* The nearest pixel as in PyTorch, which computes in float for every dtype. */
+static int64_t nearest_place(const void *user, int side, int64_t at)
+{
+    const ek_window *both = user; /* the window, and the result */
+    int64_t in = side ? both->width : both->height;
+    int64_t out = side ? both[1].width : both[1].height;
+    float scale = (float)in / (float)out;
+    int64_t place = in == out ? at : out == 2 * in ? at / 2 : (int64_t)((float)at * scale);
+    return (side ? both->left : both->top) + (place < in - 1 ? place : in - 1);
+}
+
+/* Resizes the window of every plane of `in`, which lies inside it, to the size of `out`. A window
+ * of that size is copied unchanged. */
+static int resize_window(const ek_array *in, const ek_window *window, ek_array *out,
+                         const resampling *how)
+{
+    ek_picture to = ek_picture_of(out);
+    const ek_window both[] = {*window, {0, 0, to.height, to.width}};
+    bool is_copy = window->height == to.height && window->width == to.width;
+    bool is_f32 = in->dtype != EK_F64;
+    if (how->nearest || is_copy)
+        return ek_picture_gather(in, out, nearest_place, both, 0);
+    filter columns = {0}, lines = {0};
+    int rc = filter_open(&columns, window->width, to.width, is_f32, how);
+    if (rc == 0)
+        rc = filter_open(&lines, window->height, to.height, is_f32, how);
+    if (rc == 0)
+        rc = resize_rows(in, window, out, &columns, &lines);
+    filter_close(&columns);
+    filter_close(&lines);
+    return rc;
+}
+
+static int resampling_check(const char *name, const resampling *how)
 {
     if (how->nearest && (how->bicubic || how->antialias))
         return EK_FAIL(EK_E_INVALID, "%s: .nearest excludes .%s", name,
@@ -21,269 +288,51 @@ int ek_resampling_check(const char *name, const ek_resampling *how)
     return 0;
 }
 
-int ek_resampling_check_dtype(const ek_transform *transform, const ek_array *array,
-                              const ek_resampling *how)
+static int resampling_check_array(const ek_transform *self, const ek_array *array,
+                                  const resampling *how)
 {
-    char text[200];
-    if (how->nearest || array->dtype == EK_U8 || array->dtype == EK_F32 || array->dtype == EK_F64)
-        return 0;
-    return EK_FAIL(EK_E_DTYPE,
-                   "%s: %s; u8, f32 and f64 are resized bilinearly, other elements by "
-                   ".nearest = true",
-                   transform->type->name, ek_array_text(array, text));
+    if (!how->nearest)
+        EK_TRY(
+            ek_check_pixels(self, array, "resized bilinearly, other elements by .nearest = true"));
+    return ek_check_filled(self, array);
 }
 
-/* ---- sizes ---- */
+/* ---- resize ---- */
 
-static int resize_describe(const ek_transform *transform, ek_array *array)
+static resampling resize_how(const ek_resize_options *o)
 {
-    const resize *self = (const resize *)transform;
-    char text[200];
-    EK_TRY(ek_picture_check(transform, array));
-    int64_t h = ek_picture_of(array).height, w = ek_picture_of(array).width;
-    EK_TRY(ek_resampling_check_dtype(transform, array, &self->how));
-    if (h < 1 || w < 1)
-        return EK_FAIL(EK_E_SHAPE, "resize: %s has no pixels; at least one is needed",
-                       ek_array_text(array, text));
-    int64_t to_h = self->height, to_w = self->width;
-    if (to_w == 0) {
-        int64_t edge = self->height;
-        to_h = w <= h ? edge * h / w : edge;
-        to_w = w <= h ? edge : edge * w / h;
-    }
-    array->shape.dims[array->shape.ndim - 2] = to_h;
-    array->shape.dims[array->shape.ndim - 1] = to_w;
+    return (resampling){o->nearest, o->bicubic, o->antialias};
+}
+
+static int resize_describe(const ek_transform *self, ek_array *array)
+{
+    const ek_resize_options *o = ek_options_of(self);
+    const resampling how = resize_how(o);
+    int64_t h = ek_picture_of(array).height, w = ek_picture_of(array).width, edge = o->height;
+    EK_TRY(resampling_check_array(self, array, &how));
+    if (o->width)
+        ek_picture_set_size(array, o->height, o->width);
+    else
+        ek_picture_set_size(array, w <= h ? edge * h / w : edge, w <= h ? edge : edge * w / h);
     return 0;
 }
 
-/* ---- bilinear ---- */
-
-/* The weight of one of the two source pixels that a result pixel is blended from. */
-typedef union share {
-    float f32; /* for u8 and f32 elements */
-    double f64;
-} share;
-
-typedef struct tap {
-    int64_t lower, upper;
-    share lower_share, upper_share;
-} tap;
-
-/* Fills taps[i]: the source pixels, along one dimension, on both sides of the center of result
- * pixel i, and their weights. In source coordinates that center is scale * (i + 0.5) - 0.5. It is
- * computed in f32 for u8 and f32 elements, in f64 for f64 ones. */
-#define DEFINE_TAPS(real, member)                                                \
-    static void taps_##member(tap *taps, int64_t in, int64_t out)                \
-    {                                                                            \
-        real scale = (real)in / (real)out;                                       \
-        for (int64_t i = 0; i < out; i++) {                                      \
-            tap *t = &taps[i];                                                   \
-            real source = scale * ((real)i + (real)0.5) - (real)0.5;             \
-            source = in == out ? (real)i : source < 0 ? 0 : source;              \
-            t->lower = (int64_t)source < in - 1 ? (int64_t)source : in - 1;      \
-            t->upper = in != out && t->lower < in - 1 ? t->lower + 1 : t->lower; \
-            real upper = in == out ? 0 : source - (real)t->lower;                \
-            t->upper_share.member = upper > 1 ? 1 : upper;                       \
-            t->lower_share.member = 1 - t->upper_share.member;                   \
-        }                                                                        \
-    }
-DEFINE_TAPS(float, f32)
-DEFINE_TAPS(double, f64)
-#undef DEFINE_TAPS
-
-/* Resizes one row of the picture to the result's width. */
-#define DEFINE_SPREAD(name, element, real, member)                                         \
-    static void name(int64_t count, const tap *restrict taps, const void *row, void *wide) \
-    {                                                                                      \
-        const element *restrict x = row;                                                   \
-        real *restrict y = wide;                                                           \
-        for (int64_t i = 0; i < count; i++)                                                \
-            y[i] = taps[i].lower_share.member * (real)x[taps[i].lower] +                   \
-                   taps[i].upper_share.member * (real)x[taps[i].upper];                    \
-    }
-DEFINE_SPREAD(spread_u8, uint8_t, float, f32)
-DEFINE_SPREAD(spread_f32, float, float, f32)
-DEFINE_SPREAD(spread_f64, double, double, f64)
-#undef DEFINE_SPREAD
-
-#define DEFINE_BLEND(real, member)                                                                \
-    EK_MULTIVERSION                                                                               \
-    static void blend_##member(int64_t count, const tap *t, const void *lower, const void *upper, \
-                               void *result)                                                      \
-    {                                                                                             \
-        const real *restrict u = lower, *restrict v = upper;                                      \
-        real *restrict y = result, a = t->lower_share.member, b = t->upper_share.member;          \
-        for (int64_t i = 0; i < count; i++)                                                       \
-            y[i] = a * u[i] + b * v[i];                                                           \
-    }
-DEFINE_BLEND(float, f32)
-DEFINE_BLEND(double, f64)
-#undef DEFINE_BLEND
-
-/* Adding 1.5 * 2^23 rounds the sum to a whole number: a float of that size has no bits below 1. */
-EK_MULTIVERSION
-static void blend_u8(int64_t count, const tap *t, const void *lower, const void *upper,
-                     void *result)
-{
-    const float *restrict u = lower, *restrict v = upper, whole = 0x1.8p23f;
-    uint8_t *restrict y = result;
-    float a = t->lower_share.f32, b = t->upper_share.f32;
-    for (int64_t i = 0; i < count; i++) {
-        float sum = a * u[i] + b * v[i] + whole;
-        y[i] = (uint8_t)(int32_t)(sum - whole);
-    }
-}
-
-/* The functions that read, blend and write the elements of one dtype. */
-typedef struct blending {
-    void (*taps)(tap *taps, int64_t in, int64_t out);
-    void (*spread)(int64_t count, const tap *taps, const void *row, void *wide);
-    void (*blend)(int64_t count, const tap *t, const void *lower, const void *upper, void *result);
-    size_t real_size;
-} blending;
-
-static const blending blendings[EK_DTYPES] = {
-    [EK_U8] = {taps_f32, spread_u8, blend_u8, sizeof(float)},
-    [EK_F32] = {taps_f32, spread_f32, blend_f32, sizeof(float)},
-    [EK_F64] = {taps_f64, spread_f64, blend_f64, sizeof(double)}};
-
-/* A resized row of the picture, kept so that each is resized once; `number` -1: none. */
-typedef struct wide_row {
-    int64_t number;
-    void *elements;
-} wide_row;
-
-static const void *wide_row_of(wide_row rows[2], int64_t number, int64_t other, int64_t count,
-                               const blending *how, const tap *columns, const char *plane,
-                               size_t pitch)
-{
-    if (rows[0].number == number || rows[1].number == number)
-        return rows[rows[0].number != number].elements;
-    wide_row *row = &rows[rows[0].number == other];
-    how->spread(count, columns, plane + (size_t)number * pitch, row->elements);
-    row->number = number;
-    return row->elements;
-}
-
-static void resize_bilinear_plane(const blending *how, const tap *columns, const tap *lines,
-                                  wide_row rows[2], const char *plane, size_t pitch, int64_t h,
-                                  int64_t w, char *out, size_t out_pitch)
-{
-    rows[0].number = rows[1].number = -1;
-    for (int64_t y = 0; y < h; y++) {
-        const tap *t = &lines[y];
-        const void *u = wide_row_of(rows, t->lower, t->upper, w, how, columns, plane, pitch);
-        const void *v = wide_row_of(rows, t->upper, t->lower, w, how, columns, plane, pitch);
-        how->blend(w, t, u, v, out + (size_t)y * out_pitch);
-    }
-}
-
-/* The window's first pixel in a plane of `in`. */
-static const char *window_at(const ek_array *in, int64_t plane, const ek_window *window)
-{
-    ek_picture from = ek_picture_of(in);
-    int64_t row = plane * from.height + window->top;
-    return (const char *)in->data + (size_t)(row * from.width + window->left) * from.size;
-}
-
-static int resize_bilinear(const ek_array *in, const ek_window *window, ek_array *out)
-{
-    const blending *how = &blendings[in->dtype];
-    ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
-    int64_t to_h = to.height, to_w = to.width;
-    size_t size = from.size;
-    tap *taps = ek_calloc((size_t)(to_h + to_w), sizeof *taps);
-    char *room = ek_calloc(2 * (size_t)to_w, how->real_size);
-    int rc = taps && room ? 0 : EK_E_NO_MEMORY;
-    if (rc == 0) {
-        wide_row rows[2] = {{-1, room}, {-1, room + (size_t)to_w * how->real_size}};
-        how->taps(taps, window->height, to_h);
-        how->taps(taps + to_h, window->width, to_w);
-        for (int64_t p = 0; p < from.planes; p++)
-            resize_bilinear_plane(how, taps + to_h, taps, rows, window_at(in, p, window),
-                                  (size_t)from.width * size, to_h, to_w,
-                                  (char *)out->data + (size_t)(p * to_h * to_w) * size,
-                                  (size_t)to_w * size);
-    }
-    free(room);
-    free(taps);
-    return rc;
-}
-
-/* ---- nearest ---- */
-
-/* The nearest pixels as in PyTorch, which computes them in float for every dtype. */
-static void resize_nearest_places(int64_t *places, int64_t in, int64_t out)
-{
-    float scale = (float)in / (float)out;
-    for (int64_t i = 0; i < out; i++) {
-        int64_t at = in == out ? i : out == 2 * in ? i / 2 : (int64_t)((float)i * scale);
-        places[i] = at < in - 1 ? at : in - 1;
-    }
-}
-
-static int resize_nearest(const ek_array *in, const ek_window *window, ek_array *out)
-{
-    ek_picture from = ek_picture_of(in);
-    int64_t to_h = ek_picture_of(out).height, to_w = ek_picture_of(out).width;
-    size_t size = from.size, pitch = (size_t)from.width * size;
-    int64_t *places = ek_calloc((size_t)(to_h + to_w), sizeof *places);
-    if (!places)
-        return EK_E_NO_MEMORY;
-    resize_nearest_places(places, window->height, to_h);
-    resize_nearest_places(places + to_h, window->width, to_w);
-    char *to = out->data;
-    for (int64_t p = 0; p < from.planes; p++)
-        for (int64_t y = 0; y < to_h; y++, to += (size_t)to_w * size)
-            ek_pick_run(to_w, places + to_h, size,
-                        window_at(in, p, window) + (size_t)places[y] * pitch, NULL, to);
-    free(places);
-    return 0;
-}
-
-/* ---- the transform ---- */
-
-/* A window of the right size already is copied as it is. */
-static void resize_copy(const ek_array *in, const ek_window *window, ek_array *out)
-{
-    ek_picture from = ek_picture_of(in);
-    size_t row = (size_t)window->width * from.size;
-    char *to = out->data;
-    for (int64_t p = 0; p < from.planes; p++)
-        for (int64_t y = 0; y < window->height; y++, to += row)
-            memcpy(to, window_at(in, p, window) + (size_t)(y * from.width) * from.size, row);
-}
-
-int ek_picture_resize(const ek_array *in, const ek_window *window, ek_array *out,
-                      const ek_resampling *how)
-{
-    ek_picture to = ek_picture_of(out);
-    if (window->height == to.height && window->width == to.width) {
-        resize_copy(in, window, out);
-        return 0;
-    }
-    if (how->nearest)
-        return resize_nearest(in, window, out);
-    return how->bicubic || how->antialias ? ek_picture_filter(in, window, out, how)
-                                          : resize_bilinear(in, window, out);
-}
-
-static int resize_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
-                        ek_generator *generator)
+static int resize_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                        ek_array *out)
 {
     ek_picture picture = ek_picture_of(in);
     const ek_window whole = {0, 0, picture.height, picture.width};
-    (void)generator;
-    return ek_picture_resize(in, &whole, out, &((const resize *)transform)->how);
+    const resampling how = resize_how(ek_options_of(self));
+    (void)drawn;
+    return resize_window(in, &whole, out, &how);
 }
 
-static const ek_transform_type resize_type = {.name = "resize",
-                                              .size = sizeof(resize),
-                                              .describe = resize_describe,
-                                              .apply = resize_apply};
+static const ek_operation resize = {EK_OPERATION(resize, ek_resize_options), .takes = EK_PICTURE,
+                                    .describe = resize_describe, .apply = resize_apply};
 
 ek_transform *ek_resize_with(ek_resize_options options)
 {
+    const resampling how = resize_how(&options);
     if (options.height < 1 || options.height > EK_PICTURE_MOST || options.width < 0 ||
         options.width > EK_PICTURE_MOST)
         return EK_FAIL_NULL(EK_E_INVALID,
@@ -291,14 +340,88 @@ ek_transform *ek_resize_with(ek_resize_options options)
                             "edge becomes the first)",
                             (long long)options.height, (long long)options.width,
                             (long long)EK_PICTURE_MOST);
-    const ek_resampling how = {options.nearest, options.bicubic, options.antialias};
-    if (ek_resampling_check("resize", &how) < 0)
+    return resampling_check("resize", &how) < 0 ? NULL : ek_operation_new(&resize, &options, 0);
+}
+
+/* ---- random_resized_crop ---- */
+
+static resampling resized_crop_how(const ek_resized_crop_options *o)
+{
+    return (resampling){o->nearest, o->bicubic, o->antialias};
+}
+
+static int resized_crop_describe(const ek_transform *self, ek_array *array)
+{
+    const ek_resized_crop_options *o = ek_options_of(self);
+    const resampling how = resized_crop_how(o);
+    EK_TRY(resampling_check_array(self, array, &how));
+    ek_picture_set_size(array, o->height, o->width);
+    return 0;
+}
+
+/* The largest part in the middle whose aspect ratio is allowed. */
+static ek_window resized_crop_middle(const ek_resized_crop_options *o, ek_picture picture)
+{
+    ek_window window = {.height = picture.height, .width = picture.width};
+    double ratio = (double)picture.width / (double)picture.height;
+    if (ratio < o->ratio[0])
+        window.height = (int64_t)rint((double)picture.width / o->ratio[0]);
+    else if (ratio > o->ratio[1])
+        window.width = (int64_t)rint((double)picture.height * o->ratio[1]);
+    window.height = window.height < 1 ? 1 : window.height;
+    window.width = window.width < 1 ? 1 : window.width;
+    window.top = (picture.height - window.height) / 2;
+    window.left = (picture.width - window.width) / 2;
+    return window;
+}
+
+static ek_window resized_crop_window(const ek_resized_crop_options *o, ek_picture picture,
+                                     ek_generator *locked)
+{
+    double area = (double)(picture.height * picture.width);
+    for (int attempt = 0; attempt < 10; attempt++) {
+        int64_t sides[2];
+        ek_draw_sides(locked, area, o->scale, o->ratio, sides);
+        ek_window window = {.height = sides[1], .width = sides[0]};
+        if (window.width < 1 || window.width > picture.width || window.height < 1 ||
+            window.height > picture.height)
+            continue;
+        window.top = ek_generator_below(locked, picture.height - window.height + 1);
+        window.left = ek_generator_below(locked, picture.width - window.width + 1);
+        return window;
+    }
+    return resized_crop_middle(o, picture);
+}
+
+static int resized_crop_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
+                             ek_drawn *drawn)
+{
+    drawn->window = resized_crop_window(ek_options_of(self), ek_picture_of(in), locked);
+    return 1;
+}
+
+static int resized_crop_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
+                              ek_array *out)
+{
+    const resampling how = resized_crop_how(ek_options_of(self));
+    return resize_window(in, &drawn->window, out, &how);
+}
+
+static const ek_operation random_resized_crop = {
+    EK_OPERATION(random_resized_crop, ek_resized_crop_options), .takes = EK_PICTURE,
+    .describe = resized_crop_describe, .draw = resized_crop_draw, .apply = resized_crop_apply};
+
+ek_transform *ek_random_resized_crop_with(ek_resized_crop_options options)
+{
+    const char *name = "random_resized_crop";
+    const resampling how = resized_crop_how(&options);
+    options.width = options.width ? options.width : options.height;
+    ek_range_default(options.scale, 0.08, 1);
+    ek_range_default(options.ratio, 3.0 / 4, 4.0 / 3);
+    if (ek_check_size(name, options.height, options.width) < 0 ||
+        resampling_check(name, &how) < 0 ||
+        ek_check_range(name, "scale", options.scale, 0, INFINITY) < 0 ||
+        ek_check_ratio(name, "ratio", options.ratio) < 0)
         return NULL;
-    resize *self = (resize *)ek_transform_new(&resize_type);
-    if (!self)
-        return NULL;
-    self->height = options.height;
-    self->width = options.width;
-    self->how = how;
-    return &self->transform;
+    return ek_operation_new(&random_resized_crop, &options, 0);
 }

@@ -5,9 +5,8 @@
  * they are found once, for all planes. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "data/transform_picture.h"
+#include "data/transform_operation.h"
 
 /* ---- the inverse of rotation, scale and shear ---- */
 
@@ -35,11 +34,13 @@ void ek_warp_affine(ek_warp *warp, const double center[2], double angle, const d
     m[5] += center[1];
 }
 
-/* ---- places ---- */
+/* ---- places, in the type that a dtype is computed in ---- */
 
-/* Writes where the pixels of result row y come from, in pixels of the source. Sums are fused as in
- * a matrix product. */
-#define DEFINE_PLACES(name, real, fused)                                                      \
+/* warp_places: where the pixels of result row y come from, in pixels of the source. Sums are fused
+ * as in a matrix product.
+ *
+ * warp_corners: the four pixels around a place, and their weights; 0 for those outside. */
+#define DEFINE_PLACES(name, real, fused, floored)                                             \
     EK_MULTIVERSION                                                                           \
     static void warp_places_##name(const ek_warp *warp, int64_t h, int64_t w, int64_t y,      \
                                    real *restrict to_x, real *restrict to_y)                  \
@@ -63,145 +64,116 @@ void ek_warp_affine(ek_warp *warp, const double center[2], double angle, const d
             to_x[i] = fused(gx + 1, half_w, (real)-0.5);                                      \
             to_y[i] = fused(gy + 1, half_h, (real)-0.5);                                      \
         }                                                                                     \
+    }                                                                                         \
+    typedef struct corners_##name {                                                           \
+        int64_t at[4];                                                                        \
+        real weight[4], inside; /* the sum of the weights */                                  \
+    } corners_##name;                                                                         \
+    static corners_##name warp_corners_##name(real x, real y, int64_t h, int64_t w)           \
+    {                                                                                         \
+        corners_##name c = {.inside = 0};                                                     \
+        if (!(x > -1 && x < (real)w && y > -1 && y < (real)h))                                \
+            return c;                                                                         \
+        real left = floored(x), top = floored(y);                                             \
+        real east = x - left, south = y - top, west = 1 - east, north = 1 - south;            \
+        const real weight[4] = {west * north, east * north, west * south, east * south};      \
+        int64_t column = (int64_t)left, line = (int64_t)top;                                  \
+        for (int k = 0; k < 4; k++) {                                                         \
+            int64_t i = column + k % 2, j = line + k / 2;                                     \
+            bool inside = i >= 0 && i < w && j >= 0 && j < h;                                 \
+            c.at[k] = inside ? j * w + i : 0;                                                 \
+            c.weight[k] = inside ? weight[k] : 0;                                             \
+            c.inside += c.weight[k];                                                          \
+        }                                                                                     \
+        return c;                                                                             \
     }
-DEFINE_PLACES(f32, float, fmaf)
-DEFINE_PLACES(f64, double, fma)
-
-/* ---- nearest ---- */
+DEFINE_PLACES(f32, float, fmaf, floorf)
+DEFINE_PLACES(f64, double, fma, floor)
 
 /* The nearest pixel's index in a plane; -1: none, outside. Halves go to the even neighbour. */
-static int64_t warp_nearest_index(double x, double y, int64_t h, int64_t w)
+static int64_t warp_nearest(double x, double y, int64_t h, int64_t w)
 {
     double column = rint(x), line = rint(y);
     bool inside = column >= 0 && column < (double)w && line >= 0 && line < (double)h;
     return inside ? (int64_t)line * w + (int64_t)column : -1;
 }
 
-static void warp_pick(const ek_warp *warp, const ek_array *in, ek_array *out, int64_t y,
-                      const int64_t *from)
-{
-    ek_picture picture = ek_picture_of(in);
-    int64_t h = picture.height, w = picture.width;
-    unsigned char element[8];
-    ek_fill_element(in->dtype, warp->fills ? warp->fill : 0, element);
-    for (int64_t p = 0; p < picture.planes; p++) {
-        const char *plane = (const char *)in->data + (size_t)(p * h * w) * picture.size;
-        char *row = (char *)out->data + (size_t)((p * h + y) * w) * picture.size;
-        ek_pick_run(w, from, picture.size, plane, element, row);
+/* ---- rows ---- */
+
+/* The four pixels' sum. It is fused in the order of PyTorch's grid_sample, so that bytes are
+ * rounded alike. */
+#define DEFINE_MIX(name, element, real, kind, stored, fused)                           \
+    EK_MULTIVERSION                                                                    \
+    static void warp_mix_##name(int64_t count, const void *found, const ek_warp *warp, \
+                                const void *plane, void *row)                          \
+    {                                                                                  \
+        const corners_##kind *restrict corners = found;                                \
+        const element *restrict x = plane;                                             \
+        element *restrict out = row;                                                   \
+        const bool fills = warp->fills;                                                \
+        const real fill = (real)warp->fill;                                            \
+        for (int64_t i = 0; i < count; i++) {                                          \
+            const corners_##kind *c = &corners[i];                                     \
+            real value = (real)x[c->at[0]] * c->weight[0];                             \
+            for (int k = 1; k < 4; k++)                                                \
+                value = fused((real)x[c->at[k]], c->weight[k], value);                 \
+            if (fills)                                                                 \
+                value = value * c->inside + (1 - c->inside) * fill;                    \
+            out[i] = stored(value);                                                    \
+        }                                                                              \
     }
-}
-
-/* ---- bilinear ---- */
-
-/* The four pixels around a place, and their weights; 0 for those outside. */
-#define DEFINE_CORNERS(name, real, floored)                                              \
-    typedef struct corners_##name {                                                      \
-        int64_t at[4];                                                                   \
-        real weight[4], inside; /* the sum of the weights */                             \
-    } corners_##name;                                                                    \
-    static corners_##name warp_find_##name(real x, real y, int64_t h, int64_t w)         \
-    {                                                                                    \
-        corners_##name c = {.inside = 0};                                                \
-        if (!(x > -1 && x < (real)w && y > -1 && y < (real)h))                           \
-            return c;                                                                    \
-        real left = floored(x), top = floored(y);                                        \
-        real east = x - left, south = y - top, west = 1 - east, north = 1 - south;       \
-        const real weight[4] = {west * north, east * north, west * south, east * south}; \
-        int64_t column = (int64_t)left, line = (int64_t)top;                             \
-        for (int k = 0; k < 4; k++) {                                                    \
-            int64_t i = column + k % 2, j = line + k / 2;                                \
-            bool inside = i >= 0 && i < w && j >= 0 && j < h;                            \
-            c.at[k] = inside ? j * w + i : 0;                                            \
-            c.weight[k] = inside ? weight[k] : 0;                                        \
-            c.inside += c.weight[k];                                                     \
-        }                                                                                \
-        return c;                                                                        \
-    }
-DEFINE_CORNERS(f32, float, floorf)
-DEFINE_CORNERS(f64, double, floor)
-
-static inline uint8_t rounded_u8(float value)
-{
-    return (uint8_t)(int32_t)rintf(value < 0 ? 0 : value > 255 ? 255 : value);
-}
-
-/* Sums are fused in the order of PyTorch's grid_sample, so that bytes are rounded alike. */
-#define ITSELF(x) (x)
-#define DEFINE_MIX(name, element, real, kind, stored, fused)                                       \
-    EK_MULTIVERSION                                                                                \
-    static void warp_mix_##name(int64_t count, const corners_##kind *restrict corners, bool fills, \
-                                double fill, const element *restrict x, element *restrict out)     \
-    {                                                                                              \
-        for (int64_t i = 0; i < count; i++) {                                                      \
-            const corners_##kind *c = &corners[i];                                                 \
-            real value = (real)x[c->at[0]] * c->weight[0];                                         \
-            value = fused((real)x[c->at[1]], c->weight[1], value);                                 \
-            value = fused((real)x[c->at[2]], c->weight[2], value);                                 \
-            value = fused((real)x[c->at[3]], c->weight[3], value);                                 \
-            if (fills)                                                                             \
-                value = value * c->inside + (1 - c->inside) * (real)fill;                          \
-            out[i] = stored(value);                                                                \
-        }                                                                                          \
-    }
-DEFINE_MIX(u8, uint8_t, float, f32, rounded_u8, fmaf)
+#define ROUNDED_BYTE(value) EK_ROUNDED_u8(EK_CUT(value, 255))
+#define ITSELF(value) (value)
+DEFINE_MIX(u8, uint8_t, float, f32, ROUNDED_BYTE, fmaf)
 DEFINE_MIX(f32, float, float, f32, ITSELF, fmaf)
 DEFINE_MIX(f64, double, double, f64, ITSELF, fma)
 
-static void warp_mix(const ek_warp *warp, const ek_array *in, ek_array *out, int64_t y,
-                     const void *corners)
+/* Writes row y of all planes. `found` has the pixels' indices or corners. */
+static void warp_row(const ek_warp *warp, const ek_array *in, ek_array *out, int64_t y,
+                     const void *found)
 {
     ek_picture picture = ek_picture_of(in);
-    int64_t h = picture.height, w = picture.width;
+    unsigned char element[8];
+    ek_fill_element(in->dtype, warp->fills ? warp->fill : 0, element);
     for (int64_t p = 0; p < picture.planes; p++) {
-        const void *plane = (const char *)in->data + (size_t)(p * h * w) * picture.size;
-        void *row = (char *)out->data + (size_t)((p * h + y) * w) * picture.size;
-        if (in->dtype == EK_U8)
-            warp_mix_u8(w, corners, warp->fills, warp->fill, plane, row);
-        else if (in->dtype == EK_F32)
-            warp_mix_f32(w, corners, warp->fills, warp->fill, plane, row);
+        const void *plane = ek_picture_row(in, p, 0);
+        void *row = ek_picture_row(out, p, y);
+        if (warp->bilinear)
+            EK_PIXEL_FUNCTION(warp_mix, in->dtype)(picture.width, found, warp, plane, row);
         else
-            warp_mix_f64(w, corners, warp->fills, warp->fill, plane, row);
+            ek_pick_run(picture.width, found, picture.size, plane, element, row);
     }
 }
 
-/* ---- a picture ---- */
-
-int ek_warp_check(const ek_transform *transform, const ek_array *array, const ek_warp *warp)
-{
-    char text[200];
-    EK_TRY(ek_picture_check(transform, array));
-    if (warp->bilinear && array->dtype != EK_U8 && array->dtype != EK_F32 && array->dtype != EK_F64)
-        return EK_FAIL(EK_E_DTYPE,
-                       "%s: %s; u8, f32 and f64 are interpolated bilinearly, other elements by the "
-                       "nearest",
-                       transform->type->name, ek_array_text(array, text));
-    return warp->fills ? ek_fill_check(transform, array, warp->fill) : 0;
-}
-
-/* Runs over the rows of the result. `room` has a place of two reals for each pixel of a row, then
- * indices or corners. */
+/* Runs over the rows of the result. `x` has room for two reals for each pixel of a row. */
 #define DEFINE_RUN(name, real)                                                                   \
     static void warp_run_##name(const ek_array *in, ek_array *out, const ek_warp *warp, real *x, \
                                 void *found)                                                     \
     {                                                                                            \
         int64_t h = ek_picture_of(in).height, w = ek_picture_of(in).width;                       \
         real *y = x + w;                                                                         \
-        int64_t *from = found;                                                                   \
-        corners_##name *corners = found;                                                         \
         for (int64_t row = 0; row < h; row++) {                                                  \
             warp_places_##name(warp, h, w, row, x, y);                                           \
             for (int64_t i = 0; i < w && warp->bilinear; i++)                                    \
-                corners[i] = warp_find_##name(x[i], y[i], h, w);                                 \
+                ((corners_##name *)found)[i] = warp_corners_##name(x[i], y[i], h, w);            \
             for (int64_t i = 0; i < w && !warp->bilinear; i++)                                   \
-                from[i] = warp_nearest_index((double)x[i], (double)y[i], h, w);                  \
-            if (warp->bilinear)                                                                  \
-                warp_mix(warp, in, out, row, corners);                                           \
-            else                                                                                 \
-                warp_pick(warp, in, out, row, from);                                             \
+                ((int64_t *)found)[i] = warp_nearest((double)x[i], (double)y[i], h, w);          \
+            warp_row(warp, in, out, row, found);                                                 \
         }                                                                                        \
     }
 DEFINE_RUN(f32, float)
 DEFINE_RUN(f64, double)
+
+/* ---- a picture ---- */
+
+int ek_warp_check(const ek_transform *self, const ek_array *array, const ek_warp *warp)
+{
+    if (warp->bilinear)
+        EK_TRY(ek_check_pixels(self, array,
+                               "interpolated bilinearly, other elements by the "
+                               "nearest"));
+    return warp->fills ? ek_check_fill(self, array, warp->fill) : 0;
+}
 
 int ek_picture_warp(const ek_array *in, ek_array *out, const ek_warp *warp)
 {
