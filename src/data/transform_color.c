@@ -93,21 +93,29 @@ EK_PIXEL_ROWS(DEFINE_BLEND)
     }
 EK_PIXEL_ROWS(DEFINE_CONTRAST)
 
-#define DEFINE_SATURATION(name, element, real, white)                           \
-    DEFINE_FORMULA(saturation_##name)                                           \
-    {                                                                           \
-        const int64_t n = color_plane(picture);                                 \
-        element *restrict r = pixels, *restrict g = r + n, *restrict b = g + n; \
-        const real ratio = (real)number, rest = (real)(1 - number);             \
-        (void)before;                                                           \
-        for (int64_t i = 0; i < n && picture->planes == 3; i++) {               \
-            real grey = rest * (real)GREY(name, real, r[i], g[i], b[i]);        \
-            real x = ratio * (real)r[i] + grey, y = ratio * (real)g[i] + grey;  \
-            real z = ratio * (real)b[i] + grey;                                 \
-            r[i] = CUT_OFF_##name(EK_CUT(x, white));                            \
-            g[i] = CUT_OFF_##name(EK_CUT(y, white));                            \
-            b[i] = CUT_OFF_##name(EK_CUT(z, white));                            \
-        }                                                                       \
+#define DEFINE_SATURATION(name, element, real, white)                                          \
+    EK_MULTIVERSION                                                                            \
+    static void saturate_##name(int64_t count, element *restrict r, element *restrict g,       \
+                                element *restrict b, double factor)                            \
+    {                                                                                          \
+        const real ratio = (real)factor, rest = (real)(1 - factor);                            \
+        for (int64_t i = 0; i < count; i++) {                                                  \
+            real grey = rest * (real)GREY(name, real, r[i], g[i], b[i]);                       \
+            real x = ratio * (real)r[i] + grey, y = ratio * (real)g[i] + grey;                 \
+            real z = ratio * (real)b[i] + grey;                                                \
+            r[i] = CUT_OFF_##name(EK_CUT(x, white));                                           \
+            g[i] = CUT_OFF_##name(EK_CUT(y, white));                                           \
+            b[i] = CUT_OFF_##name(EK_CUT(z, white));                                           \
+        }                                                                                      \
+    }                                                                                          \
+    static void saturation_##name(const ek_picture *picture, void *pixels, const void *before, \
+                                  double factor)                                               \
+    {                                                                                          \
+        const int64_t n = color_plane(picture);                                                \
+        element *r = pixels;                                                                   \
+        (void)before;                                                                          \
+        if (picture->planes == 3)                                                              \
+            saturate_##name(n, r, r + n, r + 2 * n, factor);                                   \
     }
 EK_PIXEL_ROWS(DEFINE_SATURATION)
 
@@ -159,31 +167,30 @@ EK_PIXEL_ROWS(DEFINE_HUE)
 
 /* ---- sharpness ---- */
 
-/* A pixel inside is blended with the mean of its 3 x 3 neighbourhood, in which it counts fivefold;
- * one on the edge with itself. */
-#define DEFINE_SHARPNESS(name, element, real, white)                                            \
-    DEFINE_FORMULA(sharpness_##name)                                                            \
-    {                                                                                           \
-        const int64_t h = picture->height, w = picture->width, rows = picture->planes * h;      \
-        const real ratio = (real)number, rest = (real)(1 - number);                             \
-        const real one = (real)1 / 13, five = (real)5 / 13;                                     \
-        const element *restrict at = before;                                                    \
-        element *restrict out = pixels;                                                         \
-        for (int64_t y = 0; y < rows && h > 2 && w > 2; y++) {                                  \
-            const bool inside = y % h > 0 && y % h < h - 1;                                     \
-            for (int64_t i = 0; i < w; i++, at++, out++) {                                      \
-                const element *up = at - w, *down = at + w;                                     \
-                real blurred = (real)*at;                                                       \
-                if (inside && i > 0 && i < w - 1) {                                             \
-                    blurred = (real)up[-1] * one + (real)up[0] * one + (real)up[1] * one +      \
-                              (real)at[-1] * one + (real)at[0] * five + (real)at[1] * one +     \
-                              (real)down[-1] * one + (real)down[0] * one + (real)down[1] * one; \
-                    blurred = (real)EK_ROUNDED_##name(blurred);                                 \
-                }                                                                               \
-                real value = ratio * (real)*at + rest * blurred;                                \
-                *out = (element)EK_CUT(value, white);                                           \
-            }                                                                                   \
-        }                                                                                       \
+/* A pixel on the edge is blended with itself; one inside with the mean of its 3 x 3 neighbourhood,
+ * in which it counts fivefold. */
+#define DEFINE_SHARPNESS(name, element, real, white)                                         \
+    DEFINE_FORMULA(sharpness_##name)                                                         \
+    {                                                                                        \
+        const int64_t h = picture->height, w = picture->width, rows = picture->planes * h;   \
+        const real ratio = (real)number, rest = (real)(1 - number);                          \
+        const real one = (real)1 / 13, five = (real)5 / 13;                                  \
+        const element *restrict x = before;                                                  \
+        element *restrict out = pixels;                                                      \
+        for (int64_t y = 0; y < rows && h > 2 && w > 2; y++, x += w, out += w) {             \
+            for (int64_t i = 0; i < w; i++) {                                                \
+                real value = ratio * (real)x[i] + rest * (real)x[i];                         \
+                out[i] = (element)EK_CUT(value, white);                                      \
+            }                                                                                \
+            for (int64_t i = 1; i < w - 1 && y % h > 0 && y % h < h - 1; i++) {              \
+                const element *up = x + i - w, *at = x + i, *down = x + i + w;               \
+                real sum = (real)up[-1] * one + (real)up[0] * one + (real)up[1] * one +      \
+                           (real)at[-1] * one + (real)at[0] * five + (real)at[1] * one +     \
+                           (real)down[-1] * one + (real)down[0] * one + (real)down[1] * one; \
+                real value = ratio * (real)*at + rest * (real)EK_ROUNDED_##name(sum);        \
+                out[i] = (element)EK_CUT(value, white);                                      \
+            }                                                                                \
+        }                                                                                    \
     }
 EK_PIXEL_ROWS(DEFINE_SHARPNESS)
 

@@ -14,19 +14,22 @@ typedef struct frame {
     int64_t size[2];   /* the picture's height and width */
 } frame;
 
-static int64_t frame_place(const void *user, int side, int64_t at)
+static int64_t frame_border(ek_border_mode mode, int64_t at, int64_t size)
+{
+    const int64_t twice = mode == EK_BORDER_REFLECT ? 0 : 1; /* symmetric repeats the edge itself */
+    if (mode == EK_BORDER_CONSTANT)
+        return -1;
+    if (mode == EK_BORDER_EDGE)
+        return at < 0 ? 0 : size - 1;
+    return at < 0 ? -at - twice : 2 * size - 2 + twice - at;
+}
+
+static void frame_places(const void *user, int side, int64_t count, int64_t *places)
 {
     const frame *self = user;
-    int64_t size = self->size[side];
-    at -= self->before[side];
-    if (at >= 0 && at < size)
-        return at;
-    if (self->mode == EK_BORDER_CONSTANT)
-        return -1;
-    if (self->mode == EK_BORDER_EDGE)
-        return at < 0 ? 0 : size - 1;
-    int64_t twice = self->mode == EK_BORDER_REFLECT ? 0 : 1; /* symmetric repeats the edge itself */
-    return at < 0 ? -at - twice : 2 * size - 2 + twice - at;
+    const int64_t size = self->size[side];
+    for (int64_t i = 0, at = -self->before[side]; i < count; i++, at++)
+        places[i] = at >= 0 && at < size ? at : frame_border(self->mode, at, size);
 }
 
 static int frame_copy(const ek_array *in, ek_array *out, ek_border_mode mode, int64_t above,
@@ -34,7 +37,7 @@ static int frame_copy(const ek_array *in, ek_array *out, ek_border_mode mode, in
 {
     ek_picture picture = ek_picture_of(in);
     const frame self = {mode, {above, left}, {picture.height, picture.width}};
-    return ek_picture_gather(in, out, frame_place, &self, fill);
+    return ek_picture_gather(in, out, frame_places, &self, fill);
 }
 
 /* ---- crops ---- */
@@ -224,27 +227,27 @@ typedef struct flip {
     double p;
 } flip;
 
-/* The sizes of the sides that are mirrored; 0: the side is not. */
-static int64_t flip_place(const void *user, int side, int64_t at)
+static void flip_places(const void *user, int side, int64_t count, int64_t *places)
 {
-    const int64_t *mirrored = user;
-    return mirrored[side] ? mirrored[side] - 1 - at : at;
+    const int *mirrored = user;
+    for (int64_t i = 0; i < count; i++)
+        places[i] = side == *mirrored ? count - 1 - i : i;
 }
 
 static int flip_horizontal(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
                            ek_array *out)
 {
-    const int64_t mirrored[] = {0, ek_picture_of(in).width};
+    const int columns = 1;
     (void)self, (void)drawn;
-    return ek_picture_gather(in, out, flip_place, mirrored, 0);
+    return ek_picture_gather(in, out, flip_places, &columns, 0);
 }
 
 static int flip_vertical(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
                          ek_array *out)
 {
-    const int64_t mirrored[] = {ek_picture_of(in).height, 0};
+    const int rows = 0;
     (void)self, (void)drawn;
-    return ek_picture_gather(in, out, flip_place, mirrored, 0);
+    return ek_picture_gather(in, out, flip_places, &rows, 0);
 }
 
 static const ek_operation flips[] = {{EK_OPERATION(random_horizontal_flip, flip), EK_CHANCE(flip),

@@ -38,35 +38,55 @@ void ek_fill_run(int64_t count, size_t size, const unsigned char *element, void 
 
 /* ---- elements by their size ---- */
 
-/* The last: elements in[0], in[-1] and so on. */
-#define DEFINE_PICK(bits)                                                                  \
-    static void pick_##bits(int64_t count, const int64_t *restrict places, const void *in, \
-                            const unsigned char *outside, void *out)                       \
-    {                                                                                      \
-        const uint##bits##_t *restrict x = in;                                             \
-        uint##bits##_t *restrict y = out, other;                                           \
-        if (!outside) {                                                                    \
-            for (int64_t i = 0; i < count; i++)                                            \
-                y[i] = x[places[i]];                                                       \
-            return;                                                                        \
-        }                                                                                  \
-        memcpy(&other, outside, sizeof other);                                             \
-        for (int64_t i = 0; i < count; i++)                                                \
-            y[i] = places[i] < 0 ? other : x[places[i]];                                   \
-    }                                                                                      \
-    EK_MULTIVERSION                                                                        \
-    static void mirror_##bits(int64_t count, const void *in, void *out)                    \
-    {                                                                                      \
-        const uint##bits##_t *restrict x = in;                                             \
-        uint##bits##_t *restrict y = out;                                                  \
-        for (int64_t i = 0; i < count; i++)                                                \
-            y[i] = x[-i];                                                                  \
+/* Rows and columns of the picture that a result of height x width repeats. */
+typedef struct gather {
+    int64_t height, width, from; /* `from`: the picture's width */
+    int64_t *rows, *columns;     /* negative: filled */
+} gather;
+
+/* The columns [first, end) of the result, which are neighbours in the picture, too; they are picked
+ * one by one if they are not. */
+typedef struct gather_run {
+    int64_t first, end;
+    enum { GATHER_PICK, GATHER_COPY, GATHER_MIRROR } how;
+} gather_run;
+
+#define DEFINE_ELEMENTS(bits)                                                                  \
+    static void pick_##bits(int64_t count, const int64_t *restrict places, const void *in,     \
+                            const unsigned char *outside, void *out)                           \
+    {                                                                                          \
+        const uint##bits##_t *restrict x = in;                                                 \
+        uint##bits##_t *restrict y = out, other;                                               \
+        if (!outside) {                                                                        \
+            for (int64_t i = 0; i < count; i++)                                                \
+                y[i] = x[places[i]];                                                           \
+            return;                                                                            \
+        }                                                                                      \
+        memcpy(&other, outside, sizeof other);                                                 \
+        for (int64_t i = 0; i < count; i++)                                                    \
+            y[i] = places[i] < 0 ? other : x[places[i]];                                       \
+    }                                                                                          \
+    static inline void mirror_row_##bits(int64_t count, const uint##bits##_t *restrict x,      \
+                                         uint##bits##_t *restrict y)                           \
+    {                                                                                          \
+        for (int64_t i = 0; i < count; i++)                                                    \
+            y[i] = x[count - 1 - i];                                                           \
+    }                                                                                          \
+    EK_MULTIVERSION                                                                            \
+    static void mirror_##bits(const gather *self, const gather_run *run, const void *plane,    \
+                              void *result)                                                    \
+    {                                                                                          \
+        const uint##bits##_t *x = (const uint##bits##_t *)plane + self->columns[run->end - 1]; \
+        uint##bits##_t *y = (uint##bits##_t *)result + run->first;                             \
+        for (int64_t row = 0; row < self->height; row++, y += self->width)                     \
+            if (self->rows[row] >= 0)                                                          \
+                mirror_row_##bits(run->end - run->first, x + self->rows[row] * self->from, y); \
     }
-DEFINE_PICK(8)
-DEFINE_PICK(16)
-DEFINE_PICK(32)
-DEFINE_PICK(64)
-#undef DEFINE_PICK
+DEFINE_ELEMENTS(8)
+DEFINE_ELEMENTS(16)
+DEFINE_ELEMENTS(32)
+DEFINE_ELEMENTS(64)
+#undef DEFINE_ELEMENTS
 
 #define OF_SIZE(function, size)    \
     ((size) == 1   ? function##_8  \
@@ -82,72 +102,84 @@ void ek_pick_run(int64_t count, const int64_t *places, size_t size, const void *
 
 /* ---- pictures ---- */
 
-/* The columns [first, end) of the result that are neighbours in the picture, too; `step` is 1, or
- * -1 if they are mirrored. */
-typedef struct gather_run {
-    int64_t first, end, step;
-} gather_run;
+/* Shorter runs of neighbours are picked, too. */
+enum { GATHER_RUNS = 4, GATHER_LEAST = 8 };
 
-static gather_run gather_longest(const int64_t *columns, int64_t count)
+/* Returns the run from `first` on. */
+static gather_run gather_next(const int64_t *columns, int64_t first, int64_t count)
 {
-    gather_run longest = {0, 0, 1};
-    for (int64_t first = 0, end; first < count; first = end) {
-        end = first + 1;
-        int64_t step = end < count ? columns[end] - columns[first] : 1;
-        bool is_run = columns[first] >= 0 && (step == 1 || step == -1);
-        while (is_run && end < count && columns[end] >= 0 &&
-               columns[end] == columns[end - 1] + step)
-            end++;
-        if (is_run && end - first > longest.end - longest.first)
-            longest = (gather_run){first, end, step};
-    }
-    return longest;
+    gather_run run = {first, first + 1, GATHER_PICK};
+    int64_t step = run.end < count && columns[run.end] < columns[first] ? -1 : 1;
+    while (columns[first] >= 0 && run.end < count && columns[run.end] >= 0 &&
+           columns[run.end] == columns[run.end - 1] + step)
+        run.end++;
+    if (run.end - first >= GATHER_LEAST)
+        run.how = step == 1 ? GATHER_COPY : GATHER_MIRROR;
+    return run;
 }
 
-static void gather_row(const int64_t *columns, int64_t count, const gather_run *run, size_t size,
-                       const char *row, const unsigned char *outside, char *out)
+/* Splits the columns that are not filled into runs, of which the last picks all that are left.
+ * Returns their number. */
+static int gather_split(const gather *self, gather_run runs[GATHER_RUNS])
 {
-    int64_t length = run->end - run->first;
-    ek_pick_run(run->first, columns, size, row, outside, out);
-    if (length > 0) {
-        const char *from = row + (size_t)columns[run->first] * size;
-        char *to = out + (size_t)run->first * size;
-        if (run->step == 1)
-            memcpy(to, from, (size_t)length * size);
+    int n = 0;
+    for (int64_t at = 0; at < self->width;) {
+        gather_run run = gather_next(self->columns, at, self->width);
+        bool is_filled = self->columns[at] < 0;
+        at = run.end;
+        if (is_filled)
+            continue;
+        if (n == GATHER_RUNS || (n > 0 && runs[n - 1].end == run.first && run.how == GATHER_PICK &&
+                                 runs[n - 1].how == GATHER_PICK))
+            runs[n - 1] = (gather_run){runs[n - 1].first, run.end, GATHER_PICK};
         else
-            OF_SIZE(mirror, size)(length, from, to);
+            runs[n++] = run;
     }
-    ek_pick_run(count - run->end, columns + run->end, size, row, outside,
-                out + (size_t)run->end * size);
+    return n;
 }
 
-int ek_picture_gather(const ek_array *in, ek_array *out, ek_place *place, const void *user,
+static void gather_plane(const gather *self, const gather_run *run, size_t size, const char *plane,
+                         const unsigned char *outside, char *out)
+{
+    const int64_t *columns = self->columns + run->first, count = run->end - run->first;
+    if (run->how == GATHER_MIRROR) {
+        OF_SIZE(mirror, size)(self, run, plane, out);
+        return;
+    }
+    out += (size_t)run->first * size;
+    for (int64_t y = 0; y < self->height; y++, out += (size_t)self->width * size) {
+        const char *row = plane + (size_t)(self->rows[y] * self->from) * size;
+        if (self->rows[y] >= 0 && run->how == GATHER_COPY)
+            memcpy(out, row + (size_t)columns[0] * size, (size_t)count * size);
+        else if (self->rows[y] >= 0)
+            ek_pick_run(count, columns, size, row, outside, out);
+    }
+}
+
+int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const void *user,
                       double fill)
 {
-    ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
+    const ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
+    gather self = {.height = to.height, .width = to.width, .from = from.width};
     unsigned char element[8];
-    bool inside = true;
-    int64_t *rows = ek_calloc((size_t)(to.height + to.width) + 1, sizeof *rows);
-    int64_t *columns = rows ? rows + to.height : NULL;
-    if (!rows)
+    gather_run runs[GATHER_RUNS];
+    bool fills = false;
+    self.rows = ek_calloc((size_t)(to.height + to.width) + 1, sizeof *self.rows);
+    if (!self.rows)
         return EK_E_NO_MEMORY;
+    self.columns = self.rows + to.height;
+    find(user, 0, to.height, self.rows);
+    find(user, 1, to.width, self.columns);
+    for (int64_t i = 0; i < to.height + to.width; i++)
+        fills = fills || self.rows[i] < 0;
     ek_fill_element(in->dtype, fill, element);
-    for (int64_t y = 0; y < to.height; y++)
-        rows[y] = place(user, 0, y);
-    for (int64_t x = 0; x < to.width; x++) {
-        columns[x] = place(user, 1, x);
-        inside = inside && columns[x] >= 0;
-    }
-    const gather_run run = gather_longest(columns, to.width);
+    if (fills)
+        ek_fill_run(ek_shape_count(&out->shape), to.size, element, out->data);
+    const int count = gather_split(&self, runs);
     for (int64_t p = 0; p < from.planes; p++)
-        for (int64_t y = 0; y < to.height; y++) {
-            char *row = ek_picture_row(out, p, y);
-            if (rows[y] < 0)
-                ek_fill_run(to.width, to.size, element, row);
-            else
-                gather_row(columns, to.width, &run, to.size, ek_picture_row(in, p, rows[y]),
-                           inside ? NULL : element, row);
-        }
-    free(rows);
+        for (int i = 0; i < count; i++)
+            gather_plane(&self, &runs[i], to.size, ek_picture_row(in, p, 0), fills ? element : NULL,
+                         ek_picture_row(out, p, 0));
+    free(self.rows);
     return 0;
 }

@@ -139,11 +139,11 @@ void ek_fill_run(int64_t count, size_t size, const unsigned char *element, void 
 void ek_pick_run(int64_t count, const int64_t *places, size_t size, const void *in,
                  const unsigned char *outside, void *out);
 
-/* Returns the row (side 0) or column (side 1) of the input that row or column `at` of the output
- * repeats; negative: none, a fill value. */
-typedef int64_t ek_place(const void *user, int side, int64_t at);
+/* Writes the rows (side 0) or columns (side 1) of the input that those of the output repeat;
+ * negative: none, a fill value. */
+typedef void ek_places(const void *user, int side, int64_t count, int64_t *places);
 /* Writes every plane of `out` from the pixels of `in` at these places. */
-int ek_picture_gather(const ek_array *in, ek_array *out, ek_place *place, const void *user,
+int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const void *user,
                       double fill);
 
 /* ---- colors and tones (transform_color.c, transform_blur.c), in place ----

@@ -16,17 +16,17 @@ typedef struct resampling {
 
 /* ---- filters ---- */
 
-/* The source pixels of one result pixel along one side: first + j * step for weight j. Step 0: the
- * pixel on the edge stands for the one beyond it, too. */
+/* The source pixels of one result pixel along one side: first, second, second + 1 and so on. The
+ * second is the first if there is none beyond that. */
 typedef struct resize_span {
-    int64_t first, step, count;
+    int64_t first, second, count;
 } resize_span;
 
 /* The weights of span i begin at weights[i * most]. */
 typedef struct filter {
     int64_t most; /* weights of a span at most */
     resize_span *spans;
-    double *weights; /* all of them are rounded to f32 for u8 and f32 elements */
+    void *weights; /* float for u8 and f32 elements, double for f64 ones */
 } filter;
 
 static void filter_close(filter *self)
@@ -61,7 +61,7 @@ static resize_span filter_antialias(double *weights, int64_t i, int64_t in, doub
     }
     for (int64_t j = first; j < end && sum != 0; j++)
         weights[j - first] /= sum;
-    return (resize_span){first, 1, end > first ? end - first : 0};
+    return (resize_span){first, first + 1, end - first};
 }
 
 /* Four pixels; those beyond an edge give their weights to the pixel on it. */
@@ -72,190 +72,196 @@ static resize_span filter_cubic(double *weights, int64_t i, int64_t in, double s
     int64_t low = (int64_t)floor(source) - 1;
     int64_t first = low < 0 ? 0 : low < in - 1 ? low : in - 1;
     int64_t end = low + 4 < in ? low + 4 : in;
+    memset(weights, 0, 4 * sizeof *weights);
     for (int64_t j = low; j < low + 4; j++) {
         int64_t at = j < first ? first : j < in - 1 ? j : in - 1;
         weights[at - first] += filter_weight((double)j - source, how);
     }
-    return (resize_span){first, 1, end - first};
-}
-
-/* Rounds to f32 if elements are computed so. A sum, product or quotient of two floats that is
- * rounded to double first becomes the same float. */
-static double filter_round(double x, bool is_f32)
-{
-    return is_f32 ? (double)(float)x : x;
+    return (resize_span){first, first + 1, end - first};
 }
 
 /* The pixels on both sides of the result pixel's center, which is scale * (i + 0.5) - 0.5. */
-static resize_span filter_linear(double *weights, int64_t i, int64_t in, int64_t out, double scale,
-                                 bool is_f32)
-{
-    double place = filter_round((double)i, is_f32), source = place;
-    if (in != out) {
-        source = filter_round(scale * filter_round(place + 0.5, is_f32), is_f32);
-        source = filter_round(source - 0.5, is_f32);
-        source = source < 0 ? 0 : source;
+#define DEFINE_LINEAR(real)                                                       \
+    static void filter_linear_##real(const filter *self, int64_t in, int64_t out) \
+    {                                                                             \
+        const real scale = (real)in / (real)out;                                  \
+        real *weights = self->weights;                                            \
+        for (int64_t i = 0; i < out; i++, weights += 2) {                         \
+            real source = scale * ((real)i + (real)0.5) - (real)0.5;              \
+            source = in == out ? (real)i : source < 0 ? 0 : source;               \
+            int64_t lower = (int64_t)source < in - 1 ? (int64_t)source : in - 1;  \
+            bool has_upper = in != out && lower < in - 1;                         \
+            real upper = in == out ? 0 : source - (real)lower;                    \
+            weights[1] = upper > 1 ? 1 : upper;                                   \
+            weights[0] = 1 - weights[1];                                          \
+            self->spans[i] = (resize_span){lower, lower + has_upper, 2};          \
+        }                                                                         \
     }
-    int64_t lower = (int64_t)source < in - 1 ? (int64_t)source : in - 1;
-    double upper = filter_round(source - filter_round((double)lower, is_f32), is_f32);
-    weights[1] = in == out ? 0 : upper > 1 ? 1 : upper;
-    weights[0] = filter_round(1 - weights[1], is_f32);
-    return (resize_span){lower, in != out && lower < in - 1, 2};
+DEFINE_LINEAR(float)
+DEFINE_LINEAR(double)
+
+/* Four pixels, or as many more as the picture shrinks. */
+static int filter_wide(const filter *self, int64_t in, int64_t out, double scale, double support,
+                       bool is_f32, const resampling *how)
+{
+    double *weights = ek_calloc((size_t)self->most, sizeof *weights);
+    if (!weights)
+        return EK_E_NO_MEMORY;
+    for (int64_t i = 0; i < out; i++) {
+        self->spans[i] = how->antialias ? filter_antialias(weights, i, in, scale, support, how)
+                                        : filter_cubic(weights, i, in, scale, how);
+        for (int64_t at = i * self->most, j = 0; j < self->spans[i].count; j++)
+            if (is_f32)
+                ((float *)self->weights)[at + j] = (float)weights[j];
+            else
+                ((double *)self->weights)[at + j] = weights[j];
+    }
+    free(weights);
+    return 0;
 }
 
 static int filter_open(filter *self, int64_t in, int64_t out, bool is_f32, const resampling *how)
 {
-    double scale = filter_round((double)in, is_f32) / filter_round((double)out, is_f32);
-    scale = filter_round(scale, is_f32);
+    bool is_wide = how->bicubic || how->antialias;
+    double scale = is_f32 ? (double)((float)in / (float)out) : (double)in / (double)out;
     double support = (how->bicubic ? 2 : 1) * (how->antialias && scale >= 1 ? scale : 1);
-    self->most = how->bicubic || how->antialias ? (int64_t)ceil(support) * 2 + 1 : 2;
+    self->most = is_wide ? (int64_t)ceil(support) * 2 + 1 : 2;
     self->spans = ek_calloc((size_t)out, sizeof *self->spans);
-    self->weights = ek_calloc((size_t)(out * self->most), sizeof *self->weights);
+    self->weights = ek_calloc((size_t)(out * self->most), is_f32 ? sizeof(float) : sizeof(double));
     if (!self->spans || !self->weights)
         return EK_E_NO_MEMORY;
-    for (int64_t i = 0; i < out; i++) {
-        double *weights = self->weights + i * self->most;
-        self->spans[i] = how->antialias ? filter_antialias(weights, i, in, scale, support, how)
-                         : how->bicubic ? filter_cubic(weights, i, in, scale, how)
-                                        : filter_linear(weights, i, in, out, scale, is_f32);
-    }
+    if (is_wide)
+        return filter_wide(self, in, out, scale, support, is_f32, how);
+    (is_f32 ? filter_linear_float : filter_linear_double)(self, in, out);
     return 0;
 }
 
 /* ---- rows and sums of rows ---- */
 
-/* Resizes one row to `count` pixels. */
-#define DEFINE_SPREAD(name, element, real, white)                                             \
-    static void spread_##name(const filter *self, int64_t count, const void *row, void *wide) \
-    {                                                                                         \
-        const element *restrict x = row;                                                      \
-        const double *restrict weights = self->weights;                                       \
-        real *restrict y = wide;                                                              \
-        for (int64_t i = 0; i < count; i++, weights += self->most) {                          \
-            const resize_span *span = &self->spans[i];                                        \
-            const element *from = x + span->first;                                            \
-            real sum = (real)from[0] * (real)weights[0];                                      \
-            if (span->count > 1)                                                              \
-                sum += (real)from[span->step] * (real)weights[1];                             \
-            for (int64_t j = 2; j < span->count; j++)                                         \
-                sum += (real)from[j] * (real)weights[j];                                      \
-            y[i] = sum;                                                                       \
-        }                                                                                     \
-    }
-EK_PIXEL_ROWS(DEFINE_SPREAD)
-
-/* Writes the weighted sum of two rows; adds one more row. */
-#define DEFINE_SUMS(name, real)                                                                  \
-    EK_MULTIVERSION                                                                              \
-    static void blend_##name(int64_t count, const double *weights, const void *lower,            \
-                             const void *upper, void *sum)                                       \
-    {                                                                                            \
-        const real *restrict u = lower, *restrict v = upper;                                     \
-        const real a = (real)weights[0], b = (real)weights[1];                                   \
-        real *restrict y = sum;                                                                  \
-        for (int64_t i = 0; i < count; i++)                                                      \
-            y[i] = a * u[i] + b * v[i];                                                          \
-    }                                                                                            \
-    EK_MULTIVERSION                                                                              \
-    static void add_##name(int64_t count, double weight, const void *row, void *sum, bool first) \
-    {                                                                                            \
-        const real *restrict x = row, times = (real)weight;                                      \
-        real *restrict y = sum;                                                                  \
-        for (int64_t i = 0; i < count && first; i++)                                             \
-            y[i] = x[i] * times;                                                                 \
-        for (int64_t i = 0; i < count && !first; i++)                                            \
-            y[i] += x[i] * times;                                                                \
-    }
-DEFINE_SUMS(f32, float)
-DEFINE_SUMS(f64, double)
-
-/* Adding 1.5 * 2^23 rounds a sum to a whole number: a float of that size has no bits below 1. */
-EK_MULTIVERSION
-static void round_u8(int64_t count, const float *restrict x, uint8_t *restrict y)
+/* Adding 1.5 * 2^23 rounds to a whole number: a float of that size has no bits below 1. */
+static inline uint8_t stored_u8(float value)
 {
-    const float whole = 0x1.8p23f;
-    for (int64_t i = 0; i < count; i++) {
-        float value = EK_CUT(x[i], 255);
-        y[i] = (uint8_t)(int32_t)((value + whole) - whole);
-    }
+    value = EK_CUT(value, 255);
+    return (uint8_t)(int32_t)((value + 0x1.8p23f) - 0x1.8p23f);
 }
+#define stored_f32(value) (value)
+#define stored_f64(value) (value)
+
+enum { RESIZE_BLOCK = 256 };
+
+/* resize_spread: one row of the picture, resized to `count` pixels.
+ *
+ * resize_sum: a result row of `count` pixels, the weighted sum of the rows of a span. Blocks of
+ * sums stay in the cache. */
+#define DEFINE_RESIZE(name, element, real, white)                                              \
+    static void resize_spread_##name(const filter *self, int64_t count, const void *row,       \
+                                     void *wide)                                               \
+    {                                                                                          \
+        const element *restrict x = row;                                                       \
+        const real *restrict weights = self->weights;                                          \
+        const resize_span *restrict spans = self->spans;                                       \
+        real *restrict y = wide;                                                               \
+        for (int64_t i = 0; i < count && self->most == 2; i++)                                 \
+            y[i] = (real)x[spans[i].first] * weights[2 * i] +                                  \
+                   (real)x[spans[i].second] * weights[2 * i + 1];                              \
+        for (int64_t i = 0; i < count && self->most > 2; i++, weights += self->most) {         \
+            const element *from = x + spans[i].first;                                          \
+            real sum = (real)from[0] * weights[0];                                             \
+            for (int64_t j = 1; j < spans[i].count; j++)                                       \
+                sum += (real)from[j] * weights[j];                                             \
+            y[i] = sum;                                                                        \
+        }                                                                                      \
+    }                                                                                          \
+    EK_MULTIVERSION                                                                            \
+    static void resize_sum_##name(const filter *self, int64_t number, const void *const *rows, \
+                                  int64_t count, void *result)                                 \
+    {                                                                                          \
+        const real *restrict weights = (const real *)self->weights + number * self->most;      \
+        const int64_t terms = self->spans[number].count;                                       \
+        const real *restrict u = rows[0], *restrict v = rows[terms > 1];                       \
+        element *restrict out = result;                                                        \
+        for (int64_t i = 0; i < count && terms == 2; i++)                                      \
+            out[i] = stored_##name(u[i] * weights[0] + v[i] * weights[1]);                     \
+        for (int64_t at = 0; at < count && terms != 2; at += RESIZE_BLOCK) {                   \
+            const int64_t n = count - at < RESIZE_BLOCK ? count - at : RESIZE_BLOCK;           \
+            real sum[RESIZE_BLOCK];                                                            \
+            for (int64_t i = 0; i < n; i++)                                                    \
+                sum[i] = u[at + i] * weights[0];                                               \
+            for (int64_t j = 1; j < terms; j++)                                                \
+                for (int64_t i = 0; i < n; i++)                                                \
+                    sum[i] += ((const real *)rows[j])[at + i] * weights[j];                    \
+            for (int64_t i = 0; i < n; i++)                                                    \
+                out[at + i] = stored_##name(sum[i]);                                           \
+        }                                                                                      \
+    }
+EK_PIXEL_ROWS(DEFINE_RESIZE)
 
 /* Resized rows of a plane, kept while sums need them. Row `number` lies in slot number % slots. */
-typedef struct rows {
-    const filter *columns;
-    ek_dtype dtype;
-    int64_t width, slots;
-    int64_t *numbers; /* the row in each slot; -1: none */
-    char *elements;   /* slots + 1 rows; the last is for sums */
-    size_t nbytes;    /* of one row */
-} rows;
+typedef struct resize_ring {
+    int64_t slots;     /* a power of 2, as many as a sum has rows at least */
+    int64_t *numbers;  /* the row in each slot; -1: none */
+    char *elements;    /* `slots` rows */
+    const void **rows; /* those of one sum */
+} resize_ring;
 
-static const void *rows_get(rows *self, const char *plane, size_t pitch, int64_t number)
+static void resize_plane(const filter *columns, const filter *lines, resize_ring *ring,
+                         const char *plane, size_t pitch, ek_array *out, int64_t number)
 {
-    int64_t slot = number % self->slots;
-    char *row = self->elements + (size_t)slot * self->nbytes;
-    if (self->numbers[slot] != number)
-        EK_PIXEL_FUNCTION(spread, self->dtype)
-    (self->columns, self->width, plane + (size_t)number * pitch, row);
-    self->numbers[slot] = number;
-    return row;
+    ek_picture to = ek_picture_of(out);
+    size_t nbytes = (size_t)to.width * (out->dtype == EK_F64 ? sizeof(double) : sizeof(float));
+    for (int64_t i = 0; i < ring->slots; i++)
+        ring->numbers[i] = -1;
+    for (int64_t y = 0; y < to.height; y++) {
+        const resize_span *span = &lines->spans[y];
+        for (int64_t j = 0; j < span->count; j++) {
+            int64_t line = j ? span->second + j - 1 : span->first, slot = line & (ring->slots - 1);
+            char *row = ring->elements + (size_t)slot * nbytes;
+            if (ring->numbers[slot] != line)
+                EK_PIXEL_FUNCTION(resize_spread, out->dtype)
+            (columns, to.width, plane + (size_t)line * pitch, row);
+            ring->numbers[slot] = line;
+            ring->rows[j] = row;
+        }
+        EK_PIXEL_FUNCTION(resize_sum, out->dtype)
+        (lines, y, ring->rows, to.width, ek_picture_row(out, number, y));
+    }
 }
 
-static void resize_row(rows *self, const resize_span *span, const double *weights,
-                       const char *plane, size_t pitch, void *out)
+static int resize_planes(const ek_array *in, const ek_window *window, ek_array *out,
+                         const filter *columns, const filter *lines)
 {
-    bool is_f64 = self->dtype == EK_F64, is_u8 = self->dtype == EK_U8;
-    void *sum = is_u8 ? self->elements + (size_t)self->slots * self->nbytes : out;
-    const void *first = rows_get(self, plane, pitch, span->first);
-    int64_t j = 1;
-    if (span->count > 1)
-        (is_f64 ? blend_f64 : blend_f32)(self->width, weights, first,
-                                         rows_get(self, plane, pitch, span->first + span->step),
-                                         sum);
-    else
-        (is_f64 ? add_f64 : add_f32)(self->width, weights[0], first, sum, true);
-    while (++j < span->count)
-        (is_f64 ? add_f64 : add_f32)(self->width, weights[j],
-                                     rows_get(self, plane, pitch, span->first + j), sum, false);
-    if (is_u8)
-        round_u8(self->width, sum, out);
-}
-
-static int resize_rows(const ek_array *in, const ek_window *window, ek_array *out,
-                       const filter *columns, const filter *lines)
-{
-    ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
-    int64_t slots = lines->most < window->height ? lines->most : window->height;
-    rows r = {columns, in->dtype, .width = to.width, .slots = slots};
-    r.nbytes = (size_t)to.width * (in->dtype == EK_F64 ? sizeof(double) : sizeof(float));
-    r.elements = ek_calloc((size_t)slots + 1, r.nbytes);
-    r.numbers = ek_calloc((size_t)slots, sizeof *r.numbers);
-    int rc = r.elements && r.numbers ? 0 : EK_E_NO_MEMORY;
+    ek_picture from = ek_picture_of(in);
+    size_t real_size = in->dtype == EK_F64 ? sizeof(double) : sizeof(float);
+    resize_ring ring = {.slots = 1};
+    while (ring.slots < lines->most)
+        ring.slots *= 2;
+    ring.elements = ek_calloc((size_t)(ring.slots * ek_picture_of(out).width), real_size);
+    ring.numbers = ek_calloc((size_t)ring.slots, sizeof *ring.numbers);
+    ring.rows = ek_calloc((size_t)lines->most, sizeof *ring.rows);
+    int rc = ring.elements && ring.numbers && ring.rows ? 0 : EK_E_NO_MEMORY;
     for (int64_t p = 0; rc == 0 && p < from.planes; p++) {
         const char *plane = ek_picture_row(in, p, window->top);
-        plane += (size_t)window->left * from.size;
-        for (int64_t i = 0; i < slots; i++)
-            r.numbers[i] = -1;
-        for (int64_t y = 0; y < to.height; y++)
-            resize_row(&r, &lines->spans[y], lines->weights + y * lines->most, plane,
-                       (size_t)from.width * from.size, ek_picture_row(out, p, y));
+        resize_plane(columns, lines, &ring, plane + (size_t)window->left * from.size,
+                     (size_t)from.width * from.size, out, p);
     }
-    free(r.elements);
-    free(r.numbers);
+    free(ring.elements);
+    free(ring.numbers);
+    free(ring.rows);
     return rc;
 }
 
 /* ---- a window of a picture ---- */
 
-/* The nearest pixel as in PyTorch, which computes in float for every dtype. */
-static int64_t nearest_place(const void *user, int side, int64_t at)
+/* The nearest pixels as in PyTorch, which computes in float for every dtype. */
+static void nearest_places(const void *user, int side, int64_t out, int64_t *places)
 {
-    const ek_window *both = user; /* the window, and the result */
-    int64_t in = side ? both->width : both->height;
-    int64_t out = side ? both[1].width : both[1].height;
-    float scale = (float)in / (float)out;
-    int64_t place = in == out ? at : out == 2 * in ? at / 2 : (int64_t)((float)at * scale);
-    return (side ? both->left : both->top) + (place < in - 1 ? place : in - 1);
+    const ek_window *window = user;
+    const int64_t in = side ? window->width : window->height;
+    const float scale = (float)in / (float)out;
+    for (int64_t i = 0; i < out; i++) {
+        int64_t at = in == out ? i : out == 2 * in ? i / 2 : (int64_t)((float)i * scale);
+        places[i] = (side ? window->left : window->top) + (at < in - 1 ? at : in - 1);
+    }
 }
 
 /* Resizes the window of every plane of `in`, which lies inside it, to the size of `out`. A window
@@ -264,17 +270,16 @@ static int resize_window(const ek_array *in, const ek_window *window, ek_array *
                          const resampling *how)
 {
     ek_picture to = ek_picture_of(out);
-    const ek_window both[] = {*window, {0, 0, to.height, to.width}};
     bool is_copy = window->height == to.height && window->width == to.width;
     bool is_f32 = in->dtype != EK_F64;
     if (how->nearest || is_copy)
-        return ek_picture_gather(in, out, nearest_place, both, 0);
+        return ek_picture_gather(in, out, nearest_places, window, 0);
     filter columns = {0}, lines = {0};
     int rc = filter_open(&columns, window->width, to.width, is_f32, how);
     if (rc == 0)
         rc = filter_open(&lines, window->height, to.height, is_f32, how);
     if (rc == 0)
-        rc = resize_rows(in, window, out, &columns, &lines);
+        rc = resize_planes(in, window, out, &columns, &lines);
     filter_close(&columns);
     filter_close(&lines);
     return rc;
