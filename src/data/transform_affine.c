@@ -26,23 +26,22 @@ static double affine_shift(ek_generator *locked, double share, int64_t size)
     return rint(ek_draw_between(locked, -most, most));
 }
 
-static int affine_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                       ek_drawn *drawn)
+static int affine_draw(ek_application *a)
 {
-    const ek_affine_options *o = ek_options_of(self);
-    ek_picture picture = ek_picture_of(in);
-    double *number = drawn->number;
+    const ek_affine_options *o = a->options;
+    ek_picture picture = ek_picture_of(a->in);
+    double *number = a->number;
     bool shears_y = affine_given(o->shear_y_range);
-    number[0] = ek_draw_between(locked, o->degrees_range[0], o->degrees_range[1]);
+    number[0] = ek_draw_between(a->generator, o->degrees_range[0], o->degrees_range[1]);
     if (o->translate[0] != EK_UNSET) {
-        number[1] = affine_shift(locked, o->translate[0], picture.width);
-        number[2] = affine_shift(locked, o->translate[1], picture.height);
+        number[1] = affine_shift(a->generator, o->translate[0], picture.width);
+        number[2] = affine_shift(a->generator, o->translate[1], picture.height);
     }
-    number[3] = o->scale[0] != 0 ? ek_draw_between(locked, o->scale[0], o->scale[1]) : 1;
+    number[3] = o->scale[0] != 0 ? ek_draw_between(a->generator, o->scale[0], o->scale[1]) : 1;
     if (shears_y || affine_given(o->shear_range) || o->shear != EK_UNSET)
-        number[4] = ek_draw_between(locked, o->shear_range[0], o->shear_range[1]);
+        number[4] = ek_draw_between(a->generator, o->shear_range[0], o->shear_range[1]);
     if (shears_y)
-        number[5] = ek_draw_between(locked, o->shear_y_range[0], o->shear_y_range[1]);
+        number[5] = ek_draw_between(a->generator, o->shear_y_range[0], o->shear_y_range[1]);
     return 1;
 }
 
@@ -60,26 +59,24 @@ static int affine_warp(const ek_affine_options *o, const double *number, const e
     return ek_picture_warp(in, out, &warp);
 }
 
-static int affine_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                        ek_array *out)
+static int affine_apply(ek_application *a)
 {
-    return affine_warp(ek_options_of(self), drawn->number, in, out);
+    return affine_warp(a->options, a->number, a->in, a->out);
 }
 
 /* Turns counter-clockwise. */
-static int rotation_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                          ek_array *out)
+static int rotation_apply(ek_application *a)
 {
-    const double number[] = {-drawn->number[0], 0, 0, 1, 0, 0};
-    return affine_warp(ek_options_of(self), number, in, out);
+    const double number[] = {-a->number[0], 0, 0, 1, 0, 0};
+    return affine_warp(a->options, number, a->in, a->out);
 }
 
-static const ek_operation random_affine = {EK_OPERATION(random_affine, ek_affine_options),
-                                           .takes = EK_PICTURE, .describe = affine_describe,
-                                           .draw = affine_draw, .apply = affine_apply};
-static const ek_operation random_rotation = {EK_OPERATION(random_rotation, ek_affine_options),
-                                             .takes = EK_PICTURE, .describe = affine_describe,
-                                             .draw = affine_draw, .apply = rotation_apply};
+static const ek_operation random_affine = {EK_OPERATION(random_affine, ek_affine_options,
+                                                        EK_PICTURE, affine_describe, affine_draw,
+                                                        affine_apply)};
+static const ek_operation random_rotation = {EK_OPERATION(random_rotation, ek_affine_options,
+                                                          EK_PICTURE, affine_describe, affine_draw,
+                                                          rotation_apply)};
 
 /* Makes a range of angles +-number, if none is given. */
 static int affine_angles(const char *name, const char *option, double number, double range[2])
@@ -136,32 +133,30 @@ ek_transform *ek_random_rotation_with(ek_rotation_options options)
 
 /* ---- random_perspective ---- */
 
-static ek_warp perspective_warp(const ek_transform *self)
+static ek_warp perspective_warp(const ek_perspective_options *o)
 {
-    const ek_perspective_options *o = ek_options_of(self);
     return (ek_warp){.perspective = true, .bilinear = !o->nearest, .fills = true, .fill = o->fill};
 }
 
 static int perspective_describe(const ek_transform *self, ek_array *array)
 {
-    const ek_warp warp = perspective_warp(self);
+    const ek_warp warp = perspective_warp(ek_options_of(self));
     return ek_warp_check(self, array, &warp);
 }
 
 /* Draws where the corners go (top left, top right, bottom right, bottom left; x, y), each into the
  * quarter of the picture that it lies in. */
-static int perspective_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                            ek_drawn *drawn)
+static int perspective_draw(ek_application *a)
 {
-    double distortion = ((const ek_perspective_options *)ek_options_of(self))->distortion_scale;
-    int64_t w = ek_picture_of(in).width, h = ek_picture_of(in).height;
+    double distortion = ((const ek_perspective_options *)a->options)->distortion_scale;
+    int64_t w = ek_picture_of(a->in).width, h = ek_picture_of(a->in).height;
     int64_t x = (int64_t)(distortion * (double)(w / 2)) + 1;
     int64_t y = (int64_t)(distortion * (double)(h / 2)) + 1;
     for (int corner = 0; corner < 4; corner++) {
         bool right = corner == 1 || corner == 2, bottom = corner >= 2;
-        double *to = drawn->number + 2 * corner;
-        to[0] = (double)(ek_generator_below(locked, x) + (right ? w - x : 0));
-        to[1] = (double)(ek_generator_below(locked, y) + (bottom ? h - y : 0));
+        double *to = a->number + 2 * corner;
+        to[0] = (double)(ek_generator_below(a->generator, x) + (right ? w - x : 0));
+        to[1] = (double)(ek_generator_below(a->generator, y) + (bottom ? h - y : 0));
     }
     return 1;
 }
@@ -212,23 +207,20 @@ static bool perspective_find(ek_picture picture, const double *to, double c[8])
     return perspective_solve(rows, c);
 }
 
-static int perspective_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                             ek_array *out)
+static int perspective_apply(ek_application *a)
 {
-    ek_warp warp = perspective_warp(self);
-    if (perspective_find(ek_picture_of(in), drawn->number, warp.c))
-        return ek_picture_warp(in, out, &warp);
-    ek_array_keep(in, out);
+    ek_warp warp = perspective_warp(a->options);
+    if (perspective_find(ek_picture_of(a->in), a->number, warp.c))
+        return ek_picture_warp(a->in, a->out, &warp);
+    ek_array_keep(a->in, a->out);
     return 0;
 }
 
 static const ek_operation random_perspective = {EK_OPERATION(random_perspective,
-                                                             ek_perspective_options),
-                                                EK_CHANCE(ek_perspective_options),
-                                                .takes = EK_PICTURE,
-                                                .describe = perspective_describe,
-                                                .draw = perspective_draw,
-                                                .apply = perspective_apply};
+                                                             ek_perspective_options, EK_PICTURE,
+                                                             perspective_describe, perspective_draw,
+                                                             perspective_apply),
+                                                EK_CHANCE(ek_perspective_options)};
 
 ek_transform *ek_random_perspective_with(ek_perspective_options options)
 {

@@ -249,59 +249,54 @@ static int augment_describe(const ek_transform *self, ek_array *array)
 }
 
 /* Draws the pair, two chances and two signs. */
-static int augment_draw_auto(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                             ek_drawn *drawn)
+static int augment_draw_auto(ek_application *a)
 {
-    (void)self, (void)in;
-    drawn->number[0] = (double)ek_generator_below(locked, PAIRS);
+    a->number[0] = (double)ek_generator_below(a->generator, PAIRS);
     for (int i = 1; i < 3; i++)
-        drawn->number[i] = (double)ek_generator_f32(locked);
+        a->number[i] = (double)ek_generator_f32(a->generator);
     for (int i = 3; i < 5; i++)
-        drawn->number[i] = (double)ek_generator_below(locked, 2);
+        a->number[i] = (double)ek_generator_below(a->generator, 2);
     return 1;
 }
 
-static int augment_apply_auto(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                              ek_array *out)
+static int augment_apply_auto(ek_application *a)
 {
-    const augment *o = ek_options_of(self);
-    const policy_step *pair = policies[o->policy][(int)drawn->number[0]];
-    (void)in;
+    const augment *o = a->options;
+    const policy_step *pair = policies[o->policy][(int)a->number[0]];
     for (int i = 0; i < 2; i++)
-        if ((float)drawn->number[1 + i] <= (float)(pair[i].tenths / 10.0))
-            EK_TRY(augment_run(o, pair[i].what, pair[i].magnitude, drawn->number[3 + i] == 0, out));
+        if ((float)a->number[1 + i] <= (float)(pair[i].tenths / 10.0))
+            EK_TRY(augment_run(o, pair[i].what, pair[i].magnitude, a->number[3 + i] == 0, a->out));
     return 0;
 }
 
 /* Draws each operation when the one before is done, as torchvision does; no operation draws. */
-static int augment_apply_rand(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                              ek_array *out)
+static int augment_apply_rand(ek_application *a)
 {
-    const augment *o = ek_options_of(self);
-    (void)in;
+    const augment *o = a->options;
     for (int i = 0; i < o->operations; i++) {
-        ek_generator *locked = ek_generator_lock(drawn->generator);
+        ek_generator *locked = ek_generator_lock(a->generator);
         operation what = (operation)ek_generator_below(locked, AUGMENT_INVERT);
         int number = o->magnitude;
         if (o->wide && augment_rows[what].has_magnitude)
             number = (int)ek_generator_below(locked, o->bins);
         bool negative = augment_rows[what].is_signed && ek_generator_below(locked, 2) != 0;
         ek_generator_unlock(locked);
-        EK_TRY(augment_run(o, what, number, negative, out));
+        EK_TRY(augment_run(o, what, number, negative, a->out));
     }
     return 0;
 }
 
-static const ek_operation auto_augment = {
-    EK_OPERATION(auto_augment, augment), .takes = EK_COLORS,        .in_place = true,
-    .describe = augment_describe,        .draw = augment_draw_auto, .apply = augment_apply_auto};
-static const ek_operation rand_augment = {EK_OPERATION(rand_augment, augment), .takes = EK_COLORS,
-                                          .in_place = true, .describe = augment_describe,
-                                          .apply = augment_apply_rand};
-static const ek_operation trivial_augment_wide = {EK_OPERATION(trivial_augment_wide, augment),
-                                                  .takes = EK_COLORS, .in_place = true,
-                                                  .describe = augment_describe,
-                                                  .apply = augment_apply_rand};
+static const ek_operation auto_augment = {EK_OPERATION(auto_augment, augment, EK_COLORS,
+                                                       augment_describe, augment_draw_auto,
+                                                       augment_apply_auto),
+                                          .in_place = true};
+static const ek_operation rand_augment = {EK_OPERATION(rand_augment, augment, EK_COLORS,
+                                                       augment_describe, NULL, augment_apply_rand),
+                                          .in_place = true};
+static const ek_operation trivial_augment_wide = {EK_OPERATION(trivial_augment_wide, augment,
+                                                               EK_COLORS, augment_describe, NULL,
+                                                               augment_apply_rand),
+                                                  .in_place = true};
 
 /* `fill` is EK_UNSET if there is none. */
 static ek_warp augment_filled(bool bilinear, double fill)

@@ -18,12 +18,10 @@ static int blur_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-static int blur_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                     ek_drawn *drawn)
+static int blur_draw(ek_application *a)
 {
-    const ek_blur_options *o = ek_options_of(self);
-    (void)in;
-    drawn->number[0] = ek_draw_between(locked, o->sigma[0], o->sigma[1]);
+    const ek_blur_options *o = a->options;
+    a->number[0] = ek_draw_between(a->generator, o->sigma[0], o->sigma[1]);
     return 1;
 }
 
@@ -80,29 +78,27 @@ static int64_t blur_reflected(int64_t at, int64_t size)
     }
 EK_PIXEL_ROWS(DEFINE_BLUR)
 
-static int blur_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                      ek_array *out)
+static int blur_apply(ek_application *a)
 {
-    const ek_blur_options *o = ek_options_of(self);
-    ek_picture picture = ek_picture_of(in);
+    const ek_blur_options *o = a->options;
+    ek_picture picture = ek_picture_of(a->in);
     double *weights = ek_calloc((size_t)(o->height + o->width), sizeof *weights);
     double *room = ek_calloc((size_t)(2 * picture.width + o->width), sizeof *room);
     int rc = weights && room ? 0 : EK_E_NO_MEMORY;
     if (rc == 0) {
-        blur_weights(o->height, (float)drawn->number[0], weights);
-        blur_weights(o->width, (float)drawn->number[0], weights + o->height);
+        blur_weights(o->height, (float)a->number[0], weights);
+        blur_weights(o->width, (float)a->number[0], weights + o->height);
     }
     for (int64_t p = 0; rc == 0 && p < picture.planes; p++)
-        EK_PIXEL_FUNCTION(blur, in->dtype)
-    (o, weights, picture, ek_picture_row(in, p, 0), ek_picture_row(out, p, 0), room);
+        EK_PIXEL_FUNCTION(blur, a->in->dtype)
+    (o, weights, picture, ek_picture_row(a->in, p, 0), ek_picture_row(a->out, p, 0), room);
     free(weights);
     free(room);
     return rc;
 }
 
-static const ek_operation gaussian_blur = {EK_OPERATION(gaussian_blur, ek_blur_options),
-                                           .takes = EK_PICTURE, .describe = blur_describe,
-                                           .draw = blur_draw, .apply = blur_apply};
+static const ek_operation gaussian_blur = {
+    EK_OPERATION(gaussian_blur, ek_blur_options, EK_PICTURE, blur_describe, blur_draw, blur_apply)};
 
 ek_transform *ek_gaussian_blur_with(ek_blur_options options)
 {

@@ -14,24 +14,22 @@ typedef struct choice {
     choice_kind kind;
 } choice;
 
-static double *choice_weights(const ek_transform *self)
+static double *choice_weights(const choice *o)
 {
-    const choice *o = ek_options_of(self);
     return (double *)(uintptr_t)(o + 1);
 }
 
 /* Returns the transforms, which are owned. */
-static ek_transform **choice_of(const ek_transform *self)
+static ek_transform **choice_of(const choice *o)
 {
-    const choice *o = ek_options_of(self);
-    return (ek_transform **)(void *)(choice_weights(self) + o->count);
+    return (ek_transform **)(void *)(choice_weights(o) + o->count);
 }
 
 static void choice_destroy(ek_transform *self)
 {
     const choice *o = ek_options_of(self);
     for (int64_t i = 0; i < o->count; i++)
-        ek_transform_free(choice_of(self)[i]);
+        ek_transform_free(choice_of(o)[i]);
 }
 
 /* Describes the result of transforms one after the other. */
@@ -67,7 +65,7 @@ static int choice_describe(const ek_transform *self, ek_array *array)
     char first[200], second[200];
     for (int64_t i = 0; i < o->count; i += at_once) {
         ek_array result = *array;
-        EK_TRY(choice_describe_chain(choice_of(self) + i, at_once, &result));
+        EK_TRY(choice_describe_chain(choice_of(o) + i, at_once, &result));
         if (i == 0 && o->kind == CHOICE_ONE)
             expected = result;
         if (result.dtype != expected.dtype || !ek_shape_equal(&result.shape, &expected.shape))
@@ -82,54 +80,47 @@ static int choice_describe(const ek_transform *self, ek_array *array)
 
 /* ---- random_apply ---- */
 
-static int choice_draw_all(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                           ek_drawn *drawn)
+static int choice_draw_all(ek_application *a)
 {
-    (void)in, (void)drawn;
-    return !((float)((const choice *)ek_options_of(self))->p < ek_generator_f32(locked));
+    return !((float)((const choice *)a->options)->p < ek_generator_f32(a->generator));
 }
 
-static int choice_apply_all(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                            ek_array *out)
+static int choice_apply_all(ek_application *a)
 {
-    const choice *o = ek_options_of(self);
-    return choice_run(choice_of(self), o->count, in, out, drawn->generator);
+    const choice *o = a->options;
+    return choice_run(choice_of(o), o->count, a->in, a->out, a->generator);
 }
 
 /* ---- random_choice ---- */
 
-static int choice_draw_one(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                           ek_drawn *drawn)
+static int choice_draw_one(ek_application *a)
 {
-    const choice *o = ek_options_of(self);
-    (void)in;
-    drawn->number[0] = (double)ek_generator_f32(locked) * choice_weights(self)[o->count - 1];
+    const choice *o = a->options;
+    a->number[0] = (double)ek_generator_f32(a->generator) * choice_weights(o)[o->count - 1];
     return 1;
 }
 
-static int choice_apply_one(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                            ek_array *out)
+static int choice_apply_one(ek_application *a)
 {
-    const choice *o = ek_options_of(self);
+    const choice *o = a->options;
     int64_t one = 0;
-    while (one < o->count - 1 && !(drawn->number[0] < choice_weights(self)[one]))
+    while (one < o->count - 1 && !(a->number[0] < choice_weights(o)[one]))
         one++;
-    return choice_run(choice_of(self) + one, 1, in, out, drawn->generator);
+    return choice_run(choice_of(o) + one, 1, a->in, a->out, a->generator);
 }
 
 /* ---- random_order ---- */
 
-static int choice_apply_order(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                              ek_array *out)
+static int choice_apply_order(ek_application *a)
 {
-    const choice *o = ek_options_of(self);
+    const choice *o = a->options;
     int64_t *order = ek_calloc((size_t)o->count, sizeof *order);
     ek_transform **shuffled = ek_calloc((size_t)o->count, sizeof *shuffled);
-    int rc = order && shuffled ? ek_randperm(o->count, order, drawn->generator) : EK_E_NO_MEMORY;
+    int rc = order && shuffled ? ek_randperm(o->count, order, a->generator) : EK_E_NO_MEMORY;
     for (int64_t i = 0; rc == 0 && i < o->count; i++)
-        shuffled[i] = choice_of(self)[order[i]];
+        shuffled[i] = choice_of(o)[order[i]];
     if (rc == 0)
-        rc = choice_run(shuffled, o->count, in, out, drawn->generator);
+        rc = choice_run(shuffled, o->count, a->in, a->out, a->generator);
     free(order);
     free(shuffled);
     return rc;
@@ -138,14 +129,15 @@ static int choice_apply_order(const ek_transform *self, const ek_drawn *drawn, c
 /* ---- making ---- */
 
 static const ek_operation choices[] = {
-    [CHOICE_APPLY] = {EK_OPERATION(random_apply, choice), .type.destroy = choice_destroy,
-                      .describe = choice_describe, .draw = choice_draw_all,
-                      .apply = choice_apply_all},
-    [CHOICE_ONE] = {EK_OPERATION(random_choice, choice), .type.destroy = choice_destroy,
-                    .describe = choice_describe, .draw = choice_draw_one,
-                    .apply = choice_apply_one},
-    [CHOICE_ORDER] = {EK_OPERATION(random_order, choice), .type.destroy = choice_destroy,
-                      .describe = choice_describe, .apply = choice_apply_order},
+    [CHOICE_APPLY] = {EK_OPERATION(random_apply, choice, EK_ANY_ARRAY, choice_describe,
+                                   choice_draw_all, choice_apply_all),
+                      .type.destroy = choice_destroy},
+    [CHOICE_ONE] = {EK_OPERATION(random_choice, choice, EK_ANY_ARRAY, choice_describe,
+                                 choice_draw_one, choice_apply_one),
+                    .type.destroy = choice_destroy},
+    [CHOICE_ORDER] = {EK_OPERATION(random_order, choice, EK_ANY_ARRAY, choice_describe, NULL,
+                                   choice_apply_order),
+                      .type.destroy = choice_destroy},
 };
 
 static int choice_sum_weights(double *sums, const double *weights, int count)
@@ -179,8 +171,8 @@ static ek_transform *choice_new(choice_kind kind, ek_transform *const *transform
     ek_transform *self = NULL;
     if (choice_check(choices[kind].type.name, transforms, count, p) == 0)
         self = ek_operation_new(&choices[kind], &options, (size_t)count * each);
-    if (self && choice_sum_weights(choice_weights(self), weights, count) == 0) {
-        memcpy(choice_of(self), transforms, (size_t)count * sizeof *transforms);
+    if (self && choice_sum_weights(choice_weights(ek_options_of(self)), weights, count) == 0) {
+        memcpy(choice_of(ek_options_of(self)), transforms, (size_t)count * sizeof *transforms);
         return self;
     }
     ek_transform_free(self);

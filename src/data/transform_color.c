@@ -7,23 +7,18 @@
 
 #include "data/transform_operation.h"
 
-/* Changes the elements `pixels` of one picture, whose planes are its channels. `before` is a copy
- * of them if the row of the table asks for one. */
-typedef void color_formula(const ek_picture *picture, void *pixels, const void *before,
-                           double number);
-#define DEFINE_FORMULA(name) \
-    EK_MULTIVERSION          \
-    static void name(const ek_picture *picture, void *pixels, const void *before, double number)
+/* What a formula changes: one picture, or one of its planes. */
+typedef struct color_part {
+    void *pixels;
+    const void *before; /* a copy of them, if the row of the table asks for one */
+    int64_t channels, height, width, plane; /* `plane`: height * width */
+    double number;
+} color_part;
 
 /* The element for a number: bytes are cut off. */
 #define CUT_OFF_u8(v) ((uint8_t)(int32_t)(v))
 #define CUT_OFF_f32(v) (v)
 #define CUT_OFF_f64(v) (v)
-
-static inline int64_t color_plane(const ek_picture *picture)
-{
-    return picture->height * picture->width;
-}
 
 /* ---- grey values ---- */
 
@@ -46,7 +41,7 @@ void ek_picture_grey(const ek_array *in, ek_array *out)
 {
     const ek_picture picture = ek_picture_of(in);
     int64_t from = ek_picture_channels(in), to = ek_picture_channels(out);
-    int64_t plane = color_plane(&picture);
+    int64_t plane = picture.height * picture.width;
     size_t nbytes = (size_t)plane * picture.size;
     for (int64_t p = 0; p < picture.planes / from; p++) {
         void *grey = ek_picture_row(out, p * to, 0);
@@ -60,62 +55,57 @@ void ek_picture_grey(const ek_array *in, ek_array *out)
 
 /* ---- blends: ratio * x + (1 - ratio) * other, cut to [black, white] ---- */
 
-#define DEFINE_BLEND(name, element, real, white)                                               \
-    EK_MULTIVERSION                                                                            \
-    static void blend_##name(int64_t count, element *restrict x, double ratio, double add)     \
-    {                                                                                          \
-        const real times = (real)ratio, plus = (real)add;                                      \
-        for (int64_t i = 0; i < count; i++) {                                                  \
-            real value = times * (real)x[i] + plus;                                            \
-            x[i] = CUT_OFF_##name(EK_CUT(value, white));                                       \
-        }                                                                                      \
-    }                                                                                          \
-    static void brightness_##name(const ek_picture *picture, void *pixels, const void *before, \
-                                  double factor)                                               \
-    {                                                                                          \
-        (void)before;                                                                          \
-        blend_##name(picture->planes *color_plane(picture), pixels, factor, 0);                \
+#define DEFINE_BLEND(name, element, real, white)                                           \
+    EK_MULTIVERSION                                                                        \
+    static void blend_##name(int64_t count, element *restrict x, double ratio, double add) \
+    {                                                                                      \
+        const real times = (real)ratio, plus = (real)add;                                  \
+        for (int64_t i = 0; i < count; i++) {                                              \
+            real value = times * (real)x[i] + plus;                                        \
+            x[i] = CUT_OFF_##name(EK_CUT(value, white));                                   \
+        }                                                                                  \
+    }                                                                                      \
+    static void brightness_##name(const color_part *c)                                     \
+    {                                                                                      \
+        blend_##name(c->channels * c->plane, c->pixels, c->number, 0);                     \
     }
 EK_PIXEL_ROWS(DEFINE_BLEND)
 
 /* Blends with the mean grey value, which is of grey values that are rounded already. */
-#define DEFINE_CONTRAST(name, element, real, white)                                     \
-    DEFINE_FORMULA(contrast_##name)                                                     \
-    {                                                                                   \
-        const int64_t n = color_plane(picture), channels = picture->planes;             \
-        const element *r = pixels, *g = r + n, *b = g + n;                              \
-        double sum = 0;                                                                 \
-        (void)before;                                                                   \
-        for (int64_t i = 0; i < n; i++)                                                 \
-            sum += (double)(channels == 3 ? GREY(name, real, r[i], g[i], b[i]) : r[i]); \
-        real mean = (real)sum / (real)n;                                                \
-        blend_##name(channels *n, pixels, number, (double)((real)(1 - number) * mean)); \
+#define DEFINE_CONTRAST(name, element, real, white)                                        \
+    EK_MULTIVERSION                                                                        \
+    static void contrast_##name(const color_part *c)                                       \
+    {                                                                                      \
+        const int64_t n = c->plane;                                                        \
+        const element *r = c->pixels, *g = r + n, *b = g + n;                              \
+        double sum = 0;                                                                    \
+        for (int64_t i = 0; i < n; i++)                                                    \
+            sum += (double)(c->channels == 3 ? GREY(name, real, r[i], g[i], b[i]) : r[i]); \
+        real add = (real)(1 - c->number) * ((real)sum / (real)n);                          \
+        blend_##name(c->channels *n, c->pixels, c->number, (double)add);                   \
     }
 EK_PIXEL_ROWS(DEFINE_CONTRAST)
 
-#define DEFINE_SATURATION(name, element, real, white)                                          \
-    EK_MULTIVERSION                                                                            \
-    static void saturate_##name(int64_t count, element *restrict r, element *restrict g,       \
-                                element *restrict b, double factor)                            \
-    {                                                                                          \
-        const real ratio = (real)factor, rest = (real)(1 - factor);                            \
-        for (int64_t i = 0; i < count; i++) {                                                  \
-            real grey = rest * (real)GREY(name, real, r[i], g[i], b[i]);                       \
-            real x = ratio * (real)r[i] + grey, y = ratio * (real)g[i] + grey;                 \
-            real z = ratio * (real)b[i] + grey;                                                \
-            r[i] = CUT_OFF_##name(EK_CUT(x, white));                                           \
-            g[i] = CUT_OFF_##name(EK_CUT(y, white));                                           \
-            b[i] = CUT_OFF_##name(EK_CUT(z, white));                                           \
-        }                                                                                      \
-    }                                                                                          \
-    static void saturation_##name(const ek_picture *picture, void *pixels, const void *before, \
-                                  double factor)                                               \
-    {                                                                                          \
-        const int64_t n = color_plane(picture);                                                \
-        element *r = pixels;                                                                   \
-        (void)before;                                                                          \
-        if (picture->planes == 3)                                                              \
-            saturate_##name(n, r, r + n, r + 2 * n, factor);                                   \
+#define DEFINE_SATURATION(name, element, real, white)                                    \
+    EK_MULTIVERSION                                                                      \
+    static void saturate_##name(int64_t count, element *restrict r, element *restrict g, \
+                                element *restrict b, double factor)                      \
+    {                                                                                    \
+        const real ratio = (real)factor, rest = (real)(1 - factor);                      \
+        for (int64_t i = 0; i < count; i++) {                                            \
+            real grey = rest * (real)GREY(name, real, r[i], g[i], b[i]);                 \
+            real x = ratio * (real)r[i] + grey, y = ratio * (real)g[i] + grey;           \
+            real z = ratio * (real)b[i] + grey;                                          \
+            r[i] = CUT_OFF_##name(EK_CUT(x, white));                                     \
+            g[i] = CUT_OFF_##name(EK_CUT(y, white));                                     \
+            b[i] = CUT_OFF_##name(EK_CUT(z, white));                                     \
+        }                                                                                \
+    }                                                                                    \
+    static void saturation_##name(const color_part *c)                                   \
+    {                                                                                    \
+        element *r = c->pixels;                                                          \
+        if (c->channels == 3)                                                            \
+            saturate_##name(c->plane, r, r + c->plane, r + 2 * c->plane, c->number);     \
     }
 EK_PIXEL_ROWS(DEFINE_SATURATION)
 
@@ -130,38 +120,38 @@ EK_PIXEL_ROWS(DEFINE_SATURATION)
 
 /* Goes through hue, saturation and value: each step is one of torchvision's, rounded as there. The
  * hue is in units of a circle, of which `sector` is the sixth. */
-#define DEFINE_HUE(name, element, real, white)                                                  \
-    DEFINE_FORMULA(hue_##name)                                                                  \
-    {                                                                                           \
-        const int64_t n = color_plane(picture);                                                 \
-        element *restrict red = pixels, *restrict green = red + n, *restrict blue = green + n;  \
-        (void)before;                                                                           \
-        for (int64_t i = 0; i < n && picture->planes == 3; i++) {                               \
-            real r = SHARE_OF_##name(red[i]), g = SHARE_OF_##name(green[i]);                    \
-            real b = SHARE_OF_##name(blue[i]);                                                  \
-            real most = r > g ? r : g, least = r < g ? r : g;                                   \
-            most = most > b ? most : b;                                                         \
-            least = least < b ? least : b;                                                      \
-            real range = most - least;                                                          \
-            real s = range / (range == 0 ? 1 : most), d = range == 0 ? 1 : range;               \
-            real rc = (most - r) / d, gc = (most - g) / d, bc = (most - b) / d;                 \
-            real h = most == r ? bc - gc : most == g ? 2 + rc - bc : 4 + gc - rc;               \
-            h = h / 6 + 1;                                                                      \
-            h = (h >= 1 ? h - 1 : h) + (real)number;                                            \
-            h = h < 0 ? h + 1 : h >= 1 ? h - 1 : h;                                             \
-            real six = h * 6, sector = (real)(int32_t)six, f = six - sector;                    \
-            real p = most * (1 - s), q = most * (1 - s * f), t = most * (1 - s * (1 - f));      \
-            p = EK_CUT(p, 1);                                                                   \
-            q = EK_CUT(q, 1);                                                                   \
-            t = EK_CUT(t, 1);                                                                   \
-            sector = sector >= 6 ? sector - 6 : sector;                                         \
-            real x = sector == 1 ? q : sector == 2 || sector == 3 ? p : sector == 4 ? t : most; \
-            real y = sector == 0 ? t : sector <= 2 ? most : sector == 3 ? q : p;                \
-            real z = sector <= 1 ? p : sector == 2 ? t : sector <= 4 ? most : q;                \
-            red[i] = OF_SHARE_##name(x);                                                        \
-            green[i] = OF_SHARE_##name(y);                                                      \
-            blue[i] = OF_SHARE_##name(z);                                                       \
-        }                                                                                       \
+#define DEFINE_HUE(name, element, real, white)                                                    \
+    EK_MULTIVERSION                                                                               \
+    static void hue_##name(const color_part *c)                                                   \
+    {                                                                                             \
+        const int64_t n = c->plane;                                                               \
+        element *restrict red = c->pixels, *restrict green = red + n, *restrict blue = green + n; \
+        for (int64_t i = 0; i < n && c->channels == 3; i++) {                                     \
+            real r = SHARE_OF_##name(red[i]), g = SHARE_OF_##name(green[i]);                      \
+            real b = SHARE_OF_##name(blue[i]);                                                    \
+            real most = r > g ? r : g, least = r < g ? r : g;                                     \
+            most = most > b ? most : b;                                                           \
+            least = least < b ? least : b;                                                        \
+            real range = most - least;                                                            \
+            real s = range / (range == 0 ? 1 : most), d = range == 0 ? 1 : range;                 \
+            real rc = (most - r) / d, gc = (most - g) / d, bc = (most - b) / d;                   \
+            real h = most == r ? bc - gc : most == g ? 2 + rc - bc : 4 + gc - rc;                 \
+            h = h / 6 + 1;                                                                        \
+            h = (h >= 1 ? h - 1 : h) + (real)c->number;                                           \
+            h = h < 0 ? h + 1 : h >= 1 ? h - 1 : h;                                               \
+            real six = h * 6, sector = (real)(int32_t)six, f = six - sector;                      \
+            real p = most * (1 - s), q = most * (1 - s * f), t = most * (1 - s * (1 - f));        \
+            p = EK_CUT(p, 1);                                                                     \
+            q = EK_CUT(q, 1);                                                                     \
+            t = EK_CUT(t, 1);                                                                     \
+            sector = sector >= 6 ? sector - 6 : sector;                                           \
+            real x = sector == 1 ? q : sector == 2 || sector == 3 ? p : sector == 4 ? t : most;   \
+            real y = sector == 0 ? t : sector <= 2 ? most : sector == 3 ? q : p;                  \
+            real z = sector <= 1 ? p : sector == 2 ? t : sector <= 4 ? most : q;                  \
+            red[i] = OF_SHARE_##name(x);                                                          \
+            green[i] = OF_SHARE_##name(y);                                                        \
+            blue[i] = OF_SHARE_##name(z);                                                         \
+        }                                                                                         \
     }
 EK_PIXEL_ROWS(DEFINE_HUE)
 
@@ -170,19 +160,20 @@ EK_PIXEL_ROWS(DEFINE_HUE)
 /* A pixel on the edge is blended with itself; one inside with the mean of its 3 x 3 neighbourhood,
  * in which it counts fivefold. */
 #define DEFINE_SHARPNESS(name, element, real, white)                                         \
-    DEFINE_FORMULA(sharpness_##name)                                                         \
+    EK_MULTIVERSION                                                                          \
+    static void sharpness_##name(const color_part *c)                                        \
     {                                                                                        \
-        const int64_t h = picture->height, w = picture->width, rows = picture->planes * h;   \
-        const real ratio = (real)number, rest = (real)(1 - number);                          \
+        const int64_t h = c->height, w = c->width;                                           \
+        const real ratio = (real)c->number, rest = (real)(1 - c->number);                    \
         const real one = (real)1 / 13, five = (real)5 / 13;                                  \
-        const element *restrict x = before;                                                  \
-        element *restrict out = pixels;                                                      \
-        for (int64_t y = 0; y < rows && h > 2 && w > 2; y++, x += w, out += w) {             \
+        const element *restrict x = c->before;                                               \
+        element *restrict out = c->pixels;                                                   \
+        for (int64_t y = 0; y < h && h > 2 && w > 2; y++, x += w, out += w) {                \
             for (int64_t i = 0; i < w; i++) {                                                \
                 real value = ratio * (real)x[i] + rest * (real)x[i];                         \
                 out[i] = (element)EK_CUT(value, white);                                      \
             }                                                                                \
-            for (int64_t i = 1; i < w - 1 && y % h > 0 && y % h < h - 1; i++) {              \
+            for (int64_t i = 1; i < w - 1 && y > 0 && y < h - 1; i++) {                      \
                 const element *up = x + i - w, *at = x + i, *down = x + i + w;               \
                 real sum = (real)up[-1] * one + (real)up[0] * one + (real)up[1] * one +      \
                            (real)at[-1] * one + (real)at[0] * five + (real)at[1] * one +     \
@@ -200,23 +191,22 @@ EK_PIXEL_ROWS(DEFINE_SHARPNESS)
 #define LIMIT_u8(threshold) ((uint8_t)((threshold) > 0 ? ceil(threshold) : 0))
 #define LIMIT_f32(threshold) ((float)(threshold))
 #define LIMIT_f64(threshold) (threshold)
-#define DEFINE_SOLARIZE(name, element, real, white)                   \
-    DEFINE_FORMULA(solarize_##name)                                   \
-    {                                                                 \
-        const int64_t count = picture->planes * color_plane(picture); \
-        const element limit = LIMIT_##name(number);                   \
-        element *restrict x = pixels;                                 \
-        (void)before;                                                 \
-        for (int64_t i = 0; i < count; i++)                           \
-            x[i] = x[i] >= limit ? (element)((white)-x[i]) : x[i];    \
+#define DEFINE_SOLARIZE(name, element, real, white)                \
+    EK_MULTIVERSION                                                \
+    static void solarize_##name(const color_part *c)               \
+    {                                                              \
+        const int64_t count = c->channels * c->plane;              \
+        const element limit = LIMIT_##name(c->number);             \
+        element *restrict x = c->pixels;                           \
+        for (int64_t i = 0; i < count; i++)                        \
+            x[i] = x[i] >= limit ? (element)((white)-x[i]) : x[i]; \
     }
 EK_PIXEL_ROWS(DEFINE_SOLARIZE)
 
-DEFINE_FORMULA(posterize)
+static void posterize(const color_part *c)
 {
-    const int64_t count = picture->planes * color_plane(picture);
-    uint8_t *restrict x = pixels, mask = (uint8_t)(0xff << (8 - (int)number));
-    (void)before;
+    const int64_t count = c->channels * c->plane;
+    uint8_t *restrict x = c->pixels, mask = (uint8_t)(0xff << (8 - (int)c->number));
     for (int64_t i = 0; i < count; i++)
         x[i] &= mask;
 }
@@ -225,38 +215,35 @@ DEFINE_FORMULA(posterize)
 
 /* torchvision stretches [least, most] to [black, white], with a rounded reciprocal; a plane of one
  * value stays. */
-#define DEFINE_AUTOCONTRAST(name, element, real, white)                                          \
-    EK_MULTIVERSION                                                                              \
-    static void stretch_##name(int64_t count, element *restrict x)                               \
-    {                                                                                            \
-        element least = x[0], most = x[0];                                                       \
-        for (int64_t i = 1; i < count; i++) {                                                    \
-            least = x[i] < least ? x[i] : least;                                                 \
-            most = x[i] > most ? x[i] : most;                                                    \
-        }                                                                                        \
-        real low = (real)least, scale = 1 / ((real)most - (real)least) * (white);                \
-        if (!isfinite(scale)) {                                                                  \
-            low = 0;                                                                             \
-            scale = 1;                                                                           \
-        }                                                                                        \
-        for (int64_t i = 0; i < count; i++) {                                                    \
-            real value = ((real)x[i] - low) * scale;                                             \
-            x[i] = (element)EK_CUT(value, white);                                                \
-        }                                                                                        \
-    }                                                                                            \
-    static void autocontrast_##name(const ek_picture *picture, void *pixels, const void *before, \
-                                    double number)                                               \
-    {                                                                                            \
-        (void)before, (void)number;                                                              \
-        for (int64_t c = 0; c < picture->planes; c++)                                            \
-            stretch_##name(color_plane(picture), (element *)pixels + c * color_plane(picture));  \
+#define DEFINE_AUTOCONTRAST(name, element, real, white)                           \
+    EK_MULTIVERSION                                                               \
+    static void autocontrast_##name(const color_part *c)                          \
+    {                                                                             \
+        const int64_t count = c->plane;                                           \
+        element *restrict x = c->pixels;                                          \
+        element least = x[0], most = x[0];                                        \
+        for (int64_t i = 1; i < count; i++) {                                     \
+            least = x[i] < least ? x[i] : least;                                  \
+            most = x[i] > most ? x[i] : most;                                     \
+        }                                                                         \
+        real low = (real)least, scale = 1 / ((real)most - (real)least) * (white); \
+        if (!isfinite(scale)) {                                                   \
+            low = 0;                                                              \
+            scale = 1;                                                            \
+        }                                                                         \
+        for (int64_t i = 0; i < count; i++) {                                     \
+            real value = ((real)x[i] - low) * scale;                              \
+            x[i] = (element)EK_CUT(value, white);                                 \
+        }                                                                         \
     }
 EK_PIXEL_ROWS(DEFINE_AUTOCONTRAST)
 
 /* Replaces each value by its place in the sum of the histogram. The last value that occurs does
  * not count towards the step. */
-static void equalize_plane(int64_t count, uint8_t *pixels)
+static void equalize(const color_part *c)
 {
+    const int64_t count = c->plane;
+    uint8_t *pixels = c->pixels;
     int64_t histogram[256] = {0}, sum = 0;
     uint8_t table[256];
     int last = 0;
@@ -276,13 +263,6 @@ static void equalize_plane(int64_t count, uint8_t *pixels)
         pixels[i] = table[pixels[i]];
 }
 
-static void equalize(const ek_picture *picture, void *pixels, const void *before, double number)
-{
-    (void)before, (void)number;
-    for (int64_t c = 0; c < picture->planes; c++)
-        equalize_plane(color_plane(picture), (uint8_t *)pixels + c * color_plane(picture));
-}
-
 /* ---- the table ---- */
 
 #define ALL_PIXELS(formula)                        \
@@ -291,38 +271,42 @@ static void equalize(const ek_picture *picture, void *pixels, const void *before
     }
 
 static const struct color_row {
-    color_formula *of[3]; /* u8, f32, f64 */
-    bool copies;          /* the formula reads `before` */
+    void (*of[3])(const color_part *c); /* u8, f32, f64 */
+    bool copies;                        /* the formula reads `before` */
+    bool by_plane;                      /* its part is a plane */
 } color_rows[EK_ADJUSTMENTS] = {
     [EK_ADJUST_BRIGHTNESS] = {ALL_PIXELS(brightness)},
     [EK_ADJUST_CONTRAST] = {ALL_PIXELS(contrast)},
     [EK_ADJUST_SATURATION] = {ALL_PIXELS(saturation)},
     [EK_ADJUST_HUE] = {ALL_PIXELS(hue)},
-    [EK_ADJUST_SHARPNESS] = {ALL_PIXELS(sharpness), .copies = true},
+    [EK_ADJUST_SHARPNESS] = {ALL_PIXELS(sharpness), .copies = true, .by_plane = true},
     [EK_ADJUST_SOLARIZE] = {ALL_PIXELS(solarize)},
     [EK_ADJUST_POSTERIZE] = {{posterize}},
-    [EK_ADJUST_AUTOCONTRAST] = {ALL_PIXELS(autocontrast)},
-    [EK_ADJUST_EQUALIZE] = {{equalize}},
+    [EK_ADJUST_AUTOCONTRAST] = {ALL_PIXELS(autocontrast), .by_plane = true},
+    [EK_ADJUST_EQUALIZE] = {{equalize}, .by_plane = true},
 };
 
 int ek_picture_adjust(ek_array *x, ek_adjustment what, double number)
 {
     const struct color_row *row = &color_rows[what];
-    color_formula *formula = row->of[x->dtype == EK_U8 ? 0 : x->dtype == EK_F32 ? 1 : 2];
-    ek_picture picture = ek_picture_of(x);
-    int64_t channels = ek_picture_channels(x), count = picture.planes / channels;
-    size_t nbytes = (size_t)(channels * color_plane(&picture)) * picture.size;
-    if (count == 0 || nbytes == 0)
+    const ek_picture picture = ek_picture_of(x);
+    color_part c = {.channels = row->by_plane ? 1 : ek_picture_channels(x),
+                    .height = picture.height,
+                    .width = picture.width,
+                    .plane = picture.height * picture.width,
+                    .number = number};
+    const size_t nbytes = (size_t)(c.channels * c.plane) * picture.size;
+    if (nbytes == 0)
         return 0;
     void *before = row->copies ? ek_realloc(NULL, nbytes) : NULL;
     if (row->copies && !before)
         return EK_E_NO_MEMORY;
-    picture.planes = channels;
-    for (int64_t p = 0; p < count; p++) {
-        void *pixels = ek_picture_row(x, p * channels, 0);
+    c.before = before;
+    for (int64_t p = 0; p < picture.planes; p += c.channels) {
+        c.pixels = ek_picture_row(x, p, 0);
         if (before)
-            memcpy(before, pixels, nbytes);
-        formula(&picture, pixels, before, number);
+            memcpy(before, c.pixels, nbytes);
+        row->of[x->dtype == EK_U8 ? 0 : x->dtype == EK_F32 ? 1 : 2](&c);
     }
     free(before);
     return 0;

@@ -89,34 +89,32 @@ static int random_crop_describe(const ek_transform *self, ek_array *array)
     return crop_describe(self, array);
 }
 
-static int random_crop_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                            ek_drawn *drawn)
+static int random_crop_draw(ek_application *a)
 {
-    const ek_crop_options *o = ek_options_of(self);
+    const ek_crop_options *o = a->options;
     int64_t size[2];
-    crop_padded_size(o, in, size);
+    crop_padded_size(o, a->in, size);
     if (size[0] == o->height && size[1] == o->width)
         return 1;
-    drawn->window.top = ek_generator_below(locked, size[0] - o->height + 1);
-    drawn->window.left = ek_generator_below(locked, size[1] - o->width + 1);
+    a->window.top = ek_generator_below(a->generator, size[0] - o->height + 1);
+    a->window.left = ek_generator_below(a->generator, size[1] - o->width + 1);
     return 1;
 }
 
-static int random_crop_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                             ek_array *out)
+static int random_crop_apply(ek_application *a)
 {
-    const ek_crop_options *o = ek_options_of(self);
-    ek_picture picture = ek_picture_of(in);
+    const ek_crop_options *o = a->options;
+    ek_picture picture = ek_picture_of(a->in);
     int64_t size[2];
-    crop_padded_size(o, in, size);
-    return frame_copy(in, out, EK_BORDER_CONSTANT,
-                      (size[0] - picture.height) / 2 - drawn->window.top,
-                      (size[1] - picture.width) / 2 - drawn->window.left, o->fill);
+    crop_padded_size(o, a->in, size);
+    return frame_copy(a->in, a->out, EK_BORDER_CONSTANT,
+                      (size[0] - picture.height) / 2 - a->window.top,
+                      (size[1] - picture.width) / 2 - a->window.left, o->fill);
 }
 
-static const ek_operation random_crop = {EK_OPERATION(random_crop, ek_crop_options),
-                                         .takes = EK_PICTURE, .describe = random_crop_describe,
-                                         .draw = random_crop_draw, .apply = random_crop_apply};
+static const ek_operation random_crop = {EK_OPERATION(random_crop, ek_crop_options, EK_PICTURE,
+                                                      random_crop_describe, random_crop_draw,
+                                                      random_crop_apply)};
 
 ek_transform *ek_random_crop_with(ek_crop_options options)
 {
@@ -133,20 +131,18 @@ static int64_t crop_middle(int64_t size, int64_t wanted)
     return half + ((size - wanted) & half & 1);
 }
 
-static int center_crop_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                             ek_array *out)
+static int center_crop_apply(ek_application *a)
 {
-    const ek_crop_options *o = ek_options_of(self);
+    const ek_crop_options *o = a->options;
     int64_t size[2];
-    (void)drawn;
-    crop_padded_size(o, in, size);
-    return frame_copy(in, out, EK_BORDER_CONSTANT, o->padding - crop_middle(size[0], o->height),
+    crop_padded_size(o, a->in, size);
+    return frame_copy(a->in, a->out, EK_BORDER_CONSTANT,
+                      o->padding - crop_middle(size[0], o->height),
                       o->padding - crop_middle(size[1], o->width), o->fill);
 }
 
-static const ek_operation center_crop = {EK_OPERATION(center_crop, ek_crop_options),
-                                         .takes = EK_PICTURE, .describe = crop_describe,
-                                         .apply = center_crop_apply};
+static const ek_operation center_crop = {
+    EK_OPERATION(center_crop, ek_crop_options, EK_PICTURE, crop_describe, NULL, center_crop_apply)};
 
 ek_transform *ek_center_crop_with(ek_crop_options options)
 {
@@ -189,17 +185,14 @@ static int pad_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-static int pad_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                     ek_array *out)
+static int pad_apply(ek_application *a)
 {
-    const ek_pad_picture_options *o = ek_options_of(self);
-    (void)drawn;
-    return frame_copy(in, out, o->mode, o->top, o->left, o->fill);
+    const ek_pad_picture_options *o = a->options;
+    return frame_copy(a->in, a->out, o->mode, o->top, o->left, o->fill);
 }
 
-static const ek_operation pad_picture = {EK_OPERATION(pad_picture, ek_pad_picture_options),
-                                         .takes = EK_PICTURE, .describe = pad_describe,
-                                         .apply = pad_apply};
+static const ek_operation pad_picture = {
+    EK_OPERATION(pad_picture, ek_pad_picture_options, EK_PICTURE, pad_describe, NULL, pad_apply)};
 
 ek_transform *ek_pad_picture_with(ek_pad_picture_options options)
 {
@@ -234,26 +227,23 @@ static void flip_places(const void *user, int side, int64_t count, int64_t *plac
         places[i] = side == *mirrored ? count - 1 - i : i;
 }
 
-static int flip_horizontal(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                           ek_array *out)
+static int flip_horizontal(ek_application *a)
 {
     const int columns = 1;
-    (void)self, (void)drawn;
-    return ek_picture_gather(in, out, flip_places, &columns, 0);
+    return ek_picture_gather(a->in, a->out, flip_places, &columns, 0);
 }
 
-static int flip_vertical(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                         ek_array *out)
+static int flip_vertical(ek_application *a)
 {
     const int rows = 0;
-    (void)self, (void)drawn;
-    return ek_picture_gather(in, out, flip_places, &rows, 0);
+    return ek_picture_gather(a->in, a->out, flip_places, &rows, 0);
 }
 
-static const ek_operation flips[] = {{EK_OPERATION(random_horizontal_flip, flip), EK_CHANCE(flip),
-                                      .takes = EK_PICTURE, .apply = flip_horizontal},
-                                     {EK_OPERATION(random_vertical_flip, flip), EK_CHANCE(flip),
-                                      .takes = EK_PICTURE, .apply = flip_vertical}};
+static const ek_operation flips[] = {
+    {EK_OPERATION(random_horizontal_flip, flip, EK_PICTURE, NULL, NULL, flip_horizontal),
+     EK_CHANCE(flip)},
+    {EK_OPERATION(random_vertical_flip, flip, EK_PICTURE, NULL, NULL, flip_vertical),
+     EK_CHANCE(flip)}};
 
 ek_transform *ek_random_horizontal_flip(double p)
 {
@@ -294,30 +284,20 @@ static int erasing_describe(const ek_transform *self, ek_array *array)
 
 /* Draws a rectangle that is smaller than the picture on both sides. The picture is kept if ten
  * attempts find none. Normal numbers are (channels, height, width). */
-static int erasing_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                        ek_drawn *drawn)
+static int erasing_draw(ek_application *a)
 {
-    const ek_erasing_options *o = ek_options_of(self);
-    ek_picture picture = ek_picture_of(in);
-    double area = (double)(picture.height * picture.width);
-    for (int attempt = 0; attempt < 10; attempt++) {
-        int64_t sides[2];
-        ek_draw_sides(locked, area, o->scale, o->ratio, sides);
-        int64_t h = sides[0], w = sides[1], count = ek_picture_channels(in) * h * w;
-        if (h >= picture.height || w >= picture.width)
-            continue;
-        if (o->random) {
-            drawn->normals = ek_calloc((size_t)count + 1, sizeof *drawn->normals);
-            if (!drawn->normals)
-                return EK_E_NO_MEMORY;
-            ek_generator_normal_f32(locked, drawn->normals, count, 0, 1);
-        }
-        drawn->window = (ek_window){.height = h, .width = w};
-        drawn->window.top = ek_generator_below(locked, picture.height - h + 1);
-        drawn->window.left = ek_generator_below(locked, picture.width - w + 1);
-        return 1;
+    const ek_erasing_options *o = a->options;
+    if (!ek_draw_part(a, o->scale, o->ratio, false, 0))
+        return 0;
+    int64_t count = ek_picture_channels(a->in) * a->window.height * a->window.width;
+    if (o->random) {
+        a->normals = ek_calloc((size_t)count + 1, sizeof *a->normals);
+        if (!a->normals)
+            return EK_E_NO_MEMORY;
+        ek_generator_normal_f32(a->generator, a->normals, count, 0, 1);
     }
-    return 0;
+    ek_draw_place(a);
+    return 1;
 }
 
 static void erasing_copy(ek_dtype dtype, const float *numbers, int64_t count, void *out)
@@ -328,21 +308,20 @@ static void erasing_copy(ek_dtype dtype, const float *numbers, int64_t count, vo
         memcpy(out, numbers, (size_t)count * sizeof *numbers);
 }
 
-static int erasing_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                         ek_array *out)
+static int erasing_apply(ek_application *a)
 {
-    const ek_erasing_options *o = ek_options_of(self);
-    ek_picture picture = ek_picture_of(in);
-    int64_t channels = ek_picture_channels(in), h = drawn->window.height, w = drawn->window.width;
+    const ek_erasing_options *o = a->options;
+    ek_picture picture = ek_picture_of(a->in);
+    int64_t channels = ek_picture_channels(a->in), h = a->window.height, w = a->window.width;
     for (int64_t p = 0; p < picture.planes; p++) {
         int64_t channel = p % channels;
         unsigned char element[8];
-        ek_fill_element(out->dtype, erasing_value(o, channel), element);
+        ek_fill_element(a->out->dtype, erasing_value(o, channel), element);
         for (int64_t y = 0; y < h; y++) {
-            char *to = ek_picture_row(out, p, drawn->window.top + y);
-            to += (size_t)drawn->window.left * picture.size;
+            char *to = ek_picture_row(a->out, p, a->window.top + y);
+            to += (size_t)a->window.left * picture.size;
             if (o->random)
-                erasing_copy(out->dtype, drawn->normals + (channel * h + y) * w, w, to);
+                erasing_copy(a->out->dtype, a->normals + (channel * h + y) * w, w, to);
             else
                 ek_fill_run(w, picture.size, element, to);
         }
@@ -350,13 +329,10 @@ static int erasing_apply(const ek_transform *self, const ek_drawn *drawn, const 
     return 0;
 }
 
-static const ek_operation random_erasing = {EK_OPERATION(random_erasing, ek_erasing_options),
-                                            EK_CHANCE(ek_erasing_options),
-                                            .takes = EK_PICTURE,
-                                            .in_place = true,
-                                            .describe = erasing_describe,
-                                            .draw = erasing_draw,
-                                            .apply = erasing_apply};
+static const ek_operation random_erasing = {EK_OPERATION(random_erasing, ek_erasing_options,
+                                                         EK_PICTURE, erasing_describe, erasing_draw,
+                                                         erasing_apply),
+                                            EK_CHANCE(ek_erasing_options), .in_place = true};
 
 static int erasing_check(const ek_erasing_options *o)
 {

@@ -14,8 +14,9 @@
 
 static double operation_chance(const ek_operation *operation, const void *transform)
 {
-    double p;
-    memcpy(&p, (const char *)transform + operation->p, sizeof p);
+    double p = 0;
+    if (operation->p)
+        memcpy(&p, (const char *)transform + operation->p, sizeof p);
     return p;
 }
 
@@ -27,8 +28,7 @@ ek_transform *ek_operation_new(const ek_operation *operation, const void *option
         return NULL;
     self->type = &operation->type;
     memcpy(self + 1, options, size - sizeof *self);
-    if (!operation->p ||
-        ek_check_chance(operation->type.name, operation_chance(operation, self)) == 0)
+    if (ek_check_chance(operation->type.name, operation_chance(operation, self)) == 0)
         return self;
     free(self);
     return NULL;
@@ -72,30 +72,30 @@ int ek_operation_describe(const ek_transform *self, ek_array *array)
 }
 
 /* Draws torch.rand(1) < p, which compares in f32, and then the operation's numbers. */
-static int operation_draw(const ek_operation *operation, const ek_transform *self,
-                          const ek_array *in, ek_generator *locked, ek_drawn *drawn)
+static int operation_draw(const ek_operation *operation, double p, ek_application *a)
 {
-    if (operation->p && !(ek_generator_f32(locked) < (float)operation_chance(operation, self)))
+    if (operation->p && !(ek_generator_f32(a->generator) < (float)p))
         return 0;
-    return operation->draw ? operation->draw(self, in, locked, drawn) : 1;
+    return operation->draw ? operation->draw(a) : 1;
 }
 
 int ek_operation_apply(const ek_transform *self, const ek_array *in, ek_array *out,
                        ek_generator *generator)
 {
     const ek_operation *operation = (const ek_operation *)self->type;
-    ek_drawn drawn = {.generator = generator};
+    ek_application a = {ek_options_of(self), in, out, .normals = NULL};
     int rc = 1;
     if (operation->p || operation->draw) {
-        generator = ek_generator_lock(generator);
-        rc = operation_draw(operation, self, in, generator, &drawn);
-        ek_generator_unlock(generator);
+        a.generator = ek_generator_lock(generator);
+        rc = operation_draw(operation, operation_chance(operation, self), &a);
+        ek_generator_unlock(a.generator);
     }
+    a.generator = generator;
     if (rc == 0 || (rc > 0 && operation->in_place))
         ek_array_keep(in, out);
     if (rc > 0)
-        rc = operation->apply(self, &drawn, in, out);
-    free(drawn.normals);
+        rc = operation->apply(&a);
+    free(a.normals);
     return rc;
 }
 
@@ -187,14 +187,35 @@ double ek_draw_between(ek_generator *locked, double low, double high)
     return (double)fmaf(ek_generator_f32(locked), length, first);
 }
 
-void ek_draw_sides(ek_generator *locked, double area, const double scale[2], const double ratio[2],
-                   int64_t sides[2])
+/* Rounds the root to whole pixels: at most 2^40, which is larger than any picture. */
+static int64_t draw_side(double square)
 {
-    double share = area * ek_draw_between(locked, scale[0], scale[1]);
-    float low = logf((float)ratio[0]), high = logf((float)ratio[1]);
-    double aspect = (double)expf((float)ek_draw_between(locked, (double)low, (double)high));
-    sides[0] = (int64_t)fmin(rint(sqrt(share * aspect)), 0x1p40); /* larger than any picture */
-    sides[1] = (int64_t)fmin(rint(sqrt(share / aspect)), 0x1p40);
+    return (int64_t)fmin(rint(sqrt(square)), 0x1p40);
+}
+
+bool ek_draw_part(ek_application *a, const double scale[2], const double ratio[2], bool is_wide,
+                  int64_t least)
+{
+    const ek_picture picture = ek_picture_of(a->in);
+    const double area = (double)(picture.height * picture.width);
+    const double low = (double)logf((float)ratio[0]), high = (double)logf((float)ratio[1]);
+    int64_t *h = &a->window.height, *w = &a->window.width;
+    for (int attempt = 0; attempt < 10; attempt++) {
+        double share = area * ek_draw_between(a->generator, scale[0], scale[1]);
+        double aspect = (double)expf((float)ek_draw_between(a->generator, low, high));
+        *(is_wide ? w : h) = draw_side(share * aspect);
+        *(is_wide ? h : w) = draw_side(share / aspect);
+        if (*h >= least && *h - least < picture.height && *w >= least && *w - least < picture.width)
+            return true;
+    }
+    return false;
+}
+
+void ek_draw_place(ek_application *a)
+{
+    const ek_picture picture = ek_picture_of(a->in);
+    a->window.top = ek_generator_below(a->generator, picture.height - a->window.height + 1);
+    a->window.left = ek_generator_below(a->generator, picture.width - a->window.width + 1);
 }
 
 /* ---- pictures ---- */

@@ -16,13 +16,17 @@ typedef struct ek_window {
     int64_t top, left, height, width;
 } ek_window;
 
-/* What one application draws: the members that the operation has a use for. */
-typedef struct ek_drawn {
+/* One application: the members that the operation draws are its own choice. */
+typedef struct ek_application {
+    const void *options;
+    const ek_array *in;
+    ek_array *out;
+    ek_generator
+        *generator; /* locked while `draw` runs, not while `apply` does; may be NULL then */
     ek_window window;
     double number[8];
-    float *normals;          /* standard normal numbers; freed after apply */
-    ek_generator *generator; /* not locked, for an apply that draws, too; NULL: the default one */
-} ek_drawn;
+    float *normals; /* standard normal numbers; freed after apply */
+} ek_application;
 
 typedef enum ek_operand {
     EK_ANY_ARRAY,
@@ -38,22 +42,20 @@ typedef struct ek_operation {
     bool in_place; /* apply finds the input's elements in `out` */
     /* Optional: checks the input further, and changes `array` to the output. */
     int (*describe)(const ek_transform *self, ek_array *array);
-    /* Optional: draws from a locked generator. Returns 1, 0 if the input is kept unchanged, or a
-     * negative status. */
-    int (*draw)(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                ek_drawn *drawn);
-    int (*apply)(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                 ek_array *out);
+    /* Optional: draws. Returns 1, 0 if the input is kept unchanged, or a negative status. */
+    int (*draw)(ek_application *a);
+    int (*apply)(ek_application *a);
 } ek_operation;
 
 int ek_operation_describe(const ek_transform *self, ek_array *array);
 int ek_operation_apply(const ek_transform *self, const ek_array *in, ek_array *out,
                        ek_generator *generator);
 
-/* Begins a row: the transform's name, and the struct of its options. */
-#define EK_OPERATION(label, options)                                          \
-    .type.name = #label, .type.size = sizeof(ek_transform) + sizeof(options), \
-    .type.describe = ek_operation_describe, .type.apply = ek_operation_apply
+/* Begins a row: the transform's name, the struct of its options, and columns. */
+#define EK_OPERATION(label, options_type, operand, describes, draws, applies)                     \
+    .type.name = #label, .type.size = sizeof(ek_transform) + sizeof(options_type),                \
+    .type.describe = ek_operation_describe, .type.apply = ek_operation_apply, .takes = (operand), \
+    .describe = (describes), .draw = (draws), .apply = (applies)
 /* The column `p` of options that have such a member. */
 #define EK_CHANCE(options) .p = sizeof(ek_transform) + offsetof(options, p)
 
@@ -88,15 +90,18 @@ int ek_check_ratio(const char *name, const char *option, const double range[2]);
 /* Sets a range that is all zero to {low, high}. */
 void ek_range_default(double range[2], double low, double high);
 
-/* ---- draws as torchvision's, from a locked generator (transform_operation.c) ---- */
+/* ---- draws as torchvision's, while the generator is locked (transform_operation.c) ---- */
 
 /* Draws torch.empty(1).uniform_(low, high). */
 double ek_draw_between(ek_generator *locked, double low, double high);
-/* Draws a share of `area` and an aspect ratio, as RandomErasing and RandomResizedCrop do. Writes
- * the sides of that rectangle, rounded to whole pixels: sides[0] is sqrt(area * ratio), sides[1] is
- * sqrt(area / ratio). */
-void ek_draw_sides(ek_generator *locked, double area, const double scale[2], const double ratio[2],
-                   int64_t sides[2]);
+/* Draws a part's share of the area and its aspect ratio, up to ten times, until its sides are at
+ * least `least`, and less than `least` beyond those of the picture. Sets the window's height to
+ * sqrt(share * ratio) and its width to sqrt(share / ratio), or the other way round if the ratio
+ * `is_wide`: width / height. Returns false if no part fits. */
+bool ek_draw_part(ek_application *a, const double scale[2], const double ratio[2], bool is_wide,
+                  int64_t least);
+/* Draws the part's top and left edge. */
+void ek_draw_place(ek_application *a);
 
 /* ---- pictures (transform_operation.c) ---- */
 

@@ -23,27 +23,17 @@ static int to_float_describe(const ek_transform *self, ek_array *array)
             y[i] = (value);                                                               \
     }
 #define FLOAT_OF_ROW(label, text, type, ...) \
-    DEFINE_FLOAT_OF(label, type, (float)EK_LOAD_##label(x[i]) FLOAT_SCALE_##label)
-#define FLOAT_SCALE_F32
-#define FLOAT_SCALE_F64
-#define FLOAT_SCALE_BF16
-#define FLOAT_SCALE_I64
-#define FLOAT_SCALE_U8 / 255.0f
-#define FLOAT_SCALE_F16
-#define FLOAT_SCALE_I32
-#define FLOAT_SCALE_BOOL
+    DEFINE_FLOAT_OF(label, type, (float)EK_LOAD_##label(x[i]) / (EK_##label == EK_U8 ? 255.0f : 1))
 EK_DTYPE_ROWS(FLOAT_OF_ROW)
 #undef DEFINE_FLOAT_OF
 
-static int to_float_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                          ek_array *out)
+static int to_float_apply(ek_application *a)
 {
-    int64_t count = ek_shape_count(&in->shape);
-    (void)self, (void)drawn;
-    switch (in->dtype) {
-#define FLOAT_CASE(label, ...)                        \
-    case EK_##label:                                  \
-        float_of_##label(count, in->data, out->data); \
+    int64_t count = ek_shape_count(&a->in->shape);
+    switch (a->in->dtype) {
+#define FLOAT_CASE(label, ...)                              \
+    case EK_##label:                                        \
+        float_of_##label(count, a->in->data, a->out->data); \
         break;
         EK_DTYPE_ROWS(FLOAT_CASE)
 #undef FLOAT_CASE
@@ -52,8 +42,8 @@ static int to_float_apply(const ek_transform *self, const ek_drawn *drawn, const
 }
 
 /* It has no options. */
-static const ek_operation to_float = {EK_OPERATION(to_float, char), .describe = to_float_describe,
-                                      .apply = to_float_apply};
+static const ek_operation to_float = {
+    EK_OPERATION(to_float, char, EK_ANY_ARRAY, to_float_describe, NULL, to_float_apply)};
 
 ek_transform *ek_to_float(void)
 {
@@ -109,28 +99,26 @@ DEFINE_NORMALIZE(f32, float)
 DEFINE_NORMALIZE(f64, double)
 #undef DEFINE_NORMALIZE
 
-static int normalize_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                           ek_array *out)
+static int normalize_apply(ek_application *a)
 {
-    const normalization *o = ek_options_of(self);
-    int64_t count = ek_shape_count(&in->shape), plane = count;
-    (void)drawn;
+    const normalization *o = a->options;
+    int64_t count = ek_shape_count(&a->in->shape), plane = count;
     if (o->channels > 1)
-        plane = ek_picture_of(in).height * ek_picture_of(in).width;
+        plane = ek_picture_of(a->in).height * ek_picture_of(a->in).width;
     for (int64_t at = 0, p = 0; at < count; at += plane, p++) {
         const double *mean = normalize_means(o) + p % o->channels, *std = mean + o->channels;
-        if (in->dtype == EK_F32)
-            normalize_f32(plane, (const float *)in->data + at, (float *)out->data + at,
+        if (a->in->dtype == EK_F32)
+            normalize_f32(plane, (const float *)a->in->data + at, (float *)a->out->data + at,
                           (float)*mean, (float)*std);
         else
-            normalize_f64(plane, (const double *)in->data + at, (double *)out->data + at, *mean,
-                          *std);
+            normalize_f64(plane, (const double *)a->in->data + at, (double *)a->out->data + at,
+                          *mean, *std);
     }
     return 0;
 }
 
-static const ek_operation normalize = {EK_OPERATION(normalize, normalization),
-                                       .describe = normalize_describe, .apply = normalize_apply};
+static const ek_operation normalize = {EK_OPERATION(normalize, normalization, EK_ANY_ARRAY,
+                                                    normalize_describe, NULL, normalize_apply)};
 
 static int normalize_check(const double *mean, const double *std, int channels)
 {
@@ -179,17 +167,15 @@ static int one_hot_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-static int one_hot_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                         ek_array *out)
+static int one_hot_apply(ek_application *a)
 {
-    int64_t classes = *(const int64_t *)ek_options_of(self), count = ek_shape_count(&in->shape);
-    float *row = out->data;
-    (void)drawn;
+    int64_t classes = *(const int64_t *)a->options, count = ek_shape_count(&a->in->shape);
+    float *row = a->out->data;
     memset(row, 0, (size_t)(count * classes) * sizeof *row);
     for (int64_t i = 0; i < count; i++, row += classes) {
-        int64_t label = in->dtype == EK_I64   ? ((const int64_t *)in->data)[i]
-                        : in->dtype == EK_I32 ? ((const int32_t *)in->data)[i]
-                                              : ((const uint8_t *)in->data)[i];
+        int64_t label = a->in->dtype == EK_I64   ? ((const int64_t *)a->in->data)[i]
+                        : a->in->dtype == EK_I32 ? ((const int32_t *)a->in->data)[i]
+                                                 : ((const uint8_t *)a->in->data)[i];
         if (label < 0 || label >= classes)
             return EK_FAIL(EK_E_INVALID,
                            "one_hot: label %lld; labels of %lld classes lie in [0, %lld)",
@@ -199,8 +185,8 @@ static int one_hot_apply(const ek_transform *self, const ek_drawn *drawn, const 
     return 0;
 }
 
-static const ek_operation one_hot = {EK_OPERATION(one_hot, int64_t), .describe = one_hot_describe,
-                                     .apply = one_hot_apply};
+static const ek_operation one_hot = {
+    EK_OPERATION(one_hot, int64_t, EK_ANY_ARRAY, one_hot_describe, NULL, one_hot_apply)};
 
 ek_transform *ek_one_hot(int64_t classes)
 {

@@ -10,9 +10,12 @@
 
 #include "data/transform_operation.h"
 
-typedef struct resampling {
+/* The options of both transforms. */
+typedef struct resizing {
+    int64_t height, width; /* width 0: the shorter edge becomes `height` */
     bool nearest, bicubic, antialias;
-} resampling;
+    double scale[2], ratio[2]; /* of the part; unused by resize */
+} resizing;
 
 /* ---- filters ---- */
 
@@ -37,7 +40,7 @@ static void filter_close(filter *self)
 
 /* The weight by the distance from the center: linear, or the cubic convolution of Keys (1981) with
  * his a, which is -0.75 in PyTorch without antialiasing, and Pillow's -0.5 with it. */
-static double filter_weight(double x, const resampling *how)
+static double filter_weight(double x, const resizing *how)
 {
     const double a = how->antialias ? -0.5 : -0.75;
     x = fabs(x);
@@ -49,7 +52,7 @@ static double filter_weight(double x, const resampling *how)
 }
 
 static resize_span filter_antialias(double *weights, int64_t i, int64_t in, double scale,
-                                    double support, const resampling *how)
+                                    double support, const resizing *how)
 {
     double center = scale * ((double)i + 0.5), sum = 0, inverse = scale >= 1 ? 1 / scale : 1;
     int64_t first = (int64_t)(center - support + 0.5), end = (int64_t)(center + support + 0.5);
@@ -66,7 +69,7 @@ static resize_span filter_antialias(double *weights, int64_t i, int64_t in, doub
 
 /* Four pixels; those beyond an edge give their weights to the pixel on it. */
 static resize_span filter_cubic(double *weights, int64_t i, int64_t in, double scale,
-                                const resampling *how)
+                                const resizing *how)
 {
     double source = scale * ((double)i + 0.5) - 0.5;
     int64_t low = (int64_t)floor(source) - 1;
@@ -102,7 +105,7 @@ DEFINE_LINEAR(double)
 
 /* Four pixels, or as many more as the picture shrinks. */
 static int filter_wide(const filter *self, int64_t in, int64_t out, double scale, double support,
-                       bool is_f32, const resampling *how)
+                       bool is_f32, const resizing *how)
 {
     double *weights = ek_calloc((size_t)self->most, sizeof *weights);
     if (!weights)
@@ -120,7 +123,7 @@ static int filter_wide(const filter *self, int64_t in, int64_t out, double scale
     return 0;
 }
 
-static int filter_open(filter *self, int64_t in, int64_t out, bool is_f32, const resampling *how)
+static int filter_open(filter *self, int64_t in, int64_t out, bool is_f32, const resizing *how)
 {
     bool is_wide = how->bicubic || how->antialias;
     double scale = is_f32 ? (double)((float)in / (float)out) : (double)in / (double)out;
@@ -267,7 +270,7 @@ static void nearest_places(const void *user, int side, int64_t out, int64_t *pla
 /* Resizes the window of every plane of `in`, which lies inside it, to the size of `out`. A window
  * of that size is copied unchanged. */
 static int resize_window(const ek_array *in, const ek_window *window, ek_array *out,
-                         const resampling *how)
+                         const resizing *how)
 {
     ek_picture to = ek_picture_of(out);
     bool is_copy = window->height == to.height && window->width == to.width;
@@ -285,36 +288,16 @@ static int resize_window(const ek_array *in, const ek_window *window, ek_array *
     return rc;
 }
 
-static int resampling_check(const char *name, const resampling *how)
-{
-    if (how->nearest && (how->bicubic || how->antialias))
-        return EK_FAIL(EK_E_INVALID, "%s: .nearest excludes .%s", name,
-                       how->bicubic ? "bicubic" : "antialias");
-    return 0;
-}
-
-static int resampling_check_array(const ek_transform *self, const ek_array *array,
-                                  const resampling *how)
-{
-    if (!how->nearest)
-        EK_TRY(
-            ek_check_pixels(self, array, "resized bilinearly, other elements by .nearest = true"));
-    return ek_check_filled(self, array);
-}
-
-/* ---- resize ---- */
-
-static resampling resize_how(const ek_resize_options *o)
-{
-    return (resampling){o->nearest, o->bicubic, o->antialias};
-}
+/* ---- the transforms ---- */
 
 static int resize_describe(const ek_transform *self, ek_array *array)
 {
-    const ek_resize_options *o = ek_options_of(self);
-    const resampling how = resize_how(o);
+    const resizing *o = ek_options_of(self);
     int64_t h = ek_picture_of(array).height, w = ek_picture_of(array).width, edge = o->height;
-    EK_TRY(resampling_check_array(self, array, &how));
+    if (!o->nearest)
+        EK_TRY(
+            ek_check_pixels(self, array, "resized bilinearly, other elements by .nearest = true"));
+    EK_TRY(ek_check_filled(self, array));
     if (o->width)
         ek_picture_set_size(array, o->height, o->width);
     else
@@ -322,22 +305,64 @@ static int resize_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-static int resize_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                        ek_array *out)
+static int resize_apply(ek_application *a)
 {
-    ek_picture picture = ek_picture_of(in);
-    const ek_window whole = {0, 0, picture.height, picture.width};
-    const resampling how = resize_how(ek_options_of(self));
-    (void)drawn;
-    return resize_window(in, &whole, out, &how);
+    const ek_window whole = {0, 0, ek_picture_of(a->in).height, ek_picture_of(a->in).width};
+    return resize_window(a->in, &whole, a->out, a->options);
 }
 
-static const ek_operation resize = {EK_OPERATION(resize, ek_resize_options), .takes = EK_PICTURE,
-                                    .describe = resize_describe, .apply = resize_apply};
+/* Sets the window to the largest part in the middle whose aspect ratio is allowed. */
+static void resized_crop_middle(const resizing *o, ek_picture picture, ek_window *window)
+{
+    double ratio = (double)picture.width / (double)picture.height;
+    window->height = picture.height;
+    window->width = picture.width;
+    if (ratio < o->ratio[0])
+        window->height = (int64_t)rint((double)picture.width / o->ratio[0]);
+    else if (ratio > o->ratio[1])
+        window->width = (int64_t)rint((double)picture.height * o->ratio[1]);
+    window->height = window->height < 1 ? 1 : window->height;
+    window->width = window->width < 1 ? 1 : window->width;
+    window->top = (picture.height - window->height) / 2;
+    window->left = (picture.width - window->width) / 2;
+}
+
+static int resized_crop_draw(ek_application *a)
+{
+    const resizing *o = a->options;
+    if (ek_draw_part(a, o->scale, o->ratio, true, 1))
+        ek_draw_place(a);
+    else
+        resized_crop_middle(o, ek_picture_of(a->in), &a->window);
+    return 1;
+}
+
+static int resized_crop_apply(ek_application *a)
+{
+    return resize_window(a->in, &a->window, a->out, a->options);
+}
+
+static const ek_operation resize = {
+    EK_OPERATION(resize, resizing, EK_PICTURE, resize_describe, NULL, resize_apply)};
+static const ek_operation random_resized_crop = {
+    EK_OPERATION(random_resized_crop, resizing, EK_PICTURE, resize_describe, resized_crop_draw,
+                 resized_crop_apply)};
+
+static ek_transform *resize_new(const ek_operation *operation, const resizing *o)
+{
+    if (o->nearest && (o->bicubic || o->antialias))
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: .nearest excludes .%s", operation->type.name,
+                            o->bicubic ? "bicubic" : "antialias");
+    return ek_operation_new(operation, o, 0);
+}
 
 ek_transform *ek_resize_with(ek_resize_options options)
 {
-    const resampling how = resize_how(&options);
+    const resizing self = {.height = options.height,
+                           .width = options.width,
+                           .nearest = options.nearest,
+                           .bicubic = options.bicubic,
+                           .antialias = options.antialias};
     if (options.height < 1 || options.height > EK_PICTURE_MOST || options.width < 0 ||
         options.width > EK_PICTURE_MOST)
         return EK_FAIL_NULL(EK_E_INVALID,
@@ -345,88 +370,24 @@ ek_transform *ek_resize_with(ek_resize_options options)
                             "edge becomes the first)",
                             (long long)options.height, (long long)options.width,
                             (long long)EK_PICTURE_MOST);
-    return resampling_check("resize", &how) < 0 ? NULL : ek_operation_new(&resize, &options, 0);
+    return resize_new(&resize, &self);
 }
-
-/* ---- random_resized_crop ---- */
-
-static resampling resized_crop_how(const ek_resized_crop_options *o)
-{
-    return (resampling){o->nearest, o->bicubic, o->antialias};
-}
-
-static int resized_crop_describe(const ek_transform *self, ek_array *array)
-{
-    const ek_resized_crop_options *o = ek_options_of(self);
-    const resampling how = resized_crop_how(o);
-    EK_TRY(resampling_check_array(self, array, &how));
-    ek_picture_set_size(array, o->height, o->width);
-    return 0;
-}
-
-/* The largest part in the middle whose aspect ratio is allowed. */
-static ek_window resized_crop_middle(const ek_resized_crop_options *o, ek_picture picture)
-{
-    ek_window window = {.height = picture.height, .width = picture.width};
-    double ratio = (double)picture.width / (double)picture.height;
-    if (ratio < o->ratio[0])
-        window.height = (int64_t)rint((double)picture.width / o->ratio[0]);
-    else if (ratio > o->ratio[1])
-        window.width = (int64_t)rint((double)picture.height * o->ratio[1]);
-    window.height = window.height < 1 ? 1 : window.height;
-    window.width = window.width < 1 ? 1 : window.width;
-    window.top = (picture.height - window.height) / 2;
-    window.left = (picture.width - window.width) / 2;
-    return window;
-}
-
-static ek_window resized_crop_window(const ek_resized_crop_options *o, ek_picture picture,
-                                     ek_generator *locked)
-{
-    double area = (double)(picture.height * picture.width);
-    for (int attempt = 0; attempt < 10; attempt++) {
-        int64_t sides[2];
-        ek_draw_sides(locked, area, o->scale, o->ratio, sides);
-        ek_window window = {.height = sides[1], .width = sides[0]};
-        if (window.width < 1 || window.width > picture.width || window.height < 1 ||
-            window.height > picture.height)
-            continue;
-        window.top = ek_generator_below(locked, picture.height - window.height + 1);
-        window.left = ek_generator_below(locked, picture.width - window.width + 1);
-        return window;
-    }
-    return resized_crop_middle(o, picture);
-}
-
-static int resized_crop_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                             ek_drawn *drawn)
-{
-    drawn->window = resized_crop_window(ek_options_of(self), ek_picture_of(in), locked);
-    return 1;
-}
-
-static int resized_crop_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                              ek_array *out)
-{
-    const resampling how = resized_crop_how(ek_options_of(self));
-    return resize_window(in, &drawn->window, out, &how);
-}
-
-static const ek_operation random_resized_crop = {
-    EK_OPERATION(random_resized_crop, ek_resized_crop_options), .takes = EK_PICTURE,
-    .describe = resized_crop_describe, .draw = resized_crop_draw, .apply = resized_crop_apply};
 
 ek_transform *ek_random_resized_crop_with(ek_resized_crop_options options)
 {
     const char *name = "random_resized_crop";
-    const resampling how = resized_crop_how(&options);
-    options.width = options.width ? options.width : options.height;
     ek_range_default(options.scale, 0.08, 1);
     ek_range_default(options.ratio, 3.0 / 4, 4.0 / 3);
-    if (ek_check_size(name, options.height, options.width) < 0 ||
-        resampling_check(name, &how) < 0 ||
-        ek_check_range(name, "scale", options.scale, 0, INFINITY) < 0 ||
-        ek_check_ratio(name, "ratio", options.ratio) < 0)
+    const resizing self = {.height = options.height,
+                           .width = options.width ? options.width : options.height,
+                           .nearest = options.nearest,
+                           .bicubic = options.bicubic,
+                           .antialias = options.antialias,
+                           .scale = {options.scale[0], options.scale[1]},
+                           .ratio = {options.ratio[0], options.ratio[1]}};
+    if (ek_check_size(name, self.height, self.width) < 0 ||
+        ek_check_range(name, "scale", self.scale, 0, INFINITY) < 0 ||
+        ek_check_ratio(name, "ratio", self.ratio) < 0)
         return NULL;
-    return ek_operation_new(&random_resized_crop, &options, 0);
+    return resize_new(&random_resized_crop, &self);
 }

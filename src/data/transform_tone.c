@@ -29,19 +29,17 @@ static int grey_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-static int grey_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                      ek_array *out)
+static int grey_apply(ek_application *a)
 {
-    (void)self, (void)drawn;
-    ek_picture_grey(in, out);
+    ek_picture_grey(a->in, a->out);
     return 0;
 }
 
-static const ek_operation grayscale = {EK_OPERATION(grayscale, grey), .takes = EK_COLORS,
-                                       .describe = grey_describe, .apply = grey_apply};
-static const ek_operation random_grayscale = {EK_OPERATION(random_grayscale, grey), EK_CHANCE(grey),
-                                              .takes = EK_COLORS, .describe = random_grey_describe,
-                                              .apply = grey_apply};
+static const ek_operation grayscale = {
+    EK_OPERATION(grayscale, grey, EK_COLORS, grey_describe, NULL, grey_apply)};
+static const ek_operation random_grayscale = {EK_OPERATION(random_grayscale, grey, EK_COLORS,
+                                                           random_grey_describe, NULL, grey_apply),
+                                              EK_CHANCE(grey)};
 
 ek_transform *ek_grayscale(int channels)
 {
@@ -68,42 +66,38 @@ typedef struct jitter {
 
 /* Draws in torchvision's order: the order of the adjustments, then a factor for each that changes
  * anything. The order comes after the factors in drawn->number. */
-static int jitter_draw(const ek_transform *self, const ek_array *in, ek_generator *locked,
-                       ek_drawn *drawn)
+static int jitter_draw(ek_application *a)
 {
-    const jitter *o = ek_options_of(self);
-    double *factor = drawn->number, *order = factor + JITTERS;
-    (void)in;
+    const jitter *o = a->options;
+    double *factor = a->number, *order = factor + JITTERS;
     for (int i = 0; i < JITTERS; i++)
         order[i] = i;
     for (int i = 0; i < JITTERS - 1; i++) {
-        int other = i + (int)(ek_generator_u32(locked) % (uint32_t)(JITTERS - i));
+        int other = i + (int)(ek_generator_u32(a->generator) % (uint32_t)(JITTERS - i));
         double kept = order[i];
         order[i] = order[other];
         order[other] = kept;
     }
     for (int i = 0; i < JITTERS; i++)
         if (o->changes[i])
-            factor[i] = ek_draw_between(locked, o->range[i][0], o->range[i][1]);
+            factor[i] = ek_draw_between(a->generator, o->range[i][0], o->range[i][1]);
     return 1;
 }
 
-static int jitter_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                        ek_array *out)
+static int jitter_apply(ek_application *a)
 {
-    const jitter *o = ek_options_of(self);
-    (void)in;
+    const jitter *o = a->options;
     for (int i = 0; i < JITTERS; i++) {
-        ek_adjustment what = (ek_adjustment)drawn->number[JITTERS + i];
+        ek_adjustment what = (ek_adjustment)a->number[JITTERS + i];
         if (o->changes[what])
-            EK_TRY(ek_picture_adjust(out, what, drawn->number[what]));
+            EK_TRY(ek_picture_adjust(a->out, what, a->number[what]));
     }
     return 0;
 }
 
-static const ek_operation color_jitter = {EK_OPERATION(color_jitter, jitter), .takes = EK_COLORS,
-                                          .in_place = true, .draw = jitter_draw,
-                                          .apply = jitter_apply};
+static const ek_operation color_jitter = {EK_OPERATION(color_jitter, jitter, EK_COLORS, NULL,
+                                                       jitter_draw, jitter_apply),
+                                          .in_place = true};
 
 /* Sets the range of one adjustment: {low, high} if that is written, else within `spread` of the
  * factor that changes nothing. */
@@ -160,12 +154,10 @@ static int tone_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-static int tone_apply(const ek_transform *self, const ek_drawn *drawn, const ek_array *in,
-                      ek_array *out)
+static int tone_apply(ek_application *a)
 {
-    const tone *o = ek_options_of(self);
-    (void)drawn, (void)in;
-    return ek_picture_adjust(out, o->what, o->number);
+    const tone *o = a->options;
+    return ek_picture_adjust(a->out, o->what, o->number);
 }
 
 static ek_transform *tone_new(const ek_operation *operation, ek_adjustment what, double number,
@@ -175,10 +167,10 @@ static ek_transform *tone_new(const ek_operation *operation, ek_adjustment what,
     return ek_operation_new(operation, &options, 0);
 }
 
-#define TONE_ROW(name)                                                             \
-    static const ek_operation name = {EK_OPERATION(name, tone),  EK_CHANCE(tone),  \
-                                      .takes = EK_COLORS,        .in_place = true, \
-                                      .describe = tone_describe, .apply = tone_apply};
+#define TONE_ROW(name)                                                                         \
+    static const ek_operation name = {EK_OPERATION(name, tone, EK_COLORS, tone_describe, NULL, \
+                                                   tone_apply),                                \
+                                      EK_CHANCE(tone), .in_place = true};
 TONE_ROW(random_invert)
 TONE_ROW(random_posterize)
 TONE_ROW(random_solarize)
