@@ -41,6 +41,12 @@ void ek_transform_free(ek_transform *transform)
     free(transform);
 }
 
+void ek_transforms_free(ek_transform *const *transforms, int count)
+{
+    for (int i = 0; transforms && i < count; i++)
+        ek_transform_free(transforms[i]);
+}
+
 int ek_transforms_check(const char *caller, ek_transform *const *transforms, int count)
 {
     if (count < 0 || (count > 0 && !transforms))

@@ -31,6 +31,8 @@ int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator 
 
 /* EK_E_INVALID, or the pending error, if one of the transforms is NULL. */
 int ek_transforms_check(const char *caller, ek_transform *const *transforms, int count);
+/* Frees the transforms; NULL is ignored, also among them. */
+void ek_transforms_free(ek_transform *const *transforms, int count);
 
 /* Writes dtype and shape for messages, such as "u8[1, 28, 28]", and returns the text. */
 char *ek_array_text(const ek_array *array, char text[200]);

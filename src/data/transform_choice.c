@@ -28,8 +28,7 @@ static ek_transform **choice_of(const choice *o)
 static void choice_destroy(ek_transform *self)
 {
     const choice *o = ek_options_of(self);
-    for (int64_t i = 0; i < o->count; i++)
-        ek_transform_free(choice_of(o)[i]);
+    ek_transforms_free(choice_of(o), (int)o->count);
 }
 
 /* Describes the result of transforms one after the other. */
@@ -176,8 +175,7 @@ static ek_transform *choice_new(choice_kind kind, ek_transform *const *transform
         return self;
     }
     ek_transform_free(self);
-    for (int i = 0; transforms && i < count; i++)
-        ek_transform_free(transforms[i]);
+    ek_transforms_free(transforms, count);
     return NULL;
 }
 

@@ -1,16 +1,119 @@
-/* transformed.c: data sets that apply transforms to tensors of each sample: making them, and their
- * samples. */
+/* transformed.c: data sets that apply transforms to tensors of each sample: how these elements are
+ * found and replaced, how several of them draw alike, samples, and making the sets. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/generator.h"
+#include "core/value.h"
 #include "data/transformed.h"
+
+/* ---- elements ---- */
+
+enum { PART_ITSELF = -1 }; /* the index of a value that is no list */
+
+bool ek_part_same(const ek_part *a, const ek_part *b)
+{
+    return a->key && b->key ? strcmp(a->key, b->key) == 0
+                            : !a->key && !b->key && a->field == b->field;
+}
+
+static bool part_is_leaf(ek_value value)
+{
+    return value.kind == EK_VALUE_TENSOR || value.kind == EK_VALUE_INT ||
+           value.kind == EK_VALUE_FLOAT;
+}
+
+static int part_find_key(const ek_part *self, ek_value sample, int *at)
+{
+    if (sample.kind != EK_VALUE_DICT)
+        return EK_FAIL(EK_E_INVALID,
+                       "\"%s\" is transformed, and the sample is %s; a dictionary is "
+                       "needed",
+                       self->key, ek_value_kind_name(sample));
+    for (*at = 0; *at < ek_value_length(sample); ++*at)
+        if (strcmp(ek_value_key(sample, *at), self->key) == 0)
+            return 0;
+    return EK_FAIL(EK_E_INVALID, "\"%s\" is transformed, and the sample has no such element",
+                   self->key);
+}
+
+/* Finds the element's index in a sample or batch. EK_E_INVALID if there is none. */
+static int part_find(const ek_part *self, ek_value sample, int *at)
+{
+    if (self->key)
+        return part_find_key(self, sample, at);
+    *at = self->field;
+    if (sample.kind == EK_VALUE_LIST && self->field < ek_value_length(sample))
+        return 0;
+    if (sample.kind == EK_VALUE_LIST)
+        return EK_FAIL(EK_E_INVALID, "field %d is transformed, and the sample is a list of %d",
+                       self->field, ek_value_length(sample));
+    *at = PART_ITSELF;
+    if (part_is_leaf(sample) && self->field == 0)
+        return 0;
+    return EK_FAIL(EK_E_INVALID, "field %d is transformed, and the sample is %s%s", self->field,
+                   ek_value_kind_name(sample),
+                   sample.kind == EK_VALUE_DICT ? "; ek_transformed_key transforms its elements"
+                                                : "");
+}
+
+ek_tensor *ek_part_tensor(const ek_part *self, ek_value sample, int *at)
+{
+    if (part_find(self, sample, at) < 0)
+        return NULL;
+    ek_value element = *at == PART_ITSELF ? sample : ek_value_at(sample, *at);
+    if (element.kind == EK_VALUE_INT)
+        return ek_from_data(&element.as.integer, ek_scalar_shape(), EK_I64);
+    if (element.kind == EK_VALUE_FLOAT)
+        return ek_from_data(&element.as.floating, ek_scalar_shape(), EK_F64);
+    if (element.kind == EK_VALUE_TENSOR)
+        return element.as.tensor;
+    return EK_FAIL_NULL(EK_E_INVALID, "what is transformed is %s; tensors and numbers are",
+                        ek_value_kind_name(element));
+}
+
+ek_value ek_part_replaced(ek_value sample, int at, ek_tensor *tensor)
+{
+    if (!tensor)
+        return ek_value_error();
+    if (at == PART_ITSELF)
+        return ek_value_of_tensor(tensor);
+    ek_value *items = ek_calloc((size_t)ek_value_length(sample), sizeof *items);
+    if (!items)
+        return ek_value_error();
+    for (int i = 0; i < ek_value_length(sample); i++)
+        items[i] = i == at ? ek_value_of_tensor(tensor) : ek_value_at(sample, i);
+    ek_value result = ek_value_like(sample, items);
+    free(items);
+    return result;
+}
+
+/* ---- random numbers ---- */
+
+int ek_parts_run_alike(int count, int (*run)(void *user, int number), void *user)
+{
+    if (count == 1)
+        return run(user, 0);
+    ek_generator begin, end, meanwhile;
+    ek_generator_borrow(&begin, &meanwhile);
+    int rc = 0;
+    for (int i = 0; i < count && rc >= 0; i++) {
+        ek_generator drawn = begin, *before = ek_generator_stand_in(&drawn);
+        rc = run(user, i);
+        ek_generator_stand_in(before);
+        if (i == 0)
+            end = drawn;
+    }
+    ek_generator_give_back(&end, &meanwhile);
+    return rc;
+}
+
+/* ---- samples ---- */
 
 static int64_t transformed_length(ek_dataset *dataset)
 {
     return ek_dataset_length(((ek_transformed_set *)dataset)->of);
 }
-
-/* ---- samples ---- */
 
 typedef struct sample_run {
     const ek_transformed_set *self;
@@ -30,14 +133,19 @@ static int sample_run_part(void *user, int number)
     return run->sample.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
 }
 
-static ek_value transformed_get(ek_dataset *dataset, int64_t index)
+static ek_value transformed_sample(ek_dataset *dataset, ek_value sample)
 {
-    sample_run run = {.self = (const ek_transformed_set *)dataset};
-    run.sample = ek_dataset_get(run.self->of, index);
-    if (run.sample.kind == EK_VALUE_ERROR ||
+    sample_run run = {(const ek_transformed_set *)dataset, sample};
+    if (sample.kind == EK_VALUE_ERROR ||
         ek_parts_run_alike(run.self->part_count, sample_run_part, &run) < 0)
         return ek_value_error();
     return run.sample;
+}
+
+static ek_value transformed_get(ek_dataset *dataset, int64_t index)
+{
+    ek_dataset *of = ((ek_transformed_set *)dataset)->of;
+    return transformed_sample(dataset, ek_dataset_get(of, index));
 }
 
 /* ---- samples without an index: transformed after they were read ---- */
@@ -67,27 +175,17 @@ static void transformed_close(ek_dataset *dataset, void *cursor)
 
 static ek_value transformed_convert(ek_dataset *dataset, ek_value sample)
 {
-    sample_run run = {.self = (const ek_transformed_set *)dataset};
-    run.sample = ek_dataset_convert(run.self->of, sample);
-    if (run.sample.kind == EK_VALUE_ERROR ||
-        ek_parts_run_alike(run.self->part_count, sample_run_part, &run) < 0)
-        return ek_value_error();
-    return run.sample;
+    ek_dataset *of = ((ek_transformed_set *)dataset)->of;
+    return transformed_sample(dataset, ek_dataset_convert(of, sample));
 }
 
 /* ---- making ---- */
-
-static void transformed_free_transforms(ek_transform *const *transforms, int count)
-{
-    for (int i = 0; transforms && i < count; i++)
-        ek_transform_free(transforms[i]);
-}
 
 static void transformed_destroy(ek_dataset *dataset)
 {
     ek_transformed_set *self = (ek_transformed_set *)dataset;
     for (int i = 0; i < self->part_count; i++) {
-        transformed_free_transforms(self->parts[i].transforms, self->parts[i].count);
+        ek_transforms_free(self->parts[i].transforms, self->parts[i].count);
         free(self->parts[i].transforms);
         free(self->parts[i].key);
     }
@@ -192,7 +290,7 @@ ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_transfor
     ek_transformed_set *self = transformed_new(dataset, fields, count);
     if (!self) {
         for (int i = 0; fields && i < count; i++)
-            transformed_free_transforms(fields[i].transforms, fields[i].count);
+            ek_transforms_free(fields[i].transforms, fields[i].count);
         ek_dataset_free(dataset);
         return NULL;
     }
@@ -220,7 +318,7 @@ ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
         return ek_transformed_alike_of(dataset, &one, 1);
     if (ek_check_given("transformed_key", "the data set", dataset) == 0)
         ek_check_pointer("transformed_key", "the key", key);
-    transformed_free_transforms(transforms, count);
+    ek_transforms_free(transforms, count);
     ek_dataset_free(dataset);
     return NULL;
 }

@@ -21,7 +21,7 @@ typedef struct ek_transformed_set {
     int part_count;
 } ek_transformed_set;
 
-/* ---- transformed_part.c ---- */
+/* ---- elements (transformed.c) ---- */
 
 /* True if both name the same element. */
 bool ek_part_same(const ek_part *a, const ek_part *b);
@@ -35,7 +35,7 @@ ek_value ek_part_replaced(ek_value sample, int at, ek_tensor *tensor);
  * meanwhile, because transforms may be the user's functions. */
 int ek_parts_run_alike(int count, int (*run)(void *user, int number), void *user);
 
-/* ---- transformed_rows.c ---- */
+/* ---- batches (transformed_rows.c) ---- */
 
 /* get_batch of a transformed set around one that has get_batch. */
 ek_value ek_transformed_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
