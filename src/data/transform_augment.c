@@ -164,7 +164,7 @@ static const augment_row augment_rows[] = {
             0                                              \
         }                                                  \
     }
-    [AUGMENT_IDENTITY] = {AUGMENT_NOTHING},
+    [AUGMENT_IDENTITY] = {.does = AUGMENT_NOTHING},
     [AUGMENT_SHEAR_X] = WARP(0.3, 0.99),
     [AUGMENT_SHEAR_Y] = WARP(0.3, 0.99),
     [AUGMENT_TRANSLATE_X] = WARP(150.0 / 331, 32), /* the first is a share of the side */

@@ -275,15 +275,15 @@ static const struct color_row {
     bool copies;                        /* the formula reads `before` */
     bool by_plane;                      /* its part is a plane */
 } color_rows[EK_ADJUSTMENTS] = {
-    [EK_ADJUST_BRIGHTNESS] = {ALL_PIXELS(brightness)},
-    [EK_ADJUST_CONTRAST] = {ALL_PIXELS(contrast)},
-    [EK_ADJUST_SATURATION] = {ALL_PIXELS(saturation)},
-    [EK_ADJUST_HUE] = {ALL_PIXELS(hue)},
-    [EK_ADJUST_SHARPNESS] = {ALL_PIXELS(sharpness), .copies = true, .by_plane = true},
-    [EK_ADJUST_SOLARIZE] = {ALL_PIXELS(solarize)},
-    [EK_ADJUST_POSTERIZE] = {{posterize}},
-    [EK_ADJUST_AUTOCONTRAST] = {ALL_PIXELS(autocontrast), .by_plane = true},
-    [EK_ADJUST_EQUALIZE] = {{equalize}, .by_plane = true},
+    [EK_ADJUST_BRIGHTNESS] = {.of = ALL_PIXELS(brightness)},
+    [EK_ADJUST_CONTRAST] = {.of = ALL_PIXELS(contrast)},
+    [EK_ADJUST_SATURATION] = {.of = ALL_PIXELS(saturation)},
+    [EK_ADJUST_HUE] = {.of = ALL_PIXELS(hue)},
+    [EK_ADJUST_SHARPNESS] = {.of = ALL_PIXELS(sharpness), .copies = true, .by_plane = true},
+    [EK_ADJUST_SOLARIZE] = {.of = ALL_PIXELS(solarize)},
+    [EK_ADJUST_POSTERIZE] = {.of = {posterize}},
+    [EK_ADJUST_AUTOCONTRAST] = {.of = ALL_PIXELS(autocontrast), .by_plane = true},
+    [EK_ADJUST_EQUALIZE] = {.of = {equalize}, .by_plane = true},
 };
 
 int ek_picture_adjust(ek_array *x, ek_adjustment what, double number)

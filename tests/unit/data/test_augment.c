@@ -383,6 +383,8 @@ TEST(pictures_refused)
                        "in mode symmetric; a side of 5 has at most 5");
     assert_not_applied(ek_pad_picture(6, EK_BORDER_EDGE), EK_SHAPE(3, 0, 5), EK_U8, EK_E_SHAPE,
                        "no pixels to repeat");
+    assert_not_applied(ek_pad_picture(.right = 2, .mode = EK_BORDER_REFLECT), EK_SHAPE(3, 5, 0),
+                       EK_U8, EK_E_SHAPE, "a side of 0 has at most 0 pixels to mirror");
     assert_not_applied(ek_color_jitter(0.5), two, EK_U8, EK_E_SHAPE, "1 or 3 channels");
     assert_not_applied(ek_color_jitter(0.5), colors, EK_I64, EK_E_DTYPE,
                        "color_jitter: i64[3, 5, 5]; colors are u8, f32 or f64");
