@@ -4,9 +4,11 @@
 
 #include "data/transform_operation.h"
 
-/* ---- random_rotation and random_affine: angle, shift x and y, scale, shear x and y ---- */
+/* ---- random_rotation and random_affine ----
+ *
+ * Drawn numbers: the angle, shift x and y, scale, shear x and y. */
 
-/* True for {low, high} of an option that may be left out. */
+/* Tells whether an option {low, high} is written. */
 static bool affine_given(const double range[2])
 {
     return range[0] != 0 || range[1] != 0;
@@ -64,7 +66,7 @@ static int affine_apply(ek_application *a)
     return affine_warp(a->options, a->number, a->in, a->out);
 }
 
-/* Turns counter-clockwise. */
+/* Turns counter-clockwise, which is against random_affine's direction. */
 static int rotation_apply(ek_application *a)
 {
     const double number[] = {-a->number[0], 0, 0, 1, 0, 0};
@@ -78,7 +80,7 @@ static const ek_operation random_rotation = {EK_OPERATION(random_rotation, ek_af
                                                           EK_PICTURE, affine_describe, affine_draw,
                                                           rotation_apply)};
 
-/* Makes a range of angles +-number, if none is given. */
+/* Sets a range of angles that is not written to +-number. */
 static int affine_angles(const char *name, const char *option, double number, double range[2])
 {
     bool given = affine_given(range);

@@ -133,7 +133,7 @@ typedef struct augment {
 
 /* ---- operations ---- */
 
-/* What an operation does: an adjustment, whose number is the magnitude plus `base`, or a warp. */
+/* What an operation does: an adjustment whose number is `base` plus the magnitude, or a warp. */
 typedef struct augment_row {
     enum { AUGMENT_NOTHING, AUGMENT_ADJUSTS, AUGMENT_WARPS } does;
     ek_adjustment what;

@@ -7,7 +7,7 @@
 
 typedef enum choice_kind { CHOICE_APPLY, CHOICE_ONE, CHOICE_ORDER } choice_kind;
 
-/* After it lie `count` sums of weights, of the first one, two, ..., and the transforms. */
+/* After the options lie `count` sums of the first weights, then the transforms, which are owned. */
 typedef struct choice {
     double p; /* random_apply */
     int64_t count;
@@ -19,7 +19,6 @@ static double *choice_weights(const choice *o)
     return (double *)(uintptr_t)(o + 1);
 }
 
-/* Returns the transforms, which are owned. */
 static ek_transform **choice_of(const choice *o)
 {
     return (ek_transform **)(void *)(choice_weights(o) + o->count);
@@ -51,8 +50,8 @@ static int choice_run(ek_transform *const *of, int64_t count, const ek_array *in
     return rc;
 }
 
-/* Whatever is drawn has one result: that of the first transform (random_choice), or the input's
- * dtype and shape. */
+/* Fails unless dtype and shape of the result are the same whatever is drawn: those of the first
+ * transform's result (random_choice), or those of the input. */
 static int choice_describe(const ek_transform *self, ek_array *array)
 {
     static const char *const when[] = {[CHOICE_APPLY] = "if the transforms are applied",

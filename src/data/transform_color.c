@@ -10,12 +10,13 @@
 /* What a formula changes: one picture, or one of its planes. */
 typedef struct color_part {
     void *pixels;
-    const void *before; /* a copy of them, if the row of the table asks for one */
-    int64_t channels, height, width, plane; /* `plane`: height * width */
+    const void *before; /* a copy of the pixels, if the row says `copies` */
+    int64_t channels, height, width;
+    int64_t plane; /* height * width */
     double number;
 } color_part;
 
-/* The element for a number: bytes are cut off. */
+/* The element that stores a number: bytes are cut off. */
 #define CUT_OFF_u8(v) ((uint8_t)(int32_t)(v))
 #define CUT_OFF_f32(v) (v)
 #define CUT_OFF_f64(v) (v)
@@ -71,7 +72,7 @@ void ek_picture_grey(const ek_array *in, ek_array *out)
     }
 EK_PIXEL_ROWS(DEFINE_BLEND)
 
-/* Blends with the mean grey value, which is of grey values that are rounded already. */
+/* Blends with the mean of the grey values, which are rounded before they are added. */
 #define DEFINE_CONTRAST(name, element, real, white)                                        \
     EK_MULTIVERSION                                                                        \
     static void contrast_##name(const color_part *c)                                       \
@@ -273,7 +274,7 @@ static void equalize(const color_part *c)
 static const struct color_row {
     void (*of[3])(const color_part *c); /* u8, f32, f64 */
     bool copies;                        /* the formula reads `before` */
-    bool by_plane;                      /* its part is a plane */
+    bool by_plane;                      /* a part is a plane; else a picture */
 } color_rows[EK_ADJUSTMENTS] = {
     [EK_ADJUST_BRIGHTNESS] = {.of = ALL_PIXELS(brightness)},
     [EK_ADJUST_CONTRAST] = {.of = ALL_PIXELS(contrast)},

@@ -1,6 +1,7 @@
-/* transform_crop.c: crops pictures, puts borders around them, mirrors them and erases parts of
- * them. Crops may reach beyond a picture: its padding moves the window, and makes no larger
- * picture. */
+/* transform_crop.c: crops pictures, puts borders around pictures, mirrors them and erases parts.
+ *
+ * A crop may reach beyond a picture. Padding moves the window of the crop; no padded picture is
+ * made. */
 #include <math.h>
 #include <string.h>
 
@@ -8,12 +9,14 @@
 
 /* ---- places of result pixels in the picture ---- */
 
+/* A picture within a result that may be larger or smaller. */
 typedef struct frame {
     ek_border_mode mode;
-    int64_t before[2]; /* rows and columns of the border before the picture; negative: cut off */
+    int64_t before[2]; /* rows and columns before the picture; negative: cut off */
     int64_t size[2];   /* the picture's height and width */
 } frame;
 
+/* Returns the place that a border pixel at `at` repeats; -1: none, a fill value. */
 static int64_t frame_border(ek_border_mode mode, int64_t at, int64_t size)
 {
     const int64_t twice = mode == EK_BORDER_REFLECT ? 0 : 1; /* symmetric repeats the edge itself */
@@ -218,46 +221,43 @@ ek_transform *ek_pad_picture_with(ek_pad_picture_options options)
 
 typedef struct flip {
     double p;
+    int side; /* 0: rows are mirrored, 1: columns */
 } flip;
 
 static void flip_places(const void *user, int side, int64_t count, int64_t *places)
 {
-    const int *mirrored = user;
+    const flip *o = user;
     for (int64_t i = 0; i < count; i++)
-        places[i] = side == *mirrored ? count - 1 - i : i;
+        places[i] = side == o->side ? count - 1 - i : i;
 }
 
-static int flip_horizontal(ek_application *a)
+static int flip_apply(ek_application *a)
 {
-    const int columns = 1;
-    return ek_picture_gather(a->in, a->out, flip_places, &columns, 0);
+    return ek_picture_gather(a->in, a->out, flip_places, a->options, 0);
 }
 
-static int flip_vertical(ek_application *a)
-{
-    const int rows = 0;
-    return ek_picture_gather(a->in, a->out, flip_places, &rows, 0);
-}
-
-static const ek_operation flips[] = {
-    {EK_OPERATION(random_horizontal_flip, flip, EK_PICTURE, NULL, NULL, flip_horizontal),
-     EK_CHANCE(flip)},
-    {EK_OPERATION(random_vertical_flip, flip, EK_PICTURE, NULL, NULL, flip_vertical),
-     EK_CHANCE(flip)}};
+static const ek_operation random_horizontal_flip = {EK_OPERATION(random_horizontal_flip, flip,
+                                                                 EK_PICTURE, NULL, NULL,
+                                                                 flip_apply),
+                                                    EK_CHANCE(flip)};
+static const ek_operation random_vertical_flip = {EK_OPERATION(random_vertical_flip, flip,
+                                                               EK_PICTURE, NULL, NULL, flip_apply),
+                                                  EK_CHANCE(flip)};
 
 ek_transform *ek_random_horizontal_flip(double p)
 {
-    return ek_operation_new(&flips[0], &p, 0);
+    return ek_operation_new(&random_horizontal_flip, &(flip){p, 1}, 0);
 }
 
 ek_transform *ek_random_vertical_flip(double p)
 {
-    return ek_operation_new(&flips[1], &p, 0);
+    return ek_operation_new(&random_vertical_flip, &(flip){p, 0}, 0);
 }
 
 /* ---- erased rectangles ---- */
 
-/* The values lie after the options: one for all channels, or one for each. */
+/* Returns the value of a channel. One value for all channels, or one for each, lies after the
+ * options. */
 static double erasing_value(const ek_erasing_options *o, int64_t channel)
 {
     return ((const double *)(o + 1))[channel % o->channels];
@@ -282,8 +282,8 @@ static int erasing_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-/* Draws a rectangle that is smaller than the picture on both sides. The picture is kept if ten
- * attempts find none. Normal numbers are (channels, height, width). */
+/* Draws a rectangle that is smaller than the picture on both sides, and its normal numbers, which
+ * are (channels, height, width). If no rectangle fits, the picture is kept. */
 static int erasing_draw(ek_application *a)
 {
     const ek_erasing_options *o = a->options;

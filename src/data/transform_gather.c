@@ -40,12 +40,13 @@ void ek_fill_run(int64_t count, size_t size, const unsigned char *element, void 
 
 /* Rows and columns of the picture that a result of height x width repeats. */
 typedef struct gather {
-    int64_t height, width, from; /* `from`: the picture's width */
-    int64_t *rows, *columns;     /* negative: filled */
+    int64_t height, width;
+    int64_t from;            /* the picture's width */
+    int64_t *rows, *columns; /* negative: filled */
 } gather;
 
-/* The columns [first, end) of the result, which are neighbours in the picture, too; they are picked
- * one by one if they are not. */
+/* The columns [first, end) of the result: copied or mirrored if they are neighbours in the picture,
+ * else picked one by one. */
 typedef struct gather_run {
     int64_t first, end;
     enum { GATHER_PICK, GATHER_COPY, GATHER_MIRROR } how;
@@ -102,10 +103,10 @@ void ek_pick_run(int64_t count, const int64_t *places, size_t size, const void *
 
 /* ---- pictures ---- */
 
-/* Shorter runs of neighbours are picked, too. */
+/* Runs of fewer neighbours than GATHER_LEAST are picked. */
 enum { GATHER_RUNS = 4, GATHER_LEAST = 8 };
 
-/* Returns the run from `first` on. */
+/* Returns the longest run that begins at column `first`. */
 static gather_run gather_next(const int64_t *columns, int64_t first, int64_t count)
 {
     gather_run run = {first, first + 1, GATHER_PICK};
@@ -118,8 +119,8 @@ static gather_run gather_next(const int64_t *columns, int64_t first, int64_t cou
     return run;
 }
 
-/* Splits the columns that are not filled into runs, of which the last picks all that are left.
- * Returns their number. */
+/* Splits the columns that are not filled into runs. If there are too many, the last run picks all
+ * further columns. Returns the number of runs. */
 static int gather_split(const gather *self, gather_run runs[GATHER_RUNS])
 {
     int n = 0;
@@ -138,6 +139,7 @@ static int gather_split(const gather *self, gather_run runs[GATHER_RUNS])
     return n;
 }
 
+/* Writes a run of columns of one plane. */
 static void gather_plane(const gather *self, const gather_run *run, size_t size, const char *plane,
                          const unsigned char *outside, char *out)
 {

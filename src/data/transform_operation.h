@@ -1,5 +1,5 @@
-/* transform_operation.h: the rows that the library's transforms are made of, and what their
- * functions share: checks, draws, places, resizing, warps, colors. */
+/* transform_operation.h: rows of operations, of which the library's transforms are made, and what
+ * their functions share: checks, draws, moved elements, colors, warps. */
 #ifndef EK_DATA_TRANSFORM_OPERATION_H
 #define EK_DATA_TRANSFORM_OPERATION_H
 
@@ -16,16 +16,16 @@ typedef struct ek_window {
     int64_t top, left, height, width;
 } ek_window;
 
-/* One application: the members that the operation draws are its own choice. */
+/* One application of a transform to an array. */
 typedef struct ek_application {
     const void *options;
     const ek_array *in;
     ek_array *out;
-    ek_generator
-        *generator; /* locked while `draw` runs, not while `apply` does; may be NULL then */
+    ek_generator *generator; /* locked in draw; in apply not locked, and NULL for the default one */
+    /* Draw writes what apply needs of these. */
     ek_window window;
     double number[8];
-    float *normals; /* standard normal numbers; freed after apply */
+    float *normals; /* freed after apply */
 } ek_application;
 
 typedef enum ek_operand {
@@ -34,12 +34,15 @@ typedef enum ek_operand {
     EK_COLORS   /* a picture with 1 or 3 channels of u8, f32 or f64 */
 } ek_operand;
 
-/* A transform of the library. Its options lie after the ek_transform. */
+/* A row: one of the library's transforms. Its options lie after the ek_transform.
+ *
+ * ek_operation_describe checks the operand, then calls `describe`. ek_operation_apply locks the
+ * generator, draws the chance and calls `draw`; then it copies the input, or calls `apply`. */
 typedef struct ek_operation {
     ek_transform_type type;
     ek_operand takes;
-    size_t p;      /* where the option `p` lies in the transform; 0: applied always */
-    bool in_place; /* apply finds the input's elements in `out` */
+    size_t p;      /* offset of the option `p`, the probability, in the transform; 0: none */
+    bool in_place; /* the input is copied to `out` before `apply` */
     /* Optional: checks the input further, and changes `array` to the output. */
     int (*describe)(const ek_transform *self, ek_array *array);
     /* Optional: draws. Returns 1, 0 if the input is kept unchanged, or a negative status. */
@@ -56,12 +59,13 @@ int ek_operation_apply(const ek_transform *self, const ek_array *in, ek_array *o
     .type.name = #label, .type.size = sizeof(ek_transform) + sizeof(options_type),                \
     .type.describe = ek_operation_describe, .type.apply = ek_operation_apply, .takes = (operand), \
     .describe = (describes), .draw = (draws), .apply = (applies)
-/* The column `p` of options that have such a member. */
+/* The column `p`, for options that have a member `p`. */
 #define EK_CHANCE(options) .p = sizeof(ek_transform) + offsetof(options, p)
 
 /* Returns a transform with a copy of the options, and `extra` zeroed bytes after them. EK_E_INVALID
  * if the option `p` is no probability. */
 ek_transform *ek_operation_new(const ek_operation *operation, const void *options, size_t extra);
+/* Returns the options, after which the extra bytes lie. */
 static inline const void *ek_options_of(const ek_transform *self)
 {
     return self + 1;
@@ -94,13 +98,13 @@ void ek_range_default(double range[2], double low, double high);
 
 /* Draws torch.empty(1).uniform_(low, high). */
 double ek_draw_between(ek_generator *locked, double low, double high);
-/* Draws a part's share of the area and its aspect ratio, up to ten times, until its sides are at
- * least `least`, and less than `least` beyond those of the picture. Sets the window's height to
- * sqrt(share * ratio) and its width to sqrt(share / ratio), or the other way round if the ratio
- * `is_wide`: width / height. Returns false if no part fits. */
+/* Draws the size of a part of the picture, a->window: its share of the area, and its ratio of
+ * height to width (if `is_wide`, of width to height). Draws up to ten times, until
+ * least <= side < least + the picture's side holds for both sides. Returns false if no size fits.
+ */
 bool ek_draw_part(ek_application *a, const double scale[2], const double ratio[2], bool is_wide,
                   int64_t least);
-/* Draws the part's top and left edge. */
+/* Draws the top and left edge of a->window within the picture. */
 void ek_draw_place(ek_application *a);
 
 /* ---- pictures (transform_operation.c) ---- */
@@ -135,7 +139,7 @@ int64_t ek_picture_channels(const ek_array *array);
 
 /* ---- elements that are moved (transform_gather.c) ---- */
 
-/* Writes the value as one element's bytes. */
+/* Writes the bytes of an element that has the value. */
 void ek_fill_element(ek_dtype dtype, double fill, unsigned char element[8]);
 /* Writes `count` elements of `size` bytes. */
 void ek_fill_run(int64_t count, size_t size, const unsigned char *element, void *out);
@@ -151,22 +155,23 @@ typedef void ek_places(const void *user, int side, int64_t count, int64_t *place
 int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const void *user,
                       double fill);
 
-/* ---- colors and tones (transform_color.c, transform_blur.c), in place ----
+/* ---- colors (transform_color.c) ----
  *
  * Arrays are EK_COLORS. Numbers are rounded as by torchvision's functions of the same names. */
 
 typedef enum ek_adjustment {
-    EK_ADJUST_BRIGHTNESS, /* number: the factor */
+    EK_ADJUST_BRIGHTNESS, /* by a factor, as are contrast, saturation and sharpness */
     EK_ADJUST_CONTRAST,
-    EK_ADJUST_SATURATION, /* nothing, as is the hue, if there is one channel */
-    EK_ADJUST_HUE,        /* the shift */
+    EK_ADJUST_SATURATION, /* changes nothing if there is one channel */
+    EK_ADJUST_HUE,        /* by a shift; changes nothing if there is one channel */
     EK_ADJUST_SHARPNESS,
-    EK_ADJUST_SOLARIZE,  /* the least value that is inverted; -INFINITY: all are */
-    EK_ADJUST_POSTERIZE, /* the bits that stay; u8 only */
-    EK_ADJUST_AUTOCONTRAST,
-    EK_ADJUST_EQUALIZE, /* u8 only */
+    EK_ADJUST_SOLARIZE,     /* inverts the values from a threshold on; -INFINITY: all values */
+    EK_ADJUST_POSTERIZE,    /* keeps a number of bits; u8 only */
+    EK_ADJUST_AUTOCONTRAST, /* needs no number */
+    EK_ADJUST_EQUALIZE,     /* needs no number; u8 only */
     EK_ADJUSTMENTS
 } ek_adjustment;
+/* Adjusts a picture in place. The number is a factor, a shift, a threshold or bits. */
 int ek_picture_adjust(ek_array *x, ek_adjustment what, double number);
 /* Writes the grey values of a picture into every channel of `out`, which has 1 or 3. */
 void ek_picture_grey(const ek_array *in, ek_array *out);

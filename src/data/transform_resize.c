@@ -10,17 +10,17 @@
 
 #include "data/transform_operation.h"
 
-/* The options of both transforms. */
+/* The options of resize and random_resized_crop. */
 typedef struct resizing {
     int64_t height, width; /* width 0: the shorter edge becomes `height` */
     bool nearest, bicubic, antialias;
-    double scale[2], ratio[2]; /* of the part; unused by resize */
+    double scale[2], ratio[2]; /* of the part; random_resized_crop only */
 } resizing;
 
 /* ---- filters ---- */
 
-/* The source pixels of one result pixel along one side: first, second, second + 1 and so on. The
- * second is the first if there is none beyond that. */
+/* The source pixels of one result pixel along one side: first, second, second + 1 and so on. On the
+ * edge, `second` may equal `first`. */
 typedef struct resize_span {
     int64_t first, second, count;
 } resize_span;
@@ -38,8 +38,9 @@ static void filter_close(filter *self)
     free(self->weights);
 }
 
-/* The weight by the distance from the center: linear, or the cubic convolution of Keys (1981) with
- * his a, which is -0.75 in PyTorch without antialiasing, and Pillow's -0.5 with it. */
+/* Returns the weight at distance x from the center: linear, or the cubic convolution of Keys
+ * (1981). Its parameter a is -0.75 in PyTorch without antialiasing, and Pillow's -0.5 with
+ * antialiasing. */
 static double filter_weight(double x, const resizing *how)
 {
     const double a = how->antialias ? -0.5 : -0.75;
@@ -51,6 +52,7 @@ static double filter_weight(double x, const resizing *how)
     return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
+/* Writes the weights of result pixel i, over all pixels within `support` of its center. */
 static resize_span filter_antialias(double *weights, int64_t i, int64_t in, double scale,
                                     double support, const resizing *how)
 {
@@ -67,7 +69,8 @@ static resize_span filter_antialias(double *weights, int64_t i, int64_t in, doub
     return (resize_span){first, first + 1, end - first};
 }
 
-/* Four pixels; those beyond an edge give their weights to the pixel on it. */
+/* Writes the weights of result pixel i: four pixels, of which those beyond an edge give their
+ * weights to the pixel on the edge. */
 static resize_span filter_cubic(double *weights, int64_t i, int64_t in, double scale,
                                 const resizing *how)
 {
@@ -83,7 +86,8 @@ static resize_span filter_cubic(double *weights, int64_t i, int64_t in, double s
     return (resize_span){first, first + 1, end - first};
 }
 
-/* The pixels on both sides of the result pixel's center, which is scale * (i + 0.5) - 0.5. */
+/* Fills a bilinear filter: the pixels on both sides of a result pixel's center, which is
+ * scale * (i + 0.5) - 0.5. */
 #define DEFINE_LINEAR(real)                                                       \
     static void filter_linear_##real(const filter *self, int64_t in, int64_t out) \
     {                                                                             \
@@ -103,7 +107,7 @@ static resize_span filter_cubic(double *weights, int64_t i, int64_t in, double s
 DEFINE_LINEAR(float)
 DEFINE_LINEAR(double)
 
-/* Four pixels, or as many more as the picture shrinks. */
+/* Fills a bicubic or antialiased filter. */
 static int filter_wide(const filter *self, int64_t in, int64_t out, double scale, double support,
                        bool is_f32, const resizing *how)
 {
@@ -152,10 +156,10 @@ static inline uint8_t stored_u8(float value)
 
 enum { RESIZE_BLOCK = 256 };
 
-/* resize_spread: one row of the picture, resized to `count` pixels.
+/* resize_spread resizes one row of the picture to `count` pixels.
  *
- * resize_sum: a result row of `count` pixels, the weighted sum of the rows of a span. Blocks of
- * sums stay in the cache. */
+ * resize_sum writes a result row of `count` pixels: the weighted sum of the rows of span `number`.
+ * A block of sums stays in the cache. */
 #define DEFINE_RESIZE(name, element, real, white)                                              \
     static void resize_spread_##name(const filter *self, int64_t count, const void *row,       \
                                      void *wide)                                               \
@@ -201,7 +205,7 @@ EK_PIXEL_ROWS(DEFINE_RESIZE)
 
 /* Resized rows of a plane, kept while sums need them. Row `number` lies in slot number % slots. */
 typedef struct resize_ring {
-    int64_t slots;     /* a power of 2, as many as a sum has rows at least */
+    int64_t slots;     /* a power of 2 that is at least the rows of a sum */
     int64_t *numbers;  /* the row in each slot; -1: none */
     char *elements;    /* `slots` rows */
     const void **rows; /* those of one sum */
@@ -238,7 +242,7 @@ static int resize_planes(const ek_array *in, const ek_window *window, ek_array *
     resize_ring ring = {.slots = 1};
     while (ring.slots < lines->most)
         ring.slots *= 2;
-    ring.elements = ek_calloc((size_t)(ring.slots * ek_picture_of(out).width), real_size);
+    ring.elements = ek_calloc((size_t)ring.slots, (size_t)ek_picture_of(out).width * real_size);
     ring.numbers = ek_calloc((size_t)ring.slots, sizeof *ring.numbers);
     ring.rows = ek_calloc((size_t)lines->most, sizeof *ring.rows);
     int rc = ring.elements && ring.numbers && ring.rows ? 0 : EK_E_NO_MEMORY;

@@ -7,7 +7,7 @@
 
 /* ---- grey values ---- */
 
-/* The number of channels, or the probability. */
+/* `channels` of grayscale, `p` of random_grayscale. */
 typedef union grey {
     int channels;
     double p;
@@ -65,7 +65,7 @@ typedef struct jitter {
 } jitter;
 
 /* Draws in torchvision's order: the order of the adjustments, then a factor for each that changes
- * anything. The order comes after the factors in drawn->number. */
+ * anything. In a->number, the order lies after the factors. */
 static int jitter_draw(ek_application *a)
 {
     const jitter *o = a->options;
