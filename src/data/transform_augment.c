@@ -138,55 +138,43 @@ typedef struct augment_row {
     enum { AUGMENT_NOTHING, AUGMENT_ADJUSTS, AUGMENT_WARPS } does;
     ek_adjustment what;
     double base;
-    bool has_magnitude, is_signed;
-    double most[2]; /* the largest magnitude, and that of trivial_augment_wide */
+    double most[2];  /* the largest magnitude, and that of trivial_augment_wide; 0: has no sign */
+    bool by_formula; /* augment_magnitude has a formula for the magnitude */
 } augment_row;
 
 static const augment_row augment_rows[] = {
-#define WARP(most, wide)                 \
-    {                                    \
-        AUGMENT_WARPS, 0, 0, true, true, \
-        {                                \
-            most, wide                   \
-        }                                \
-    }
-#define BLEND(what)                           \
-    {                                         \
-        AUGMENT_ADJUSTS, what, 1, true, true, \
-        {                                     \
-            0.9, 0.99                         \
-        }                                     \
-    }
-#define ADJUST(what, base, has_magnitude)                  \
-    {                                                      \
-        AUGMENT_ADJUSTS, what, base, has_magnitude, false, \
-        {                                                  \
-            0                                              \
-        }                                                  \
-    }
     [AUGMENT_IDENTITY] = {.does = AUGMENT_NOTHING},
-    [AUGMENT_SHEAR_X] = WARP(0.3, 0.99),
-    [AUGMENT_SHEAR_Y] = WARP(0.3, 0.99),
-    [AUGMENT_TRANSLATE_X] = WARP(150.0 / 331, 32), /* the first is a share of the side */
-    [AUGMENT_TRANSLATE_Y] = WARP(150.0 / 331, 32),
-    [AUGMENT_ROTATE] = WARP(30, 135),
-    [AUGMENT_BRIGHTNESS] = BLEND(EK_ADJUST_BRIGHTNESS),
-    [AUGMENT_COLOR] = BLEND(EK_ADJUST_SATURATION),
-    [AUGMENT_CONTRAST] = BLEND(EK_ADJUST_CONTRAST),
-    [AUGMENT_SHARPNESS] = BLEND(EK_ADJUST_SHARPNESS),
-    [AUGMENT_POSTERIZE] = ADJUST(EK_ADJUST_POSTERIZE, 0, true),
-    [AUGMENT_SOLARIZE] = ADJUST(EK_ADJUST_SOLARIZE, 0, true),
-    [AUGMENT_AUTOCONTRAST] = ADJUST(EK_ADJUST_AUTOCONTRAST, 0, false),
-    [AUGMENT_EQUALIZE] = ADJUST(EK_ADJUST_EQUALIZE, 0, false),
-    [AUGMENT_INVERT] = ADJUST(EK_ADJUST_SOLARIZE, -INFINITY, false),
+    [AUGMENT_SHEAR_X] = {AUGMENT_WARPS, .most = {0.3, 0.99}},
+    [AUGMENT_SHEAR_Y] = {AUGMENT_WARPS, .most = {0.3, 0.99}},
+    [AUGMENT_TRANSLATE_X] = {AUGMENT_WARPS, .most = {150.0 / 331 /* of the side */, 32}},
+    [AUGMENT_TRANSLATE_Y] = {AUGMENT_WARPS, .most = {150.0 / 331 /* of the side */, 32}},
+    [AUGMENT_ROTATE] = {AUGMENT_WARPS, .most = {30, 135}},
+    [AUGMENT_BRIGHTNESS] = {AUGMENT_ADJUSTS, EK_ADJUST_BRIGHTNESS, .base = 1, .most = {0.9, 0.99}},
+    [AUGMENT_COLOR] = {AUGMENT_ADJUSTS, EK_ADJUST_SATURATION, .base = 1, .most = {0.9, 0.99}},
+    [AUGMENT_CONTRAST] = {AUGMENT_ADJUSTS, EK_ADJUST_CONTRAST, .base = 1, .most = {0.9, 0.99}},
+    [AUGMENT_SHARPNESS] = {AUGMENT_ADJUSTS, EK_ADJUST_SHARPNESS, .base = 1, .most = {0.9, 0.99}},
+    [AUGMENT_POSTERIZE] = {AUGMENT_ADJUSTS, EK_ADJUST_POSTERIZE, .by_formula = true},
+    [AUGMENT_SOLARIZE] = {AUGMENT_ADJUSTS, EK_ADJUST_SOLARIZE, .by_formula = true},
+    [AUGMENT_AUTOCONTRAST] = {AUGMENT_ADJUSTS, .what = EK_ADJUST_AUTOCONTRAST},
+    [AUGMENT_EQUALIZE] = {AUGMENT_ADJUSTS, .what = EK_ADJUST_EQUALIZE},
+    [AUGMENT_INVERT] = {AUGMENT_ADJUSTS, EK_ADJUST_SOLARIZE, .base = -INFINITY},
 };
 
-/* The magnitude of bin `number` of self->bins. */
+static bool augment_is_signed(operation what)
+{
+    return augment_rows[what].most[0] > 0;
+}
+
+static bool augment_has_magnitude(operation what)
+{
+    return augment_is_signed(what) || augment_rows[what].by_formula;
+}
+
+/* Returns the magnitude of bin `number` of self->bins. */
 static double augment_magnitude(const augment *self, operation what, int number, ek_picture picture)
 {
-    const augment_row *row = &augment_rows[what];
-    double most = row->most[self->wide];
-    if (!row->has_magnitude)
+    double most = augment_rows[what].most[self->wide];
+    if (!augment_has_magnitude(what))
         return 0;
     if (what == AUGMENT_SOLARIZE)
         return ek_linspace_f32(255, 0, self->bins, number);
@@ -231,7 +219,7 @@ static int augment_run(const augment *self, operation what, int number, bool neg
 {
     const augment_row *row = &augment_rows[what];
     double magnitude = augment_magnitude(self, what, number, ek_picture_of(x));
-    magnitude = negative && row->is_signed ? -magnitude : magnitude;
+    magnitude = negative && augment_is_signed(what) ? -magnitude : magnitude;
     if (row->does == AUGMENT_WARPS)
         return augment_warp(self, what, magnitude, x);
     return row->does ? ek_picture_adjust(x, row->what, row->base + magnitude) : 0;
@@ -277,9 +265,9 @@ static int augment_apply_rand(ek_application *a)
         ek_generator *locked = ek_generator_lock(a->generator);
         operation what = (operation)ek_generator_below(locked, AUGMENT_INVERT);
         int number = o->magnitude;
-        if (o->wide && augment_rows[what].has_magnitude)
+        if (o->wide && augment_has_magnitude(what))
             number = (int)ek_generator_below(locked, o->bins);
-        bool negative = augment_rows[what].is_signed && ek_generator_below(locked, 2) != 0;
+        bool negative = augment_is_signed(what) && ek_generator_below(locked, 2) != 0;
         ek_generator_unlock(locked);
         EK_TRY(augment_run(o, what, number, negative, a->out));
     }
