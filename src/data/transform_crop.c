@@ -16,12 +16,10 @@ typedef struct frame {
     int64_t size[2];   /* the picture's height and width */
 } frame;
 
-/* Returns the place that a border pixel at `at` repeats; -1: none, a fill value. */
+/* Returns the place that a border pixel at `at` repeats. */
 static int64_t frame_border(ek_border_mode mode, int64_t at, int64_t size)
 {
     const int64_t twice = mode == EK_BORDER_REFLECT ? 0 : 1; /* symmetric repeats the edge itself */
-    if (mode == EK_BORDER_CONSTANT)
-        return -1;
     if (mode == EK_BORDER_EDGE)
         return at < 0 ? 0 : size - 1;
     return at < 0 ? -at - twice : 2 * size - 2 + twice - at;
@@ -30,9 +28,12 @@ static int64_t frame_border(ek_border_mode mode, int64_t at, int64_t size)
 static void frame_places(const void *user, int side, int64_t count, int64_t *places)
 {
     const frame *self = user;
-    const int64_t size = self->size[side];
-    for (int64_t i = 0, at = -self->before[side]; i < count; i++, at++)
-        places[i] = at >= 0 && at < size ? at : frame_border(self->mode, at, size);
+    const int64_t size = self->size[side], before = self->before[side];
+    for (int64_t i = 0; i < count; i++)
+        places[i] = i >= before && i - before < size ? i - before : -1;
+    for (int64_t i = 0; i < count && self->mode != EK_BORDER_CONSTANT; i++)
+        if (places[i] < 0)
+            places[i] = frame_border(self->mode, i - before, size);
 }
 
 static int frame_copy(const ek_array *in, ek_array *out, ek_border_mode mode, int64_t above,

@@ -143,17 +143,21 @@ static int gather_split(const gather *self, gather_run runs[GATHER_RUNS])
 static void gather_plane(const gather *self, const gather_run *run, size_t size, const char *plane,
                          const unsigned char *outside, char *out)
 {
-    const int64_t *columns = self->columns + run->first, count = run->end - run->first;
+    const int64_t *columns = self->columns + run->first, *rows = self->rows;
+    const int64_t count = run->end - run->first, height = self->height, from = self->from;
+    const size_t nbytes = (size_t)count * size, pitch = (size_t)self->width * size;
     if (run->how == GATHER_MIRROR) {
         OF_SIZE(mirror, size)(self, run, plane, out);
         return;
     }
     out += (size_t)run->first * size;
-    for (int64_t y = 0; y < self->height; y++, out += (size_t)self->width * size) {
-        const char *row = plane + (size_t)(self->rows[y] * self->from) * size;
-        if (self->rows[y] >= 0 && run->how == GATHER_COPY)
-            memcpy(out, row + (size_t)columns[0] * size, (size_t)count * size);
-        else if (self->rows[y] >= 0)
+    if (run->how == GATHER_COPY)
+        plane += (size_t)columns[0] * size;
+    for (int64_t y = 0; y < height; y++, out += pitch) {
+        const char *row = plane + (size_t)(rows[y] * from) * size;
+        if (rows[y] >= 0 && run->how == GATHER_COPY)
+            memcpy(out, row, nbytes);
+        else if (rows[y] >= 0)
             ek_pick_run(count, columns, size, row, outside, out);
     }
 }
@@ -165,7 +169,7 @@ int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const 
     gather self = {.height = to.height, .width = to.width, .from = from.width};
     unsigned char element[8];
     gather_run runs[GATHER_RUNS];
-    bool fills = false;
+    int64_t signs = 0;
     self.rows = ek_calloc((size_t)(to.height + to.width) + 1, sizeof *self.rows);
     if (!self.rows)
         return EK_E_NO_MEMORY;
@@ -173,15 +177,19 @@ int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const 
     find(user, 0, to.height, self.rows);
     find(user, 1, to.width, self.columns);
     for (int64_t i = 0; i < to.height + to.width; i++)
-        fills = fills || self.rows[i] < 0;
+        signs |= self.rows[i];
     ek_fill_element(in->dtype, fill, element);
-    if (fills)
+    if (signs < 0)
         ek_fill_run(ek_shape_count(&out->shape), to.size, element, out->data);
     const int count = gather_split(&self, runs);
-    for (int64_t p = 0; p < from.planes; p++)
+    const char *plane = in->data;
+    char *result = out->data;
+    for (int64_t p = 0; p < from.planes; p++) {
         for (int i = 0; i < count; i++)
-            gather_plane(&self, &runs[i], to.size, ek_picture_row(in, p, 0), fills ? element : NULL,
-                         ek_picture_row(out, p, 0));
+            gather_plane(&self, &runs[i], to.size, plane, signs < 0 ? element : NULL, result);
+        plane += (size_t)(from.height * from.width) * from.size;
+        result += (size_t)(to.height * to.width) * to.size;
+    }
     free(self.rows);
     return 0;
 }
