@@ -103,8 +103,9 @@ void ek_pick_run(int64_t count, const int64_t *places, size_t size, const void *
 
 /* ---- pictures ---- */
 
-/* Runs of fewer neighbours than GATHER_LEAST are picked. */
-enum { GATHER_RUNS = 4, GATHER_LEAST = 8 };
+/* Runs of fewer neighbours than GATHER_LEAST are picked. The places of small pictures lie on the
+ * stack: to allocate memory takes as long as to move a row. */
+enum { GATHER_RUNS = 4, GATHER_LEAST = 8, GATHER_ROOM = 512 };
 
 /* Returns the longest run that begins at column `first`. */
 static gather_run gather_next(const int64_t *columns, int64_t first, int64_t count)
@@ -169,8 +170,9 @@ int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const 
     gather self = {.height = to.height, .width = to.width, .from = from.width};
     unsigned char element[8];
     gather_run runs[GATHER_RUNS];
-    int64_t signs = 0;
-    self.rows = ek_calloc((size_t)(to.height + to.width) + 1, sizeof *self.rows);
+    int64_t signs = 0, room[GATHER_ROOM];
+    const bool small = to.height + to.width <= GATHER_ROOM;
+    self.rows = small ? room : ek_calloc((size_t)(to.height + to.width), sizeof *self.rows);
     if (!self.rows)
         return EK_E_NO_MEMORY;
     self.columns = self.rows + to.height;
@@ -190,6 +192,7 @@ int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const 
         plane += (size_t)(from.height * from.width) * from.size;
         result += (size_t)(to.height * to.width) * to.size;
     }
-    free(self.rows);
+    if (!small)
+        free(self.rows);
     return 0;
 }
