@@ -106,28 +106,30 @@ int ek_cuda_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
 
 /* ---- apply ---- */
 
-static int norm_run_apply(ek_norm_call *call, ek_tensor *y, const ek_tensor *x,
-                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
-                          const ek_tensor *bias, bool relu)
+static int norm_run_line(ek_norm_call *call, ek_tensor *out, const ek_norm_args *args)
 {
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
-    const bool runs = ek_norm_has_runs(&g, x, weight ? weight : bias);
-    EK_TRY(
-        norm_take(call, &(ek_norm_tensors){.x = x, .y = y}, &g, runs, mean, invstd, weight, bias));
-    call->norm.relu = relu;
+    ek_cuda_norm *norm = &call->norm;
+    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
+    const bool runs = ek_norm_has_runs(&g, args->x, args->weight ? args->weight : args->bias);
+    const ek_norm_tensors tensors = {.x = args->x, .dy = args->dy, .mask = args->y_relu, .y = out};
+    EK_TRY(norm_take(call, &tensors, &g, runs, args->mean, args->invstd, args->weight, args->bias));
+    EK_TRY(ek_cuda_norm_input(call, args->sum, &norm->sum));
+    EK_TRY(ek_cuda_norm_input(call, args->sum_xhat, &norm->sum_xhat));
+    norm->relu = args->relu;
+    norm->weighted = g.batch && args->invstd;
+    norm->share = args->dy ? 1 / args->count : 0;
     ek_cuda_norm_cut_elements(call);
-    return ek_cuda_launch_norm_apply(&call->stream, &call->norm);
+    return args->dy ? ek_cuda_launch_norm_gradient(&call->stream, norm)
+                    : ek_cuda_launch_norm_apply(&call->stream, norm);
 }
 
-int ek_cuda_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
-                       const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
-                       bool relu)
+int ek_cuda_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
 {
-    if (ek_count(x) == 0)
+    if (ek_count(args->x) == 0)
         return 0;
     ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_apply"));
-    return ek_cuda_norm_end(&call, norm_run_apply(&call, y, x, mean, invstd, weight, bias, relu));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_line"));
+    return ek_cuda_norm_end(&call, norm_run_line(&call, out, args));
 }
 
 /* ---- reduce ---- */
@@ -181,14 +183,13 @@ static int norm_run_sums(ek_norm_call *call, bool runs)
                 : ek_cuda_launch_norm_join_columns(&call->stream, norm);
 }
 
-static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums,
-                           const ek_norm_tensors *tensors, const ek_tensor *mean,
-                           const ek_tensor *invstd, const ek_tensor *weight)
+static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums, const ek_norm_args *args)
 {
     ek_cuda_norm *norm = &call->norm;
-    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean, invstd);
-    const bool runs = ek_norm_has_runs(&g, tensors->x, weight ? weight : sums->dweight);
-    EK_TRY(norm_take(call, tensors, &g, runs, mean, invstd, weight, NULL));
+    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
+    const bool runs = ek_norm_has_runs(&g, args->x, args->weight ? args->weight : sums->dweight);
+    const ek_norm_tensors tensors = {.x = args->x, .dy = args->dy, .mask = args->y_relu};
+    EK_TRY(norm_take(call, &tensors, &g, runs, args->mean, args->invstd, args->weight, NULL));
     if (g.batch) {
         EK_TRY(norm_take_line(call, sums));
         EK_TRY(ek_cuda_norm_output(call, sums->dbias, &norm->by_group[0]));
@@ -197,54 +198,19 @@ static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums,
     }
     EK_TRY(ek_cuda_norm_output(call, sums->sum, &norm->by_group[0]));
     EK_TRY(ek_cuda_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
-    EK_TRY(ek_cuda_norm_parameter_output(call, tensors->x, sums->dbias, &norm->by_column[0]));
-    EK_TRY(ek_cuda_norm_parameter_output(call, tensors->x, sums->dweight, &norm->by_column[1]));
+    EK_TRY(ek_cuda_norm_parameter_output(call, args->x, sums->dbias, &norm->by_column[0]));
+    EK_TRY(ek_cuda_norm_parameter_output(call, args->x, sums->dweight, &norm->by_column[1]));
     return norm_run_sums(call, runs);
 }
 
-int ek_cuda_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
-                        const ek_tensor *x, const ek_tensor *mean, const ek_tensor *invstd,
-                        const ek_tensor *weight, const ek_tensor *y_relu)
+int ek_cuda_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args)
 {
-    if (ek_count(x) == 0)
-        return norm_fill(dev,
-                         (ek_tensor *[]){sums->sum, sums->sum_xhat, sums->dweight, sums->dbias,
-                                         sums->scale, sums->shift, sums->slope},
-                         7, 0);
+    if (ek_count(args->x) == 0) {
+        ek_tensor *const all[] = {sums->sum,   sums->sum_xhat, sums->dweight, sums->dbias,
+                                  sums->shift, sums->slope,    sums->scale};
+        return norm_fill(dev, all, 7, 0);
+    }
     ek_norm_call call;
     EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_reduce"));
-    const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu};
-    return ek_cuda_norm_end(&call, norm_run_reduce(&call, sums, &tensors, mean, invstd, weight));
-}
-
-/* ---- gradient ---- */
-
-static int norm_run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors,
-                             const ek_tensor *mean, const ek_tensor *invstd,
-                             const ek_tensor *weight, const ek_tensor *sum,
-                             const ek_tensor *sum_xhat, double count)
-{
-    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean, invstd);
-    const bool runs = ek_norm_has_runs(&g, tensors->x, weight);
-    EK_TRY(norm_take(call, tensors, &g, runs, mean, invstd, weight, NULL));
-    EK_TRY(ek_cuda_norm_input(call, sum, &call->norm.sum));
-    EK_TRY(ek_cuda_norm_input(call, sum_xhat, &call->norm.sum_xhat));
-    call->norm.weighted = g.batch && invstd;
-    call->norm.share = 1 / count;
-    ek_cuda_norm_cut_elements(call);
-    return ek_cuda_launch_norm_gradient(&call->stream, &call->norm);
-}
-
-int ek_cuda_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
-                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
-                          const ek_tensor *sum, const ek_tensor *sum_xhat, double count,
-                          const ek_tensor *y_relu)
-{
-    if (ek_count(x) == 0)
-        return 0;
-    ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_gradient"));
-    const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu, .y = dx};
-    return ek_cuda_norm_end(&call, norm_run_gradient(&call, &tensors, mean, invstd, weight, sum,
-                                                     sum_xhat, count));
+    return ek_cuda_norm_end(&call, norm_run_reduce(&call, sums, args));
 }

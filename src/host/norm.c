@@ -1,8 +1,7 @@
 /* norm.c: the slots of normalisation.
  *
- * Sums are made per channel, over the whole batch or over each sample, and joined by group. Results
- * have parameters per channel (norm_pass.c). If parameters are per element, or one group has none,
- * or channels are single elements, rows are computed instead (norm_rows.c). */
+ * Sums are made per column (norm.h) and joined by group. Then parameters of columns are set, by
+ * which a line makes the results. */
 #include <math.h>
 
 #include "host/host.h"
@@ -10,35 +9,9 @@
 
 enum { GRAIN = 4096 };
 
-/* Statistics are by sample and group. Statistics of the batch have one sample. */
-typedef struct norm_call {
-    ek_norm_pass pass;
-    int64_t channels, groups,
-        each;      /* channels and groups of a sample; each: channels of one group */
-    double count;  /* the divisor of sums */
-    bool weighted; /* the sums are without the weight, which still has to be multiplied in */
-    const ek_tensor *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
-    const ek_norm_sums *sums;
-    ek_tensor *into_mean, *into_var;
-} norm_call;
-
-/* Begins a pass with sums per channel. out, dy and mask may be NULL. */
-static int norm_begin(norm_call *call, ek_dev *dev, const ek_norm_geometry *g, ek_tensor *out,
-                      const ek_tensor *x, const ek_tensor *dy, const ek_tensor *mask, bool sums,
-                      bool parameters)
+static void norm_over_samples(ek_norm_pass *pass, ek_parallel_body *body)
 {
-    call->channels = g->groups * g->each;
-    call->groups = g->groups;
-    call->each = g->each;
-    EK_TRY(ek_norm_pass_begin(&call->pass, dev, out, x, dy, mask,
-                              g->batch ? EK_NORM_BATCH : EK_NORM_SAMPLES));
-    return ek_norm_pass_take_room(&call->pass, sums, parameters);
-}
-
-static void norm_over_samples(norm_call *call, ek_parallel_body *body)
-{
-    ek_parallel_for(call->pass.dev, call->pass.job.plan.samples, 1 + GRAIN / call->channels, body,
-                    call);
+    ek_parallel_for(pass->dev, pass->plan.samples, 1 + GRAIN / pass->plan.channels, body, pass);
 }
 
 /* ---- moments ---- */
@@ -47,19 +20,21 @@ static void norm_over_samples(norm_call *call, ek_parallel_body *body)
  * means is exact; a second pass over the means adds their distances. */
 static void norm_join_moments(void *context, int64_t begin, int64_t end)
 {
-    norm_call *call = context;
-    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
-        int64_t sample = i / call->groups, first = i % call->groups * call->each;
-        double mean = 0, deviation = 0;
-        for (int64_t c = first; c < first + call->each; c++)
-            mean += ek_norm_moments(&call->pass, sample, c).mean;
-        mean /= (double)call->each;
-        for (int64_t c = first; c < first + call->each; c++) {
-            ek_moments part = ek_norm_moments(&call->pass, sample, c);
+    const ek_norm_pass *pass = context;
+    const ek_norm_plan *plan = &pass->plan;
+    for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
+        int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
+        double mean = 0, deviation = 0, count = 0;
+        for (int64_t c = first; c < first + plan->each; c++)
+            mean += ek_norm_moments(pass, sample, c).mean;
+        mean /= (double)plan->each;
+        for (int64_t c = first; c < first + plan->each; c++) {
+            ek_moments part = ek_norm_moments(pass, sample, c);
             deviation += part.deviation + part.count * (part.mean - mean) * (part.mean - mean);
+            count += part.count;
         }
-        ek_norm_store(call->into_mean, i, mean);
-        ek_norm_store(call->into_var, i, deviation / call->count);
+        ek_norm_store(pass->moments[0], i, mean);
+        ek_norm_store(pass->moments[1], i, deviation / count);
     }
 }
 
@@ -88,22 +63,6 @@ static int norm_update(ek_dev *dev, const ek_tensor *mean, ek_tensor *var,
     return ek_host_unary(dev, EK_UNARY_RECIPROCAL, var, var, 0, 0);
 }
 
-/* Begins a pass over runs if each group is a run: if channels are single elements, or if there is
- * one group, in any order of memory. */
-static int norm_begin_moments(norm_call *call, ek_dev *dev, const ek_norm_geometry *g,
-                              const ek_tensor *x)
-{
-    if (g->batch || (g->groups > 1 && g->inner > 1))
-        return norm_begin(call, dev, g, NULL, x, NULL, NULL, true, false);
-    EK_TRY(ek_norm_pass_begin(&call->pass, dev, NULL, x, NULL, NULL, EK_NORM_ROWS));
-    if (g->groups > 1)
-        ek_norm_pass_cut(&call->pass, g->groups);
-    call->channels = call->pass.job.plan.channels;
-    call->groups = g->groups;
-    call->each = call->channels / g->groups;
-    return ek_norm_pass_take_room(&call->pass, true, false);
-}
-
 int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
                          const ek_norm_update *update)
 {
@@ -111,14 +70,19 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
         EK_TRY(ek_host_fill(dev, mean, (double)NAN));
         return ek_host_fill(dev, var, (double)NAN);
     }
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean, NULL);
-    norm_call call = {.into_mean = mean,
-                      .into_var = var,
-                      .count = (double)(ek_count(x) / ek_count(mean))};
-    EK_TRY(norm_begin_moments(&call, dev, &g, x));
-    ek_norm_pass_sum(&call.pass);
-    norm_over_samples(&call, norm_join_moments);
-    return ek_norm_pass_end(&call.pass, update ? norm_update(dev, mean, var, update) : 0);
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean, NULL);
+    /* A single group is a run in any order of memory. */
+    ek_norm_pass pass = {.dev = dev,
+                         .args = &(ek_norm_args){.x = x},
+                         .kind = g.batch                         ? EK_NORM_BATCH
+                                 : g.groups == 1                 ? EK_NORM_PIECES
+                                 : ek_norm_has_runs(&g, x, NULL) ? EK_NORM_RUNS
+                                                                 : EK_NORM_SAMPLES,
+                         .moments = {mean, var}};
+    EK_TRY(ek_norm_pass_begin(&pass, g.groups, NULL));
+    ek_norm_pass_sum(&pass);
+    norm_over_samples(&pass, norm_join_moments);
+    return ek_norm_pass_end(&pass, update ? norm_update(dev, mean, var, update) : 0);
 }
 
 /* Element c of chunk k. */
@@ -148,70 +112,89 @@ int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
     return norm_update(dev, mean, invstd, update);
 }
 
-/* ---- apply ---- */
+/* ---- lines ---- */
 
 /* Sets the parameters of the line that makes y, or dx if there are sums. */
 static void norm_set_parameters(void *context, int64_t begin, int64_t end)
 {
-    norm_call *call = context;
-    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
-        int64_t sample = i / call->groups, first = i % call->groups * call->each;
-        double mean = ek_norm_value(call->mean, i, 0), invstd = ek_norm_value(call->invstd, i, 1);
-        double sum = ek_norm_value(call->sum, i, 0), product = ek_norm_value(call->sum_xhat, i, 0);
-        for (int64_t c = first; c < first + call->each; c++) {
-            double scale = invstd * ek_norm_value(call->weight, c, 1);
-            double share = (call->weighted ? scale : invstd) / call->count;
-            double shift = call->sum_xhat ? share * sum : ek_norm_value(call->bias, c, 0);
-            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
-            ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c, scale);
-            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c, shift);
-            ek_norm_pass_set(&call->pass, EK_NORM_SLOPE, sample, c, share * product * invstd);
+    ek_norm_pass *pass = context;
+    const ek_norm_args *args = pass->args;
+    const ek_norm_plan *plan = &pass->plan;
+    const bool runs = pass->kind == EK_NORM_RUNS;
+    const ek_tensor *weight = runs ? NULL : args->weight, *bias = runs ? NULL : args->bias;
+    for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
+        int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
+        double mean = ek_norm_value(args->mean, i, 0), invstd = ek_norm_value(args->invstd, i, 1);
+        double sum = ek_norm_value(args->sum, i, 0), product = ek_norm_value(args->sum_xhat, i, 0);
+        for (int64_t c = first; c < first + plan->each; c++) {
+            double scale = invstd * ek_norm_value(weight, c, 1);
+            /* Sums of the batch are without the weight, if invstd is given. */
+            double share = (pass->kind == EK_NORM_BATCH && args->invstd ? scale : invstd);
+            share = args->sum_xhat ? share / args->count : 0;
+            double shift = args->sum_xhat ? share * sum : ek_norm_value(bias, c, 0);
+            double slope = runs ? share * invstd * product : share * product * invstd;
+            ek_norm_pass_set(pass, EK_NORM_CENTER, sample, c, mean);
+            ek_norm_pass_set(pass, EK_NORM_SCALE, sample, c, scale);
+            ek_norm_pass_set(pass, EK_NORM_SHIFT, sample, c, shift);
+            ek_norm_pass_set(pass, EK_NORM_SLOPE, sample, c, slope);
         }
     }
 }
 
-int ek_host_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
-                       const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
-                       bool relu)
+/* Begins a pass with parameters. */
+static int norm_begin(ek_norm_pass *pass, ek_dev *dev, const ek_norm_args *args, ek_tensor *out,
+                      const ek_norm_sums *sums)
 {
-    if (ek_count(x) == 0)
+    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
+    const ek_tensor *parameter = args->weight ? args->weight : sums ? sums->dweight : args->bias;
+    *pass = (ek_norm_pass){.dev = dev,
+                           .args = args,
+                           .kind = g.batch                                    ? EK_NORM_BATCH
+                                   : ek_norm_has_runs(&g, args->x, parameter) ? EK_NORM_RUNS
+                                                                              : EK_NORM_SAMPLES,
+                           .sums = sums};
+    EK_TRY(ek_norm_pass_begin(pass, g.groups, out));
+    norm_over_samples(pass, norm_set_parameters);
+    return 0;
+}
+
+int ek_host_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
+{
+    ek_norm_pass pass;
+    if (ek_count(args->x) == 0)
         return 0;
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
-    if (ek_norm_has_runs(&g, x, weight ? weight : bias))
-        return ek_norm_rows_apply(dev, y, x, mean, invstd, weight, bias);
-    norm_call call = {.count = 1, .mean = mean, .invstd = invstd, .weight = weight, .bias = bias};
-    EK_TRY(norm_begin(&call, dev, &g, y, x, NULL, NULL, false, true));
-    call.pass.job.relu = relu;
-    norm_over_samples(&call, norm_set_parameters);
-    ek_norm_pass_apply(&call.pass);
-    return ek_norm_pass_end(&call.pass, 0);
+    EK_TRY(norm_begin(&pass, dev, args, out, NULL));
+    ek_norm_pass_line(&pass);
+    return ek_norm_pass_end(&pass, 0);
 }
 
 /* ---- reduce ---- */
 
 static void norm_join_groups(void *context, int64_t begin, int64_t end)
 {
-    norm_call *call = context;
-    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
-        int64_t sample = i / call->groups, first = i % call->groups * call->each;
+    const ek_norm_pass *pass = context;
+    const ek_norm_plan *plan = &pass->plan;
+    const ek_tensor *weight = pass->kind == EK_NORM_RUNS ? NULL : pass->args->weight;
+    for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
+        int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
         double sum = 0, product = 0;
-        for (int64_t c = first; c < first + call->each; c++) {
-            double own_sum, own_product, weight = ek_norm_value(call->weight, c, 1);
-            ek_norm_sums_of(&call->pass, sample, c, &own_sum, &own_product);
-            sum += weight * own_sum;
-            product += weight * own_product;
+        for (int64_t c = first; c < first + plan->each; c++) {
+            double own_sum, own_product, factor = ek_norm_value(weight, c, 1);
+            ek_norm_sums_of(pass, sample, c, &own_sum, &own_product);
+            sum += factor * own_sum;
+            product += factor * own_product;
         }
-        ek_norm_store(call->sums->sum, i, sum);
-        ek_norm_store(call->sums->sum_xhat, i, product * ek_norm_value(call->invstd, i, 1));
+        ek_norm_store(pass->sums->sum, i, sum);
+        ek_norm_store(pass->sums->sum_xhat, i, product * ek_norm_value(pass->args->invstd, i, 1));
     }
 }
 
 /* Stores the line that makes dx from the sums of channel c. */
-static void norm_store_line(const norm_call *call, int64_t c, double dbias, double dweight)
+static void norm_store_line(const ek_norm_pass *pass, int64_t c, double dbias, double dweight)
 {
-    const ek_norm_sums *sums = call->sums;
-    double invstd = ek_norm_value(call->invstd, c, 1);
-    double scale = ek_norm_value(call->weight, c, 1) * invstd;
+    const ek_norm_sums *sums = pass->sums;
+    double invstd = ek_norm_value(pass->args->invstd, c, 1);
+    double scale = ek_norm_value(pass->args->weight, c, 1) * invstd;
     ek_norm_store(sums->scale, c, scale);
     ek_norm_store(sums->shift, c, -scale * dbias / sums->count);
     ek_norm_store(sums->slope, c, -scale * invstd * dweight / sums->count);
@@ -219,20 +202,21 @@ static void norm_store_line(const norm_call *call, int64_t c, double dbias, doub
 
 static void norm_join_channels(void *context, int64_t begin, int64_t end)
 {
-    norm_call *call = context;
+    const ek_norm_pass *pass = context;
+    const ek_norm_plan *plan = &pass->plan;
     for (int64_t c = begin; c < end; c++) {
         double sum = 0, product = 0;
-        for (int64_t sample = 0; sample < call->pass.job.plan.samples; sample++) {
+        for (int64_t sample = 0; sample < plan->samples; sample++) {
+            int64_t group = sample * plan->groups + c / plan->each;
             double own_sum, own_product;
-            ek_norm_sums_of(&call->pass, sample, c, &own_sum, &own_product);
+            ek_norm_sums_of(pass, sample, c, &own_sum, &own_product);
             sum += own_sum;
-            product += own_product *
-                       ek_norm_value(call->invstd, sample * call->groups + c / call->each, 1);
+            product += own_product * ek_norm_value(pass->args->invstd, group, 1);
         }
-        ek_norm_store(call->sums->dbias, c, sum);
-        ek_norm_store(call->sums->dweight, c, product);
-        if (call->sums->scale)
-            norm_store_line(call, c, sum, product);
+        ek_norm_store(pass->sums->dbias, c, sum);
+        ek_norm_store(pass->sums->dweight, c, product);
+        if (pass->sums->scale)
+            norm_store_line(pass, c, sum, product);
     }
 }
 
@@ -246,50 +230,19 @@ static int norm_fill_zero(ek_dev *dev, const ek_norm_sums *sums)
     return 0;
 }
 
-int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
-                        const ek_tensor *x, const ek_tensor *mean, const ek_tensor *invstd,
-                        const ek_tensor *weight, const ek_tensor *y_relu)
+int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args)
 {
-    if (ek_count(x) == 0)
+    ek_norm_pass pass;
+    if (ek_count(args->x) == 0)
         return norm_fill_zero(dev, sums);
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
-    if (ek_norm_has_runs(&g, x, weight ? weight : sums->dweight))
-        return ek_norm_rows_reduce(dev, sums, dy, x, mean, invstd, weight);
-    norm_call call = {.count = 1, .mean = mean, .invstd = invstd, .weight = weight, .sums = sums};
-    EK_TRY(norm_begin(&call, dev, &g, NULL, x, dy, y_relu, true, true));
-    norm_over_samples(&call, norm_set_parameters);
-    ek_norm_pass_sum(&call.pass);
+    EK_TRY(norm_begin(&pass, dev, args, NULL, sums));
+    ek_norm_pass_sum(&pass);
     if (sums->sum)
-        norm_over_samples(&call, norm_join_groups);
+        norm_over_samples(&pass, norm_join_groups);
+    if (sums->dweight && pass.kind == EK_NORM_RUNS)
+        return ek_norm_pass_end(&pass, ek_norm_store_elements(&pass));
     if (sums->dweight)
-        ek_parallel_for(dev, call.channels, 1 + GRAIN / call.pass.job.plan.samples,
-                        norm_join_channels, &call);
-    return ek_norm_pass_end(&call.pass, 0);
-}
-
-/* ---- gradient ---- */
-
-int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
-                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
-                          const ek_tensor *sum, const ek_tensor *sum_xhat, double count,
-                          const ek_tensor *y_relu)
-{
-    if (ek_count(x) == 0)
-        return 0;
-    ek_norm_geometry g = ek_norm_geometry_of(x, mean, invstd);
-    if (ek_norm_has_runs(&g, x, weight))
-        return ek_norm_rows_gradient(dev, dx, dy, x, mean, invstd, weight, sum, sum_xhat);
-    norm_call call = {.count = count,
-                      .weighted = g.batch && invstd,
-                      .mean = mean,
-                      .invstd = invstd,
-                      .weight = weight,
-                      .sum = sum,
-                      .sum_xhat = sum_xhat};
-    EK_TRY(norm_begin(&call, dev, &g, dx, x, dy, y_relu, false, true));
-    norm_over_samples(&call, norm_set_parameters);
-    if (!sum_xhat)
-        call.pass.job.shift = call.pass.job.slope = NULL;
-    ek_norm_pass_apply(&call.pass);
-    return ek_norm_pass_end(&call.pass, 0);
+        ek_parallel_for(dev, pass.plan.channels, 1 + GRAIN / pass.plan.samples, norm_join_channels,
+                        &pass);
+    return ek_norm_pass_end(&pass, 0);
 }

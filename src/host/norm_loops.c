@@ -1,9 +1,10 @@
-/* norm_loops.c: the innermost loops of normalisation, over rows and planes (norm.h). Each function
- * takes part [begin, end) of the work; see ek_norm_job. */
+/* norm_loops.c: the innermost loops of normalisation, over rows, planes and runs (norm.h). Each
+ * function takes part [begin, end) of the tasks of an ek_norm_pass. */
 #ifndef EK_REAL
 #include "host/norm.h"
 
 #include "host/host.h"
+#include "host/tile.h"
 
 #define EK_ELEMENT EK_REAL
 #define EK_GET(element) (element)
@@ -29,45 +30,17 @@
 
 #else /* for each EK_REAL that a tensor's EK_ELEMENT is computed in */
 
-/* The address of element `at`; NULL for NULL. */
-static inline const EK_ELEMENT *EK_NAME(norm_at)(const void *data, int64_t at)
+/* dy, or 0 if there is a mask and it isn't positive or NaN. */
+static inline EK_REAL EK_NAME(norm_masked)(const EK_ELEMENT *dy, const EK_ELEMENT *mask, int64_t i)
 {
-    return data ? (const EK_ELEMENT *)data + at : NULL;
-}
-
-/* The same for parameters. */
-static inline const EK_REAL *EK_NAME(norm_own)(const void *parameters, int64_t at)
-{
-    return parameters ? (const EK_REAL *)parameters + at : NULL;
-}
-
-static inline int64_t EK_NAME(norm_columns_of)(const ek_norm_plan *plan, int64_t part)
-{
-    int64_t rest = plan->width - part * EK_NORM_COLUMNS;
-    return rest < EK_NORM_COLUMNS ? rest : EK_NORM_COLUMNS;
-}
-
-/* The offset of a column's first plane. Columns are channels, sample by sample. */
-static inline int64_t EK_NAME(norm_plane_of)(const ek_norm_plan *plan, int64_t column)
-{
-    return column / plan->channels * plan->sample_stride +
-           column % plan->channels * plan->channel_stride;
-}
-
-/* Starts to read n elements. Processors look ahead by themselves, but not from a page into the
- * next, and not along columns of wide rows. */
-static inline void EK_NAME(norm_fetch)(const EK_ELEMENT *x, int64_t n)
-{
-    enum { LINE = 64 / sizeof(EK_ELEMENT) };
-    for (int64_t i = 0; i < n; i += LINE)
-        __builtin_prefetch(x + i);
+    return mask && EK_GET(mask[i]) <= 0 ? 0 : EK_GET(dy[i]);
 }
 
 /* ---- moments ---- */
 
 /* The moments of each column. Blocks of few rows are summed in two passes, mean and then
- * deviations, while their rows are in the cache. A block then joins the rows before (Chan et al.).
- * */
+ * deviations, while their rows are in the cache. A block then joins the rows before (Chan et al.
+ * 1983). */
 EK_MULTIVERSION
 static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int64_t rows,
                                         int64_t columns, double *mean, double *deviation)
@@ -84,7 +57,7 @@ static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int
             sum[c] = rest[c] = square[c] = 0;
         for (int64_t r = 0; r < n; r++) {
             if (done + r + ahead < rows)
-                EK_NAME(norm_fetch)(block + (r + ahead) * stride, columns);
+                ek_norm_fetch(block + (r + ahead) * stride, columns * (int64_t)sizeof *x);
             for (int64_t c = 0; c < columns; c++)
                 sum[c] += EK_GET(block[r * stride + c]);
         }
@@ -109,88 +82,68 @@ static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int
     }
 }
 
-/* The sum of a run of at most EK_TILE elements. */
-EK_MULTIVERSION
-static double EK_NAME(norm_run_sum)(const EK_ELEMENT *x, int64_t n)
-{
-    double lane[8] = {0}, sum = 0;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int j = 0; j < 8; j++)
-            lane[j] += (double)EK_GET(x[i + j]);
-    for (; i < n; i++)
-        sum += (double)EK_GET(x[i]);
-    for (int j = 0; j < 8; j++)
-        sum += lane[j];
-    return sum;
-}
-
-EK_MULTIVERSION
-static double EK_NAME(norm_run_deviation)(const EK_ELEMENT *x, int64_t n, double center)
+/* The sum of x - center, or with `square` of its square, over at most EK_TILE elements. */
+static inline double EK_NAME(norm_run_power)(const EK_ELEMENT *x, int64_t n, double center,
+                                             bool square)
 {
     double lane[8] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
         for (int j = 0; j < 8; j++) {
             double d = (double)EK_GET(x[i + j]) - center;
-            lane[j] += d * d;
+            lane[j] += square ? d * d : d;
         }
-    for (; i < n; i++)
-        sum += ((double)EK_GET(x[i]) - center) * ((double)EK_GET(x[i]) - center);
+    for (; i < n; i++) {
+        double d = (double)EK_GET(x[i]) - center;
+        sum += square ? d * d : d;
+    }
     for (int j = 0; j < 8; j++)
         sum += lane[j];
     return sum;
 }
 
-/* The moments of column c. */
-static void EK_NAME(norm_moments_plane)(const ek_norm_job *job, int64_t c)
+/* The mean and deviation of a run of at most EK_TILE elements. */
+EK_MULTIVERSION
+static void EK_NAME(norm_moments_run)(const EK_ELEMENT *x, int64_t n, double *mean,
+                                      double *deviation)
 {
-    const ek_norm_plan *plan = &job->plan;
-    const EK_ELEMENT *x = EK_NAME(norm_at)(job->x, EK_NAME(norm_plane_of)(plan, c));
+    *mean = EK_NAME(norm_run_power)(x, n, 0, false) / (double)n;
+    *deviation = EK_NAME(norm_run_power)(x, n, *mean, true);
+}
+
+/* The moments of column c. */
+static void EK_NAME(norm_moments_plane)(const ek_norm_pass *pass, int64_t c)
+{
+    const ek_norm_plan *plan = &pass->plan;
+    const EK_ELEMENT *x = ek_norm_at(pass, EK_NORM_X, ek_norm_plane_of(plan, c));
     double count = 0, mean = 0, deviation = 0;
     for (int64_t o = 0; o < plan->outer; o++, x += plan->outer_stride)
         for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
             int64_t n = ek_smaller(plan->inner - i, EK_TILE);
-            double own = (double)n, own_mean = EK_NAME(norm_run_sum)(x + i, n) / own;
+            double own = (double)n, own_mean, own_deviation;
+            EK_NAME(norm_moments_run)(x + i, n, &own_mean, &own_deviation);
             double delta = own_mean - mean;
-            deviation += EK_NAME(norm_run_deviation)(x + i, n, own_mean) +
-                         delta * delta * count * own / (count + own);
+            deviation += own_deviation + delta * delta * count * own / (count + own);
             count += own;
             mean += delta * own / count;
         }
-    job->first[c] = mean;
-    job->second[c] = deviation;
-}
-
-/* ---- y = (x - center) * scale + shift ---- */
-
-EK_MULTIVERSION
-static void EK_NAME(norm_apply_row)(EK_ELEMENT *restrict y, const EK_ELEMENT *restrict x, int64_t n,
-                                    const EK_REAL *restrict center, const EK_REAL *restrict scale,
-                                    const EK_REAL *restrict shift, bool relu)
-{
-    if (relu) {
-        for (int64_t c = 0; c < n; c++) {
-            EK_REAL v = (EK_GET(x[c]) - center[c]) * scale[c] + shift[c];
-            y[c] = EK_PUT(v <= 0 ? 0 : v);
-        }
-    } else {
-        for (int64_t c = 0; c < n; c++)
-            y[c] = EK_PUT((EK_GET(x[c]) - center[c]) * scale[c] + shift[c]);
-    }
-}
-
-EK_MULTIVERSION
-static void EK_NAME(norm_apply_run)(EK_ELEMENT *restrict y, const EK_ELEMENT *restrict x, int64_t n,
-                                    EK_REAL center, EK_REAL scale, EK_REAL shift, bool relu)
-{
-    for (int64_t i = 0; i < n; i++) {
-        EK_REAL v = (EK_GET(x[i]) - center) * scale + shift;
-        y[i] = EK_PUT((relu & (v <= 0)) ? 0 : v);
-    }
+    pass->first[c] = mean;
+    pass->second[c] = deviation;
 }
 
 /* ---- sums of dy and dy * (x - center) ---- */
+
+static inline void EK_NAME(norm_add_row)(EK_REAL *restrict sum, EK_REAL *restrict product,
+                                         const EK_ELEMENT *dy, const EK_ELEMENT *x,
+                                         const EK_ELEMENT *mask, int64_t n,
+                                         const EK_REAL *restrict center)
+{
+    for (int64_t c = 0; c < n; c++) {
+        EK_REAL v = EK_NAME(norm_masked)(dy, mask, c);
+        sum[c] += v;
+        product[c] += v * (EK_GET(x[c]) - center[c]);
+    }
+}
 
 EK_MULTIVERSION
 static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x,
@@ -203,31 +156,21 @@ static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x
     for (int64_t c = 0; c < columns; c++)
         first[c] = second[c] = 0;
     for (int64_t done = 0; done < rows; done += step) {
-        int64_t last = rows - done < step ? rows : done + step;
+        int64_t last = ek_smaller(rows, done + step);
         for (int64_t c = 0; c < columns; c++)
             sum[c] = product[c] = 0;
         for (int64_t r = done; r < last; r++) {
-            const EK_ELEMENT *g = dy + r * stride, *u = x + r * stride;
+            int64_t at = r * stride, next = at + ahead * stride;
             if (r + ahead < rows) {
-                EK_NAME(norm_fetch)(g + ahead * stride, columns);
-                EK_NAME(norm_fetch)(u + ahead * stride, columns);
+                ek_norm_fetch(dy + next, columns * (int64_t)sizeof *dy);
+                ek_norm_fetch(x + next, columns * (int64_t)sizeof *x);
                 if (mask)
-                    EK_NAME(norm_fetch)(mask + (r + ahead) * stride, columns);
+                    ek_norm_fetch(mask + next, columns * (int64_t)sizeof *mask);
             }
-            if (mask) {
-                const EK_ELEMENT *m = mask + r * stride;
-                for (int64_t c = 0; c < columns; c++) {
-                    EK_REAL v = EK_GET(m[c]) <= 0 ? 0 : EK_GET(g[c]);
-                    sum[c] += v;
-                    product[c] += v * (EK_GET(u[c]) - center[c]);
-                }
-            } else {
-                for (int64_t c = 0; c < columns; c++) {
-                    EK_REAL v = EK_GET(g[c]);
-                    sum[c] += v;
-                    product[c] += v * (EK_GET(u[c]) - center[c]);
-                }
-            }
+            if (mask)
+                EK_NAME(norm_add_row)(sum, product, dy + at, x + at, mask + at, columns, center);
+            else
+                EK_NAME(norm_add_row)(sum, product, dy + at, x + at, NULL, columns, center);
         }
         for (int64_t c = 0; c < columns; c++) {
             first[c] += (double)sum[c];
@@ -237,7 +180,7 @@ static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x
 }
 
 EK_MULTIVERSION
-static void EK_NAME(norm_reduce_run)(const EK_ELEMENT *g, const EK_ELEMENT *x,
+static void EK_NAME(norm_reduce_run)(const EK_ELEMENT *dy, const EK_ELEMENT *x,
                                      const EK_ELEMENT *mask, int64_t n, double center,
                                      double *first, double *second)
 {
@@ -245,12 +188,12 @@ static void EK_NAME(norm_reduce_run)(const EK_ELEMENT *g, const EK_ELEMENT *x,
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
         for (int j = 0; j < 8; j++) {
-            double v = !mask || !(EK_GET(mask[i + j]) <= 0) ? (double)EK_GET(g[i + j]) : 0;
+            double v = (double)EK_NAME(norm_masked)(dy, mask, i + j);
             sum[j] += v;
             product[j] += v * ((double)EK_GET(x[i + j]) - center);
         }
     for (int j = 0; i + j < n; j++) {
-        double v = !mask || !(EK_GET(mask[i + j]) <= 0) ? (double)EK_GET(g[i + j]) : 0;
+        double v = (double)EK_NAME(norm_masked)(dy, mask, i + j);
         sum[j] += v;
         product[j] += v * ((double)EK_GET(x[i + j]) - center);
     }
@@ -261,16 +204,17 @@ static void EK_NAME(norm_reduce_run)(const EK_ELEMENT *g, const EK_ELEMENT *x,
 }
 
 /* The sums of column c. */
-static void EK_NAME(norm_reduce_plane)(const ek_norm_job *job, int64_t c)
+static void EK_NAME(norm_reduce_plane)(const ek_norm_pass *pass, int64_t c)
 {
-    const ek_norm_plan *plan = &job->plan;
-    double center = (double)((const EK_REAL *)job->center)[c];
-    job->first[c] = job->second[c] = 0;
+    const ek_norm_plan *plan = &pass->plan;
+    const EK_REAL *center = ek_norm_parameter(pass, EK_NORM_CENTER, c);
+    pass->first[c] = pass->second[c] = 0;
     for (int64_t o = 0; o < plan->outer; o++) {
-        int64_t at = EK_NAME(norm_plane_of)(plan, c) + o * plan->outer_stride;
+        int64_t at = ek_norm_plane_of(plan, c) + o * plan->outer_stride;
         EK_NAME(norm_reduce_run)
-        (EK_NAME(norm_at)(job->dy, at), EK_NAME(norm_at)(job->x, at),
-         EK_NAME(norm_at)(job->mask, at), plan->inner, center, &job->first[c], &job->second[c]);
+        (ek_norm_at(pass, EK_NORM_DY, at), ek_norm_at(pass, EK_NORM_X, at),
+         ek_norm_at(pass, EK_NORM_MASK, at), plan->inner, (double)*center, &pass->first[c],
+         &pass->second[c]);
     }
 }
 
@@ -278,127 +222,139 @@ static void EK_NAME(norm_reduce_plane)(const ek_norm_job *job, int64_t c)
 
 void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
 {
-    const ek_norm_job *job = context;
-    const ek_norm_plan *plan = &job->plan;
+    const ek_norm_pass *pass = context;
+    const ek_norm_plan *plan = &pass->plan;
     int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
     for (int64_t task = begin; task < end; task++) {
-        int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
-        int64_t columns = EK_NAME(norm_columns_of)(plan, task % parts);
-        int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
+        int64_t block = task / parts, column = task % parts * EK_NORM_COLUMNS;
+        int64_t columns = ek_smaller(plan->width - column, EK_NORM_COLUMNS);
+        int64_t sample = block / plan->blocks, row = block % plan->blocks * plan->block_rows;
         int64_t rows = ek_smaller(plan->rows - row, plan->block_rows);
         int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
-        const EK_ELEMENT *x = EK_NAME(norm_at)(job->x, at);
-        double *first = job->first + place * plan->width + column;
-        double *second = job->second + place * plan->width + column;
-        if (!job->dy) {
+        const EK_ELEMENT *x = ek_norm_at(pass, EK_NORM_X, at);
+        const EK_ELEMENT *dy = ek_norm_at(pass, EK_NORM_DY, at);
+        double *first = pass->first + block * plan->width + column;
+        double *second = pass->second + block * plan->width + column;
+        if (!dy)
             EK_NAME(norm_moments_block)(x, plan->row_stride, rows, columns, first, second);
-        } else {
+        else
             EK_NAME(norm_reduce_block)
-            (EK_NAME(norm_at)(job->dy, at), x, EK_NAME(norm_at)(job->mask, at), plan->row_stride,
-             rows, columns, (const EK_REAL *)job->center + sample * plan->width + column, first,
-             second);
-        }
+        (dy, x, ek_norm_at(pass, EK_NORM_MASK, at), plan->row_stride, rows, columns,
+         ek_norm_parameter(pass, EK_NORM_CENTER, sample * plan->width + column), first, second);
     }
 }
 
 void EK_NAME(ek_norm_sum_planes)(void *context, int64_t begin, int64_t end)
 {
-    const ek_norm_job *job = context;
+    const ek_norm_pass *pass = context;
     for (int64_t c = begin; c < end; c++)
-        (!job->dy ? EK_NAME(norm_moments_plane) : EK_NAME(norm_reduce_plane))(job, c);
+        (pass->args->dy ? EK_NAME(norm_reduce_plane) : EK_NAME(norm_moments_plane))(pass, c);
 }
 
-/* ---- dx = scale * dy - shift - (x - center) * slope ---- */
+/* ---- lines: y = (x - center) * scale + shift, or dx = scale * dy - shift - (x - center) * slope,
+ * for n elements with parameters of their own (`each` 1) or common ones (0) ---- */
 
-EK_MULTIVERSION
-static void EK_NAME(norm_gradient_row)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
-                                       const EK_ELEMENT *restrict x,
-                                       const EK_ELEMENT *restrict mask, int64_t n,
-                                       const EK_REAL *restrict center,
+static inline void EK_NAME(norm_apply)(EK_ELEMENT *restrict y, const EK_ELEMENT *restrict x,
+                                       int64_t n, const EK_REAL *restrict center,
                                        const EK_REAL *restrict scale, const EK_REAL *restrict shift,
-                                       const EK_REAL *restrict slope)
-{
-    if (!shift) {
-        for (int64_t c = 0; c < n; c++)
-            dx[c] = EK_PUT(scale[c] * (!mask || !(EK_GET(mask[c]) <= 0) ? EK_GET(dy[c]) : 0));
-    } else if (mask) {
-        for (int64_t c = 0; c < n; c++) {
-            EK_REAL g = EK_GET(mask[c]) <= 0 ? 0 : EK_GET(dy[c]);
-            dx[c] = EK_PUT(scale[c] * g - shift[c] - (EK_GET(x[c]) - center[c]) * slope[c]);
-        }
-    } else {
-        for (int64_t c = 0; c < n; c++)
-            dx[c] =
-                EK_PUT(scale[c] * EK_GET(dy[c]) - shift[c] - (EK_GET(x[c]) - center[c]) * slope[c]);
-    }
-}
-
-EK_MULTIVERSION
-static void EK_NAME(norm_gradient_run)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
-                                       const EK_ELEMENT *restrict x,
-                                       const EK_ELEMENT *restrict mask, int64_t n, EK_REAL center,
-                                       EK_REAL scale, EK_REAL shift, EK_REAL slope)
+                                       bool relu, int each)
 {
     for (int64_t i = 0; i < n; i++) {
-        EK_REAL g = !mask || !(EK_GET(mask[i]) <= 0) ? EK_GET(dy[i]) : 0;
-        dx[i] = EK_PUT(scale * g - shift - (EK_GET(x[i]) - center) * slope);
+        EK_REAL v = (EK_GET(x[i]) - center[i * each]) * scale[i * each] + shift[i * each];
+        y[i] = EK_PUT(relu & (v <= 0) ? 0 : v);
     }
 }
 
-/* ---- lines over rows and planes: dx with dy, else y ---- */
+EK_MULTIVERSION
+static void EK_NAME(norm_apply_line)(EK_ELEMENT *y, const EK_ELEMENT *x, int64_t n,
+                                     const EK_REAL *center, const EK_REAL *scale,
+                                     const EK_REAL *shift, bool relu, bool each)
+{
+    if (!each)
+        EK_NAME(norm_apply)(y, x, n, center, scale, shift, relu, 0);
+    else if (relu)
+        EK_NAME(norm_apply)(y, x, n, center, scale, shift, true, 1);
+    else
+        EK_NAME(norm_apply)(y, x, n, center, scale, shift, false, 1);
+}
 
-/* A part is a joined row; the last row of a sample may be shorter. */
+static inline void
+EK_NAME(norm_gradient)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
+                       const EK_ELEMENT *restrict x, const EK_ELEMENT *restrict mask, int64_t n,
+                       const EK_REAL *restrict center, const EK_REAL *restrict scale,
+                       const EK_REAL *restrict shift, const EK_REAL *restrict slope, int each)
+{
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = EK_PUT(scale[i * each] * EK_NAME(norm_masked)(dy, mask, i) - shift[i * each] -
+                       (EK_GET(x[i]) - center[i * each]) * slope[i * each]);
+}
+
+/* Without x, the line is scale * dy. */
+EK_MULTIVERSION
+static void EK_NAME(norm_gradient_line)(EK_ELEMENT *dx, const EK_ELEMENT *dy, const EK_ELEMENT *x,
+                                        const EK_ELEMENT *mask, int64_t n, const EK_REAL *center,
+                                        const EK_REAL *scale, const EK_REAL *shift,
+                                        const EK_REAL *slope, bool each)
+{
+    if (!x)
+        for (int64_t i = 0; i < n; i++)
+            dx[i] = EK_PUT(scale[each ? i : 0] * EK_NAME(norm_masked)(dy, mask, i));
+    else if (!each)
+        EK_NAME(norm_gradient)(dx, dy, x, mask, n, center, scale, shift, slope, 0);
+    else if (mask)
+        EK_NAME(norm_gradient)(dx, dy, x, mask, n, center, scale, shift, slope, 1);
+    else
+        EK_NAME(norm_gradient)(dx, dy, x, NULL, n, center, scale, shift, slope, 1);
+}
+
+/* ---- lines over rows and planes ---- */
+
+/* Writes n elements from `at` on, of which the first has parameters `c`. */
+static void EK_NAME(norm_line)(const ek_norm_pass *pass, int64_t at, int64_t n, int64_t c,
+                               bool each)
+{
+    EK_ELEMENT *y = (EK_ELEMENT *)pass->data[EK_NORM_OUT] + at;
+    const EK_ELEMENT *x = ek_norm_at(pass, EK_NORM_X, at);
+    const EK_ELEMENT *dy = ek_norm_at(pass, EK_NORM_DY, at);
+    const EK_ELEMENT *mask = ek_norm_at(pass, EK_NORM_MASK, at);
+    const EK_REAL *center = (const EK_REAL *)pass->parameters[EK_NORM_CENTER] + c;
+    const EK_REAL *scale = (const EK_REAL *)pass->parameters[EK_NORM_SCALE] + c;
+    const EK_REAL *shift = (const EK_REAL *)pass->parameters[EK_NORM_SHIFT] + c;
+    const EK_REAL *slope = (const EK_REAL *)pass->parameters[EK_NORM_SLOPE] + c;
+    if (!dy)
+        EK_NAME(norm_apply_line)(y, x, n, center, scale, shift, pass->args->relu, each);
+    else
+        EK_NAME(norm_gradient_line)
+    (y, dy, pass->args->sum_xhat ? x : NULL, mask, n, center, scale, shift, slope, each);
+}
+
+/* A task is a joined row; the last row of a sample may be shorter. */
 void EK_NAME(ek_norm_line_rows)(void *context, int64_t begin, int64_t end)
 {
-    const ek_norm_job *job = context;
-    const ek_norm_plan *plan = &job->plan;
+    const ek_norm_pass *pass = context;
+    const ek_norm_plan *plan = &pass->plan;
     int64_t rows = plan->rows + (plan->rest > 0), ahead = ek_norm_rows_ahead(plan->width);
-    for (int64_t part = begin; part < end; part++) {
-        int64_t sample = part / rows, r = part % rows, own = sample * plan->width;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t sample = task / rows, r = task % rows;
         int64_t at = sample * plan->sample_stride + r * plan->row_stride;
         int64_t n = r < plan->rows ? plan->width : plan->rest;
-        int64_t next = at + ahead * plan->row_stride;
-        EK_ELEMENT *y = (EK_ELEMENT *)job->y + at;
-        const EK_ELEMENT *x = EK_NAME(norm_at)(job->x, at);
-        const EK_REAL *center = EK_NAME(norm_own)(job->center, own);
-        const EK_REAL *scale = EK_NAME(norm_own)(job->scale, own);
-        const EK_REAL *shift = EK_NAME(norm_own)(job->shift, own);
-        if (!job->dy) {
-            EK_NAME(norm_apply_row)(y, x, n, center, scale, shift, job->relu);
-        } else {
-            if (r + ahead < plan->rows) {
-                EK_NAME(norm_fetch)(EK_NAME(norm_at)(job->dy, next), n);
-                EK_NAME(norm_fetch)(x + ahead * plan->row_stride, n);
-                if (job->mask)
-                    EK_NAME(norm_fetch)(EK_NAME(norm_at)(job->mask, next), n);
-            }
-            EK_NAME(norm_gradient_row)
-            (y, EK_NAME(norm_at)(job->dy, at), x, EK_NAME(norm_at)(job->mask, at), n, center, scale,
-             shift, EK_NAME(norm_own)(job->slope, own));
-        }
+        if (pass->args->dy && r + ahead < plan->rows)
+            for (int i = EK_NORM_X; i <= EK_NORM_MASK; i++)
+                ek_norm_fetch(ek_norm_at(pass, i, at + ahead * plan->row_stride),
+                              n * (int64_t)sizeof(EK_ELEMENT));
+        EK_NAME(norm_line)(pass, at, n, sample * plan->width, true);
     }
 }
 
 void EK_NAME(ek_norm_line_planes)(void *context, int64_t begin, int64_t end)
 {
-    const ek_norm_job *job = context;
-    const ek_norm_plan *plan = &job->plan;
+    const ek_norm_pass *pass = context;
+    const ek_norm_plan *plan = &pass->plan;
     for (int64_t p = begin; p < end; p++) {
         int64_t o = p / plan->channels % plan->outer;
         int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
-        int64_t at = EK_NAME(norm_plane_of)(plan, c) + o * plan->outer_stride;
-        EK_ELEMENT *y = (EK_ELEMENT *)job->y + at;
-        EK_REAL center = ((const EK_REAL *)job->center)[c];
-        EK_REAL scale = ((const EK_REAL *)job->scale)[c];
-        EK_REAL shift = job->shift ? ((const EK_REAL *)job->shift)[c] : 0;
-        const EK_ELEMENT *x = EK_NAME(norm_at)(job->x, at);
-        if (!job->dy) {
-            EK_NAME(norm_apply_run)(y, x, plan->inner, center, scale, shift, job->relu);
-        } else {
-            EK_NAME(norm_gradient_run)
-            (y, EK_NAME(norm_at)(job->dy, at), x, EK_NAME(norm_at)(job->mask, at), plan->inner,
-             center, scale, shift, job->shift ? ((const EK_REAL *)job->slope)[c] : 0);
-        }
+        int64_t at = ek_norm_plane_of(plan, c) + o * plan->outer_stride;
+        EK_NAME(norm_line)(pass, at, plan->inner, c, false);
     }
 }
 

@@ -1,11 +1,18 @@
-/* norm_pass.c: passes over memory for normalisation. Rows are cut into blocks by the shape alone,
- * and the blocks' sums are joined in order, so that statistics don't depend on the number of
- * threads. */
+/* norm_pass.c: the geometry and workspace of a pass over memory. Rows are cut into blocks by the
+ * shape alone, and the blocks' sums are joined in order, so that statistics don't depend on the
+ * number of threads. */
+#include "host/host.h"
 #include "host/norm.h"
 
-#include "host/host.h"
+enum {
+    GRAIN = 16384,
+    BLOCKS = 64 /* blocks of runs, at most; each has its own sums per element */
+};
 
-enum { GRAIN = 16384 };
+static int64_t pass_quotient(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
 
 /* ---- geometry ---- */
 
@@ -23,66 +30,71 @@ static bool pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
     int64_t step = ek_norm_short_rows(columns);
     int64_t steps = 32768 / (step * columns);
     plan->block_rows = step * (steps > 0 ? steps : 1);
-    plan->blocks = (plan->rows + plan->block_rows - 1) / plan->block_rows;
+    plan->blocks = pass_quotient(plan->rows, plan->block_rows);
     return true;
 }
 
-static void pass_cut_row(ek_norm_plan *plan, int64_t length, int64_t pieces)
-{
-    plan->planes = true;
-    plan->blocks = plan->outer = 1;
-    plan->channels = plan->width = pieces;
-    plan->inner = plan->channel_stride = length / pieces;
-}
-
-static bool pass_plan_pieces(ek_norm_plan *plan, int64_t length)
+/* The number of pieces that divides `length` and leaves pieces long enough for a task. */
+static int64_t pass_pieces(int64_t length)
 {
     int64_t pieces = 1;
     for (int64_t n = 2; n <= 64 && length / n >= GRAIN / 2; n++)
         if (length % n == 0)
             pieces = n;
-    pass_cut_row(plan, length, pieces);
+    return pieces;
+}
+
+static bool pass_plan_planes(ek_norm_plan *plan, int64_t inner, int64_t channel_stride)
+{
+    plan->planes = true;
+    plan->blocks = plan->outer = 1;
+    plan->width = plan->channels;
+    plan->inner = inner;
+    plan->channel_stride = channel_stride;
     return true;
 }
 
-void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces)
+static bool pass_plan_run(ek_norm_plan *plan, int64_t length, ek_norm_kind kind)
 {
-    ek_norm_plan *plan = &pass->job.plan;
-    pass_cut_row(plan, plan->channels * plan->inner, pieces);
+    plan->channels = kind == EK_NORM_PIECES ? pass_pieces(length) : plan->groups;
+    pass_plan_planes(plan, length / plan->channels, length / plan->channels);
+    if (kind == EK_NORM_PIECES)
+        return true;
+    plan->blocks = pass_quotient(plan->inner, EK_NORM_PART);
+    plan->block_samples = ek_larger(pass_quotient(plan->samples, BLOCKS), 32);
+    plan->sample_blocks = pass_quotient(plan->samples, plan->block_samples);
+    return true;
 }
 
-/* Makes a plan of x; false if x's memory is neither rows nor planes. */
-static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, ek_norm_parts parts)
+/* Makes a plan of x; false if x's memory doesn't have the form that the kind asks for. */
+static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, ek_norm_kind kind, int64_t groups)
 {
-    *plan = (ek_norm_plan){.channels = x->shape[1], .samples = 1};
-    if (parts != EK_NORM_BATCH) {
+    const bool runs = kind >= EK_NORM_RUNS;
+    *plan = (ek_norm_plan){.channels = x->shape[1], .samples = 1, .groups = groups};
+    if (kind != EK_NORM_BATCH) {
         plan->samples = x->shape[0];
         plan->sample_stride = x->stride[0];
     }
     int64_t shape[EK_MAX_DIMS] = {0};
     for (int d = 0; d < x->ndim; d++)
-        shape[d] = (d == 1 && parts != EK_NORM_ROWS) || (d == 0 && parts != EK_NORM_BATCH)
-                       ? 1
-                       : x->shape[d];
+        shape[d] = (d == 1 && !runs) || (d == 0 && kind != EK_NORM_BATCH) ? 1 : x->shape[d];
     ek_walk walk;
     ek_walk_init_raw(&walk, 1, x->ndim, shape, (const int64_t *[]){x->stride});
-    if (parts == EK_NORM_ROWS)
+    if (runs)
         return walk.ndim == 1 && (walk.count == 1 || walk.stride[0][0] == 1) &&
-               pass_plan_pieces(plan, walk.count);
+               pass_plan_run(plan, walk.count, kind);
     if (walk.ndim == 1 && (x->stride[1] == 1 || plan->channels == 1))
         return pass_plan_rows(plan, walk.count,
                               walk.count == 1 ? plan->channels : walk.stride[0][0]);
     if (walk.ndim > 2 || walk.stride[0][walk.ndim - 1] != 1)
         return false;
-    plan->planes = true;
-    plan->blocks = 1;
-    plan->width = plan->channels;
-    plan->inner = walk.shape[walk.ndim - 1];
+    pass_plan_planes(plan, walk.shape[walk.ndim - 1], x->stride[1]);
     plan->outer = walk.ndim == 2 ? walk.shape[0] : 1;
     plan->outer_stride = walk.ndim == 2 ? walk.stride[0][0] : 0;
-    plan->channel_stride = x->stride[1];
     return true;
 }
+
+/* ---- begin and end ---- */
 
 int ek_norm_pass_end(ek_norm_pass *pass, int rc)
 {
@@ -93,68 +105,76 @@ int ek_norm_pass_end(ek_norm_pass *pass, int rc)
     return rc;
 }
 
-int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *out, const ek_tensor *x,
-                       const ek_tensor *dy, const ek_tensor *mask, ek_norm_parts parts)
+/* Returns the next `count` values of the room. */
+static void *pass_take(char **room, int64_t count, size_t size)
 {
-    const ek_tensor *const tensors[] = {out, x, dy, mask};
-    *pass = (ek_norm_pass){.dev = dev, .is_f64 = x->dtype == EK_F64};
-    ek_norm_job *job = &pass->job;
-    bool keep = pass_plan(&job->plan, x, parts);
-    void *data[EK_NORM_TENSORS];
+    char *at = *room;
+    *room += (size_t)count * size;
+    return at;
+}
+
+static int pass_take_room(ek_norm_pass *pass)
+{
+    const ek_norm_plan *plan = &pass->plan;
+    const size_t real = pass->is_f64 ? sizeof(double) : sizeof(float);
+    const int64_t columns = plan->samples * plan->width, sample = plan->channels * plan->inner;
+    const bool runs = pass->kind == EK_NORM_RUNS && !pass->moments[0];
+    const int64_t partial = pass->sums || pass->moments[0] ? columns * plan->blocks : 0;
+    const int64_t elements =
+        runs && pass->sums && pass->sums->dweight ? plan->sample_blocks * sample : 0;
+    const int64_t affine = runs ? sample : 0;
+    pass->room_bytes = (size_t)(2 * partial + 2 * elements) * sizeof(double) +
+                       (size_t)(EK_NORM_PARAMETERS * columns + 2 * affine) * real;
+    EK_TRY(ek_dev_alloc(pass->dev, pass->room_bytes, EK_MEMORY_WORKSPACE, &pass->room));
+    char *room = pass->room;
+    pass->first = pass_take(&room, partial, sizeof(double));
+    pass->second = pass_take(&room, partial, sizeof(double));
+    pass->dweight = pass_take(&room, elements, sizeof(double));
+    pass->dbias = pass_take(&room, elements, sizeof(double));
+    for (int i = 0; i < EK_NORM_PARAMETERS; i++)
+        pass->parameters[i] = pass_take(&room, columns, real);
+    pass->weight = pass_take(&room, affine, real);
+    pass->bias = pass_take(&room, affine, real);
+    return runs ? ek_norm_load_elements(pass) : 0;
+}
+
+int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out)
+{
+    const ek_norm_args *args = pass->args;
+    const ek_tensor *const tensors[] = {out, args->x, args->dy, args->y_relu};
+    const ek_dtype dtype = args->x->dtype;
+    bool keep = pass_plan(&pass->plan, args->x, pass->kind, groups);
     for (int i = 0; i < EK_NORM_TENSORS; i++)
         if (tensors[i])
-            keep = keep && tensors[i]->dtype == x->dtype && ek_same_layout(tensors[i], x);
-    pass->is_bf16 = keep && x->dtype == EK_BF16 && parts != EK_NORM_ROWS;
-    keep = keep && (pass->is_bf16 || !ek_dtype_is_narrow(x->dtype));
-    ek_dtype dtype = pass->is_f64 ? EK_F64 : EK_F32;
-    for (int i = 0; i < EK_NORM_TENSORS; i++) {
-        ek_stage *stage = &pass->stage[i];
-        int rc = ek_stage_begin(stage, dev, tensors[i], dtype, 1, keep, i != EK_NORM_OUT);
-        if (rc < 0)
-            return ek_norm_pass_end(pass, rc);
-        data[i] = stage->tensor ? ek_tensor_address(stage->tensor) : NULL;
+            keep = keep && tensors[i]->dtype == dtype && ek_same_layout(tensors[i], args->x);
+    pass->is_f64 = dtype == EK_F64;
+    pass->is_bf16 = keep && dtype == EK_BF16 && pass->kind < EK_NORM_RUNS;
+    keep = keep && (pass->is_bf16 || !ek_dtype_is_narrow(dtype));
+    int rc = 0;
+    for (int i = 0; i < EK_NORM_TENSORS && rc >= 0; i++) {
+        rc = ek_stage_begin(&pass->stage[i], pass->dev, tensors[i], pass->is_f64 ? EK_F64 : EK_F32,
+                            1, keep, i != EK_NORM_OUT);
+        if (rc >= 0 && tensors[i])
+            pass->data[i] = ek_tensor_address(pass->stage[i].tensor);
     }
-    pass_plan(&job->plan, pass->stage[EK_NORM_X].tensor, parts);
-    job->y = data[EK_NORM_OUT];
-    job->x = data[EK_NORM_X];
-    job->dy = data[EK_NORM_DY];
-    job->mask = data[EK_NORM_MASK];
-    return 0;
-}
-
-int ek_norm_pass_take_room(ek_norm_pass *pass, bool sums, bool parameters)
-{
-    ek_norm_job *job = &pass->job;
-    const ek_norm_plan *plan = &job->plan;
-    int64_t columns = plan->samples * plan->width;
-    int64_t sum_count = sums ? columns * (plan->blocks > 0 ? plan->blocks : 1) : 0;
-    size_t sum_bytes = (size_t)(2 * sum_count) * sizeof(double);
-    size_t nbytes = (size_t)columns * (pass->is_f64 ? sizeof(double) : sizeof(float));
-    pass->room_bytes = sum_bytes + (parameters ? EK_NORM_PARAMETERS * nbytes : 0);
-    int rc = ek_dev_alloc(pass->dev, pass->room_bytes, EK_MEMORY_WORKSPACE, &pass->room);
     if (rc < 0)
         return ek_norm_pass_end(pass, rc);
-    job->first = pass->room;
-    job->second = job->first + sum_count;
-    char *base = pass->parameters = (char *)pass->room + sum_bytes;
-    job->center = base;
-    job->scale = base + nbytes;
-    job->shift = base + 2 * nbytes;
-    job->slope = base + 3 * nbytes;
-    return 0;
+    pass_plan(&pass->plan, pass->stage[EK_NORM_X].tensor, pass->kind, groups);
+    pass->plan.each = pass->plan.channels / groups;
+    rc = pass_take_room(pass);
+    return rc < 0 ? ek_norm_pass_end(pass, rc) : 0;
 }
 
-/* ---- parameters, repeated over the columns ---- */
-
+/* Joined rows have a channel's parameter once in each lane. */
 void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value)
 {
-    const ek_norm_plan *plan = &pass->job.plan;
-    for (int64_t lane = 0; lane < plan->lanes || lane == 0; lane++) {
-        int64_t at = (parameter * plan->samples + sample) * plan->width + lane * plan->channels + c;
+    const ek_norm_plan *plan = &pass->plan;
+    for (int64_t at = c; at < plan->width; at += plan->channels) {
+        void *into = ek_norm_parameter(pass, parameter, sample * plan->width + at);
         if (pass->is_f64)
-            ((double *)pass->parameters)[at] = value;
+            *(double *)into = value;
         else
-            ((float *)pass->parameters)[at] = (float)value;
+            *(float *)into = (float)value;
     }
 }
 
@@ -165,40 +185,62 @@ void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t
 
 void ek_norm_pass_sum(ek_norm_pass *pass)
 {
-    const ek_norm_plan *plan = &pass->job.plan;
-    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
-    int64_t task = ek_smaller(plan->block_rows, plan->rows);
-    task *= plan->width < EK_NORM_COLUMNS ? plan->width : EK_NORM_COLUMNS;
-    task += task == 0;
-    if (plan->planes)
-        ek_parallel_for(pass->dev, plan->samples * plan->channels,
-                        1 + GRAIN / (plan->outer * plan->inner),
-                        PASS_BODY(pass, ek_norm_sum_planes), &pass->job);
-    else
-        ek_parallel_for(pass->dev, plan->samples * plan->blocks * parts, 1 + GRAIN / task,
-                        PASS_BODY(pass, ek_norm_sum_rows), &pass->job);
+    const ek_norm_plan *plan = &pass->plan;
+    int64_t parts = pass_quotient(plan->width, EK_NORM_COLUMNS), tasks, size;
+    ek_parallel_body *body;
+    if (pass->kind == EK_NORM_RUNS && pass->args->dy) {
+        tasks = plan->sample_blocks * plan->groups * plan->blocks;
+        size = plan->block_samples * ek_smaller(plan->inner, EK_NORM_PART);
+        body = pass->is_f64 ? ek_norm_sum_runs_f64 : ek_norm_sum_runs_f32;
+    } else if (plan->planes) {
+        tasks = plan->samples * plan->channels;
+        size = plan->outer * plan->inner;
+        body = PASS_BODY(pass, ek_norm_sum_planes);
+    } else {
+        tasks = plan->samples * plan->blocks * parts;
+        size = ek_smaller(plan->block_rows, plan->rows) * ek_smaller(plan->width, EK_NORM_COLUMNS);
+        body = PASS_BODY(pass, ek_norm_sum_rows);
+    }
+    ek_parallel_for(pass->dev, tasks, 1 + GRAIN / size, body, pass);
 }
 
-void ek_norm_pass_apply(ek_norm_pass *pass)
+void ek_norm_pass_line(ek_norm_pass *pass)
 {
-    const ek_norm_plan *plan = &pass->job.plan;
-    if (plan->planes)
-        ek_parallel_for(pass->dev, plan->samples * plan->outer * plan->channels,
-                        1 + GRAIN / plan->inner, PASS_BODY(pass, ek_norm_line_planes), &pass->job);
-    else
-        ek_parallel_for(pass->dev, plan->samples * (plan->rows + (plan->rest > 0)),
-                        1 + GRAIN / plan->width, PASS_BODY(pass, ek_norm_line_rows), &pass->job);
+    const ek_norm_plan *plan = &pass->plan;
+    int64_t tasks, size;
+    ek_parallel_body *body;
+    if (pass->kind == EK_NORM_RUNS) {
+        tasks = plan->samples * plan->groups * plan->blocks;
+        size = ek_smaller(plan->inner, EK_NORM_PART);
+        body = pass->is_f64 ? ek_norm_line_runs_f64 : ek_norm_line_runs_f32;
+    } else if (plan->planes) {
+        tasks = plan->samples * plan->outer * plan->channels;
+        size = plan->inner;
+        body = PASS_BODY(pass, ek_norm_line_planes);
+    } else {
+        tasks = plan->samples * (plan->rows + (plan->rest > 0));
+        size = plan->width;
+        body = PASS_BODY(pass, ek_norm_line_rows);
+    }
+    ek_parallel_for(pass->dev, tasks, 1 + GRAIN / size, body, pass);
 }
+
+/* ---- joining partial sums ---- */
 
 /* Element `at` of x, dy or the mask. */
-static double pass_value(const ek_norm_pass *pass, const void *values, int64_t at)
+static double pass_value(const ek_norm_pass *pass, int tensor, int64_t at)
 {
-    if (pass->is_bf16)
-        return (double)ek_float_of_bf16(((const uint16_t *)values)[at]);
-    return pass->is_f64 ? ((const double *)values)[at] : (double)((const float *)values)[at];
+    const void *value = ek_norm_at(pass, tensor, at);
+    return pass->is_f64    ? *(const double *)value
+           : pass->is_bf16 ? (double)ek_float_of_bf16(*(const uint16_t *)value)
+                           : (double)*(const float *)value;
 }
 
-/* ---- moments ---- */
+/* The offset of the first value of the rows after a sample's last joined row. */
+static int64_t pass_rest(const ek_norm_plan *plan, int64_t sample)
+{
+    return sample * plan->sample_stride + plan->rows * plan->row_stride;
+}
 
 static ek_moments pass_join(ek_moments a, ek_moments b)
 {
@@ -209,70 +251,47 @@ static ek_moments pass_join(ek_moments a, ek_moments b)
                         a.deviation + b.deviation + delta * delta * a.count * part};
 }
 
-/* The moments of the rows after the last joined row; they are fewer than `lanes`. */
-static ek_moments pass_rest_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
-{
-    const ek_norm_plan *plan = &pass->job.plan;
-    ek_moments sum = {0, 0, 0};
-    for (int64_t i = c; i < plan->rest; i += plan->channels) {
-        int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
-        double x = pass_value(pass, pass->job.x, at);
-        sum = pass_join(sum, (ek_moments){1, x, 0});
-    }
-    return sum;
-}
-
 ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
 {
-    const ek_norm_job *job = &pass->job;
-    const ek_norm_plan *plan = &job->plan;
+    const ek_norm_plan *plan = &pass->plan;
     int64_t column = sample * plan->channels + c;
     if (plan->planes)
-        return (ek_moments){(double)(plan->outer * plan->inner), job->first[column],
-                            job->second[column]};
-    ek_moments sum = {0, 0, 0};
+        return (ek_moments){(double)(plan->outer * plan->inner), pass->first[column],
+                            pass->second[column]};
+    ek_moments sum = {0, 0, 0}, rest = {0, 0, 0};
     for (int64_t block = 0; block < plan->blocks; block++) {
-        int64_t begin = block * plan->block_rows;
-        int64_t rows = ek_smaller(plan->rows - begin, plan->block_rows);
-        for (int64_t lane = 0; lane < plan->lanes; lane++) {
-            int64_t at = (sample * plan->blocks + block) * plan->width + lane * plan->channels + c;
-            sum = pass_join(sum, (ek_moments){(double)rows, job->first[at], job->second[at]});
-        }
+        double rows = (double)ek_smaller(plan->rows - block * plan->block_rows, plan->block_rows);
+        int64_t begin = (sample * plan->blocks + block) * plan->width;
+        for (int64_t at = begin + c; at < begin + plan->width; at += plan->channels)
+            sum = pass_join(sum, (ek_moments){rows, pass->first[at], pass->second[at]});
     }
-    return pass_join(sum, pass_rest_moments(pass, sample, c));
-}
-
-/* ---- reduce ---- */
-
-static void pass_rest_sums(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
-                           double *second)
-{
-    const ek_norm_job *job = &pass->job;
-    const ek_norm_plan *plan = &job->plan;
-    int64_t own = sample * plan->width + c;
-    double center = pass->is_f64 ? ((const double *)job->center)[own]
-                                 : (double)((const float *)job->center)[own];
     for (int64_t i = c; i < plan->rest; i += plan->channels) {
-        int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
-        if (!job->mask || !(pass_value(pass, job->mask, at) <= 0)) {
-            double dy = pass_value(pass, job->dy, at);
-            *first += dy;
-            *second += dy * (pass_value(pass, job->x, at) - center);
-        }
+        double x = pass_value(pass, EK_NORM_X, pass_rest(plan, sample) + i);
+        rest = pass_join(rest, (ek_moments){1, x, 0});
     }
+    return pass_join(sum, rest);
 }
 
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
                      double *second)
 {
-    const ek_norm_plan *plan = &pass->job.plan;
+    const ek_norm_plan *plan = &pass->plan;
     *first = *second = 0;
     for (int64_t block = 0; block < plan->blocks; block++) {
         int64_t begin = (sample * plan->blocks + block) * plan->width;
-        for (int64_t at = c; at < plan->width; at += plan->channels) {
-            *first += pass->job.first[begin + at];
-            *second += pass->job.second[begin + at];
+        for (int64_t at = begin + c; at < begin + plan->width; at += plan->channels) {
+            *first += pass->first[at];
+            *second += pass->second[at];
         }
     }
-    pass_rest_sums(pass, sample, c, first, second);
+    const void *center = ek_norm_parameter(pass, EK_NORM_CENTER, sample * plan->width + c);
+    for (int64_t i = c; i < plan->rest; i += plan->channels) {
+        int64_t at = pass_rest(plan, sample) + i;
+        if (pass->args->y_relu && pass_value(pass, EK_NORM_MASK, at) <= 0)
+            continue;
+        double dy = pass_value(pass, EK_NORM_DY, at);
+        *first += dy;
+        *second += dy * (pass_value(pass, EK_NORM_X, at) -
+                         (pass->is_f64 ? *(const double *)center : (double)*(const float *)center));
+    }
 }

@@ -176,10 +176,20 @@ typedef int ek_norm_moments_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var,
 typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd,
                                  const ek_tensor *means, const ek_tensor *vars,
                                  const double *shares, const ek_norm_update *update);
-/* y = xhat weight + bias; with `relu`, y = max(y, 0). */
-typedef int ek_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
-                                 const ek_tensor *mean, const ek_tensor *invstd,
-                                 const ek_tensor *weight, const ek_tensor *bias, bool relu);
+/* The operands of norm_line and norm_reduce. */
+typedef struct ek_norm_args {
+    const ek_tensor *x, *mean, *invstd, *weight;
+    const ek_tensor *bias;           /* of y */
+    bool relu;                       /* of y */
+    const ek_tensor *dy, *y_relu;    /* dy counts only where y_relu, if given, is > 0 or NaN */
+    const ek_tensor *sum, *sum_xhat; /* of dx */
+    double count;                    /* of dx: the divisor of the sums */
+} ek_norm_args;
+/* Without dy writes y = xhat weight + bias; with `relu`, y = max(y, 0). With dy writes dx = invstd
+ * (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if sum_xhat is NULL; a sum
+ * of NULL is 0. Sums (N, G) contain the weight. Sums (C) are dbias and dweight, which the kernel
+ * multiplies by the weight, unless invstd is NULL. */
+typedef int ek_norm_line_kernel(ek_dev *dev, ek_tensor *out, const ek_norm_args *args);
 /* The outputs of norm_reduce. Each group of tensors below is NULL if it isn't wanted. */
 typedef struct ek_norm_sums {
     ek_tensor *sum, *sum_xhat;  /* over a statistic's values: of weight dy, weight dy xhat */
@@ -190,19 +200,7 @@ typedef struct ek_norm_sums {
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
-/* If y_relu is given, dy counts only if y_relu > 0 (or NaN). */
-typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
-                                  const ek_tensor *x, const ek_tensor *mean,
-                                  const ek_tensor *invstd, const ek_tensor *weight,
-                                  const ek_tensor *y_relu);
-/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if sum_xhat
- * is NULL; a sum of NULL is 0. Sums (N, G) contain the weight. Sums (C) are dbias and dweight,
- * which the kernel multiplies by the weight, unless invstd is NULL. */
-typedef int ek_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                                    const ek_tensor *x, const ek_tensor *mean,
-                                    const ek_tensor *invstd, const ek_tensor *weight,
-                                    const ek_tensor *sum, const ek_tensor *sum_xhat, double count,
-                                    const ek_tensor *y_relu);
+typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
 /* ---- softmax along dim ---- */
 typedef int ek_softmax_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim,
@@ -291,7 +289,7 @@ int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
     SLOT(adaptive_avg_pool_forward) SLOT(adaptive_avg_pool_gradient) \
     SLOT(resample) \
     SLOT(grid_sample) SLOT(grid_sample_adjoint) SLOT(grid_sample_slope) \
-    SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_apply) SLOT(norm_reduce) SLOT(norm_gradient) \
+    SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_line) SLOT(norm_reduce) \
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \

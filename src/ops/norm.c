@@ -202,15 +202,21 @@ static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     EK_TRY(ek_error_status());
     const ek_kernels *kernels = ek_kernels_of(x);
     ek_dev *dev = ek_tensor_dev(x);
+    ek_norm_args args = {.x = x,
+                         .mean = stats.mean,
+                         .invstd = stats.invstd,
+                         .weight = w,
+                         .dy = dy,
+                         .y_relu = y_relu,
+                         .count = attributes.count};
     if (sums.sum || sums.dweight)
-        EK_TRY(kernels->norm_reduce(dev, &sums, dy, x, stats.mean, stats.invstd, w, y_relu));
-    if (dx) {
-        ek_tensor *first = batch ? sums.dbias : sums.sum;
-        ek_tensor *second = batch ? sums.dweight : sums.sum_xhat;
-        EK_TRY(kernels->norm_gradient(dev, dx, dy, x, stats.mean, stats.invstd, w,
-                                      through ? first : NULL, through ? second : NULL,
-                                      attributes.count, y_relu));
+        EK_TRY(kernels->norm_reduce(dev, &sums, &args));
+    if (through) {
+        args.sum = batch ? sums.dbias : sums.sum;
+        args.sum_xhat = batch ? sums.dweight : sums.sum_xhat;
     }
+    if (dx)
+        EK_TRY(kernels->norm_line(dev, dx, &args));
     results[0] = dx;
     results[1] = slope ? sums.dweight : NULL;
     results[2] = shift ? sums.dbias : NULL;
@@ -229,8 +235,13 @@ ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_s
     if (!x || !stats.mean || !stats.invstd || ek_error_status() < 0)
         return NULL;
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
-    if (!y || ek_kernels_of(x)->norm_apply(ek_tensor_dev(x), y, x, stats.mean, stats.invstd, w, b,
-                                           attributes.relu) < 0)
+    const ek_norm_args args = {.x = x,
+                               .mean = stats.mean,
+                               .invstd = stats.invstd,
+                               .weight = w,
+                               .bias = b,
+                               .relu = attributes.relu};
+    if (!y || ek_kernels_of(x)->norm_line(ek_tensor_dev(x), y, &args) < 0)
         return NULL;
     return EK_RECORD(y,
                      attributes.relu    ? &batch_relu_operation

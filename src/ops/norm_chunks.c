@@ -77,11 +77,18 @@ static int chunk_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     ek_tensor *shift = chunk_row(rows, 0), *slope = chunk_row(rows, 1);
     results[0] = ek_result(x, NULL, NULL, x->dtype);
     EK_TRY(ek_error_status());
-    const ek_kernels *kernels = ek_kernels_of(x);
-    ek_dev *dev = ek_tensor_dev(x);
-    return dy ? kernels->norm_gradient(dev, results[0], dy, x, center, NULL, scale, shift, slope,
-                                       -1, NULL)
-              : kernels->norm_apply(dev, results[0], x, center, slope, NULL, shift, false);
+    ek_norm_args args = {.x = x, .mean = center};
+    if (dy) {
+        args.dy = dy;
+        args.weight = scale;
+        args.sum = shift;
+        args.sum_xhat = slope;
+        args.count = -1;
+    } else {
+        args.invstd = slope;
+        args.bias = shift;
+    }
+    return ek_kernels_of(x)->norm_line(ek_tensor_dev(x), results[0], &args);
 }
 
 EK_OPERATION(chunk, "norm_chunk", chunk_backward);
@@ -174,8 +181,9 @@ static int chunk_fused(const chunk_operands *o, chunk_gradients *g)
                          .scale = g->scale,
                          .count = o->count};
     EK_TRY(ek_error_status());
-    return ek_kernels_of(x)->norm_reduce(ek_tensor_dev(x), &sums, o->dy, x, o->mean, o->r, o->w,
-                                         NULL);
+    const ek_norm_args args = {
+        .x = x, .mean = o->mean, .invstd = o->r, .weight = o->w, .dy = o->dy};
+    return ek_kernels_of(x)->norm_reduce(ek_tensor_dev(x), &sums, &args);
 }
 
 /* The gradients as operations. */
@@ -226,9 +234,10 @@ ek_tensor *ek_norm_chunk_apply(const ek_norm_chunk *chunk, ek_tensor *shared, in
     double count = (double)total;
     ek_tensor *outputs[] = {ek_tensor_alias(center), ek_tensor_alias(invstd)};
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
+    const ek_norm_args args = {
+        .x = x, .mean = center, .invstd = invstd, .weight = weight, .bias = bias};
     if (!outputs[0] || !outputs[1] || !y ||
-        ek_kernels_of(x)->norm_apply(ek_tensor_dev(x), y, x, center, invstd, weight, bias, false) <
-            0 ||
+        ek_kernels_of(x)->norm_line(ek_tensor_dev(x), y, &args) < 0 ||
         ek_record_outputs(outputs, 2, &statistics_operation,
                           &(const ek_record_options){EK_INPUTS(shared),
                                                      EK_SAVED(outputs[0], outputs[1], center),

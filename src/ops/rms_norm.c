@@ -63,9 +63,10 @@ static int rms_norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     ek_tensor *dx = ek_result(x, dy, NULL, x->dtype);
     if (!sums.sum || !sums.sum_xhat || !dx || (slope && (!sums.dweight || !sums.dbias)))
         return ek_error_pending();
-    EK_TRY(ek_kernels_of(x)->norm_reduce(dev, &sums, dy, x, NULL, r, w, NULL));
-    EK_TRY(ek_kernels_of(x)->norm_gradient(dev, dx, dy, x, NULL, r, w, NULL, sums.sum_xhat,
-                                           (double)x->shape[1], NULL));
+    ek_norm_args args = {.x = x, .invstd = r, .weight = w, .dy = dy, .count = (double)x->shape[1]};
+    EK_TRY(ek_kernels_of(x)->norm_reduce(dev, &sums, &args));
+    args.sum_xhat = sums.sum_xhat;
+    EK_TRY(ek_kernels_of(x)->norm_line(dev, dx, &args));
     results[0] = dx;
     results[1] = sums.dweight;
     return 0;
@@ -76,7 +77,8 @@ EK_OPERATION(rms_norm, "rms_norm", rms_norm_backward);
 static ek_tensor *rms_norm(ek_tensor *x, ek_tensor *w, double eps)
 {
     ek_tensor *r = rms_inverse(x, eps), *y = r ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    if (!y || ek_kernels_of(x)->norm_apply(ek_tensor_dev(x), y, x, NULL, r, w, NULL, false) < 0)
+    const ek_norm_args args = {.x = x, .invstd = r, .weight = w};
+    if (!y || ek_kernels_of(x)->norm_line(ek_tensor_dev(x), y, &args) < 0)
         return NULL;
     return EK_RECORD(y, &rms_norm_operation, EK_INPUTS(x, w), EK_SAVED(x, w, r),
                      EK_ATTRIBUTES(eps));

@@ -160,12 +160,31 @@ static void check_apply(norm_case *c, twin_layout layout)
         if (c->relu)
             wanted[i] = fmax(wanted[i], 0);
     }
-    twin_run(norm_apply, ON(c->y), ON(c->x), ON(c->mean), ON(c->invstd), ON(c->weight), ON(c->bias),
-             c->relu);
+    ek_norm_args args[2];
+    for (int side = 0; side < 2; side++)
+        args[side] = (ek_norm_args){.x = ON(c->x),
+                                    .mean = ON(c->mean),
+                                    .invstd = ON(c->invstd),
+                                    .weight = ON(c->weight),
+                                    .bias = ON(c->bias),
+                                    .relu = c->relu};
+    twin_run(norm_line, ON(c->y), &args[side]);
     twin_expect(c->y, wanted, fmax(c->rounded, 4 * c->exact), text(c, "apply"));
     twin_close(c->y, c->rounded, 8 * c->exact, text(c, "apply"));
     twin_push(c->y);
     free(wanted);
+}
+
+/* The operands of gradients, without sums. */
+static void gradient_args(const norm_case *c, twin weight, ek_norm_args args[2])
+{
+    for (int side = 0; side < 2; side++)
+        args[side] = (ek_norm_args){.x = ON(c->x),
+                                    .mean = ON(c->mean),
+                                    .invstd = ON(c->invstd),
+                                    .weight = ON(weight),
+                                    .dy = ON(c->dy),
+                                    .y_relu = c->relu ? ON(c->y) : NULL};
 }
 
 /* Which pairs of sums are asked for; out[] has them: sum, sum_xhat, dweight, dbias. */
@@ -186,15 +205,16 @@ static void check_reduce(const norm_case *c, bool groups, bool parameters, twin 
         wanted[2][p] += dy * xhat_at(c, i);
         wanted[3][p] += dy;
     }
-    twin weight = groups ? c->weight : twin_none, mask = c->relu ? c->y : twin_none;
+    twin weight = groups ? c->weight : twin_none;
     ek_norm_sums sums[2];
     for (int side = 0; side < 2; side++)
         sums[side] = (ek_norm_sums){.sum = ON(out[0]),
                                     .sum_xhat = ON(out[1]),
                                     .dweight = ON(out[2]),
                                     .dbias = ON(out[3])};
-    twin_run(norm_reduce, &sums[side], ON(c->dy), ON(c->x), ON(c->mean), ON(c->invstd), ON(weight),
-             ON(mask));
+    ek_norm_args args[2];
+    gradient_args(c, weight, args);
+    twin_run(norm_reduce, &sums[side], &args[side]);
     for (int k = 0; k < 4; k++) {
         if (out[k].host) {
             double scale = sqrt((double)c->count / (double)ek_count(out[k].host));
@@ -209,7 +229,7 @@ static void check_reduce(const norm_case *c, bool groups, bool parameters, twin 
 /* From sums that contain the weight, if of groups; from none. */
 static void check_gradient(const norm_case *c, twin sum, twin sum_xhat, twin_layout layout)
 {
-    twin dx = like_x(c, layout), mask = c->relu ? c->y : twin_none;
+    twin dx = like_x(c, layout);
     double *wanted = case_zeros(c->count), n = (double)c->values;
     for (int64_t i = 0; i < c->count; i++) {
         int64_t at = statistic_at(c, i);
@@ -218,8 +238,14 @@ static void check_gradient(const norm_case *c, twin sum, twin sum_xhat, twin_lay
         wanted[i] = case_get(c->invstd.host, at) *
                     (weight * dy_at(c, i) - centre / n * (c->shape->groups == 0 ? weight : 1));
     }
-    twin_run(norm_gradient, ON(dx), ON(c->dy), ON(c->x), ON(c->mean), ON(c->invstd), ON(c->weight),
-             ON(sum), ON(sum_xhat), n, ON(mask));
+    ek_norm_args args[2];
+    gradient_args(c, c->weight, args);
+    for (int side = 0; side < 2; side++) {
+        args[side].sum = ON(sum);
+        args[side].sum_xhat = ON(sum_xhat);
+        args[side].count = n;
+    }
+    twin_run(norm_line, ON(dx), &args[side]);
     const char *what = text(c, sum_xhat.host ? "dx" : "dx, constant");
     twin_expect(dx, wanted, fmax(c->rounded, 20 * c->exact), what);
     twin_close(dx, c->rounded, 40 * c->exact, what);
@@ -409,14 +435,19 @@ TEST_LOOP(not_finite, 0, 2)
     }
     twin_uniform(c.mean, 0, 0, 0);
     twin_uniform(var, 1, 2, 0);
-    twin_run(norm_apply, ON(y), ON(c.x), ON(c.mean), ON(var), NULL, NULL, true);
+    ek_norm_args args[2];
+    for (int side = 0; side < 2; side++)
+        args[side] =
+            (ek_norm_args){.x = ON(c.x), .mean = ON(c.mean), .invstd = ON(var), .relu = true};
+    twin_run(norm_line, ON(y), &args[side]);
     twin_close(y, 1e-6, 1e-6, "not finite");
     twin_push(y);
     /* Constant statistics: x isn't looked at. */
-    twin_run(norm_gradient, ON(dx), ON(y), ON(c.x), ON(c.mean), ON(var), NULL, NULL, NULL, 1,
-             ON(y));
-    if (_i == 0) /* over planes the host multiplies x by 0 */
-        twin_close(dx, 1e-6, 1e-6, "gradient of what isn't finite");
+    for (int side = 0; side < 2; side++)
+        args[side].dy = args[side].y_relu = ON(y);
+    twin_run(norm_line, ON(dx), &args[side]);
+    twin_close(dx, 1e-6, 1e-6, "gradient of what isn't finite");
+    case_must(!isnan(case_get(dx.host, 16 * 9 + 2)));
 }
 
 TEST_LOOP(repeats, 0, 14)
@@ -434,14 +465,19 @@ TEST_LOOP(repeats, 0, 14)
     for (int side = 0; side < 2; side++)
         sums[side] =
             (ek_norm_sums){ON(out[0]), ON(out[1]), ON(out[2]), ON(out[3]), NULL, NULL, NULL, 0};
+    c.invstd = var;
+    ek_norm_args args[2];
+    gradient_args(&c, twin_none, args);
     twin_repeats(c.mean, norm_moments, ON(c.mean), ON(var), ON(c.x), NULL);
     twin_repeats(var, norm_moments, ON(c.mean), ON(var), ON(c.x), NULL);
     for (int k = groups ? 0 : 2; k < 4; k++)
-        twin_repeats(out[k], norm_reduce, &sums[side], ON(c.dy), ON(c.x), ON(c.mean), ON(var), NULL,
-                     NULL);
-    twin sum = out[groups ? 0 : 3], sum_xhat = out[groups ? 1 : 2];
-    twin_repeats(dx, norm_gradient, ON(dx), ON(c.dy), ON(c.x), ON(c.mean), ON(var), NULL, ON(sum),
-                 ON(sum_xhat), (double)c.values, NULL);
+        twin_repeats(out[k], norm_reduce, &sums[side], &args[side]);
+    for (int side = 0; side < 2; side++) {
+        args[side].sum = ON(out[groups ? 0 : 3]);
+        args[side].sum_xhat = ON(out[groups ? 1 : 2]);
+        args[side].count = (double)c.values;
+    }
+    twin_repeats(dx, norm_line, ON(dx), &args[side]);
 }
 
 /* Statistics of no values are NaN, sums are 0. */
@@ -467,13 +503,22 @@ TEST_LOOP(no_values, 0, 3)
     twin_expect(var, nan, 0, "var of nothing");
     twin_same(c.mean, "mean of nothing");
     twin_same(var, "var of nothing");
-    twin_run(norm_apply, ON(c.x), ON(c.x), ON(c.mean), ON(var), NULL, NULL, _i == 0);
-    twin_run(norm_reduce, &sums[side], ON(c.x), ON(c.x), ON(c.mean), ON(var), NULL, NULL);
+    ek_norm_args args[2];
+    for (int side = 0; side < 2; side++)
+        args[side] =
+            (ek_norm_args){.x = ON(c.x), .mean = ON(c.mean), .invstd = ON(var), .relu = _i == 0};
+    twin_run(norm_line, ON(c.x), &args[side]);
+    for (int side = 0; side < 2; side++) {
+        args[side].dy = ON(c.x);
+        args[side].sum = ON(out[2]);
+        args[side].sum_xhat = ON(out[3]);
+        args[side].count = 1;
+    }
+    twin_run(norm_reduce, &sums[side], &args[side]);
     for (int k = _i ? 0 : 2; k < 4; k++) {
         twin_expect(out[k], zeros, 0, "sum of nothing");
         twin_same(out[k], "sum of nothing");
     }
-    twin_run(norm_gradient, ON(c.x), ON(c.x), ON(c.x), ON(c.mean), ON(var), NULL, ON(out[2]),
-             ON(out[3]), 1, NULL);
+    twin_run(norm_line, ON(c.x), &args[side]);
     free(nan), free(zeros);
 }

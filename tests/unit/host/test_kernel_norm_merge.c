@@ -190,7 +190,11 @@ TEST_LOOP(lines, 0, 48)
                                     .shift = ON(out[3]),
                                     .slope = ON(out[4]),
                                     .count = 50};
-    twin_run(norm_reduce, &sums[side], ON(dy), ON(x), ON(mean), ON(r), ON(w), NULL);
+    ek_norm_args args[2];
+    for (int side = 0; side < 2; side++)
+        args[side] = (ek_norm_args){
+            .x = ON(x), .mean = ON(mean), .invstd = ON(r), .weight = ON(w), .dy = ON(dy)};
+    twin_run(norm_reduce, &sums[side], &args[side]);
     double *wanted[3], *wanted_dx = case_zeros(ek_count(x.host));
     for (int i = 0; i < 3; i++)
         wanted[i] = case_zeros(channels);
@@ -212,8 +216,15 @@ TEST_LOOP(lines, 0, 48)
         wanted_dx[i] = wanted[0][c] * case_get(dy.host, i) + wanted[1][c] +
                        wanted[2][c] * (case_get(x.host, i) - case_get(mean.host, c));
     }
-    twin_run(norm_gradient, ON(dx), ON(dy), ON(x), ON(mean), NULL, ON(out[2]), ON(out[3]),
-             ON(out[4]), -1, NULL);
+    for (int side = 0; side < 2; side++)
+        args[side] = (ek_norm_args){.x = ON(x),
+                                    .mean = ON(mean),
+                                    .weight = ON(out[2]),
+                                    .dy = ON(dy),
+                                    .sum = ON(out[3]),
+                                    .sum_xhat = ON(out[4]),
+                                    .count = -1};
+    twin_run(norm_line, ON(dx), &args[side]);
     twin_expect(dx, wanted_dx, dtype == EK_BF16 ? 8e-3 : 4 * exact, "gradient of x");
     twin_close(dx, dtype == EK_BF16 ? 8e-3 : exact, 4 * exact, "gradient of x");
     for (int i = 0; i < 3; i++)
