@@ -48,7 +48,8 @@ static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var,
     EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
     EK_TRY(ek_cuda_norm_take_update(call, update));
     EK_TRY(ek_cuda_norm_cut_sums(call, true));
-    return ek_cuda_launch_norm_moments(&call->stream, norm);
+    int rc = ek_cuda_launch_norm_moments(&call->stream, norm);
+    return rc == 0 && norm->first ? ek_cuda_launch_norm_join(&call->stream, norm, true, false) : rc;
 }
 
 int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
@@ -119,8 +120,7 @@ static int norm_run_line(ek_norm_call *call, ek_tensor *out, const ek_norm_args 
     norm->weighted = g.batch && args->invstd;
     norm->share = args->dy ? 1 / args->count : 0;
     ek_cuda_norm_cut_elements(call);
-    return args->dy ? ek_cuda_launch_norm_gradient(&call->stream, norm)
-                    : ek_cuda_launch_norm_apply(&call->stream, norm);
+    return ek_cuda_launch_norm_line(&call->stream, norm);
 }
 
 int ek_cuda_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
@@ -162,7 +162,7 @@ static int norm_reduce_elements(ek_norm_call *call)
     EK_TRY(ek_cuda_norm_cut_sums(call, true));
     int rc = ek_cuda_launch_norm_elements(&call->stream, norm);
     norm->invstd = NULL;
-    return rc == 0 && norm->first ? ek_cuda_launch_norm_join_columns(&call->stream, norm) : rc;
+    return rc == 0 && norm->first ? ek_cuda_launch_norm_join(&call->stream, norm, false, true) : rc;
 }
 
 /* Sums by group and column. Runs give a group's sums at once; sums of channels are joined. */
@@ -173,14 +173,14 @@ static int norm_run_sums(ek_norm_call *call, bool runs)
     int rc = 0;
     if (groups || !runs) {
         EK_TRY(ek_cuda_norm_cut_sums(call, runs || (groups && !columns && !norm->weight)));
-        rc = ek_cuda_launch_norm_reduce(&call->stream, norm);
+        rc = ek_cuda_launch_norm_sums(&call->stream, norm);
         if (rc == 0 && groups && norm->first)
-            rc = ek_cuda_launch_norm_join_groups(&call->stream, norm);
+            rc = ek_cuda_launch_norm_join(&call->stream, norm, false, false);
     }
     if (rc != 0 || !columns)
         return rc;
     return runs ? norm_reduce_elements(call)
-                : ek_cuda_launch_norm_join_columns(&call->stream, norm);
+                : ek_cuda_launch_norm_join(&call->stream, norm, false, true);
 }
 
 static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums, const ek_norm_args *args)

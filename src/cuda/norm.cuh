@@ -68,81 +68,52 @@ template <typename T, typename R> EK_DEVICE void ek_norm_store(T *to, const R (&
     ek_store(to, from[0]);
 }
 
-/* ---- tasks ---- */
+/* ---- passes ---- */
 
-#define EK_TASK_LOOP(task, cut) \
-    for (int64_t task = blockIdx.x; task < (cut).tasks; task += gridDim.x)
-
-static inline unsigned ek_norm_grid(const ek_cuda_norm *norm)
-{
-    const int64_t most = 1 << 24;
-    return (unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most);
-}
-
-/* Launches kernels of <T, V> over rows or planes, for vectors of 16 bytes or single elements. */
-#define EK_NORM_LAUNCH(stream, norm, by_rows, by_planes)                                   \
-    EK_FLOATING((norm)->dtype, T, enum {V = 16 / sizeof(T)};                               \
-                return ek_launch(stream, ek_norm_grid(norm),                               \
-                                 (norm)->cut.vector == 1                                   \
-                                     ? ((norm)->planes ? by_planes<T, 1> : by_rows<T, 1>)  \
-                                     : ((norm)->planes ? by_planes<T, V> : by_rows<T, V>), \
-                                 *(norm)))
-
-/* A thread's share of a task over rows: its columns, and the rows [begin, end) in steps. */
-struct ek_norm_rows {
-    int64_t sample, part, column, begin, end;
-    int step, team; /* teams of the block, and this thread's team */
-};
-
-EK_DEVICE ek_norm_rows ek_norm_rows_of(const ek_cuda_norm &a, int64_t task)
-{
-    ek_norm_rows own;
-    const int lane = (int)threadIdx.x % a.cut.team;
-    own.team = (int)threadIdx.x / a.cut.team;
-    own.step = EK_BLOCK / a.cut.team;
-    own.column = (task % a.cut.blocks * a.cut.team + lane) * a.cut.vector;
-    task /= a.cut.blocks;
-    own.part = task % a.cut.spans;
-    own.sample = task / a.cut.spans;
-    own.begin = own.part * a.cut.span;
-    own.end = own.begin + a.cut.span < a.rows ? own.begin + a.cut.span : a.rows;
-    own.begin += own.team;
-    return own;
-}
-
-/* A thread's share of a task over planes: elements [begin, end) in steps, of planes [row, last). A
- * team without a column has no elements. */
-struct ek_norm_planes {
+/* A thread's share of a task: V columns from `column` on over rows, one column over planes. Rows:
+ * the rows [begin, end) in steps. Planes: the elements [begin, end) in steps, of planes [row,
+ * last). A thread without a column has no planes (rows count as one). */
+struct ek_norm_share {
     int64_t sample, part, column, begin, end, row, last;
-    int step, lane;
+    int step, team; /* team: rows: this thread's team; planes: its place in the team */
+    bool puts;      /* after the join of the column's threads, this one has their result */
 };
 
-EK_DEVICE ek_norm_planes ek_norm_planes_of(const ek_cuda_norm &a, int64_t task)
+template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_norm &a, int64_t task)
 {
-    ek_norm_planes own;
+    ek_norm_share own;
+    const int lane = (int)threadIdx.x % a.cut.team, team = (int)threadIdx.x / a.cut.team;
     const int teams = EK_BLOCK / a.cut.team;
-    own.lane = (int)threadIdx.x % a.cut.team;
-    own.part = task % a.cut.parts;
-    task /= a.cut.parts;
-    const int64_t column = task * teams + (int)threadIdx.x / a.cut.team;
-    const bool any = column < a.samples * a.channels;
-    own.sample = any ? column / a.channels : 0;
-    own.column = any ? column % a.channels : 0;
-    own.begin = own.part % a.cut.spans * a.cut.span;
-    own.end = own.begin + a.cut.span < a.inner ? own.begin + a.cut.span : a.inner;
-    own.begin += own.lane * a.cut.vector;
-    own.step = a.cut.team * a.cut.vector;
-    own.row = own.part / a.cut.spans * a.cut.rows;
-    own.last = own.row + a.cut.rows < a.rows ? own.row + a.cut.rows : a.rows;
-    if (!any)
-        own.lane = -1, own.last = own.row;
+    if (planes) {
+        own.part = task % a.cut.parts;
+        const int64_t column = task / a.cut.parts * teams + team;
+        const bool any = column < a.samples * a.channels;
+        own.sample = any ? column / a.channels : 0;
+        own.column = any ? column % a.channels : 0;
+        own.begin = own.part % a.cut.spans * a.cut.span;
+        own.end = own.begin + a.cut.span < a.inner ? own.begin + a.cut.span : a.inner;
+        own.begin += lane * a.cut.vector;
+        own.step = a.cut.team * a.cut.vector;
+        own.row = own.part / a.cut.spans * a.cut.rows;
+        own.last = own.row + a.cut.rows < a.rows ? own.row + a.cut.rows : a.rows;
+        own.last = any ? own.last : own.row;
+        own.team = lane;
+        own.puts = any && lane == 0;
+    } else {
+        own.column = (task % a.cut.blocks * a.cut.team + lane) * a.cut.vector;
+        task /= a.cut.blocks;
+        own.part = task % a.cut.spans;
+        own.sample = task / a.cut.spans;
+        own.begin = own.part * a.cut.span;
+        own.end = own.begin + a.cut.span < a.rows ? own.begin + a.cut.span : a.rows;
+        own.begin += team;
+        own.step = teams;
+        own.row = 0;
+        own.last = own.column < a.channels;
+        own.team = team;
+        own.puts = own.last > 0 && team == 0;
+    }
     return own;
-}
-
-EK_DEVICE int64_t ek_norm_partial(const ek_cuda_norm &a, int64_t sample, int64_t part,
-                                  int64_t column)
-{
-    return (sample * a.cut.parts + part) * a.channels + column;
 }
 
 template <typename T>
@@ -153,30 +124,97 @@ EK_DEVICE T *ek_norm_at(const ek_norm_operand &operand, int64_t sample, int64_t 
            column * (planes ? operand.channel : 1);
 }
 
-/* A thread's first elements in the tensors of a gradient, and the steps to the next. */
-template <typename T> struct ek_norm_cursor {
+/* A thread's first elements of each tensor in a plane, or in its rows, and the steps to the next.
+ * Parameters are per element or NULL. */
+template <bool planes, typename T> struct ek_norm_cursor {
+    typedef typename ek_compute<T>::type R;
     const T *x, *dy, *mask;
-    T *dx;
-    int64_t x_step, dy_step, mask_step, dx_step;
+    T *y;
+    const R *weight, *bias;
+    int64_t x_step, dy_step, mask_step, y_step;
 
-    __device__ __forceinline__ ek_norm_cursor(const ek_cuda_norm &a, int64_t sample, int64_t row,
-                                              int64_t column, int64_t step)
-        : x(ek_norm_at<T>(a.x, sample, row, column, a.planes)),
-          dy(ek_norm_at<T>(a.dy, sample, row, column, a.planes)), mask(nullptr),
-          dx(ek_norm_at<T>(a.y, sample, row, column, a.planes)), x_step(step * a.x.row),
-          dy_step(step * a.dy.row), mask_step(step * a.mask.row), dx_step(step * a.y.row)
+    template <typename P>
+    __device__ __forceinline__ void place(P *&at, int64_t *step, const ek_norm_operand &operand,
+                                          const ek_norm_share &own, int64_t row)
     {
+        at = ek_norm_at<T>(operand, own.sample, planes ? row : own.begin, own.column, planes);
+        at += planes ? own.begin : 0;
+        *step = planes ? own.step : own.step * operand.row;
+    }
+    __device__ __forceinline__ ek_norm_cursor(const ek_cuda_norm &a, const ek_norm_share &own,
+                                              int64_t row)
+        : mask(nullptr), weight(nullptr), bias(nullptr)
+    {
+        place(x, &x_step, a.x, own, row);
+        place(dy, &dy_step, a.dy, own, row);
+        place(y, &y_step, a.y, own, row);
         if (a.mask.data != nullptr)
-            mask = ek_norm_at<T>(a.mask, sample, row, column, a.planes);
+            place(mask, &mask_step, a.mask, own, row);
+        if (planes && a.element && a.weight != nullptr)
+            weight = (const R *)a.weight + own.column * a.inner + own.begin;
+        if (planes && a.element && a.bias != nullptr)
+            bias = (const R *)a.bias + own.column * a.inner + own.begin;
     }
     __device__ __forceinline__ void advance(int steps)
     {
         x += steps * x_step;
         dy += steps * dy_step;
         mask = mask == nullptr ? nullptr : mask + steps * mask_step;
-        dx += steps * dx_step;
+        y += steps * y_step;
+        weight = weight == nullptr ? nullptr : weight + steps * x_step;
+        bias = bias == nullptr ? nullptr : bias + steps * x_step;
     }
 };
+
+/* Gives the vectors of each thread's share to a Body, Body::LOADS at once and the rest one by one.
+ * Body says whether they are of PLANES. Threads with columns call begin(norm, share) and then
+ * add<U>(cursor), all threads call end(norm, share). */
+template <typename Body, typename T> EK_KERNEL ek_norm_pass(const ek_cuda_norm a)
+{
+    enum { U = Body::LOADS };
+    constexpr bool planes = Body::PLANES;
+    for (int64_t task = blockIdx.x; task < a.cut.tasks; task += gridDim.x) {
+        const ek_norm_share own = ek_norm_share_of<planes>(a, task);
+        Body body;
+        if (own.row < own.last)
+            body.begin(a, own);
+        for (int64_t row = own.row; row < own.last; row++) {
+            ek_norm_cursor<planes, T> at(a, own, row);
+            int64_t i = own.begin;
+            for (; i + (U - 1) * own.step < own.end; i += U * own.step) {
+                body.template add<U>(at);
+                at.advance(U);
+            }
+            for (; i < own.end; i += own.step) {
+                body.template add<1>(at);
+                at.advance(1);
+            }
+        }
+        body.end(a, own);
+    }
+}
+
+/* Launches a pass over rows or planes, for vectors of 16 bytes or single elements. */
+template <template <bool planes, typename T, int V> class Body>
+static int ek_norm_launch(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
+{
+    const int64_t most = 1 << 24;
+    const unsigned grid = (unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most);
+    EK_FLOATING(norm->dtype, T, enum {V = 16 / sizeof(T)};
+                return ek_launch(stream, grid,
+                                 norm->cut.vector == 1
+                                     ? (norm->planes ? ek_norm_pass<Body<true, T, 1>, T>
+                                                     : ek_norm_pass<Body<false, T, 1>, T>)
+                                     : (norm->planes ? ek_norm_pass<Body<true, T, V>, T>
+                                                     : ek_norm_pass<Body<false, T, V>, T>),
+                                 *norm))
+}
+
+EK_DEVICE int64_t ek_norm_partial(const ek_cuda_norm &a, int64_t sample, int64_t part,
+                                  int64_t column)
+{
+    return (sample * a.cut.parts + part) * a.channels + column;
+}
 
 /* ---- parameters ---- */
 
@@ -286,6 +324,17 @@ EK_DEVICE void ek_norm_join_lanes(ek_norm_pair<R> *own, int *count, int team)
     if (me % team == 0)
         for (int other = warp + 1; other < warp + team / EK_WARP; other++)
             ek_norm_add<moments>(own, count, {first[other], second[other]}, counts[other]);
+}
+
+/* Joins the pairs of a column's threads into that of the thread whose share `puts`. */
+template <bool moments, bool planes, typename R, int N>
+EK_DEVICE void ek_norm_join(const ek_cuda_norm &a, const ek_norm_share &own,
+                            ek_norm_pair<R> (&pairs)[N], int *count)
+{
+    if constexpr (planes)
+        ek_norm_join_lanes<moments>(pairs, count, a.cut.team);
+    else
+        ek_norm_join_teams<moments>(pairs, count, own.team, own.step);
 }
 
 /* ---- results that follow from moments and sums ---- */

@@ -82,25 +82,22 @@ typedef struct ek_cuda_norm {
     ek_norm_line line;       /* sums: computed from by_group, whose groups are single channels */
 } ek_cuda_norm;
 
-/* Computes mean and (biased) variance into by_group, and `update`. Joins partial moments. */
+/* Passes make partial sums of columns, or put their results into by_group: mean and (biased)
+ * variance with `update`; or the sums of dy and of dy * (x - mean), the second times invstd, with
+ * `line`. With `element` dy is multiplied by weight. */
 int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* Computes the sums of dy and of dy * (x - mean), as partial sums; or into by_group, with the
- * second times invstd. With `element` dy is multiplied with weight. */
-int ek_cuda_launch_norm_reduce(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* As norm_reduce, for columns of elements over the samples, whose cut is that of rows. `each`
- * elements share a mean. */
+int ek_cuda_launch_norm_sums(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
+/* Sums as ek_cuda_launch_norm_sums into by_column, for columns of elements over the samples, whose
+ * cut is that of rows. `each` elements share a mean. */
 int ek_cuda_launch_norm_elements(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* y = (x - mean) * invstd * weight + bias */
-int ek_cuda_launch_norm_apply(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* dx (in y) = invstd * weight * dy - shift - (x - mean) * slope. Shift and slope follow from the
- * sums; without sums they are 0 and x isn't read. invstd NULL: 1. */
-int ek_cuda_launch_norm_gradient(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-
-/* Join partial sums into results. join_groups multiplies both with weight (per channel; never with
- * `element`), and the second with invstd. join_columns multiplies the second with invstd, if there
- * is one. */
-int ek_cuda_launch_norm_join_groups(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-int ek_cuda_launch_norm_join_columns(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
+/* Joins partial sums or moments into by_group, sums times weight (if per channel) and the second
+ * times invstd, if there is one. With `all`, into by_column, without the weight. */
+int ek_cuda_launch_norm_join(const ek_cuda_stream *stream, const ek_cuda_norm *norm, bool moments,
+                             bool all);
+/* Without dy, y = (x - mean) * invstd * weight + bias. With dy, y is dx = invstd * weight * dy -
+ * shift - (x - mean) * slope. Shift and slope follow from the sums. Without sum_xhat they are 0 and
+ * x isn't read. invstd NULL: 1. */
+int ek_cuda_launch_norm_line(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 
 /* Moments of chunks (f64 or f32), the steps from chunk to chunk, and what they are merged into. */
 typedef struct ek_norm_merging {
