@@ -4,25 +4,173 @@
  * run of memory and its parameters are absent or per element: layer norm, or channels of one value
  * each (ek_norm_has_runs). Otherwise sums are made by channel, of the batch or of each sample, and
  * those of a sample's channels are joined by group. */
+#include "cuda/norm.h"
+
 #include <math.h>
 
-#include "cuda/norm_call.h"
 #include "cuda/runtime.h"
+#include "kernels/kernels.h"
 #include "kernels/norm.h"
+#include "kernels/stage.h"
 
-/* Takes the tensors in one form for all, and the statistics and parameters for them. */
-static int norm_take(ek_norm_call *call, const ek_norm_tensors *tensors, const ek_norm_geometry *g,
-                     bool runs, const ek_tensor *mean, const ek_tensor *invstd,
-                     const ek_tensor *weight, const ek_tensor *bias)
+enum { STAGES = 12 };
+enum { READ = 1, WRITE = 2 };
+
+/* A slot's call. Its tensors are in a form that the kernels take, its parameters and results dense
+ * arrays. A call must not be moved, because stages point into it. */
+typedef struct norm_call {
+    ek_dev *dev;
+    const char *operation;
+    int rc; /* a status or a cudaError_t; after an error, nothing else is taken or launched */
+    ek_cuda_stream stream;
+    ek_cuda_norm norm;
+    ek_norm_form form;
+    int stages;
+    ek_stage stage[STAGES];
+    bool stores[STAGES];    /* if the stage is a copy, it is copied back */
+    ek_tensor wide[STAGES]; /* parameters per element, as tensors of one sample */
+    size_t nbytes;          /* bytes of partial sums */
+} norm_call;
+
+static int norm_begin(norm_call *call, ek_dev *dev, const char *operation, ek_dtype dtype)
+{
+    call->dev = dev;
+    call->operation = operation;
+    call->rc = call->stages = 0;
+    call->norm = (ek_cuda_norm){.dtype = dtype};
+    call->form = EK_NORM_ROWS;
+    call->nbytes = 0;
+    return ek_cuda_begin(dev, &call->stream);
+}
+
+static void norm_free_sums(norm_call *call)
+{
+    ek_cuda_scratch_free(call->dev, call->norm.first, call->nbytes);
+    call->norm.first = call->norm.second = NULL;
+    call->nbytes = 0;
+}
+
+static int norm_end(norm_call *call)
+{
+    int rc = ek_cuda_check(call->dev, call->operation, call->rc);
+    norm_free_sums(call);
+    for (int i = 0; i < call->stages; i++)
+        rc = ek_stage_end(&call->stage[i], call->dev, call->stores[i], rc);
+    return ek_cuda_end(call->dev, &call->stream, call->operation, rc);
+}
+
+static void norm_launch(norm_call *call, ek_cuda_norm_launch *launch)
+{
+    if (call->rc == 0)
+        call->rc = launch(&call->stream, &call->norm);
+}
+
+/* ---- operands ---- */
+
+/* Takes a tensor: unchanged if it `fits` and has the dtype, else as a copy. NULL on errors. */
+static const ek_tensor *norm_stage(norm_call *call, const ek_tensor *t, ek_dtype dtype,
+                                   ek_memory_format format, bool fits, unsigned use)
+{
+    ek_stage *stage = &call->stage[call->stages];
+    if (call->rc == 0)
+        call->rc = ek_stage_begin(stage, call->dev, t, dtype, ek_axis_of(format, t->ndim),
+                                  fits && t->dtype == dtype, use & READ);
+    if (call->rc != 0)
+        return NULL;
+    call->stores[call->stages++] = use & WRITE;
+    return stage->tensor;
+}
+
+/* The dtype of statistics, parameters and sums. */
+static ek_dtype norm_computed(const norm_call *call)
+{
+    return call->norm.dtype == EK_F64 ? EK_F64 : EK_F32;
+}
+
+/* The values of a parameter or statistic, as a dense array; NULL for NULL. */
+static void *norm_array(norm_call *call, const ek_tensor *t, unsigned use)
+{
+    const ek_tensor *taken = t ? norm_stage(call, t, norm_computed(call), EK_CONTIGUOUS,
+                                            ek_is_dense_along(t, t->ndim - 1), use)
+                               : NULL;
+    return taken ? ek_tensor_address(taken) : NULL;
+}
+
+/* The values of weight, bias or their gradients. With norm.element they become a batch of one
+ * sample, in the order that samples of x have in memory. */
+static void *norm_parameter(norm_call *call, const ek_tensor *x, const ek_tensor *t, unsigned use)
+{
+    if (!t || !call->norm.element)
+        return norm_array(call, t, use);
+    ek_tensor *wide = &call->wide[call->stages];
+    *wide = (ek_tensor){.dtype = t->dtype,
+                        .ndim = t->ndim + 1,
+                        .shape = {1},
+                        .offset = t->offset,
+                        .storage = t->storage};
+    for (int d = 0; d < t->ndim; d++) {
+        wide->shape[d + 1] = t->shape[d];
+        wide->stride[d + 1] = t->stride[d];
+    }
+    const bool last = call->form == EK_NORM_RUN_LAST && wide->ndim == x->ndim;
+    const ek_tensor *taken =
+        norm_stage(call, wide, norm_computed(call), last ? EK_CHANNELS_LAST : EK_CONTIGUOUS,
+                   ek_cuda_norm_fits(wide, last ? EK_NORM_RUN_LAST : EK_NORM_RUN, false), use);
+    return taken ? ek_tensor_address(taken) : NULL;
+}
+
+/* Takes x and the tensors that go with it in one form. y may be NULL. */
+static void norm_take_tensors(norm_call *call, const ek_norm_args *args, const ek_norm_geometry *g,
+                              bool runs, const ek_tensor *y)
+{
+    const ek_tensor *const all[4] = {args->x, args->dy, args->y_relu, y};
+    ek_cuda_norm *norm = &call->norm;
+    ek_norm_operand *const operands[4] = {&norm->x, &norm->dy, &norm->mask, &norm->y};
+    const ek_norm_form form = call->form = ek_cuda_norm_choose(norm, all, g, runs);
+    for (int i = 1; i < 4; i++)
+        if (all[i] && all[i]->dtype != norm->dtype)
+            norm->dtype = norm_computed(call);
+    for (int i = 0; i < 4; i++) {
+        const ek_tensor *taken =
+            all[i] ? norm_stage(call, all[i], norm->dtype,
+                                form == EK_NORM_ROWS || form == EK_NORM_RUN_LAST ? EK_CHANNELS_LAST
+                                                                                 : EK_CONTIGUOUS,
+                                ek_cuda_norm_fits(all[i], form, g->batch), i == 3 ? WRITE : READ)
+                   : NULL;
+        if (taken)
+            *operands[i] = ek_cuda_norm_operand(taken, form, g->batch, norm->inner);
+    }
+}
+
+/* Takes the tensors and parameters of args. `parameter` is one of those that are given, if any. */
+static void norm_take(norm_call *call, const ek_norm_args *args, const ek_tensor *y,
+                      const ek_tensor *parameter)
 {
     ek_cuda_norm *norm = &call->norm;
-    const ek_norm_kind kind = g->batch ? EK_NORM_BATCH : runs ? EK_NORM_RUNS : EK_NORM_CHANNELS;
-    EK_TRY(ek_cuda_norm_take(call, kind, g->groups, tensors));
-    EK_TRY(ek_cuda_norm_input(call, mean, &norm->mean));
-    EK_TRY(ek_cuda_norm_input(call, invstd, &norm->invstd));
-    norm->element = runs;
-    EK_TRY(ek_cuda_norm_parameter(call, tensors->x, weight, &norm->weight));
-    return ek_cuda_norm_parameter(call, tensors->x, bias, &norm->bias);
+    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
+    norm->element = ek_norm_has_runs(&g, args->x, parameter);
+    norm_take_tensors(call, args, &g, norm->element, y);
+    norm->mean = norm_array(call, args->mean, READ);
+    norm->invstd = norm_array(call, args->invstd, READ);
+    norm->weight = norm_parameter(call, args->x, args->weight, READ);
+    norm->bias = norm_parameter(call, args->x, args->bias, READ);
+    norm->weighted = g.batch && args->invstd;
+}
+
+/* Cuts the work, with room for partial sums unless `direct` allows none and none are needed. */
+static void norm_cut_sums(norm_call *call, bool direct)
+{
+    ek_cuda_norm *norm = &call->norm;
+    ek_cuda_norm_cut_sums(norm);
+    norm_free_sums(call);
+    if (call->rc != 0 || (direct && norm->each == 1 && norm->cut.parts == 1))
+        return;
+    const int64_t count = norm->samples * norm->cut.parts * norm->channels;
+    void *room;
+    call->nbytes = 2 * (size_t)count * sizeof(double);
+    call->rc = ek_cuda_scratch(call->dev, call->nbytes, &room);
+    norm->first = room;
+    norm->second = norm->first ? norm->first + count : NULL;
 }
 
 static int norm_fill(ek_dev *dev, ek_tensor *const *tensors, int count, double value)
@@ -33,122 +181,117 @@ static int norm_fill(ek_dev *dev, ek_tensor *const *tensors, int count, double v
     return 0;
 }
 
-/* ---- moments ---- */
+/* ---- moments and merge ---- */
+
+static void norm_take_update(norm_call *call, const ek_norm_update *update)
+{
+    call->norm.update =
+        (ek_norm_updating){.inverts = true,
+                           .running_mean = norm_array(call, update->running_mean, READ | WRITE),
+                           .running_var = norm_array(call, update->running_var, READ | WRITE),
+                           .eps = update->eps,
+                           .momentum = update->momentum,
+                           .unbiased = update->count / (update->count - 1),
+                           .average = update->average ? ek_tensor_address(update->average) : NULL,
+                           .batches = update->batches ? ek_tensor_address(update->batches) : NULL};
+}
 
 /* The groups of a row-major sample lie one after the other. The channels of a single group do so in
  * any order of memory. */
-static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
-                            const ek_norm_update *update)
-{
-    ek_cuda_norm *norm = &call->norm;
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean, NULL);
-    const bool runs = g.groups == 1 || g.inner == 1 || !ek_cuda_norm_has_rows(x);
-    EK_TRY(norm_take(call, &(ek_norm_tensors){.x = x}, &g, runs, NULL, NULL, NULL, NULL));
-    EK_TRY(ek_cuda_norm_output(call, mean, &norm->by_group[0]));
-    EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
-    EK_TRY(ek_cuda_norm_take_update(call, update));
-    EK_TRY(ek_cuda_norm_cut_sums(call, true));
-    int rc = ek_cuda_launch_norm_moments(&call->stream, norm);
-    return rc == 0 && norm->first ? ek_cuda_launch_norm_join(&call->stream, norm, true, false) : rc;
-}
-
 int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
                          const ek_norm_update *update)
 {
     if (ek_count(x) == 0)
         return norm_fill(dev, (ek_tensor *[]){mean, var}, 2, (double)NAN);
-    ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_moments"));
-    return ek_cuda_norm_end(&call, norm_run_moments(&call, mean, var, x, update));
+    norm_call call;
+    EK_TRY(norm_begin(&call, dev, "norm_moments", x->dtype));
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean, NULL);
+    const bool rows =
+        ek_cuda_norm_fits(x, EK_NORM_ROWS, false) && !ek_cuda_norm_fits(x, EK_NORM_PLANES, false);
+    norm_take_tensors(&call, &(ek_norm_args){.x = x}, &g,
+                      !g.batch && (g.groups == 1 || g.inner == 1 || !rows), NULL);
+    call.norm.by_group[0] = norm_array(&call, mean, WRITE);
+    call.norm.by_group[1] = norm_array(&call, var, WRITE);
+    if (update)
+        norm_take_update(&call, update);
+    norm_cut_sums(&call, true);
+    norm_launch(&call, ek_cuda_launch_norm_moments);
+    if (call.norm.first)
+        norm_launch(&call, ek_cuda_launch_norm_join_moments);
+    return norm_end(&call);
 }
 
-/* ---- merge ---- */
-
-/* Sets *values to the elements of t (chunks, ...) and *step to the elements from one chunk to the
- * next; t is copied if its dtype or innermost stride doesn't fit. */
-static int norm_take_chunks(ek_norm_call *call, const ek_tensor *t, const void **values,
-                            int64_t *step)
+/* Sets *step to the elements of t (chunks, ...) from one chunk to the next. Returns t's values,
+ * which are copied if its dtype or innermost stride doesn't fit. */
+static const void *norm_take_chunks(norm_call *call, const ek_tensor *t, int64_t *step)
 {
     const int last = t->ndim - 1;
     const bool keep = t->dtype == call->norm.dtype && t->stride[last] == 1;
     *step = keep && last > 0 ? t->stride[0] : t->shape[last];
-    if (!keep)
-        return ek_cuda_norm_input(call, t, values);
-    *values = ek_tensor_address(t);
-    return 0;
-}
-
-static int norm_run_merge(ek_norm_call *call, ek_tensor *mean, ek_tensor *invstd,
-                          const ek_tensor *means, const ek_tensor *vars, const double *shares,
-                          const ek_norm_update *update)
-{
-    ek_norm_merging m = {.channels = ek_count(mean),
-                         .chunks = means->ndim > 1 ? (int)means->shape[0] : 1};
-    call->norm.dtype = mean->dtype == EK_F64 ? EK_F64 : EK_F32;
-    for (int k = 0; k < m.chunks; k++)
-        m.shares[k] = shares[k];
-    EK_TRY(norm_take_chunks(call, means, &m.means, &m.means_step));
-    EK_TRY(norm_take_chunks(call, vars, &m.vars, &m.vars_step));
-    EK_TRY(ek_cuda_norm_output(call, mean, &m.mean));
-    EK_TRY(ek_cuda_norm_output(call, invstd, &m.invstd));
-    EK_TRY(ek_cuda_norm_take_update(call, update));
-    m.update = call->norm.update;
-    return ek_cuda_launch_norm_merge(&call->stream, call->norm.dtype == EK_F64, &m);
+    return keep ? ek_tensor_address(t) : norm_array(call, t, READ);
 }
 
 int ek_cuda_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek_tensor *means,
                        const ek_tensor *vars, const double *shares, const ek_norm_update *update)
 {
-    ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_merge"));
-    return ek_cuda_norm_end(&call,
-                            norm_run_merge(&call, mean, invstd, means, vars, shares, update));
+    norm_call call;
+    EK_TRY(norm_begin(&call, dev, "norm_merge", mean->dtype == EK_F64 ? EK_F64 : EK_F32));
+    ek_norm_merging m = {.channels = ek_count(mean),
+                         .chunks = means->ndim > 1 ? (int)means->shape[0] : 1};
+    for (int k = 0; k < m.chunks; k++)
+        m.shares[k] = shares[k];
+    m.means = norm_take_chunks(&call, means, &m.means_step);
+    m.vars = norm_take_chunks(&call, vars, &m.vars_step);
+    m.mean = norm_array(&call, mean, WRITE);
+    m.invstd = norm_array(&call, invstd, WRITE);
+    norm_take_update(&call, update);
+    m.update = call.norm.update;
+    if (call.rc == 0)
+        call.rc = ek_cuda_launch_norm_merge(&call.stream, call.norm.dtype == EK_F64, &m);
+    return norm_end(&call);
 }
 
-/* ---- apply ---- */
-
-static int norm_run_line(ek_norm_call *call, ek_tensor *out, const ek_norm_args *args)
-{
-    ek_cuda_norm *norm = &call->norm;
-    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
-    const bool runs = ek_norm_has_runs(&g, args->x, args->weight ? args->weight : args->bias);
-    const ek_norm_tensors tensors = {.x = args->x, .dy = args->dy, .mask = args->y_relu, .y = out};
-    EK_TRY(norm_take(call, &tensors, &g, runs, args->mean, args->invstd, args->weight, args->bias));
-    EK_TRY(ek_cuda_norm_input(call, args->sum, &norm->sum));
-    EK_TRY(ek_cuda_norm_input(call, args->sum_xhat, &norm->sum_xhat));
-    norm->relu = args->relu;
-    norm->weighted = g.batch && args->invstd;
-    norm->share = args->dy ? 1 / args->count : 0;
-    ek_cuda_norm_cut_elements(call);
-    return ek_cuda_launch_norm_line(&call->stream, norm);
-}
+/* ---- lines ---- */
 
 int ek_cuda_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
 {
     if (ek_count(args->x) == 0)
         return 0;
-    ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_line"));
-    return ek_cuda_norm_end(&call, norm_run_line(&call, out, args));
+    norm_call call;
+    EK_TRY(norm_begin(&call, dev, "norm_line", args->x->dtype));
+    norm_take(&call, args, out, args->weight ? args->weight : args->bias);
+    call.norm.sum = norm_array(&call, args->sum, READ);
+    call.norm.sum_xhat = norm_array(&call, args->sum_xhat, READ);
+    call.norm.relu = args->relu;
+    call.norm.share = args->sum_xhat ? 1 / args->count : 0;
+    ek_cuda_norm_cut_line(&call.norm, call.stream.multiprocessors);
+    norm_launch(&call, ek_cuda_launch_norm_line);
+    return norm_end(&call);
 }
 
 /* ---- reduce ---- */
 
-/* Takes the results that follow from sums of the batch (norm.line). These have the weight; the
- * sums, which are the parameters' gradients, have not. */
-static int norm_take_line(ek_norm_call *call, const ek_norm_sums *sums)
+/* Sums of the batch are a statistic's results, from which `line` follows. The line has the weight;
+ * the sums, which are the parameters' gradients, have not. */
+static void norm_reduce_batch(norm_call *call, const ek_norm_sums *sums)
 {
-    ek_norm_line *line = &call->norm.line;
-    line->weight = call->norm.weight;
-    call->norm.weight = NULL;
-    line->share = -1 / sums->count;
-    EK_TRY(ek_cuda_norm_output(call, sums->scale, &line->scale));
-    EK_TRY(ek_cuda_norm_output(call, sums->shift, &line->shift));
-    return ek_cuda_norm_output(call, sums->slope, &line->slope);
+    ek_cuda_norm *norm = &call->norm;
+    norm->line = (ek_norm_line){.weight = norm->weight,
+                                .scale = norm_array(call, sums->scale, WRITE),
+                                .shift = norm_array(call, sums->shift, WRITE),
+                                .slope = norm_array(call, sums->slope, WRITE),
+                                .share = -1 / sums->count};
+    norm->weight = NULL;
+    norm->by_group[0] = norm_array(call, sums->dbias, WRITE);
+    norm->by_group[1] = norm_array(call, sums->dweight, WRITE);
+    norm_cut_sums(call, true);
+    norm_launch(call, ek_cuda_launch_norm_sums);
+    if (norm->first)
+        norm_launch(call, ek_cuda_launch_norm_join_groups);
 }
 
 /* Sums dweight and dbias of single elements: these are columns, and the samples are rows here. */
-static int norm_reduce_elements(ek_norm_call *call)
+static void norm_reduce_elements(norm_call *call)
 {
     ek_cuda_norm *norm = &call->norm;
     norm->planes = norm->element = false;
@@ -159,48 +302,30 @@ static int norm_reduce_elements(ek_norm_call *call)
     norm->x.row = norm->x.sample;
     norm->dy.row = norm->dy.sample;
     norm->x.sample = norm->dy.sample = 0;
-    EK_TRY(ek_cuda_norm_cut_sums(call, true));
-    int rc = ek_cuda_launch_norm_elements(&call->stream, norm);
+    norm_cut_sums(call, true);
+    norm_launch(call, ek_cuda_launch_norm_elements);
     norm->invstd = NULL;
-    return rc == 0 && norm->first ? ek_cuda_launch_norm_join(&call->stream, norm, false, true) : rc;
 }
 
-/* Sums by group and column. Runs give a group's sums at once; sums of channels are joined. */
-static int norm_run_sums(ek_norm_call *call, bool runs)
+/* Sums by group and by parameter. Runs give a group's sums at once; sums of channels are joined. */
+static void norm_reduce_samples(norm_call *call, const ek_norm_sums *sums, const ek_tensor *x)
 {
     ek_cuda_norm *norm = &call->norm;
-    const bool groups = norm->by_group[0], columns = norm->by_column[0];
-    int rc = 0;
-    if (groups || !runs) {
-        EK_TRY(ek_cuda_norm_cut_sums(call, runs || (groups && !columns && !norm->weight)));
-        rc = ek_cuda_launch_norm_sums(&call->stream, norm);
-        if (rc == 0 && groups && norm->first)
-            rc = ek_cuda_launch_norm_join(&call->stream, norm, false, false);
+    const bool runs = norm->element;
+    norm->by_group[0] = norm_array(call, sums->sum, WRITE);
+    norm->by_group[1] = norm_array(call, sums->sum_xhat, WRITE);
+    norm->by_column[0] = norm_parameter(call, x, sums->dbias, WRITE);
+    norm->by_column[1] = norm_parameter(call, x, sums->dweight, WRITE);
+    if (sums->sum || !runs) {
+        norm_cut_sums(call, runs || (!sums->dweight && !norm->weight));
+        norm_launch(call, ek_cuda_launch_norm_sums);
     }
-    if (rc != 0 || !columns)
-        return rc;
-    return runs ? norm_reduce_elements(call)
-                : ek_cuda_launch_norm_join(&call->stream, norm, false, true);
-}
-
-static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums, const ek_norm_args *args)
-{
-    ek_cuda_norm *norm = &call->norm;
-    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
-    const bool runs = ek_norm_has_runs(&g, args->x, args->weight ? args->weight : sums->dweight);
-    const ek_norm_tensors tensors = {.x = args->x, .dy = args->dy, .mask = args->y_relu};
-    EK_TRY(norm_take(call, &tensors, &g, runs, args->mean, args->invstd, args->weight, NULL));
-    if (g.batch) {
-        EK_TRY(norm_take_line(call, sums));
-        EK_TRY(ek_cuda_norm_output(call, sums->dbias, &norm->by_group[0]));
-        EK_TRY(ek_cuda_norm_output(call, sums->dweight, &norm->by_group[1]));
-        return norm_run_sums(call, false);
-    }
-    EK_TRY(ek_cuda_norm_output(call, sums->sum, &norm->by_group[0]));
-    EK_TRY(ek_cuda_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
-    EK_TRY(ek_cuda_norm_parameter_output(call, args->x, sums->dbias, &norm->by_column[0]));
-    EK_TRY(ek_cuda_norm_parameter_output(call, args->x, sums->dweight, &norm->by_column[1]));
-    return norm_run_sums(call, runs);
+    if (sums->sum && norm->first)
+        norm_launch(call, ek_cuda_launch_norm_join_groups);
+    if (sums->dweight && runs)
+        norm_reduce_elements(call);
+    if (sums->dweight && norm->first)
+        norm_launch(call, ek_cuda_launch_norm_join_columns);
 }
 
 int ek_cuda_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args)
@@ -210,7 +335,12 @@ int ek_cuda_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_arg
                                   sums->shift, sums->slope,    sums->scale};
         return norm_fill(dev, all, 7, 0);
     }
-    ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_reduce"));
-    return ek_cuda_norm_end(&call, norm_run_reduce(&call, sums, args));
+    norm_call call;
+    EK_TRY(norm_begin(&call, dev, "norm_reduce", args->x->dtype));
+    norm_take(&call, args, NULL, args->weight ? args->weight : sums->dweight);
+    if (ek_norm_geometry_of(args->x, args->mean, args->invstd).batch)
+        norm_reduce_batch(&call, sums);
+    else
+        norm_reduce_samples(&call, sums, args->x);
+    return norm_end(&call);
 }

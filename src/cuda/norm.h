@@ -82,22 +82,49 @@ typedef struct ek_cuda_norm {
     ek_norm_line line;       /* sums: computed from by_group, whose groups are single channels */
 } ek_cuda_norm;
 
-/* Passes make partial sums of columns, or put their results into by_group: mean and (biased)
- * variance with `update`; or the sums of dy and of dy * (x - mean), the second times invstd, with
- * `line`. With `element` dy is multiplied by weight. */
-int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-int ek_cuda_launch_norm_sums(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* Sums as ek_cuda_launch_norm_sums into by_column, for columns of elements over the samples, whose
- * cut is that of rows. `each` elements share a mean. */
-int ek_cuda_launch_norm_elements(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
-/* Joins partial sums or moments into by_group, sums times weight (if per channel) and the second
- * times invstd, if there is one. With `all`, into by_column, without the weight. */
-int ek_cuda_launch_norm_join(const ek_cuda_stream *stream, const ek_cuda_norm *norm, bool moments,
-                             bool all);
+/* ---- plans: norm_plan.c ---- */
+
+/* The form of a tensor in memory. Runs are forms of planes. */
+typedef enum ek_norm_form {
+    EK_NORM_ROWS,    /* channels are innermost, the other dimensions one run of equal strides */
+    EK_NORM_PLANES,  /* dimensions from 2 on are row-major without gaps */
+    EK_NORM_RUN,     /* dimensions from 1 on are row-major without gaps */
+    EK_NORM_RUN_LAST /* as EK_NORM_RUN, with dimension 1 innermost */
+} ek_norm_form;
+
+struct ek_norm_geometry; /* kernels/norm.h */
+
+/* Chooses the form for x and the tensors that go with it (NULL if absent), and sets the geometry of
+ * `norm`. With `runs`, groups are one run each. */
+ek_norm_form ek_cuda_norm_choose(ek_cuda_norm *norm, const ek_tensor *const tensors[4],
+                                 const struct ek_norm_geometry *g, bool runs);
+/* With `batch`, samples belong to the run of rows. */
+bool ek_cuda_norm_fits(const ek_tensor *t, ek_norm_form form, bool batch);
+/* The operand for a tensor that fits. `inner` is norm->inner. */
+ek_norm_operand ek_cuda_norm_operand(const ek_tensor *t, ek_norm_form form, bool batch,
+                                     int64_t inner);
+void ek_cuda_norm_cut_sums(ek_cuda_norm *norm);
+void ek_cuda_norm_cut_line(ek_cuda_norm *norm, int multiprocessors);
+
+/* ---- launches ---- */
+
+typedef int ek_cuda_norm_launch(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
+
+/* Make partial sums of columns, or put results into by_group: mean and (biased) variance with
+ * `update`; or the sums of dy and of dy * (x - mean), the second times invstd, with `line`. With
+ * `element` dy is multiplied by weight. */
+ek_cuda_norm_launch ek_cuda_launch_norm_moments, ek_cuda_launch_norm_sums;
+/* Makes sums as ek_cuda_launch_norm_sums into by_column, for columns of elements over the samples,
+ * whose cut is that of rows. `each` elements share a mean. */
+ek_cuda_norm_launch ek_cuda_launch_norm_elements;
+/* Join partial sums into by_group, or over all samples into by_column. Sums are multiplied by the
+ * second by invstd, if there is one, and by_group's by weight, if that is per channel. */
+ek_cuda_norm_launch ek_cuda_launch_norm_join_moments, ek_cuda_launch_norm_join_groups,
+    ek_cuda_launch_norm_join_columns;
 /* Without dy, y = (x - mean) * invstd * weight + bias. With dy, y is dx = invstd * weight * dy -
  * shift - (x - mean) * slope. Shift and slope follow from the sums. Without sum_xhat they are 0 and
  * x isn't read. invstd NULL: 1. */
-int ek_cuda_launch_norm_line(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
+ek_cuda_norm_launch ek_cuda_launch_norm_line;
 
 /* Moments of chunks (f64 or f32), the steps from chunk to chunk, and what they are merged into. */
 typedef struct ek_norm_merging {

@@ -140,14 +140,22 @@ static int join_launch(const ek_cuda_stream *stream, const ek_cuda_norm *a, bool
                      join_groups<moments, R>, *a);
 }
 
-int ek_cuda_launch_norm_join(const ek_cuda_stream *stream, const ek_cuda_norm *norm, bool moments,
-                             bool all)
+int ek_cuda_launch_norm_join_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    if (norm->dtype == EK_F64)
-        return moments ? join_launch<true, double>(stream, norm, all)
-                       : join_launch<false, double>(stream, norm, all);
-    return moments ? join_launch<true, float>(stream, norm, all)
-                   : join_launch<false, float>(stream, norm, all);
+    return norm->dtype == EK_F64 ? join_launch<true, double>(stream, norm, false)
+                                 : join_launch<true, float>(stream, norm, false);
+}
+
+int ek_cuda_launch_norm_join_groups(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
+{
+    return norm->dtype == EK_F64 ? join_launch<false, double>(stream, norm, false)
+                                 : join_launch<false, float>(stream, norm, false);
+}
+
+int ek_cuda_launch_norm_join_columns(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
+{
+    return norm->dtype == EK_F64 ? join_launch<false, double>(stream, norm, true)
+                                 : join_launch<false, float>(stream, norm, true);
 }
 
 /* ---- moments of chunks: one thread per channel, in f64 and in the chunks' order ---- */
