@@ -26,46 +26,20 @@ EK_DEVICE void ek_norm_cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
             dy[u][v] = y[u][v] <= 0 ? R(0) : dy[u][v];
 }
 
-/* Stores 16 bytes at once; in some loops the compiler makes several stores of a plain
- * assignment. */
-template <typename P> EK_DEVICE void ek_norm_put(void *to, P pack)
+/* Stores a vector at once. In some loops the compiler makes several stores of an assignment of 16
+ * bytes. */
+template <typename T, typename R, int V> EK_DEVICE void ek_norm_store(T *to, const R (&from)[V])
 {
+    ek_vector<T, V> vector;
+    EK_EACH(v, V)
+        ek_store(&vector.element[v], from[v]);
 #ifdef __CUDA_ARCH__
-    __stwb((P *)to, pack);
-#else
-    *(P *)to = pack;
+    if constexpr (sizeof vector == sizeof(uint4)) {
+        __stwb((uint4 *)to, *(const uint4 *)&vector);
+        return;
+    }
 #endif
-}
-
-EK_DEVICE void ek_norm_store(float *to, const float (&from)[4])
-{
-    ek_norm_put(to, make_float4(from[0], from[1], from[2], from[3]));
-}
-EK_DEVICE void ek_norm_store(double *to, const double (&from)[2])
-{
-    ek_norm_put(to, make_double2(from[0], from[1]));
-}
-EK_DEVICE unsigned ek_norm_bits(float low, float high)
-{
-    return (unsigned)ek_bf16_of(low) | (unsigned)ek_bf16_of(high) << 16;
-}
-EK_DEVICE void ek_norm_store(ek_bf16 *to, const float (&from)[8])
-{
-    ek_norm_put(to, make_uint4(ek_norm_bits(from[0], from[1]), ek_norm_bits(from[2], from[3]),
-                               ek_norm_bits(from[4], from[5]), ek_norm_bits(from[6], from[7])));
-}
-EK_DEVICE unsigned ek_norm_halves(float low, float high)
-{
-    return (unsigned)ek_f16_of(low) | (unsigned)ek_f16_of(high) << 16;
-}
-EK_DEVICE void ek_norm_store(ek_f16 *to, const float (&from)[8])
-{
-    ek_norm_put(to, make_uint4(ek_norm_halves(from[0], from[1]), ek_norm_halves(from[2], from[3]),
-                               ek_norm_halves(from[4], from[5]), ek_norm_halves(from[6], from[7])));
-}
-template <typename T, typename R> EK_DEVICE void ek_norm_store(T *to, const R (&from)[1])
-{
-    ek_store(to, from[0]);
+    *(ek_vector<T, V> *)to = vector;
 }
 
 /* ---- passes ---- */
@@ -75,8 +49,8 @@ template <typename T, typename R> EK_DEVICE void ek_norm_store(T *to, const R (&
  * last). A thread without a column has no planes (rows count as one). */
 struct ek_norm_share {
     int64_t sample, part, column, begin, end, row, last;
-    int step, team; /* team: rows: this thread's team; planes: its place in the team */
-    bool puts;      /* after the join of the column's threads, this one has their result */
+    int step, team;
+    bool puts; /* after the join of the column's threads, this one has their result */
 };
 
 template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_norm &a, int64_t task)
@@ -84,6 +58,7 @@ template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_no
     ek_norm_share own;
     const int lane = (int)threadIdx.x % a.cut.team, team = (int)threadIdx.x / a.cut.team;
     const int teams = EK_BLOCK / a.cut.team;
+    own.team = team;
     if (planes) {
         own.part = task % a.cut.parts;
         const int64_t column = task / a.cut.parts * teams + team;
@@ -97,7 +72,6 @@ template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_no
         own.row = own.part / a.cut.spans * a.cut.rows;
         own.last = own.row + a.cut.rows < a.rows ? own.row + a.cut.rows : a.rows;
         own.last = any ? own.last : own.row;
-        own.team = lane;
         own.puts = any && lane == 0;
     } else {
         own.column = (task % a.cut.blocks * a.cut.team + lane) * a.cut.vector;
@@ -110,18 +84,9 @@ template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_no
         own.step = teams;
         own.row = 0;
         own.last = own.column < a.channels;
-        own.team = team;
         own.puts = own.last > 0 && team == 0;
     }
     return own;
-}
-
-template <typename T>
-EK_DEVICE T *ek_norm_at(const ek_norm_operand &operand, int64_t sample, int64_t row, int64_t column,
-                        bool planes)
-{
-    return (T *)operand.data + sample * operand.sample + row * operand.row +
-           column * (planes ? operand.channel : 1);
 }
 
 /* A thread's first elements of each tensor in a plane, or in its rows, and the steps to the next.
@@ -137,8 +102,9 @@ template <bool planes, typename T> struct ek_norm_cursor {
     __device__ __forceinline__ void place(P *&at, int64_t *step, const ek_norm_operand &operand,
                                           const ek_norm_share &own, int64_t row)
     {
-        at = ek_norm_at<T>(operand, own.sample, planes ? row : own.begin, own.column, planes);
-        at += planes ? own.begin : 0;
+        at = (P *)operand.data + own.sample * operand.sample;
+        at += planes ? row * operand.row + own.column * operand.channel + own.begin
+                     : own.begin * operand.row + own.column;
         *step = planes ? own.step : own.step * operand.row;
     }
     __device__ __forceinline__ ek_norm_cursor(const ek_cuda_norm &a, const ek_norm_share &own,
@@ -264,6 +230,15 @@ EK_DEVICE void ek_norm_merge(ek_norm_pair<R> *a, ek_norm_pair<R> b, ek_norm_weig
     }
 }
 
+template <bool moments, typename R, typename Count>
+EK_DEVICE void ek_norm_add(ek_norm_pair<R> *own, Count *count, ek_norm_pair<R> other, Count others)
+{
+    ek_norm_merge<moments>(own, other, ek_norm_weigh<moments>((R)*count, (R)others));
+    *count += others;
+}
+
+/* ---- joins of a block's threads ---- */
+
 /* Joins the teams' pairs of V columns into those of team 0. */
 template <bool moments, typename R, int V>
 EK_DEVICE void ek_norm_join_teams(ek_norm_pair<R> (&own)[V], int *count, int team, int teams)
@@ -290,13 +265,6 @@ EK_DEVICE void ek_norm_join_teams(ek_norm_pair<R> (&own)[V], int *count, int tea
             ek_norm_merge<moments>(&own[v], {first[v][other], second[v][other]}, weights);
         *count += others;
     }
-}
-
-template <bool moments, typename R>
-EK_DEVICE void ek_norm_add(ek_norm_pair<R> *own, int *count, ek_norm_pair<R> other, int others)
-{
-    ek_norm_merge<moments>(own, other, ek_norm_weigh<moments>((R)*count, (R)others));
-    *count += others;
 }
 
 /* Joins the threads' pairs into that of the team's first thread. */

@@ -32,9 +32,9 @@ typedef struct ek_norm_cut {
     int vector; /* elements that are loaded at once */
     /* Rows: rows of a part. Planes: elements of a plane in a part. `spans` is their number. */
     int64_t span, spans;
-    int64_t rows, strips; /* planes of a part; how many such runs of planes there are */
-    int64_t blocks;       /* blocks of columns */
-    int64_t parts;        /* parts of a column: spans * strips */
+    int64_t rows;   /* planes of a part */
+    int64_t blocks; /* blocks of columns */
+    int64_t parts;  /* parts of a column */
     int64_t tasks;
 } ek_norm_cut;
 

@@ -19,51 +19,40 @@ EK_DEVICE double join_part_count(const ek_cuda_norm &a, int64_t part)
     return (double)(count * (a.rows - row < a.cut.rows ? a.rows - row : a.cut.rows));
 }
 
-/* A pair, and the number of its values. */
-struct join_pair {
-    ek_norm_pair<double> pair;
-    double count;
-};
-
-template <bool moments> EK_DEVICE void join_add(join_pair *own, join_pair other)
-{
-    ek_norm_merge<moments>(&own->pair, other.pair, ek_norm_weigh<moments>(own->count, other.count));
-    own->count += other.count;
-}
-
-/* Joins the pairs of `count` threads (a power of 2), `stride` apart, into that of the first one. */
-template <bool moments> EK_DEVICE void join_threads(join_pair *own, int stride, int count)
+/* Joins the pairs of `threads` threads (a power of 2), `stride` apart, into that of the first one.
+ */
+template <bool moments>
+EK_DEVICE void join_threads(ek_norm_pair<double> *own, double *count, int stride, int threads)
 {
     __shared__ double first[EK_BLOCK], second[EK_BLOCK], counts[EK_BLOCK];
-    const int me = (int)threadIdx.x, place = me / stride % count;
-    for (int half = count / 2; half > 0; half /= 2) {
+    const int me = (int)threadIdx.x, place = me / stride % threads;
+    for (int half = threads / 2; half > 0; half /= 2) {
         __syncthreads();
-        first[me] = own->pair.first;
-        second[me] = own->pair.second;
-        counts[me] = own->count;
+        first[me] = own->first;
+        second[me] = own->second;
+        counts[me] = *count;
         __syncthreads();
-        if (place < half) {
-            const int other = me + half * stride;
-            join_add<moments>(own, {{first[other], second[other]}, counts[other]});
-        }
+        const int other = me + half * stride;
+        if (place < half)
+            ek_norm_add<moments>(own, count, {first[other], second[other]}, counts[other]);
     }
 }
 
 /* Stores pair i, and what follows from it: the statistic's, or with `all` a column's over all
  * samples. Sums of a statistic are multiplied by `weight`. */
 template <bool moments, typename R>
-EK_DEVICE void join_put(const ek_cuda_norm &a, bool all, int64_t i, const join_pair &own,
-                        double weight)
+EK_DEVICE void join_put(const ek_cuda_norm &a, bool all, int64_t i, const ek_norm_pair<double> &own,
+                        double count, double weight)
 {
     void *const *const into = all ? a.by_column : a.by_group;
-    R first = (R)own.pair.first, second = (R)own.pair.second;
+    R first = (R)own.first, second = (R)own.second;
     if (moments) {
-        second = ek_norm_updated(a.update, i, first, (R)(own.pair.second / own.count));
+        second = ek_norm_updated(a.update, i, first, (R)(own.second / count));
     } else if (!all) {
         const R invstd = ek_norm_value(a.invstd, i, R(1));
         ek_norm_put_line(a.line, i, first, second, invstd);
-        first = (R)(weight * own.pair.first);
-        second = (R)(own.pair.second * (weight * (double)invstd));
+        first = (R)(weight * own.first);
+        second = (R)(own.second * (weight * (double)invstd));
     }
     ((R *)into[0])[i] = first;
     ((R *)into[1])[i] = second;
@@ -80,7 +69,8 @@ template <bool moments, typename R> EK_KERNEL join_columns(const ek_cuda_norm a,
     for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
         const int64_t sample = task / blocks;
         const int64_t column = task % blocks * COLUMNS + threadIdx.x % COLUMNS;
-        join_pair own = {{0, 0}, 0};
+        ek_norm_pair<double> own = {0, 0};
+        double count = 0;
         if (column < a.channels)
 #pragma unroll 4
             for (int64_t row = threadIdx.x / COLUMNS; row < rows; row += ROWS) {
@@ -90,14 +80,14 @@ template <bool moments, typename R> EK_KERNEL join_columns(const ek_cuda_norm a,
                     second *=
                         (double)ek_norm_value(a.invstd,
                                               row / a.cut.parts * groups + column / a.each, R(1));
-                join_add<moments>(&own,
-                                  {{a.first[at], second}, moments ? join_part_count(a, row) : 0});
+                ek_norm_add<moments>(&own, &count, {a.first[at], second},
+                                     moments ? join_part_count(a, row) : 0.);
             }
-        join_threads<moments>(&own, COLUMNS, ROWS);
+        join_threads<moments>(&own, &count, COLUMNS, ROWS);
         if (column >= a.channels || threadIdx.x / COLUMNS != 0)
             continue;
         const R weight = a.element ? R(1) : ek_norm_value(a.weight, column, R(1));
-        join_put<moments, R>(a, all, all ? column : sample * a.channels + column, own,
+        join_put<moments, R>(a, all, all ? column : sample * a.channels + column, own, count,
                              (double)weight);
     }
 }
@@ -109,17 +99,18 @@ template <bool moments, typename R> EK_KERNEL join_groups(const ek_cuda_norm a)
     const int64_t groups = a.channels / a.each, entries = a.cut.parts * a.each;
     for (int64_t task = blockIdx.x; task < a.samples * groups; task += gridDim.x) {
         const int64_t sample = task / groups, channel = task % groups * a.each;
-        join_pair own = {{0, 0}, 0};
+        ek_norm_pair<double> own = {0, 0};
+        double count = 0;
         for (int64_t i = threadIdx.x; i < entries; i += EK_BLOCK) {
             const int64_t part = i / a.each, column = channel + i % a.each;
             const int64_t at = ek_norm_partial(a, sample, part, column);
             const double weight = moments ? 1 : (double)ek_norm_value(a.weight, column, R(1));
-            join_add<moments>(&own, {{weight * a.first[at], weight * a.second[at]},
-                                     moments ? join_part_count(a, part) : 0});
+            ek_norm_add<moments>(&own, &count, {weight * a.first[at], weight * a.second[at]},
+                                 moments ? join_part_count(a, part) : 0.);
         }
-        join_threads<moments>(&own, 1, EK_BLOCK);
+        join_threads<moments>(&own, &count, 1, EK_BLOCK);
         if (threadIdx.x == 0)
-            join_put<moments, R>(a, false, task, own, 1);
+            join_put<moments, R>(a, false, task, own, count, 1);
     }
 }
 

@@ -153,7 +153,7 @@ static void norm_cut_rows(ek_cuda_norm *norm, int64_t blocks, int64_t least, int
     const int vector = norm_vector_of(norm);
     const int64_t vectors = norm->channels / vector;
     const int64_t team = norm_limited(norm_power_of_2(vectors), 1, WARP), teams = BLOCK / team;
-    *cut = (ek_norm_cut){.team = (int)team, .vector = vector, .rows = 1, .strips = 1};
+    *cut = (ek_norm_cut){.team = (int)team, .vector = vector, .rows = 1};
     cut->blocks = norm_quotient(vectors, team);
     int64_t spans = norm_limited(blocks / (cut->blocks * norm->samples), 1,
                                  norm_quotient(norm->rows, teams * least));
@@ -183,10 +183,10 @@ static void norm_cut_planes(ek_cuda_norm *norm, int64_t blocks, int64_t least, i
     int64_t spans = norm_limited(norm_quotient(wanted, strips), 1, norm_quotient(loads, least));
     spans = norm_limited(spans, norm_quotient(loads, most), loads);
     cut->rows = norm_quotient(norm->rows, strips);
-    cut->strips = norm_quotient(norm->rows, cut->rows);
+    strips = norm_quotient(norm->rows, cut->rows);
     cut->span = norm_quotient(loads, spans) * team * vector;
     cut->spans = norm_quotient(norm->inner, cut->span);
-    cut->parts = cut->spans * cut->strips;
+    cut->parts = cut->spans * strips;
     cut->tasks = cut->blocks * cut->parts;
 }
 

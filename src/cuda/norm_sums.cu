@@ -33,7 +33,9 @@ template <bool planes, typename T, int V> struct moments {
 
     __device__ __forceinline__ void begin(const ek_cuda_norm &a, const ek_norm_share &own)
     {
-        ek_load_elements(base, ek_norm_at<T>(a.x, own.sample, 0, own.column, planes));
+        ek_norm_share first = own;
+        first.begin = 0;
+        ek_load_elements(base, ek_norm_cursor<planes, T>(a, first, 0).x);
     }
 
     template <int U> __device__ __forceinline__ void add(const ek_norm_cursor<planes, T> &at)
