@@ -1,13 +1,56 @@
-/* norm.c: the slots of normalisation.
- *
- * Sums are made per column (norm.h) and joined by group. Then parameters of columns are set, by
- * which a line makes the results. */
+/* norm.c: the slots of normalisation. A slot is one pass over memory (norm.h): statistics are sums
+ * per column that are joined by group, and y and dx are lines whose parameters are set per
+ * column. */
 #include <math.h>
 
 #include "host/host.h"
 #include "host/norm.h"
 
 enum { GRAIN = 4096 };
+
+/* ---- values of a channel, sample or group ---- */
+
+/* The offset of element i in row-major order. Tensors of two dimensions are contiguous. */
+static int64_t norm_offset(const ek_tensor *tensor, int64_t i)
+{
+    return tensor->ndim == 1 ? i * tensor->stride[0] : i;
+}
+
+/* Element i; `otherwise` if the tensor is NULL. Parameters may be bf16 or f16. */
+static double norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
+{
+    if (!tensor)
+        return otherwise;
+    const void *data = ek_tensor_address(tensor);
+    int64_t at = norm_offset(tensor, i);
+    return tensor->dtype == EK_F32 ? (double)((const float *)data)[at]
+           : tensor->dtype == EK_F64
+               ? ((const double *)data)[at]
+               : (double)ek_float_of_narrow(tensor->dtype, ((const uint16_t *)data)[at]);
+}
+
+static void norm_store(ek_tensor *out, int64_t i, double value)
+{
+    void *data = ek_tensor_address(out);
+    if (out->dtype == EK_F64)
+        ((double *)data)[norm_offset(out, i)] = value;
+    else
+        ((float *)data)[norm_offset(out, i)] = (float)value;
+}
+
+/* Begins a pass over args->x. `parameter` is one of those that are given, if any. */
+static int norm_begin(ek_norm_pass *pass, const ek_norm_args *args, const ek_tensor *parameter,
+                      const ek_tensor *out)
+{
+    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
+    const bool runs = ek_norm_has_runs(&g, args->x, parameter);
+    pass->args = args;
+    pass->kind = g.batch                             ? EK_NORM_BATCH
+                 : !runs                             ? EK_NORM_SAMPLES
+                 : pass->moments[0] && g.groups == 1 ? EK_NORM_PIECES
+                                                     : EK_NORM_RUNS;
+    return ek_norm_pass_begin(pass, g.groups, out);
+}
 
 static void norm_over_samples(ek_norm_pass *pass, ek_parallel_body *body)
 {
@@ -16,8 +59,8 @@ static void norm_over_samples(ek_norm_pass *pass, ek_parallel_body *body)
 
 /* ---- moments ---- */
 
-/* Joins the moments of a group's channels. All have equally many values, so that the mean of their
- * means is exact; a second pass over the means adds their distances. */
+/* Joins the moments of a group's columns. All columns have equally many values, so that the mean of
+ * their means is exact. A second pass over the means adds their distances. */
 static void norm_join_moments(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_pass *pass = context;
@@ -33,8 +76,8 @@ static void norm_join_moments(void *context, int64_t begin, int64_t end)
             deviation += part.deviation + part.count * (part.mean - mean) * (part.mean - mean);
             count += part.count;
         }
-        ek_norm_store(pass->moments[0], i, mean);
-        ek_norm_store(pass->moments[1], i, deviation / count);
+        norm_store(pass->moments[0], i, mean);
+        norm_store(pass->moments[1], i, deviation / count);
     }
 }
 
@@ -70,16 +113,9 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
         EK_TRY(ek_host_fill(dev, mean, (double)NAN));
         return ek_host_fill(dev, var, (double)NAN);
     }
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean, NULL);
-    /* A single group is a run in any order of memory. */
-    ek_norm_pass pass = {.dev = dev,
-                         .args = &(ek_norm_args){.x = x},
-                         .kind = g.batch                         ? EK_NORM_BATCH
-                                 : g.groups == 1                 ? EK_NORM_PIECES
-                                 : ek_norm_has_runs(&g, x, NULL) ? EK_NORM_RUNS
-                                                                 : EK_NORM_SAMPLES,
-                         .moments = {mean, var}};
-    EK_TRY(ek_norm_pass_begin(&pass, g.groups, NULL));
+    const ek_norm_args args = {.x = x, .mean = mean};
+    ek_norm_pass pass = {.dev = dev, .moments = {mean, var}};
+    EK_TRY(norm_begin(&pass, &args, NULL, NULL));
     ek_norm_pass_sum(&pass);
     norm_over_samples(&pass, norm_join_moments);
     return ek_norm_pass_end(&pass, update ? norm_update(dev, mean, var, update) : 0);
@@ -106,8 +142,8 @@ int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
             double apart = norm_chunk_value(means, k, c) - m;
             v += shares[k] * (norm_chunk_value(vars, k, c) + apart * apart);
         }
-        ek_norm_store(mean, c, m);
-        ek_norm_store(invstd, c, v);
+        norm_store(mean, c, m);
+        norm_store(invstd, c, v);
     }
     return norm_update(dev, mean, invstd, update);
 }
@@ -124,46 +160,28 @@ static void norm_set_parameters(void *context, int64_t begin, int64_t end)
     const ek_tensor *weight = runs ? NULL : args->weight, *bias = runs ? NULL : args->bias;
     for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
         int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
-        double mean = ek_norm_value(args->mean, i, 0), invstd = ek_norm_value(args->invstd, i, 1);
-        double sum = ek_norm_value(args->sum, i, 0), product = ek_norm_value(args->sum_xhat, i, 0);
+        double mean = norm_value(args->mean, i, 0), invstd = norm_value(args->invstd, i, 1);
+        double sum = norm_value(args->sum, i, 0), product = norm_value(args->sum_xhat, i, 0);
         for (int64_t c = first; c < first + plan->each; c++) {
-            double scale = invstd * ek_norm_value(weight, c, 1);
+            double scale = invstd * norm_value(weight, c, 1);
             /* Sums of the batch are without the weight, if invstd is given. */
-            double share = (pass->kind == EK_NORM_BATCH && args->invstd ? scale : invstd);
+            double share = pass->kind == EK_NORM_BATCH && args->invstd ? scale : invstd;
             share = args->sum_xhat ? share / args->count : 0;
-            double shift = args->sum_xhat ? share * sum : ek_norm_value(bias, c, 0);
+            double shift = args->sum_xhat ? share * sum : norm_value(bias, c, 0);
             double slope = runs ? share * invstd * product : share * product * invstd;
-            ek_norm_pass_set(pass, EK_NORM_CENTER, sample, c, mean);
-            ek_norm_pass_set(pass, EK_NORM_SCALE, sample, c, scale);
-            ek_norm_pass_set(pass, EK_NORM_SHIFT, sample, c, shift);
-            ek_norm_pass_set(pass, EK_NORM_SLOPE, sample, c, slope);
+            const double of[] = {mean, scale, shift, slope};
+            ek_norm_pass_set(pass, sample, c, of);
         }
     }
 }
 
-/* Begins a pass with parameters. */
-static int norm_begin(ek_norm_pass *pass, ek_dev *dev, const ek_norm_args *args, ek_tensor *out,
-                      const ek_norm_sums *sums)
-{
-    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
-    const ek_tensor *parameter = args->weight ? args->weight : sums ? sums->dweight : args->bias;
-    *pass = (ek_norm_pass){.dev = dev,
-                           .args = args,
-                           .kind = g.batch                                    ? EK_NORM_BATCH
-                                   : ek_norm_has_runs(&g, args->x, parameter) ? EK_NORM_RUNS
-                                                                              : EK_NORM_SAMPLES,
-                           .sums = sums};
-    EK_TRY(ek_norm_pass_begin(pass, g.groups, out));
-    norm_over_samples(pass, norm_set_parameters);
-    return 0;
-}
-
 int ek_host_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
 {
-    ek_norm_pass pass;
+    ek_norm_pass pass = {.dev = dev};
     if (ek_count(args->x) == 0)
         return 0;
-    EK_TRY(norm_begin(&pass, dev, args, out, NULL));
+    EK_TRY(norm_begin(&pass, args, args->weight ? args->weight : args->bias, out));
+    norm_over_samples(&pass, norm_set_parameters);
     ek_norm_pass_line(&pass);
     return ek_norm_pass_end(&pass, 0);
 }
@@ -179,13 +197,13 @@ static void norm_join_groups(void *context, int64_t begin, int64_t end)
         int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
         double sum = 0, product = 0;
         for (int64_t c = first; c < first + plan->each; c++) {
-            double own_sum, own_product, factor = ek_norm_value(weight, c, 1);
+            double own_sum, own_product, factor = norm_value(weight, c, 1);
             ek_norm_sums_of(pass, sample, c, &own_sum, &own_product);
             sum += factor * own_sum;
             product += factor * own_product;
         }
-        ek_norm_store(pass->sums->sum, i, sum);
-        ek_norm_store(pass->sums->sum_xhat, i, product * ek_norm_value(pass->args->invstd, i, 1));
+        norm_store(pass->sums->sum, i, sum);
+        norm_store(pass->sums->sum_xhat, i, product * norm_value(pass->args->invstd, i, 1));
     }
 }
 
@@ -193,11 +211,11 @@ static void norm_join_groups(void *context, int64_t begin, int64_t end)
 static void norm_store_line(const ek_norm_pass *pass, int64_t c, double dbias, double dweight)
 {
     const ek_norm_sums *sums = pass->sums;
-    double invstd = ek_norm_value(pass->args->invstd, c, 1);
-    double scale = ek_norm_value(pass->args->weight, c, 1) * invstd;
-    ek_norm_store(sums->scale, c, scale);
-    ek_norm_store(sums->shift, c, -scale * dbias / sums->count);
-    ek_norm_store(sums->slope, c, -scale * invstd * dweight / sums->count);
+    double invstd = norm_value(pass->args->invstd, c, 1);
+    double scale = norm_value(pass->args->weight, c, 1) * invstd;
+    norm_store(sums->scale, c, scale);
+    norm_store(sums->shift, c, -scale * dbias / sums->count);
+    norm_store(sums->slope, c, -scale * invstd * dweight / sums->count);
 }
 
 static void norm_join_channels(void *context, int64_t begin, int64_t end)
@@ -211,10 +229,10 @@ static void norm_join_channels(void *context, int64_t begin, int64_t end)
             double own_sum, own_product;
             ek_norm_sums_of(pass, sample, c, &own_sum, &own_product);
             sum += own_sum;
-            product += own_product * ek_norm_value(pass->args->invstd, group, 1);
+            product += own_product * norm_value(pass->args->invstd, group, 1);
         }
-        ek_norm_store(pass->sums->dbias, c, sum);
-        ek_norm_store(pass->sums->dweight, c, product);
+        norm_store(pass->sums->dbias, c, sum);
+        norm_store(pass->sums->dweight, c, product);
         if (pass->sums->scale)
             norm_store_line(pass, c, sum, product);
     }
@@ -232,10 +250,11 @@ static int norm_fill_zero(ek_dev *dev, const ek_norm_sums *sums)
 
 int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args)
 {
-    ek_norm_pass pass;
+    ek_norm_pass pass = {.dev = dev, .sums = sums};
     if (ek_count(args->x) == 0)
         return norm_fill_zero(dev, sums);
-    EK_TRY(norm_begin(&pass, dev, args, NULL, sums));
+    EK_TRY(norm_begin(&pass, args, args->weight ? args->weight : sums->dweight, NULL));
+    norm_over_samples(&pass, norm_set_parameters);
     ek_norm_pass_sum(&pass);
     if (sums->sum)
         norm_over_samples(&pass, norm_join_groups);

@@ -1,14 +1,14 @@
-/* norm.h: a pass over memory, as the slots of normalisation make one or two (norm.c): its geometry
- * and workspace (norm_pass.c), and its loops (norm_loops.c).
+/* norm.h: a pass over memory, which a slot of normalisation (norm.c) makes. norm_pass.c has its
+ * geometry and workspace, norm_loops.c its loops over rows and planes, norm_runs.c those over runs.
  *
  * Sums and parameters are per column: a channel of the whole batch (batch norm), a channel of one
  * sample (group norm), or a run, which is a group of a sample in one piece of memory (layer norm).
  * Memory is rows or planes. Rows are `rows` of C contiguous channels (channels-last, and (N, C)).
  * If C is small and rows follow each other without gaps, `lanes` of them are joined to one row of
- * lanes * C elements, so that loops over a row are long enough for vectors; a joined row's
- * parameters are those of the C channels, repeated `lanes` times. Planes are contiguous runs of
- * `inner` elements, for each of `outer` samples and C channels. A plan describes the whole batch,
- * or one of `samples` samples (`outer` is 1 then). */
+ * lanes * C elements, so that loops over a row are long enough for vectors. A joined row has the
+ * parameters of its C channels `lanes` times. Planes are contiguous runs of `inner` elements, for
+ * each of `outer` samples and C channels. A plan describes the whole batch, or one of `samples`
+ * samples (`outer` is 1 then). */
 #ifndef EK_HOST_NORM_H
 #define EK_HOST_NORM_H
 
@@ -18,12 +18,12 @@
 #include "kernels/stage.h"
 #include "kernels/walk.h"
 
-/* The columns of a pass. */
+/* What the columns of a pass are. */
 typedef enum ek_norm_kind {
     EK_NORM_BATCH,   /* the channels of the batch */
     EK_NORM_SAMPLES, /* the channels of each sample */
-    EK_NORM_RUNS,    /* the groups of each sample, which are runs with parameters per element */
-    EK_NORM_PIECES   /* equal pieces of each sample, which is a run and one group */
+    EK_NORM_RUNS,    /* the groups of each sample: runs, with parameters per element */
+    EK_NORM_PIECES /* moments of samples that are one run and one group: equal pieces of the run */
 } ek_norm_kind;
 
 typedef struct ek_norm_plan {
@@ -39,8 +39,8 @@ typedef struct ek_norm_plan {
     int64_t block_rows;       /* rows of a block */
     /* planes */
     int64_t outer, outer_stride, channel_stride, inner;
-    /* runs, whose blocks are of EK_NORM_PART elements: blocks of samples with sums by element */
-    int64_t block_samples, sample_blocks;
+    /* runs, whose blocks are EK_NORM_PART elements */
+    int64_t block_samples, sample_blocks; /* samples whose sums by element are made together */
 } ek_norm_plan;
 
 enum {
@@ -53,8 +53,8 @@ enum {
 enum { EK_NORM_OUT, EK_NORM_X, EK_NORM_DY, EK_NORM_MASK, EK_NORM_TENSORS };
 enum { EK_NORM_CENTER, EK_NORM_SCALE, EK_NORM_SHIFT, EK_NORM_SLOPE, EK_NORM_PARAMETERS };
 
-/* One pass. Tensors are in one layout that has a plan, in f32, f64 or (if all are) bf16. Parameters
- * are f32 or f64. */
+/* One pass. Its tensors have one layout and one dtype: f64, f32, or bf16 if all are, but not for
+ * runs. Parameters are f64 for f64, else f32. */
 typedef struct ek_norm_pass {
     ek_dev *dev;
     const ek_norm_args *args;
@@ -66,25 +66,27 @@ typedef struct ek_norm_pass {
     ek_stage stage[EK_NORM_TENSORS];
     void *data[EK_NORM_TENSORS];          /* NULL if absent */
     void *parameters[EK_NORM_PARAMETERS]; /* [sample][width] */
-    void *weight, *bias;                  /* runs: [group][element] */
+    void *weight, *bias;                  /* runs: [group][element], or NULL */
     double *first, *second;               /* partial sums, [sample][block][width] */
     double *dweight, *dbias;              /* runs: partial sums, [sample block][group][element] */
     void *room;                           /* the workspace of all the arrays above */
     size_t room_bytes;
 } ek_norm_pass;
 
-/* Begins a pass over args->x and the tensors of args that go with it, with its first five members
- * set. `out` may be NULL. Sums have x's groups. */
+/* Begins a pass whose first five members are set, over x, dy and y_relu of args and out, which may
+ * be NULL. `groups` are statistics of a sample. */
 int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out);
 /* Stores out and frees the workspace. Returns rc if that is an error. */
 int ek_norm_pass_end(ek_norm_pass *pass, int rc);
 
-/* Sets one parameter of a column. */
-void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value);
+/* Sets the parameters of a column: center, scale, shift, slope. */
+void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
+                      const double of[EK_NORM_PARAMETERS]);
 
-/* Sums dy and dy * (x - center) by column. With a mask, only elements count whose mask is positive
- * or NaN. Without dy, the sums are moments of x. Runs have sums by element, too. */
+/* Sums dy and dy * (x - center) by column, and for runs by element. With a mask, only elements
+ * count whose mask is positive or NaN. Without dy, the sums are moments of x. */
 void ek_norm_pass_sum(ek_norm_pass *pass);
+/* Return the moments or sums of a column. */
 typedef struct ek_moments {
     double count, mean, deviation; /* deviation: the sum of (x - mean)^2 */
 } ek_moments;
@@ -93,8 +95,8 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
                      double *second);
 
 /* Writes scale * dy - shift - (x - center) * slope, or scale * dy if args->sum_xhat is NULL.
- * Without dy it writes (x - center) * scale + shift, and with `relu` 0 for negative values. Runs
- * have factors (and, for y, terms) per element beside these. */
+ * Without dy writes (x - center) * scale + shift, and with `relu` 0 for negative values. In runs,
+ * weight multiplies `scale`, and bias replaces `shift` in y. */
 void ek_norm_pass_line(ek_norm_pass *pass);
 
 /* ---- for the loops ---- */
@@ -106,42 +108,15 @@ static inline int64_t ek_norm_short_rows(int64_t columns)
     return rows > 32 ? 32 : rows < 8 ? 8 : rows;
 }
 
-/* The number of rows between the one that a loop reads and the one that it fetches: 512 elements,
+/* The number of rows from the row that a loop reads to the row that it prefetches: 512 elements,
  * which arrive in time and don't push each other out of the first cache. */
 static inline int64_t ek_norm_rows_ahead(int64_t columns)
 {
     return (511 + columns) / (columns > 0 ? columns : 1);
 }
 
-/* Starts to read bytes, if there is data. Processors look ahead on their own, but not from a page
- * into the next, and not along columns of wide rows. */
-static inline void ek_norm_fetch(const void *data, int64_t nbytes)
-{
-    for (int64_t i = 0; data && i < nbytes; i += 64)
-        __builtin_prefetch((const char *)data + i);
-}
-
-/* The address of element `at` of a tensor; NULL if the tensor is absent. */
-static inline const void *ek_norm_at(const ek_norm_pass *pass, int tensor, int64_t at)
-{
-    const char *data = pass->data[tensor];
-    return data ? data + at * (pass->is_f64 ? 8 : pass->is_bf16 ? 2 : 4) : NULL;
-}
-
-static inline void *ek_norm_parameter(const ek_norm_pass *pass, int parameter, int64_t at)
-{
-    return (char *)pass->parameters[parameter] + at * (pass->is_f64 ? 8 : 4);
-}
-
-/* The offset of a column's first plane. Columns are channels, sample by sample. */
-static inline int64_t ek_norm_plane_of(const ek_norm_plan *plan, int64_t column)
-{
-    return column / plan->channels * plan->sample_stride +
-           column % plan->channels * plan->channel_stride;
-}
-
-/* The loops of norm_loops.c and norm_runs.c, each over a part of an ek_norm_pass. The sum loops
- * fill `first` and `second` (sum_runs `dweight` and `dbias`, too), the line loops write y or dx. */
+/* The loops, each over a part of a pass's tasks. The sum loops fill `first` and `second` (those
+ * over runs `dweight` and `dbias`, too), the line loops write y or dx. */
 ek_parallel_body ek_norm_sum_rows_f32, ek_norm_sum_rows_f64, ek_norm_sum_rows_bf16;
 ek_parallel_body ek_norm_sum_planes_f32, ek_norm_sum_planes_f64, ek_norm_sum_planes_bf16;
 ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64, ek_norm_line_rows_bf16;
@@ -155,35 +130,5 @@ ek_parallel_body ek_norm_line_runs_f32, ek_norm_line_runs_f64;
 int ek_norm_load_elements(const ek_norm_pass *pass);
 /* Stores the sums by element into dweight and dbias. */
 int ek_norm_store_elements(ek_norm_pass *pass);
-
-/* ---- values of a channel, sample or group ---- */
-
-/* The offset of element i in row-major order. Tensors of two dimensions are contiguous. */
-static inline int64_t ek_norm_offset(const ek_tensor *tensor, int64_t i)
-{
-    return tensor->ndim == 1 ? i * tensor->stride[0] : i;
-}
-
-/* Element i; `otherwise` if the tensor is NULL. Parameters may be bf16 or f16. */
-static inline double ek_norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
-{
-    if (!tensor)
-        return otherwise;
-    const void *data = ek_tensor_address(tensor);
-    int64_t at = ek_norm_offset(tensor, i);
-    return tensor->dtype == EK_F32 ? (double)((const float *)data)[at]
-           : tensor->dtype == EK_F64
-               ? ((const double *)data)[at]
-               : (double)ek_float_of_narrow(tensor->dtype, ((const uint16_t *)data)[at]);
-}
-
-static inline void ek_norm_store(ek_tensor *out, int64_t i, double value)
-{
-    void *data = ek_tensor_address(out);
-    if (out->dtype == EK_F64)
-        ((double *)data)[ek_norm_offset(out, i)] = value;
-    else
-        ((float *)data)[ek_norm_offset(out, i)] = (float)value;
-}
 
 #endif

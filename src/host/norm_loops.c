@@ -1,10 +1,24 @@
-/* norm_loops.c: the innermost loops of normalisation, over rows, planes and runs (norm.h). Each
- * function takes part [begin, end) of the tasks of an ek_norm_pass. */
+/* norm_loops.c: the innermost loops of normalisation, over rows and planes (norm.h). */
 #ifndef EK_REAL
 #include "host/norm.h"
 
 #include "host/host.h"
 #include "host/tile.h"
+
+/* Starts to read bytes, if there is data. Processors look ahead on their own, but not from a page
+ * into the next, and not along columns of wide rows. */
+static inline void norm_fetch(const void *data, int64_t nbytes)
+{
+    for (int64_t i = 0; data && i < nbytes; i += 64)
+        __builtin_prefetch((const char *)data + i);
+}
+
+/* The offset of a column's first plane. Columns are channels, sample by sample. */
+static inline int64_t norm_plane_of(const ek_norm_plan *plan, int64_t column)
+{
+    return column / plan->channels * plan->sample_stride +
+           column % plan->channels * plan->channel_stride;
+}
 
 #define EK_ELEMENT EK_REAL
 #define EK_GET(element) (element)
@@ -29,6 +43,13 @@
 #undef EK_NAME
 
 #else /* for each EK_REAL that a tensor's EK_ELEMENT is computed in */
+
+/* The address of element `at` of a tensor; NULL if the tensor is absent. */
+static inline const EK_ELEMENT *EK_NAME(norm_at)(const ek_norm_pass *pass, int tensor, int64_t at)
+{
+    const EK_ELEMENT *data = pass->data[tensor];
+    return data ? data + at : NULL;
+}
 
 /* dy, or 0 if there is a mask and it isn't positive or NaN. */
 static inline EK_REAL EK_NAME(norm_masked)(const EK_ELEMENT *dy, const EK_ELEMENT *mask, int64_t i)
@@ -57,7 +78,7 @@ static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int
             sum[c] = rest[c] = square[c] = 0;
         for (int64_t r = 0; r < n; r++) {
             if (done + r + ahead < rows)
-                ek_norm_fetch(block + (r + ahead) * stride, columns * (int64_t)sizeof *x);
+                norm_fetch(block + (r + ahead) * stride, columns * (int64_t)sizeof *x);
             for (int64_t c = 0; c < columns; c++)
                 sum[c] += EK_GET(block[r * stride + c]);
         }
@@ -115,7 +136,7 @@ static void EK_NAME(norm_moments_run)(const EK_ELEMENT *x, int64_t n, double *me
 static void EK_NAME(norm_moments_plane)(const ek_norm_pass *pass, int64_t c)
 {
     const ek_norm_plan *plan = &pass->plan;
-    const EK_ELEMENT *x = ek_norm_at(pass, EK_NORM_X, ek_norm_plane_of(plan, c));
+    const EK_ELEMENT *x = EK_NAME(norm_at)(pass, EK_NORM_X, norm_plane_of(plan, c));
     double count = 0, mean = 0, deviation = 0;
     for (int64_t o = 0; o < plan->outer; o++, x += plan->outer_stride)
         for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
@@ -162,10 +183,10 @@ static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x
         for (int64_t r = done; r < last; r++) {
             int64_t at = r * stride, next = at + ahead * stride;
             if (r + ahead < rows) {
-                ek_norm_fetch(dy + next, columns * (int64_t)sizeof *dy);
-                ek_norm_fetch(x + next, columns * (int64_t)sizeof *x);
+                norm_fetch(dy + next, columns * (int64_t)sizeof *dy);
+                norm_fetch(x + next, columns * (int64_t)sizeof *x);
                 if (mask)
-                    ek_norm_fetch(mask + next, columns * (int64_t)sizeof *mask);
+                    norm_fetch(mask + next, columns * (int64_t)sizeof *mask);
             }
             if (mask)
                 EK_NAME(norm_add_row)(sum, product, dy + at, x + at, mask + at, columns, center);
@@ -207,13 +228,13 @@ static void EK_NAME(norm_reduce_run)(const EK_ELEMENT *dy, const EK_ELEMENT *x,
 static void EK_NAME(norm_reduce_plane)(const ek_norm_pass *pass, int64_t c)
 {
     const ek_norm_plan *plan = &pass->plan;
-    const EK_REAL *center = ek_norm_parameter(pass, EK_NORM_CENTER, c);
+    const EK_REAL center = ((const EK_REAL *)pass->parameters[EK_NORM_CENTER])[c];
     pass->first[c] = pass->second[c] = 0;
     for (int64_t o = 0; o < plan->outer; o++) {
-        int64_t at = ek_norm_plane_of(plan, c) + o * plan->outer_stride;
+        int64_t at = norm_plane_of(plan, c) + o * plan->outer_stride;
         EK_NAME(norm_reduce_run)
-        (ek_norm_at(pass, EK_NORM_DY, at), ek_norm_at(pass, EK_NORM_X, at),
-         ek_norm_at(pass, EK_NORM_MASK, at), plan->inner, (double)*center, &pass->first[c],
+        (EK_NAME(norm_at)(pass, EK_NORM_DY, at), EK_NAME(norm_at)(pass, EK_NORM_X, at),
+         EK_NAME(norm_at)(pass, EK_NORM_MASK, at), plan->inner, (double)center, &pass->first[c],
          &pass->second[c]);
     }
 }
@@ -231,16 +252,17 @@ void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
         int64_t sample = block / plan->blocks, row = block % plan->blocks * plan->block_rows;
         int64_t rows = ek_smaller(plan->rows - row, plan->block_rows);
         int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
-        const EK_ELEMENT *x = ek_norm_at(pass, EK_NORM_X, at);
-        const EK_ELEMENT *dy = ek_norm_at(pass, EK_NORM_DY, at);
+        const EK_ELEMENT *x = EK_NAME(norm_at)(pass, EK_NORM_X, at);
+        const EK_ELEMENT *dy = EK_NAME(norm_at)(pass, EK_NORM_DY, at);
         double *first = pass->first + block * plan->width + column;
         double *second = pass->second + block * plan->width + column;
         if (!dy)
             EK_NAME(norm_moments_block)(x, plan->row_stride, rows, columns, first, second);
         else
             EK_NAME(norm_reduce_block)
-        (dy, x, ek_norm_at(pass, EK_NORM_MASK, at), plan->row_stride, rows, columns,
-         ek_norm_parameter(pass, EK_NORM_CENTER, sample * plan->width + column), first, second);
+        (dy, x, EK_NAME(norm_at)(pass, EK_NORM_MASK, at), plan->row_stride, rows, columns,
+         (const EK_REAL *)pass->parameters[EK_NORM_CENTER] + sample * plan->width + column, first,
+         second);
     }
 }
 
@@ -261,14 +283,15 @@ static inline void EK_NAME(norm_apply)(EK_ELEMENT *restrict y, const EK_ELEMENT 
 {
     for (int64_t i = 0; i < n; i++) {
         EK_REAL v = (EK_GET(x[i]) - center[i * each]) * scale[i * each] + shift[i * each];
-        y[i] = EK_PUT(relu & (v <= 0) ? 0 : v);
+        y[i] = EK_PUT((relu & (v <= 0)) ? 0 : v);
     }
 }
 
 EK_MULTIVERSION
-static void EK_NAME(norm_apply_line)(EK_ELEMENT *y, const EK_ELEMENT *x, int64_t n,
-                                     const EK_REAL *center, const EK_REAL *scale,
-                                     const EK_REAL *shift, bool relu, bool each)
+static void EK_NAME(norm_apply_line)(EK_ELEMENT *restrict y, const EK_ELEMENT *restrict x,
+                                     int64_t n, const EK_REAL *restrict center,
+                                     const EK_REAL *restrict scale, const EK_REAL *restrict shift,
+                                     bool relu, bool each)
 {
     if (!each)
         EK_NAME(norm_apply)(y, x, n, center, scale, shift, relu, 0);
@@ -291,10 +314,13 @@ EK_NAME(norm_gradient)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
 
 /* Without x, the line is scale * dy. */
 EK_MULTIVERSION
-static void EK_NAME(norm_gradient_line)(EK_ELEMENT *dx, const EK_ELEMENT *dy, const EK_ELEMENT *x,
-                                        const EK_ELEMENT *mask, int64_t n, const EK_REAL *center,
-                                        const EK_REAL *scale, const EK_REAL *shift,
-                                        const EK_REAL *slope, bool each)
+static void EK_NAME(norm_gradient_line)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
+                                        const EK_ELEMENT *restrict x,
+                                        const EK_ELEMENT *restrict mask, int64_t n,
+                                        const EK_REAL *restrict center,
+                                        const EK_REAL *restrict scale,
+                                        const EK_REAL *restrict shift,
+                                        const EK_REAL *restrict slope, bool each)
 {
     if (!x)
         for (int64_t i = 0; i < n; i++)
@@ -310,13 +336,13 @@ static void EK_NAME(norm_gradient_line)(EK_ELEMENT *dx, const EK_ELEMENT *dy, co
 /* ---- lines over rows and planes ---- */
 
 /* Writes n elements from `at` on, of which the first has parameters `c`. */
-static void EK_NAME(norm_line)(const ek_norm_pass *pass, int64_t at, int64_t n, int64_t c,
-                               bool each)
+static inline void EK_NAME(norm_line)(const ek_norm_pass *pass, int64_t at, int64_t n, int64_t c,
+                                      bool each)
 {
     EK_ELEMENT *y = (EK_ELEMENT *)pass->data[EK_NORM_OUT] + at;
-    const EK_ELEMENT *x = ek_norm_at(pass, EK_NORM_X, at);
-    const EK_ELEMENT *dy = ek_norm_at(pass, EK_NORM_DY, at);
-    const EK_ELEMENT *mask = ek_norm_at(pass, EK_NORM_MASK, at);
+    const EK_ELEMENT *x = EK_NAME(norm_at)(pass, EK_NORM_X, at);
+    const EK_ELEMENT *dy = EK_NAME(norm_at)(pass, EK_NORM_DY, at);
+    const EK_ELEMENT *mask = EK_NAME(norm_at)(pass, EK_NORM_MASK, at);
     const EK_REAL *center = (const EK_REAL *)pass->parameters[EK_NORM_CENTER] + c;
     const EK_REAL *scale = (const EK_REAL *)pass->parameters[EK_NORM_SCALE] + c;
     const EK_REAL *shift = (const EK_REAL *)pass->parameters[EK_NORM_SHIFT] + c;
@@ -340,8 +366,8 @@ void EK_NAME(ek_norm_line_rows)(void *context, int64_t begin, int64_t end)
         int64_t n = r < plan->rows ? plan->width : plan->rest;
         if (pass->args->dy && r + ahead < plan->rows)
             for (int i = EK_NORM_X; i <= EK_NORM_MASK; i++)
-                ek_norm_fetch(ek_norm_at(pass, i, at + ahead * plan->row_stride),
-                              n * (int64_t)sizeof(EK_ELEMENT));
+                norm_fetch(EK_NAME(norm_at)(pass, i, at + ahead * plan->row_stride),
+                           n * (int64_t)sizeof(EK_ELEMENT));
         EK_NAME(norm_line)(pass, at, n, sample * plan->width, true);
     }
 }
@@ -353,7 +379,7 @@ void EK_NAME(ek_norm_line_planes)(void *context, int64_t begin, int64_t end)
     for (int64_t p = begin; p < end; p++) {
         int64_t o = p / plan->channels % plan->outer;
         int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
-        int64_t at = ek_norm_plane_of(plan, c) + o * plan->outer_stride;
+        int64_t at = norm_plane_of(plan, c) + o * plan->outer_stride;
         EK_NAME(norm_line)(pass, at, plan->inner, c, false);
     }
 }

@@ -118,11 +118,12 @@ static int pass_take_room(ek_norm_pass *pass)
     const ek_norm_plan *plan = &pass->plan;
     const size_t real = pass->is_f64 ? sizeof(double) : sizeof(float);
     const int64_t columns = plan->samples * plan->width, sample = plan->channels * plan->inner;
-    const bool runs = pass->kind == EK_NORM_RUNS && !pass->moments[0];
+    const ek_norm_args *args = pass->args;
+    const bool runs = pass->kind == EK_NORM_RUNS;
     const int64_t partial = pass->sums || pass->moments[0] ? columns * plan->blocks : 0;
     const int64_t elements =
         runs && pass->sums && pass->sums->dweight ? plan->sample_blocks * sample : 0;
-    const int64_t affine = runs ? sample : 0;
+    const int64_t affine = runs && (args->weight || args->bias) ? sample : 0;
     pass->room_bytes = (size_t)(2 * partial + 2 * elements) * sizeof(double) +
                        (size_t)(EK_NORM_PARAMETERS * columns + 2 * affine) * real;
     EK_TRY(ek_dev_alloc(pass->dev, pass->room_bytes, EK_MEMORY_WORKSPACE, &pass->room));
@@ -133,8 +134,8 @@ static int pass_take_room(ek_norm_pass *pass)
     pass->dbias = pass_take(&room, elements, sizeof(double));
     for (int i = 0; i < EK_NORM_PARAMETERS; i++)
         pass->parameters[i] = pass_take(&room, columns, real);
-    pass->weight = pass_take(&room, affine, real);
-    pass->bias = pass_take(&room, affine, real);
+    pass->weight = runs && args->weight ? pass_take(&room, affine, real) : NULL;
+    pass->bias = runs && args->bias ? pass_take(&room, affine, real) : NULL;
     return runs ? ek_norm_load_elements(pass) : 0;
 }
 
@@ -165,17 +166,19 @@ int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out)
     return rc < 0 ? ek_norm_pass_end(pass, rc) : 0;
 }
 
-/* Joined rows have a channel's parameter once in each lane. */
-void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value)
+/* Joined rows have a channel's parameters once in each lane. */
+void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
+                      const double of[EK_NORM_PARAMETERS])
 {
     const ek_norm_plan *plan = &pass->plan;
-    for (int64_t at = c; at < plan->width; at += plan->channels) {
-        void *into = ek_norm_parameter(pass, parameter, sample * plan->width + at);
-        if (pass->is_f64)
-            *(double *)into = value;
-        else
-            *(float *)into = (float)value;
-    }
+    const int64_t begin = sample * plan->width;
+    for (int64_t at = begin + c; at < begin + plan->width; at += plan->channels)
+        for (int k = 0; k < EK_NORM_PARAMETERS; k++) {
+            if (pass->is_f64)
+                ((double *)pass->parameters[k])[at] = of[k];
+            else
+                ((float *)pass->parameters[k])[at] = (float)of[k];
+        }
 }
 
 /* ---- running ---- */
@@ -227,13 +230,13 @@ void ek_norm_pass_line(ek_norm_pass *pass)
 
 /* ---- joining partial sums ---- */
 
-/* Element `at` of x, dy or the mask. */
+/* The value of a tensor at `at`. */
 static double pass_value(const ek_norm_pass *pass, int tensor, int64_t at)
 {
-    const void *value = ek_norm_at(pass, tensor, at);
-    return pass->is_f64    ? *(const double *)value
-           : pass->is_bf16 ? (double)ek_float_of_bf16(*(const uint16_t *)value)
-                           : (double)*(const float *)value;
+    const void *data = pass->data[tensor];
+    return pass->is_f64    ? ((const double *)data)[at]
+           : pass->is_bf16 ? (double)ek_float_of_bf16(((const uint16_t *)data)[at])
+                           : (double)((const float *)data)[at];
 }
 
 /* The offset of the first value of the rows after a sample's last joined row. */
@@ -284,14 +287,16 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
             *second += pass->second[at];
         }
     }
-    const void *center = ek_norm_parameter(pass, EK_NORM_CENTER, sample * plan->width + c);
+    const int64_t own = sample * plan->width + c;
+    const void *centers = pass->parameters[EK_NORM_CENTER];
+    double center =
+        pass->is_f64 ? ((const double *)centers)[own] : (double)((const float *)centers)[own];
     for (int64_t i = c; i < plan->rest; i += plan->channels) {
         int64_t at = pass_rest(plan, sample) + i;
         if (pass->args->y_relu && pass_value(pass, EK_NORM_MASK, at) <= 0)
             continue;
         double dy = pass_value(pass, EK_NORM_DY, at);
         *first += dy;
-        *second += dy * (pass_value(pass, EK_NORM_X, at) -
-                         (pass->is_f64 ? *(const double *)center : (double)*(const float *)center));
+        *second += dy * (pass_value(pass, EK_NORM_X, at) - center);
     }
 }

@@ -30,23 +30,20 @@ static void runs_sample_view(ek_tensor *view, ek_storage *storage, const ek_norm
     }
 }
 
-/* Copies a parameter; fills with `otherwise` if there is no parameter. */
-static int runs_load(const ek_norm_pass *pass, void *elements, const ek_tensor *parameter,
-                     double otherwise)
-{
-    ek_tensor view;
-    ek_storage storage;
-    int ndim = parameter ? parameter->ndim : pass->args->x->ndim - 1;
-    runs_sample_view(&view, &storage, pass, ndim, elements, pass->is_f64 ? EK_F64 : EK_F32);
-    return parameter ? ek_host_copy(pass->dev, &view, parameter)
-                     : ek_host_fill(pass->dev, &view, otherwise);
-}
-
 int ek_norm_load_elements(const ek_norm_pass *pass)
 {
-    EK_TRY(runs_load(pass, pass->weight, pass->args->weight, 1));
-    /* Adding -0 changes nothing, not even the sign of a zero. */
-    return pass->args->dy ? 0 : runs_load(pass, pass->bias, pass->args->bias, -0.0);
+    const ek_tensor *const from[] = {pass->args->weight, pass->args->bias};
+    const void *const into[] = {pass->weight, pass->bias};
+    ek_tensor view;
+    ek_storage storage;
+    for (int i = 0; i < 2; i++) {
+        if (!from[i])
+            continue;
+        runs_sample_view(&view, &storage, pass, from[i]->ndim, into[i],
+                         pass->is_f64 ? EK_F64 : EK_F32);
+        EK_TRY(ek_host_copy(pass->dev, &view, from[i]));
+    }
+    return 0;
 }
 
 /* Adds the sums of all blocks to the first block. */
@@ -82,23 +79,26 @@ int ek_norm_store_elements(ek_norm_pass *pass)
 
 /* ---- sums over runs and by element ---- */
 
-/* Sums weight * dy and weight * dy * (x - center) over a part of a run. Each lane adds few values,
- * so that the tensor's own type is precise enough. */
-EK_MULTIVERSION
-static void EK_NAME(runs_sum_part)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK_REAL center,
-                                   const EK_REAL *weight, double *first, double *second)
+/* value * weight[i]; a weight of NULL counts as 1. */
+static inline EK_REAL EK_NAME(runs_times)(EK_REAL value, const EK_REAL *weight, int64_t i)
+{
+    return weight ? value * weight[i] : value;
+}
+
+static inline void EK_NAME(runs_sum)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK_REAL center,
+                                     const EK_REAL *weight, double *first, double *second)
 {
     enum { LANES = 16 };
     EK_REAL sum[LANES] = {0}, product[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            EK_REAL g = weight[i + j] * dy[i + j];
+            EK_REAL g = EK_NAME(runs_times)(dy[i + j], weight, i + j);
             sum[j] += g;
             product[j] += g * (x[i + j] - center);
         }
     for (int j = 0; i + j < n; j++) {
-        EK_REAL g = weight[i + j] * dy[i + j];
+        EK_REAL g = EK_NAME(runs_times)(dy[i + j], weight, i + j);
         sum[j] += g;
         product[j] += g * (x[i + j] - center);
     }
@@ -107,6 +107,18 @@ static void EK_NAME(runs_sum_part)(const EK_REAL *dy, const EK_REAL *x, int64_t 
         *first += (double)sum[j];
         *second += (double)product[j];
     }
+}
+
+/* Sums weight * dy and weight * dy * (x - center) over a part of a run. Each lane adds few values,
+ * so that the tensor's own type is precise enough. */
+EK_MULTIVERSION
+static void EK_NAME(runs_sum_part)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK_REAL center,
+                                   const EK_REAL *weight, double *first, double *second)
+{
+    if (weight)
+        EK_NAME(runs_sum)(dy, x, n, center, weight, first, second);
+    else
+        EK_NAME(runs_sum)(dy, x, n, center, NULL, first, second);
 }
 
 EK_MULTIVERSION
@@ -129,6 +141,7 @@ static void EK_NAME(runs_sum_block)(const ek_norm_pass *pass, int64_t block, int
     int64_t own = group * plan->inner + part * EK_NORM_PART;
     int64_t n = ek_smaller(plan->inner - part * EK_NORM_PART, EK_NORM_PART);
     int64_t last = ek_smaller((block + 1) * plan->block_samples, plan->samples);
+    const EK_REAL *weight = pass->weight ? (const EK_REAL *)pass->weight + own : NULL;
     double *dweight = pass->dweight + block * plan->channels * plan->inner + own;
     double *dbias = pass->dbias + block * plan->channels * plan->inner + own;
     for (int64_t k = 0; k < n && pass->sums->dbias; k++)
@@ -139,14 +152,13 @@ static void EK_NAME(runs_sum_block)(const ek_norm_pass *pass, int64_t block, int
         for (int64_t sample = begin; sample < ek_smaller(begin + SHORT_RUNS, last); sample++) {
             int64_t at = sample * plan->sample_stride + own, c = sample * plan->groups + group;
             int64_t into = (sample * plan->blocks + part) * plan->groups + group;
-            const EK_REAL *dy = ek_norm_at(pass, EK_NORM_DY, at);
-            const EK_REAL *x = ek_norm_at(pass, EK_NORM_X, at);
+            const EK_REAL *dy = (const EK_REAL *)pass->data[EK_NORM_DY] + at;
+            const EK_REAL *x = (const EK_REAL *)pass->data[EK_NORM_X] + at;
             EK_REAL center = ((const EK_REAL *)pass->parameters[EK_NORM_CENTER])[c];
             EK_REAL scale = ((const EK_REAL *)pass->parameters[EK_NORM_SCALE])[c];
             if (pass->sums->sum)
                 EK_NAME(runs_sum_part)
-            (dy, x, n, center, (const EK_REAL *)pass->weight + own, &pass->first[into],
-             &pass->second[into]);
+            (dy, x, n, center, weight, &pass->first[into], &pass->second[into]);
             if (pass->sums->dbias)
                 EK_NAME(runs_add_part)(sum, product, dy, x, n, center, scale);
         }
@@ -173,8 +185,10 @@ static void EK_NAME(runs_apply)(EK_REAL *restrict y, const EK_REAL *restrict x, 
                                 EK_REAL center, EK_REAL scale, const EK_REAL *restrict weight,
                                 const EK_REAL *restrict bias)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - center) * scale * weight[i] + bias[i];
+    for (int64_t i = 0; i < n; i++) {
+        EK_REAL v = (x[i] - center) * scale;
+        y[i] = weight || bias ? EK_NAME(runs_times)(v, weight, i) + (bias ? bias[i] : 0) : v;
+    }
 }
 
 EK_MULTIVERSION
@@ -184,7 +198,7 @@ static void EK_NAME(runs_gradient)(EK_REAL *restrict dx, const EK_REAL *restrict
                                    const EK_REAL *restrict weight)
 {
     for (int64_t i = 0; i < n; i++)
-        dx[i] = scale * weight[i] * dy[i] - shift - (x[i] - center) * slope;
+        dx[i] = EK_NAME(runs_times)(scale, weight, i) * dy[i] - shift - (x[i] - center) * slope;
 }
 
 /* A task is a part of a run. */
@@ -198,17 +212,17 @@ void EK_NAME(ek_norm_line_runs)(void *context, int64_t begin, int64_t end)
         int64_t own = run % plan->groups * plan->inner + i;
         int64_t at = run / plan->groups * plan->sample_stride + own;
         EK_REAL *y = (EK_REAL *)pass->data[EK_NORM_OUT] + at, of[EK_NORM_PARAMETERS];
-        const EK_REAL *x = ek_norm_at(pass, EK_NORM_X, at);
-        const EK_REAL *dy = ek_norm_at(pass, EK_NORM_DY, at);
-        const EK_REAL *weight = (const EK_REAL *)pass->weight + own;
+        const EK_REAL *x = (const EK_REAL *)pass->data[EK_NORM_X] + at;
+        const EK_REAL *dy = pass->data[EK_NORM_DY];
+        const EK_REAL *weight = pass->weight ? (const EK_REAL *)pass->weight + own : NULL;
+        const EK_REAL *bias = pass->bias ? (const EK_REAL *)pass->bias + own : NULL;
         for (int k = 0; k < EK_NORM_PARAMETERS; k++)
             of[k] = ((const EK_REAL *)pass->parameters[k])[run];
         if (dy)
             EK_NAME(runs_gradient)
-        (y, dy, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], of[EK_NORM_SHIFT], of[EK_NORM_SLOPE],
-         weight);
-        else EK_NAME(runs_apply)(y, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], weight,
-                                 (const EK_REAL *)pass->bias + own);
+        (y, dy + at, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], of[EK_NORM_SHIFT],
+         of[EK_NORM_SLOPE], weight);
+        else EK_NAME(runs_apply)(y, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], weight, bias);
     }
 }
 
