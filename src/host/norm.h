@@ -44,9 +44,10 @@ typedef struct ek_norm_plan {
 } ek_norm_plan;
 
 enum {
-    EK_NORM_COLUMNS = 256, /* channels of one task */
-    EK_NORM_LANES = 64,    /* elements of a joined row */
-    EK_NORM_PART = 1024    /* elements of a run that are one task */
+    EK_NORM_COLUMNS = 256,  /* channels of one task */
+    EK_NORM_LANES = 64,     /* elements of a joined row */
+    EK_NORM_PART = 1024,    /* elements of a run that are one task */
+    EK_NORM_SHORT_RUNS = 32 /* runs that are summed in the tensor's own type */
 };
 
 /* The tensors of a pass. Only the first is written. */

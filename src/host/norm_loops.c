@@ -5,15 +5,15 @@
 #include "host/host.h"
 #include "host/tile.h"
 
-/* Starts to read bytes, if there is data. Processors look ahead on their own, but not from a page
- * into the next, and not along columns of wide rows. */
+/* Prefetches bytes, if there is data. Processors prefetch on their own, but not from a page into
+ * the next, and not along columns of wide rows. */
 static inline void norm_fetch(const void *data, int64_t nbytes)
 {
     for (int64_t i = 0; data && i < nbytes; i += 64)
         __builtin_prefetch((const char *)data + i);
 }
 
-/* The offset of a column's first plane. Columns are channels, sample by sample. */
+/* Returns the offset of a column's first plane. Columns are numbered sample by sample. */
 static inline int64_t norm_plane_of(const ek_norm_plan *plan, int64_t column)
 {
     return column / plan->channels * plan->sample_stride +
@@ -44,14 +44,14 @@ static inline int64_t norm_plane_of(const ek_norm_plan *plan, int64_t column)
 
 #else /* for each EK_REAL that a tensor's EK_ELEMENT is computed in */
 
-/* The address of element `at` of a tensor; NULL if the tensor is absent. */
+/* Returns the address of element `at` of a tensor; NULL if the tensor is absent. */
 static inline const EK_ELEMENT *EK_NAME(norm_at)(const ek_norm_pass *pass, int tensor, int64_t at)
 {
     const EK_ELEMENT *data = pass->data[tensor];
     return data ? data + at : NULL;
 }
 
-/* dy, or 0 if there is a mask and it isn't positive or NaN. */
+/* Returns element i of dy, or 0 if there is a mask whose element is 0 or negative. */
 static inline EK_REAL EK_NAME(norm_masked)(const EK_ELEMENT *dy, const EK_ELEMENT *mask, int64_t i)
 {
     return mask && EK_GET(mask[i]) <= 0 ? 0 : EK_GET(dy[i]);
@@ -59,16 +59,16 @@ static inline EK_REAL EK_NAME(norm_masked)(const EK_ELEMENT *dy, const EK_ELEMEN
 
 /* ---- moments ---- */
 
-/* The moments of each column. Blocks of few rows are summed in two passes, mean and then
- * deviations, while their rows are in the cache. A block then joins the rows before (Chan et al.
- * 1983). */
+/* Computes the moments of each column. A block of few rows is summed in two passes, mean and then
+ * deviations, while its rows are in the cache. Then its moments join those of the rows before (Chan
+ * et al. 1983). */
 EK_MULTIVERSION
 static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int64_t rows,
                                         int64_t columns, double *mean, double *deviation)
 {
     EK_REAL sum[EK_NORM_COLUMNS], rest[EK_NORM_COLUMNS], square[EK_NORM_COLUMNS];
     int64_t step = ek_norm_short_rows(columns), ahead = ek_norm_rows_ahead(columns);
-    ahead = ahead > step ? ahead : step; /* a block reads its own rows at once */
+    ahead = ek_larger(ahead, step); /* the rows of a block are read at once anyway */
     for (int64_t c = 0; c < columns; c++)
         mean[c] = deviation[c] = 0;
     for (int64_t done = 0; done < rows; done += step) {
@@ -103,7 +103,7 @@ static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int
     }
 }
 
-/* The sum of x - center, or with `square` of its square, over at most EK_TILE elements. */
+/* Returns the sum of x - center, or with `square` of its square, over at most EK_TILE elements. */
 static inline double EK_NAME(norm_run_power)(const EK_ELEMENT *x, int64_t n, double center,
                                              bool square)
 {
@@ -123,7 +123,7 @@ static inline double EK_NAME(norm_run_power)(const EK_ELEMENT *x, int64_t n, dou
     return sum;
 }
 
-/* The mean and deviation of a run of at most EK_TILE elements. */
+/* Computes the mean and deviation of at most EK_TILE elements. */
 EK_MULTIVERSION
 static void EK_NAME(norm_moments_run)(const EK_ELEMENT *x, int64_t n, double *mean,
                                       double *deviation)
@@ -132,7 +132,7 @@ static void EK_NAME(norm_moments_run)(const EK_ELEMENT *x, int64_t n, double *me
     *deviation = EK_NAME(norm_run_power)(x, n, *mean, true);
 }
 
-/* The moments of column c. */
+/* Computes the moments of column c. */
 static void EK_NAME(norm_moments_plane)(const ek_norm_pass *pass, int64_t c)
 {
     const ek_norm_plan *plan = &pass->plan;
@@ -224,7 +224,7 @@ static void EK_NAME(norm_reduce_run)(const EK_ELEMENT *dy, const EK_ELEMENT *x,
     }
 }
 
-/* The sums of column c. */
+/* Computes the sums of column c. */
 static void EK_NAME(norm_reduce_plane)(const ek_norm_pass *pass, int64_t c)
 {
     const ek_norm_plan *plan = &pass->plan;
@@ -256,13 +256,14 @@ void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
         const EK_ELEMENT *dy = EK_NAME(norm_at)(pass, EK_NORM_DY, at);
         double *first = pass->first + block * plan->width + column;
         double *second = pass->second + block * plan->width + column;
-        if (!dy)
+        if (!dy) {
             EK_NAME(norm_moments_block)(x, plan->row_stride, rows, columns, first, second);
-        else
+        } else {
             EK_NAME(norm_reduce_block)
-        (dy, x, EK_NAME(norm_at)(pass, EK_NORM_MASK, at), plan->row_stride, rows, columns,
-         (const EK_REAL *)pass->parameters[EK_NORM_CENTER] + sample * plan->width + column, first,
-         second);
+            (dy, x, EK_NAME(norm_at)(pass, EK_NORM_MASK, at), plan->row_stride, rows, columns,
+             (const EK_REAL *)pass->parameters[EK_NORM_CENTER] + sample * plan->width + column,
+             first, second);
+        }
     }
 }
 
@@ -273,8 +274,8 @@ void EK_NAME(ek_norm_sum_planes)(void *context, int64_t begin, int64_t end)
         (pass->args->dy ? EK_NAME(norm_reduce_plane) : EK_NAME(norm_moments_plane))(pass, c);
 }
 
-/* ---- lines: y = (x - center) * scale + shift, or dx = scale * dy - shift - (x - center) * slope,
- * for n elements with parameters of their own (`each` 1) or common ones (0) ---- */
+/* ---- lines: y = (x - center) * scale + shift, or dx = scale * dy - shift - (x - center) * slope.
+ * If `each` is 1, each of n elements has its parameters. If it is 0, all have the same. ---- */
 
 static inline void EK_NAME(norm_apply)(EK_ELEMENT *restrict y, const EK_ELEMENT *restrict x,
                                        int64_t n, const EK_REAL *restrict center,
@@ -312,7 +313,7 @@ EK_NAME(norm_gradient)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
                        (EK_GET(x[i]) - center[i * each]) * slope[i * each]);
 }
 
-/* Without x, the line is scale * dy. */
+/* Writes scale * dy if x is NULL. */
 EK_MULTIVERSION
 static void EK_NAME(norm_gradient_line)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
                                         const EK_ELEMENT *restrict x,
@@ -347,11 +348,12 @@ static inline void EK_NAME(norm_line)(const ek_norm_pass *pass, int64_t at, int6
     const EK_REAL *scale = (const EK_REAL *)pass->parameters[EK_NORM_SCALE] + c;
     const EK_REAL *shift = (const EK_REAL *)pass->parameters[EK_NORM_SHIFT] + c;
     const EK_REAL *slope = (const EK_REAL *)pass->parameters[EK_NORM_SLOPE] + c;
-    if (!dy)
+    if (!dy) {
         EK_NAME(norm_apply_line)(y, x, n, center, scale, shift, pass->args->relu, each);
-    else
+    } else {
         EK_NAME(norm_gradient_line)
-    (y, dy, pass->args->sum_xhat ? x : NULL, mask, n, center, scale, shift, slope, each);
+        (y, dy, pass->args->sum_xhat ? x : NULL, mask, n, center, scale, shift, slope, each);
+    }
 }
 
 /* A task is a joined row; the last row of a sample may be shorter. */

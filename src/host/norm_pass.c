@@ -6,7 +6,7 @@
 
 enum {
     GRAIN = 16384,
-    BLOCKS = 64 /* blocks of runs, at most; each has its own sums per element */
+    BLOCKS = 64 /* most blocks of samples with sums by element */
 };
 
 static int64_t pass_quotient(int64_t a, int64_t b)
@@ -61,7 +61,7 @@ static bool pass_plan_run(ek_norm_plan *plan, int64_t length, ek_norm_kind kind)
     if (kind == EK_NORM_PIECES)
         return true;
     plan->blocks = pass_quotient(plan->inner, EK_NORM_PART);
-    plan->block_samples = ek_larger(pass_quotient(plan->samples, BLOCKS), 32);
+    plan->block_samples = ek_larger(pass_quotient(plan->samples, BLOCKS), EK_NORM_SHORT_RUNS);
     plan->sample_blocks = pass_quotient(plan->samples, plan->block_samples);
     return true;
 }
@@ -105,7 +105,7 @@ int ek_norm_pass_end(ek_norm_pass *pass, int rc)
     return rc;
 }
 
-/* Returns the next `count` values of the room. */
+/* Takes the next `count` values of the room. */
 static void *pass_take(char **room, int64_t count, size_t size)
 {
     char *at = *room;

@@ -1,23 +1,19 @@
-/* norm_runs.c: the loops over runs, which have parameters per element: groups of samples, each in
- * one piece of memory. With one group (layer norm) a run is a sample, whose dimensions may have any
- * order. Weight and bias are copied to the order of a sample, which is cheap, because they are as
- * long as one sample. */
+/* norm_runs.c: the loops of normalisation over runs, which have parameters per element. A run is a
+ * group of a sample in one piece of memory. With one group (layer norm) the dimensions of a sample
+ * may have any order. Weight and bias are copied to the order of a sample, which is cheap, because
+ * they are as long as one sample. */
 #ifndef EK_REAL
 #include "host/host.h"
 #include "host/norm.h"
 
-enum {
-    GRAIN = 16384,
-    SHORT_RUNS = 32 /* runs that are summed in the tensor's own type */
-};
+enum { GRAIN = 16384 };
 
 #define EK_FOR_REALS "host/norm_runs.c"
 #include "kernels/for_reals.h"
 
 /* ---- parameters per element, in the order that a sample of x has in memory ---- */
 
-/* Makes `view`, on the caller's stack, show `data` as one sample of x, with its first `ndim`
- * dimensions. */
+/* Makes `view` show `data` as one sample of x, with its first `ndim` dimensions. */
 static void runs_sample_view(ek_tensor *view, ek_storage *storage, const ek_norm_pass *pass,
                              int ndim, const void *data, ek_dtype dtype)
 {
@@ -132,7 +128,8 @@ static void EK_NAME(runs_add_part)(EK_REAL *restrict sum, EK_REAL *restrict prod
     }
 }
 
-/* Sums a part of a group's runs in a block of samples: over each run, and by element over all. */
+/* Sums a part of a group's runs in a block of samples, over each run and by element over all runs.
+ */
 static void EK_NAME(runs_sum_block)(const ek_norm_pass *pass, int64_t block, int64_t group,
                                     int64_t part)
 {
@@ -146,19 +143,21 @@ static void EK_NAME(runs_sum_block)(const ek_norm_pass *pass, int64_t block, int
     double *dbias = pass->dbias + block * plan->channels * plan->inner + own;
     for (int64_t k = 0; k < n && pass->sums->dbias; k++)
         dbias[k] = dweight[k] = 0;
-    for (int64_t begin = block * plan->block_samples; begin < last; begin += SHORT_RUNS) {
+    for (int64_t begin = block * plan->block_samples; begin < last; begin += EK_NORM_SHORT_RUNS) {
+        int64_t end = ek_smaller(begin + EK_NORM_SHORT_RUNS, last);
         for (int64_t k = 0; k < n; k++)
             sum[k] = product[k] = 0;
-        for (int64_t sample = begin; sample < ek_smaller(begin + SHORT_RUNS, last); sample++) {
+        for (int64_t sample = begin; sample < end; sample++) {
             int64_t at = sample * plan->sample_stride + own, c = sample * plan->groups + group;
             int64_t into = (sample * plan->blocks + part) * plan->groups + group;
             const EK_REAL *dy = (const EK_REAL *)pass->data[EK_NORM_DY] + at;
             const EK_REAL *x = (const EK_REAL *)pass->data[EK_NORM_X] + at;
             EK_REAL center = ((const EK_REAL *)pass->parameters[EK_NORM_CENTER])[c];
             EK_REAL scale = ((const EK_REAL *)pass->parameters[EK_NORM_SCALE])[c];
-            if (pass->sums->sum)
+            if (pass->sums->sum) {
                 EK_NAME(runs_sum_part)
-            (dy, x, n, center, weight, &pass->first[into], &pass->second[into]);
+                (dy, x, n, center, weight, &pass->first[into], &pass->second[into]);
+            }
             if (pass->sums->dbias)
                 EK_NAME(runs_add_part)(sum, product, dy, x, n, center, scale);
         }
@@ -218,11 +217,13 @@ void EK_NAME(ek_norm_line_runs)(void *context, int64_t begin, int64_t end)
         const EK_REAL *bias = pass->bias ? (const EK_REAL *)pass->bias + own : NULL;
         for (int k = 0; k < EK_NORM_PARAMETERS; k++)
             of[k] = ((const EK_REAL *)pass->parameters[k])[run];
-        if (dy)
+        if (!dy) {
+            EK_NAME(runs_apply)(y, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], weight, bias);
+        } else {
             EK_NAME(runs_gradient)
-        (y, dy + at, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], of[EK_NORM_SHIFT],
-         of[EK_NORM_SLOPE], weight);
-        else EK_NAME(runs_apply)(y, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], weight, bias);
+            (y, dy + at, x, n, of[EK_NORM_CENTER], of[EK_NORM_SCALE], of[EK_NORM_SHIFT],
+             of[EK_NORM_SLOPE], weight);
+        }
     }
 }
 
