@@ -16,12 +16,12 @@
 enum { STAGES = 12 };
 enum { READ = 1, WRITE = 2 };
 
-/* A slot's call. Its tensors are in a form that the kernels take, its parameters and results dense
- * arrays. A call must not be moved, because stages point into it. */
+/* A call of a slot. Its tensors have a form that the kernels take, its parameters and results are
+ * dense arrays. A call must not be moved, because stages point into it. */
 typedef struct norm_call {
     ek_dev *dev;
     const char *operation;
-    int rc; /* a status or a cudaError_t; after an error, nothing else is taken or launched */
+    int rc; /* the first error, a status or a cudaError_t; nothing is taken or launched after it */
     ek_cuda_stream stream;
     ek_cuda_norm norm;
     ek_norm_form form;
@@ -142,7 +142,8 @@ static void norm_take_tensors(norm_call *call, const ek_norm_args *args, const e
     }
 }
 
-/* Takes the tensors and parameters of args. `parameter` is one of those that are given, if any. */
+/* Takes the tensors and parameters of args, and y. `parameter` is one of those that are given, if
+ * any. */
 static void norm_take(norm_call *call, const ek_norm_args *args, const ek_tensor *y,
                       const ek_tensor *parameter)
 {
@@ -157,7 +158,8 @@ static void norm_take(norm_call *call, const ek_norm_args *args, const ek_tensor
     norm->weighted = g.batch && args->invstd;
 }
 
-/* Cuts the work, with room for partial sums unless `direct` allows none and none are needed. */
+/* Cuts the work and makes room for partial sums. With `direct`, there are none if each column has
+ * one part and each group one column. */
 static void norm_cut_sums(norm_call *call, bool direct)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -271,8 +273,8 @@ int ek_cuda_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
 
 /* ---- reduce ---- */
 
-/* Sums of the batch are a statistic's results, from which `line` follows. The line has the weight;
- * the sums, which are the parameters' gradients, have not. */
+/* Makes the sums of the batch, from which the line follows. They are the gradients of the
+ * parameters, so that only the line has the weight. */
 static void norm_reduce_batch(norm_call *call, const ek_norm_sums *sums)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -290,7 +292,7 @@ static void norm_reduce_batch(norm_call *call, const ek_norm_sums *sums)
         norm_launch(call, ek_cuda_launch_norm_join_groups);
 }
 
-/* Sums dweight and dbias of single elements: these are columns, and the samples are rows here. */
+/* Makes dweight and dbias of single elements, which are columns here, and the samples rows. */
 static void norm_reduce_elements(norm_call *call)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -307,7 +309,8 @@ static void norm_reduce_elements(norm_call *call)
     norm->invstd = NULL;
 }
 
-/* Sums by group and by parameter. Runs give a group's sums at once; sums of channels are joined. */
+/* Makes sums by group and by parameter. Runs give a group's sums at once. Sums of channels are
+ * joined. */
 static void norm_reduce_samples(norm_call *call, const ek_norm_sums *sums, const ek_tensor *x)
 {
     ek_cuda_norm *norm = &call->norm;

@@ -1,4 +1,5 @@
-/* norm.cuh: what the kernels of normalisation share: vectors, tasks, parameters, moments. */
+/* norm.cuh: the kernel of normalisation, ek_norm_pass, and what its bodies share: vectors,
+ * parameters, joins. */
 #ifndef EK_CUDA_NORM_CUH
 #define EK_CUDA_NORM_CUH
 
@@ -44,13 +45,13 @@ template <typename T, typename R, int V> EK_DEVICE void ek_norm_store(T *to, con
 
 /* ---- passes ---- */
 
-/* A thread's share of a task: V columns from `column` on over rows, one column over planes. Rows:
- * the rows [begin, end) in steps. Planes: the elements [begin, end) in steps, of planes [row,
- * last). A thread without a column has no planes (rows count as one). */
+/* A thread's share of a task. Over rows: columns from `column` on, of the rows [begin, end) in
+ * steps, which count as one plane. Over planes: one column, of which the elements [begin, end) in
+ * steps, of planes [row, last). A thread without a column has no planes. */
 struct ek_norm_share {
     int64_t sample, part, column, begin, end, row, last;
     int step, team;
-    bool puts; /* after the join of the column's threads, this one has their result */
+    bool puts; /* this thread has the result when the column's threads are joined */
 };
 
 template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_norm &a, int64_t task)
@@ -89,8 +90,8 @@ template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_no
     return own;
 }
 
-/* A thread's first elements of each tensor in a plane, or in its rows, and the steps to the next.
- * Parameters are per element or NULL. */
+/* A thread's place in each tensor, and the steps to the next vector. Weight and bias are NULL if
+ * they are per channel. */
 template <bool planes, typename T> struct ek_norm_cursor {
     typedef typename ek_compute<T>::type R;
     const T *x, *dy, *mask;

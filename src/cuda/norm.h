@@ -1,10 +1,12 @@
-/* norm.h: passes over memory that batch and group normalisation share.
+/* norm.h: a pass over memory, which a slot of normalisation (norm.c) makes. norm_plan.c chooses
+ * how, norm.cuh has the kernel, norm_sums.cu and norm_line.cu what it computes, norm_join.cu the
+ * joins.
  *
  * A column is a set of elements that has sums of its own: a channel of the batch (batch norm), or a
  * channel of one sample (group norm), whose sums are joined by group afterwards. Memory has one of
  * two forms. Rows are C contiguous channels each (channels-last, and (N, C)). Planes are contiguous
- * runs of `inner` elements, for each of `outer` samples and C channels. Layer normalisation uses
- * planes too: each group is one channel, with weights per element.
+ * runs of `inner` elements, for each of `outer` samples and C channels. Layer norm uses planes,
+ * too: each group is one channel, with weights per element.
  *
  * Blocks of threads make sums over parts of a column's elements, which are joined in f64 in a fixed
  * order. How columns are cut follows from the shape alone. */
@@ -18,27 +20,26 @@ EK_BEGIN_DECLARATIONS
 /* An operand. Strides count elements. Rows use `sample` and `row`. Planes use `sample`, `row` (from
  * one of `outer` to the next) and `channel`. */
 typedef struct ek_norm_operand {
-    void *data;
+    void *data; /* NULL if absent */
     int64_t sample, row, channel;
 } ek_norm_operand;
 
-/* How threads share the work. A block's threads are teams of neighbours. Tasks are numbered, and
- * blocks take them in turn. Rows: a team spans a row's columns, a thread has one vector of them,
- * and teams take rows in turn; a task is `span` rows of `team` vectors. Planes: a team has one
- * column and spans its elements; a task is one part of as many columns as there are teams, and the
- * part is `span` elements of `rows` planes. */
+/* How threads share the work. The threads of a block are teams of neighbours. Blocks take tasks in
+ * turn. Rows: a task is `span` rows of `team` vectors of columns. A thread has one of these
+ * vectors, and teams take rows in turn. Planes: a task is one part of as many columns as a block
+ * has teams. A part is `span` elements of `rows` planes, and the threads of a team take vectors of
+ * them in turn. */
 typedef struct ek_norm_cut {
     int team;
-    int vector; /* elements that are loaded at once */
-    /* Rows: rows of a part. Planes: elements of a plane in a part. `spans` is their number. */
-    int64_t span, spans;
-    int64_t rows;   /* planes of a part */
-    int64_t blocks; /* blocks of columns */
-    int64_t parts;  /* parts of a column */
+    int vector;          /* elements that are loaded at once */
+    int64_t span, spans; /* rows, or elements of a plane, in a part; the number of spans */
+    int64_t rows;        /* planes of a part */
+    int64_t blocks;      /* blocks of columns */
+    int64_t parts;       /* parts of a column */
     int64_t tasks;
 } ek_norm_cut;
 
-/* What is computed from means and variances, as kernels.h's ek_norm_update. Dense or NULL. */
+/* What is computed from means and variances: ek_norm_update of kernels.h, with dense arrays. */
 typedef struct ek_norm_updating {
     bool inverts; /* variances are replaced by 1 / sqrt(variance + eps) */
     void *running_mean, *running_var;
@@ -47,7 +48,8 @@ typedef struct ek_norm_updating {
     int64_t *batches;
 } ek_norm_updating;
 
-/* What is computed from sums of channels, as ek_norm_sums in kernels.h. scale NULL: nothing. */
+/* What is computed from sums of channels: the line of ek_norm_sums in kernels.h. scale NULL: none.
+ */
 typedef struct ek_norm_line {
     const void *weight;
     void *scale, *shift, *slope;
@@ -110,20 +112,21 @@ void ek_cuda_norm_cut_line(ek_cuda_norm *norm, int multiprocessors);
 
 typedef int ek_cuda_norm_launch(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 
-/* Make partial sums of columns, or put results into by_group: mean and (biased) variance with
- * `update`; or the sums of dy and of dy * (x - mean), the second times invstd, with `line`. With
- * `element` dy is multiplied by weight. */
+/* Make partial sums of columns or, if `first` is NULL, results: into by_group go mean and (biased)
+ * variance, from which `update` follows, or the sums of dy and of dy * (x - mean) invstd, from
+ * which `line` follows. With `element` dy is multiplied by weight. */
 ek_cuda_norm_launch ek_cuda_launch_norm_moments, ek_cuda_launch_norm_sums;
-/* Makes sums as ek_cuda_launch_norm_sums into by_column, for columns of elements over the samples,
- * whose cut is that of rows. `each` elements share a mean. */
+/* Makes the sums of columns of elements over samples, whose cut is that of rows. `each` elements
+ * share a mean. Results go into by_column. */
 ek_cuda_norm_launch ek_cuda_launch_norm_elements;
-/* Join partial sums into by_group, or over all samples into by_column. Sums are multiplied by the
- * second by invstd, if there is one, and by_group's by weight, if that is per channel. */
+/* Join partial results into by_group, or those of all samples into by_column. The second sum is
+ * multiplied by invstd, if there is one. Sums by group are multiplied by weight per channel. */
 ek_cuda_norm_launch ek_cuda_launch_norm_join_moments, ek_cuda_launch_norm_join_groups,
     ek_cuda_launch_norm_join_columns;
-/* Without dy, y = (x - mean) * invstd * weight + bias. With dy, y is dx = invstd * weight * dy -
- * shift - (x - mean) * slope. Shift and slope follow from the sums. Without sum_xhat they are 0 and
- * x isn't read. invstd NULL: 1. */
+/* Writes y = (x - mean) * invstd * weight + bias or, with dy, dx = invstd * weight * dy - shift -
+ * (x
+ * - mean) * slope into y. Shift and slope follow from the sums. Without sum_xhat they are 0, and x
+ * isn't read. */
 ek_cuda_norm_launch ek_cuda_launch_norm_line;
 
 /* Moments of chunks (f64 or f32), the steps from chunk to chunk, and what they are merged into. */

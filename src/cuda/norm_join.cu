@@ -38,8 +38,8 @@ EK_DEVICE void join_threads(ek_norm_pair<double> *own, double *count, int stride
     }
 }
 
-/* Stores pair i, and what follows from it: the statistic's, or with `all` a column's over all
- * samples. Sums of a statistic are multiplied by `weight`. */
+/* Stores the pair of statistic i, and what follows from it, or with `all` the pair of column i over
+ * all samples. Sums of a statistic are multiplied by `weight`. */
 template <bool moments, typename R>
 EK_DEVICE void join_put(const ek_cuda_norm &a, bool all, int64_t i, const ek_norm_pair<double> &own,
                         double count, double weight)

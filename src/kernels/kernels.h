@@ -150,10 +150,10 @@ typedef int ek_grid_sample_slope_kernel(ek_dev *dev, ek_tensor *dgrid, const ek_
  * kernels/norm.h has its geometry. Statistics are (C), each over a channel of the whole batch, or
  * (N, G), each over a group of C / G channels of a sample; (N, G) is contiguous. Sums have the same
  * shapes. All are f32 for bf16 inputs. Weight and bias are (C), or with statistics of one group per
- * sample also per element, of x's shape without N. Each may be NULL. xhat = (x - mean) invstd;
- * a mean of NULL is 0, and an invstd of NULL is 1; one of them is given. Only with statistics (C)
- * there are `relu`, `y_relu`, tensors in an update, scale, shift and slope; only with (N, G) sum
- * and sum_xhat. ---- */
+ * sample also per element, of x's shape without N. Each may be NULL. xhat = (x - mean) invstd. A
+ * mean of NULL is 0, and an invstd of NULL is 1; one of them is given. Only with statistics (C)
+ * there are `relu`, `y_relu`, tensors in an update, and scale, shift and slope of ek_norm_sums;
+ * only with (N, G) its sum and sum_xhat. ---- */
 
 /* Tensors that a kernel of statistics updates beside its outputs. Each may be NULL; running_mean
  * and running_var are NULL together. */
@@ -176,17 +176,18 @@ typedef int ek_norm_moments_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var,
 typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd,
                                  const ek_tensor *means, const ek_tensor *vars,
                                  const double *shares, const ek_norm_update *update);
-/* The operands of norm_line and norm_reduce. */
+/* The operands of norm_line and norm_reduce. The members after x may be NULL, if not said otherwise
+ * above. */
 typedef struct ek_norm_args {
     const ek_tensor *x, *mean, *invstd, *weight;
-    const ek_tensor *bias;           /* of y */
-    bool relu;                       /* of y */
+    const ek_tensor *bias;           /* for y */
+    bool relu;                       /* for y */
     const ek_tensor *dy, *y_relu;    /* dy counts only where y_relu, if given, is > 0 or NaN */
-    const ek_tensor *sum, *sum_xhat; /* of dx */
-    double count;                    /* of dx: the divisor of the sums */
+    const ek_tensor *sum, *sum_xhat; /* for dx */
+    double count;                    /* for dx: the divisor of the sums */
 } ek_norm_args;
-/* Without dy writes y = xhat weight + bias; with `relu`, y = max(y, 0). With dy writes dx = invstd
- * (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if sum_xhat is NULL; a sum
+/* Without dy, out = y = xhat weight + bias, or max(y, 0) with `relu`. With dy, out = dx = invstd
+ * (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if sum_xhat is NULL. A sum
  * of NULL is 0. Sums (N, G) contain the weight. Sums (C) are dbias and dweight, which the kernel
  * multiplies by the weight, unless invstd is NULL. */
 typedef int ek_norm_line_kernel(ek_dev *dev, ek_tensor *out, const ek_norm_args *args);
@@ -200,6 +201,7 @@ typedef struct ek_norm_sums {
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
+/* Takes x, mean, invstd, weight, dy and y_relu of args. */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
 /* ---- softmax along dim ---- */
