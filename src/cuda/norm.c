@@ -168,7 +168,7 @@ static void norm_cut_sums(norm_call *call, bool direct)
     if (call->rc != 0 || (direct && norm->each == 1 && norm->cut.parts == 1))
         return;
     const int64_t count = norm->samples * norm->cut.parts * norm->channels;
-    void *room;
+    void *room = NULL;
     call->nbytes = 2 * (size_t)count * sizeof(double);
     call->rc = ek_cuda_scratch(call->dev, call->nbytes, &room);
     norm->first = room;
