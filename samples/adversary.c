@@ -56,26 +56,40 @@ int adversary_mean(ek_value scores, double *mean)
     return rc;
 }
 
-ek_tensor *adversary_parts(int64_t count, int64_t at_once,
-                           ek_tensor *(*make)(int64_t first, int64_t count, void *user), void *user)
+ek_tensor *adversary_parts(ek_ema *average, uint64_t seed, int64_t count, int64_t at_once,
+                           adversary_maker *make, void *user)
 {
     enum { MOST_PARTS = 512 };
-    ek_tensor *parts[MOST_PARTS];
+    ek_tensor *parts[MOST_PARTS], *pictures = NULL;
     int used = 0;
     if (count > at_once * MOST_PARTS) {
         ek_error(EK_E_INVALID, "%lld pictures; at most %lld can be made", (long long)count,
                  (long long)at_once * MOST_PARTS);
         return NULL;
     }
+    ek_generator *random = ek_generator_new(seed);
     bool had_gradients = ek_set_grad_enabled(false);
-    for (int64_t made = 0; made < count; made += at_once) {
-        ek_scope scope = ek_scope_begin();
-        ek_tensor *part = make(made, count - made < at_once ? count - made : at_once, user);
-        parts[used++] = ek_scope_return(&scope, part ? ek_to_device(part, ek_cpu()) : NULL);
+    if (!average || ek_ema_apply(average) == 0) {
+        for (int64_t made = 0; made < count; made += at_once) {
+            ek_scope scope = ek_scope_begin();
+            ek_tensor *part =
+                make(made, count - made < at_once ? count - made : at_once, random, user);
+            parts[used++] = ek_scope_return(&scope, part ? ek_to_device(part, ek_cpu()) : NULL);
+        }
+        pictures = ek_cat(parts, used, 0);
+        if (average)
+            ek_ema_restore(average);
     }
-    ek_tensor *pictures = ek_cat(parts, used, 0);
     ek_set_grad_enabled(had_gradients);
+    ek_generator_free(random);
     return pictures;
+}
+
+void adversary_save(run *r, ek_tensor *pictures, int columns)
+{
+    char path[4096];
+    ek_save_image(run_picture_path(r, "samples", path), pictures, .columns = columns,
+                  .normalize = true, .low = -1, .high = 1, .pad_value = 0.125);
 }
 
 void adversary_keep(run *r, const train_job *generator, const train_job *critic,

@@ -23,12 +23,15 @@ int adversary_generator_backward(const train_job *generator, const train_job *cr
                                  double *value);
 /* Writes the mean of a model's outputs over all devices and ranks. 0 or a negative status. */
 int adversary_mean(ek_value scores, double *mean);
-/* Returns `count` pictures, on cpu, without a history. `make` makes them in parts of at most
- * `at_once`, which begin at number `first`, so that less memory is needed than in training. NULL on
- * an error. */
-ek_tensor *adversary_parts(int64_t count, int64_t at_once,
-                           ek_tensor *(*make)(int64_t first, int64_t count, void *user),
-                           void *user);
+/* Makes pictures first, ..., first + count - 1 of numbers that `random` draws. */
+typedef ek_tensor *adversary_maker(int64_t first, int64_t count, ek_generator *random, void *user);
+/* Returns `count` pictures, on cpu, without a history: by the averages of the network's parameters
+ * unless `average` is NULL, and of the same numbers in all calls with this seed. Parts of at most
+ * `at_once` pictures are made, so that less memory is needed than in training. NULL on an error. */
+ek_tensor *adversary_parts(ek_ema *average, uint64_t seed, int64_t count, int64_t at_once,
+                           adversary_maker *make, void *user);
+/* Writes pictures in [-1, 1] to samples-<step>.png in --out, in so many columns. */
+void adversary_save(run *r, ek_tensor *pictures, int columns);
 /* Adds to the checkpoint both networks with their optimizers, the generator of random numbers, the
  * loader, and if `planned` the plans. */
 void adversary_keep(run *r, const train_job *generator, const train_job *critic,

@@ -91,10 +91,9 @@ typedef struct diffusion {
     ek_ema *average;
     ek_generator *random;  /* draws steps, noise and dropped classes */
     ek_generator *shuffle; /* draws the order of pictures */
-    ek_loader *loader;
 } diffusion;
 
-/* Makes the network from the seed, and all that trains it. */
+/* Makes the network from the seed, with criterion, optimizer and schedule. */
 static int diffusion_make(void *user)
 {
     train_job *job = &((diffusion *)user)->job;
@@ -119,8 +118,8 @@ static int diffusion_try_batch(int64_t batch, void *user)
                     EK_VALUE(pictures), NULL);
 }
 
-/* Makes all but the loader, for s->job's mode and devices. 0 or a negative status; close it anyway.
- */
+/* Makes all but the loader, for the mode and devices of s->job. Returns 0 or a negative status;
+ * close it anyway. */
 static int diffusion_open_network(diffusion *s, const ek_archive *from)
 {
     int rc = noising_open(&s->noising, (noising_kind)opt.schedule, opt.noise_steps);
@@ -140,7 +139,7 @@ static int diffusion_open(diffusion *s, const ek_archive *from)
         return ek_error_status();
     job_begin(&s->job, opt.mode, opt.device, opt.devices);
     s->shuffle = ek_generator_new((uint64_t)opt.seed);
-    s->loader =
+    s->job.loader =
         ek_data_loader(pictures, .batch_size = opt.batch,
                        .sampler = shuffled_sampler(ek_dataset_length(pictures), s->shuffle));
     return diffusion_open_network(s, from);
@@ -148,7 +147,6 @@ static int diffusion_open(diffusion *s, const ek_archive *from)
 
 static void diffusion_close(diffusion *s)
 {
-    ek_loader_free(s->loader);
     ek_ema_free(s->average);
     job_free(&s->job);
     noising_close(&s->noising);
@@ -158,7 +156,7 @@ static void diffusion_close(diffusion *s)
 
 /* ---- a step ---- */
 
-/* What the network is called with, and the noise that it has to find; all on cpu. */
+/* The network's inputs, and the noise that the network has to find; all on cpu. */
 typedef struct noised {
     ek_value input;
     ek_tensor *noise;
@@ -190,7 +188,7 @@ static void diffusion_step(diffusion *s, run *r)
     const double begin = seconds_now();
     ek_batch batch;
     double loss = 0;
-    if (loader_next(s->loader, &batch) == 0) {
+    if (loader_next(s->job.loader, &batch) == 0) {
         noised x = diffusion_noised(s, &batch, s->random);
         if (job_step(&s->job, x.input, EK_VALUE(x.noise), &loss) == 0)
             ek_ema_update(s->average);
@@ -201,27 +199,28 @@ static void diffusion_step(diffusion *s, run *r)
 
 /* ---- what the averaged network is worth ---- */
 
-/* How pictures are made, and of which random numbers. */
+/* How pictures are made. */
 typedef struct making {
     const noising *noising;
     noising_sampling how;
-    ek_generator *random;
 } making;
 
 enum { MADE_AT_ONCE = 64 };
 
-/* Pictures of all classes in turn. */
-static ek_tensor *diffusion_make_part(int64_t first, int64_t count, void *user)
+/* Makes pictures of all classes in turn. */
+static ek_tensor *diffusion_make_part(int64_t first, int64_t count, ek_generator *random,
+                                      void *user)
 {
     const making *of = user;
     int64_t classes[MADE_AT_ONCE];
     for (int64_t i = 0; i < count; i++)
         classes[i] = opt.class_dropout == 1 ? NO_CLASS : (first + i) % CLASSES;
     return noising_sample(of->noising, &of->how, ek_from_data(classes, EK_SHAPE(count), EK_I64),
-                          EK_SHAPE(count, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype, of->random);
+                          EK_SHAPE(count, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype, random);
 }
 
-/* Pictures on cpu (count, 1, side, side) of the averaged network, always from the same numbers. */
+/* Returns pictures on cpu (count, 1, side, side) of the averaged network, always from the same
+ * numbers. */
 static ek_tensor *diffusion_sample(const diffusion *s, int64_t count, double guidance)
 {
     making of = {.noising = &s->noising,
@@ -230,78 +229,46 @@ static ek_tensor *diffusion_sample(const diffusion *s, int64_t count, double gui
                          .steps = opt.sample_steps,
                          .eta = opt.eta,
                          .guidance = guidance,
-                         .no_class = NO_CLASS},
-                 .random = ek_generator_new((uint64_t)opt.seed + 2)}; /* its own numbers */
-    ek_tensor *pictures = NULL;
-    if (ek_ema_apply(s->average) == 0) {
-        pictures = adversary_parts(count, MADE_AT_ONCE, diffusion_make_part, &of);
-        ek_ema_restore(s->average);
-    }
-    ek_generator_free(of.random);
-    return pictures;
+                         .no_class = NO_CLASS}};
+    return adversary_parts(s->average, (uint64_t)opt.seed + 2, count, MADE_AT_ONCE,
+                           diffusion_make_part, &of);
 }
 
-/* A mean over pictures under way. */
-typedef struct test_sum {
-    const diffusion *diffusion;
-    ek_generator *random;
-    double sum;
-    int64_t count;
-} test_sum;
-
-static int diffusion_test_batch(ek_module *network, const ek_batch *batch, void *user)
-{
-    test_sum *of = user;
-    double loss = 0;
-    const ek_device device = of->diffusion->job.devices.devices[0];
-    noised x = diffusion_noised(of->diffusion, batch, of->random);
-    ek_value input = ek_value_to_device(x.input, device, 0);
-    ek_tensor *found = ek_value_tensor(
-        ek_forward(network, ek_value_at(input, 0), ek_value_at(input, 1), ek_value_at(input, 2)));
-    int rc = ek_item(ek_f_mse_loss(found, ek_to_device(x.noise, device)), &loss);
-    if (rc < 0)
-        return rc;
-    const int64_t count = ek_tensor_size(x.noise, 0);
-    of->sum += loss * (double)count;
-    of->count += count;
-    return 0;
-}
-
-/* The loss of the averages on the first test pictures, with steps and noise that are the same in
- * every run. */
+/* Returns the loss of the averages on the first of these pictures, with steps and noise that are
+ * the same in every run. */
 static double diffusion_test(diffusion *s, ek_dataset *testing)
 {
     enum { AT_ONCE = 100 };
     const int64_t length = ek_dataset_length(testing);
     const int64_t count = opt.tested < length ? opt.tested : length;
-    test_sum of = {.diffusion = s, .random = ek_generator_new(0)};
-    ek_loader *loader = ek_data_loader(ek_dataset_keep(testing), .batch_size = AT_ONCE,
-                                       .sampler = ek_sequential_sampler(count));
-    if (ek_ema_apply(s->average) == 0) {
-        loader_evaluate(loader, s->job.network, diffusion_test_batch, &of);
+    const ek_device device = s->job.devices.devices[0];
+    const bool had_gradients = ek_set_grad_enabled(false);
+    ek_module *network = s->job.network;
+    ek_generator *random = ek_generator_new(0);
+    ek_loader *loader =
+        ek_data_loader(testing, .batch_size = AT_ONCE, .sampler = ek_sequential_sampler(count));
+    ek_batch batch;
+    double sum = 0, loss;
+    const bool averaged = ek_ema_apply(s->average) == 0;
+    ek_module_train(network, false);
+    while (ek_error_status() == 0 && ek_loader_next(loader, &batch) > 0) {
+        ek_scope scope = ek_scope_begin();
+        noised x = diffusion_noised(s, &batch, random);
+        ek_value input = ek_value_to_device(x.input, device, 0);
+        ek_tensor *found =
+            ek_value_tensor(ek_forward(network, ek_value_at(input, 0), ek_value_at(input, 1),
+                                       ek_value_at(input, 2)));
+        if (ek_item(ek_f_mse_loss(found, ek_to_device(x.noise, device)), &loss) == 0)
+            sum += loss * (double)batch.count;
+        ek_scope_end(&scope);
+    }
+    ek_module_train(network, true);
+    if (averaged)
         ek_ema_restore(s->average);
-    }
     ek_loader_free(loader);
-    ek_generator_free(of.random);
-    return of.count > 0 ? of.sum / (double)of.count : NAN;
-}
-
-/* The loss on test pictures, and what pictures that are made are worth. */
-static double diffusion_judge(diffusion *s, frechet_result *judged)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_dataset *testing = adversary_pictures(opt.data, false, SIDE);
-    const double loss = testing ? diffusion_test(s, testing) : NAN;
-    if (ek_error_status() == 0 && opt.judged > 0) {
-        ek_tensor *made = diffusion_sample(s, opt.judged, 1);
-        ek_dataset *training = adversary_pictures(opt.data, true, SIDE);
-        if (ek_error_status() == 0)
-            frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed, judged);
-        ek_dataset_free(training);
-    }
-    ek_dataset_free(testing);
-    ek_scope_end(&scope);
-    return loss;
+    ek_generator_free(random);
+    ek_set_grad_enabled(had_gradients);
+    return sum / (double)count;
 }
 
 /* ---- what a run writes ---- */
@@ -311,11 +278,8 @@ enum { ROWS = 8 };
 /* Writes samples-<step>.png, a column per class, and losses.html to --out. */
 static void diffusion_write(diffusion *s, run *r)
 {
-    char path[4096];
     ek_scope scope = ek_scope_begin();
-    ek_save_image(run_picture_path(r, "samples", path),
-                  diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance), .columns = CLASSES,
-                  .normalize = true, .low = -1, .high = 1, .pad_value = 0.125);
+    adversary_save(r, diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance), CLASSES);
     ek_scope_end(&scope);
     FILE *page = run_page(r);
     if (!page)
@@ -332,11 +296,11 @@ static void diffusion_write(diffusion *s, run *r)
 
 int main(int argc, char **argv)
 {
-    enum { AVERAGED = 100 }; /* a single step's loss depends on which noise was drawn */
+    enum { AVERAGED = 100 }; /* the loss of a single step depends on the noise that was drawn */
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel diffusion 2",
-             /* A run may go on in another mode and on other devices. */
+             /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype bf16 width depth batch noise-steps schedule class-dropout lr "
                          "warm-up weight-decay max-norm ema",
              .written = "Pictures, charts, checkpoint"};
@@ -345,7 +309,7 @@ int main(int argc, char **argv)
     double test_loss = NAN;
     if (!run_begin(&r, argc, argv, diffusion_check))
         return run_end(&r);
-    if (diffusion_open(&s, r.from) < 0 && !s.loader)
+    if (diffusion_open(&s, r.from) < 0 && !s.job.loader)
         run_hint_pictures(&r, opt.data);
     r.name = mode_names[opt.mode];
     r.last = opt.steps;
@@ -357,7 +321,7 @@ int main(int argc, char **argv)
                                  .schedule = s.job.schedule,
                                  .ema = s.average,
                                  .generator = s.random,
-                                 .loader = s.loader});
+                                 .loader = s.job.loader});
     if (opt.mode == MODE_AUTO)
         run_keep_plan(&r, "plan", s.job.parallel);
 
@@ -372,8 +336,12 @@ int main(int argc, char **argv)
 
     if (run_draws(&r))
         diffusion_write(&s, &r);
-    if (run_judges(&r))
-        test_loss = diffusion_judge(&s, &judged);
+    if (run_judges(&r)) {
+        test_loss = diffusion_test(&s, adversary_pictures(opt.data, false, SIDE));
+        if (opt.judged > 0)
+            frechet_judge(diffusion_sample(&s, opt.judged, 1), opt.data, opt.judge_steps,
+                          (uint64_t)opt.seed, &judged);
+    }
     json_writer *json = run_json(&r, &s.job);
     if (json) {
         json_network(json, "network", s.job.network);

@@ -5,48 +5,43 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "run.h"
+#include "adversary.h"
 
 /* ---- the distance ---- */
 
-/* Jacobi's method: the eigenvalues of a symmetric matrix, left in its diagonal, and its
- * eigenvectors as the columns of v. */
+/* Rotates two vectors of n numbers, whose elements are `step` apart, in their plane. */
+static void frechet_rotate(double *x, double *y, int n, int step, double cosine, double sine)
+{
+    for (int k = 0; k < n * step; k += step) {
+        const double xk = x[k], yk = y[k];
+        x[k] = cosine * xk - sine * yk;
+        y[k] = sine * xk + cosine * yk;
+    }
+}
+
+/* Jacobi's method. Leaves the eigenvalues of a symmetric matrix in its diagonal, and the
+ * eigenvectors in the columns of v. */
 static void frechet_eigen(double *a, double *v, int n)
 {
     enum { SWEEPS = 30 };
     for (int i = 0; i < n * n; i++)
         v[i] = i % (n + 1) == 0;
-    for (int sweep = 0; sweep < SWEEPS; sweep++) {
-        for (int p = 0; p < n; p++) {
-            for (int q = p + 1; q < n; q++) {
-                const double apq = a[p * n + q];
-                if (apq == 0)
-                    continue;
-                /* The rotation that makes this element 0, by the smaller angle. */
-                const double theta = (a[q * n + q] - a[p * n + p]) / (2 * apq);
-                const double t = copysign(1, theta) / (fabs(theta) + sqrt(theta * theta + 1));
-                const double c = 1 / sqrt(t * t + 1), s = t * c;
-                for (int k = 0; k < n; k++) {
-                    const double kp = a[k * n + p], kq = a[k * n + q];
-                    a[k * n + p] = c * kp - s * kq;
-                    a[k * n + q] = s * kp + c * kq;
-                }
-                for (int k = 0; k < n; k++) {
-                    const double pk = a[p * n + k], qk = a[q * n + k];
-                    a[p * n + k] = c * pk - s * qk;
-                    a[q * n + k] = s * pk + c * qk;
-                }
-                for (int k = 0; k < n; k++) {
-                    const double kp = v[k * n + p], kq = v[k * n + q];
-                    v[k * n + p] = c * kp - s * kq;
-                    v[k * n + q] = s * kp + c * kq;
-                }
-            }
-        }
+    for (int i = 0; i < SWEEPS * n * n; i++) {
+        const int p = i / n % n, q = i % n;
+        const double apq = a[p * n + q];
+        if (q <= p || apq == 0)
+            continue;
+        /* The rotation that makes this element 0, by the smaller angle. */
+        const double theta = (a[q * n + q] - a[p * n + p]) / (2 * apq);
+        const double t = copysign(1, theta) / (fabs(theta) + sqrt(theta * theta + 1));
+        const double c = 1 / sqrt(t * t + 1), s = t * c;
+        frechet_rotate(a + p, a + q, n, n, c, s);
+        frechet_rotate(a + p * n, a + q * n, n, 1, c, s);
+        frechet_rotate(v + p, v + q, n, n, c, s);
     }
 }
 
-/* (x - mean)^T (x - mean) / (N - 1), (F, F); *mean is (1, F). */
+/* Returns (x - mean)^T (x - mean) / (N - 1), (F, F), and the mean (1, F). */
 static ek_tensor *frechet_covariance(ek_tensor *x, ek_tensor **mean)
 {
     *mean = ek_mean(x, EK_DIMS(0), .keepdim = true);
@@ -56,8 +51,8 @@ static ek_tensor *frechet_covariance(ek_tensor *x, ek_tensor **mean)
                  : NULL;
 }
 
-/* trace((A B)^(1/2)) of covariances: with the root R of A it is that of (R B R)^(1/2), and R B R is
- * symmetric. */
+/* Computes trace((A B)^(1/2)) of covariances. With the root R of A, the trace is that of (R B
+ * R)^(1/2), and R B R is symmetric. */
 static int frechet_trace_root(ek_tensor *a, ek_tensor *b, double *trace)
 {
     const int n = (int)ek_tensor_size(a, 0);
@@ -102,14 +97,21 @@ int frechet_distance(ek_tensor *x, ek_tensor *y, double *distance)
 
 /* ---- the classifier ---- */
 
-enum { CLASSES = 10, FEATURES = 64, TRAINED_AT_ONCE = 128, JUDGED_AT_ONCE = 256, MOST_PARTS = 64 };
+enum {
+    SIDE = 32,
+    CLASSES = 10,
+    FEATURES = 64,
+    TRAINED_AT_ONCE = 128,
+    JUDGED_AT_ONCE = 256,
+    MOST_PARTS = 64
+};
 
 static ek_module *frechet_halve(int in, int out)
 {
     return ek_sequential(ek_conv2d(in, out, 3, .stride = 2, .padding = 1), ek_relu());
 }
 
-/* Pictures (N, 1, 32, 32) to features; and on to logits. */
+/* Two modules in a row: pictures (N, 1, 32, 32) to features, and features to logits. */
 static ek_module *frechet_classifier(void)
 {
     ek_module *features =
@@ -159,43 +161,26 @@ static ek_tensor *frechet_features(ek_module *classifier, ek_tensor *pictures)
     return ek_cat(parts, count, 0);
 }
 
-/* The first `count` samples of the set; *classes may be NULL. */
-static ek_tensor *frechet_first(ek_dataset *set, int64_t count, ek_tensor **classes)
-{
-    int64_t *indices = malloc((size_t)count * sizeof *indices);
-    if (!indices) {
-        ek_error(EK_E_NO_MEMORY, "no memory for %lld indices", (long long)count);
-        return NULL;
-    }
-    for (int64_t i = 0; i < count; i++)
-        indices[i] = i;
-    ek_value batch = ek_dataset_get_batch(set, indices, count, ek_cpu());
-    free(indices);
-    if (classes)
-        *classes = ek_value_tensor(ek_value_at(batch, 1));
-    return ek_value_tensor(ek_value_at(batch, 0));
-}
-
-/* Uniform in [-1, 1), as pictures are. */
+/* Returns uniform numbers in [-1, 1), the range of pictures. */
 static ek_tensor *frechet_noise(int64_t count)
 {
-    return ek_add_scalar(ek_mul_scalar(ek_rand(EK_SHAPE(count, 1, 32, 32)), 2), -1);
+    return ek_add_scalar(ek_mul_scalar(ek_rand(EK_SHAPE(count, 1, SIDE, SIDE)), 2), -1);
 }
 
 static int frechet_measure(ek_module *classifier, ek_tensor *made, ek_dataset *training,
                            ek_dataset *testing, frechet_result *result)
 {
-    ek_tensor *classes;
     const int64_t count = result->pictures;
-    ek_tensor *wanted = frechet_features(classifier, frechet_first(testing, count, &classes));
+    ek_value tested = dataset_first(testing, count), trained = dataset_first(training, count);
+    ek_tensor *wanted = frechet_features(classifier, ek_value_tensor(ek_value_at(tested, 0)));
     ek_tensor *logits = ek_apply(ek_module_at(classifier, "1"), wanted);
-    ek_tensor *right = ek_eq(ek_argmax(logits, 1, false), classes);
+    ek_tensor *right = ek_eq(ek_argmax(logits, 1, false), ek_value_tensor(ek_value_at(tested, 1)));
     const struct {
         ek_tensor *pictures;
         double *distance;
     } sets[] = {{frechet_noise(count), &result->noise},
                 {ek_narrow(made, 0, 0, count), &result->generated},
-                {frechet_first(training, count, NULL), &result->training}};
+                {ek_value_tensor(ek_value_at(trained, 0)), &result->training}};
     int rc = ek_item(ek_mean(ek_to_dtype(right, EK_F64)), &result->accuracy);
     for (int i = 0; i < 3 && rc == 0; i++)
         rc = frechet_distance(frechet_features(classifier, sets[i].pictures), wanted,
@@ -203,26 +188,30 @@ static int frechet_measure(ek_module *classifier, ek_tensor *made, ek_dataset *t
     return rc;
 }
 
-int frechet_judge(ek_tensor *made, ek_dataset *training, ek_dataset *testing, int64_t steps,
-                  uint64_t seed, frechet_result *result)
+int frechet_judge(ek_tensor *made, const char *directory, int64_t steps, uint64_t seed,
+                  frechet_result *result)
 {
-    const int64_t most[] = {made ? ek_tensor_size(made, 0) : 0, ek_dataset_length(training),
-                            ek_dataset_length(testing)};
-    *result = (frechet_result){.pictures = most[0]};
-    for (int i = 1; i < 3; i++)
-        result->pictures = most[i] < result->pictures ? most[i] : result->pictures;
-    if (!made)
-        return ek_error_status();
-    ek_manual_seed(seed);
-    ek_module *classifier = frechet_classifier();
-    int rc = frechet_train(classifier, training, steps, seed);
-    ek_scope scope = ek_scope_begin();
-    bool had_gradients = ek_set_grad_enabled(false);
-    if (rc == 0)
-        rc = frechet_measure(classifier, made, training, testing, result);
-    ek_set_grad_enabled(had_gradients);
-    ek_scope_end(&scope);
-    ek_module_free(classifier);
+    ek_dataset *training = adversary_pictures(directory, true, SIDE),
+               *testing = adversary_pictures(directory, false, SIDE);
+    int rc = ek_error_status();
+    if (rc == 0) {
+        const int64_t counts[] = {ek_tensor_size(made, 0), ek_dataset_length(training),
+                                  ek_dataset_length(testing)};
+        result->pictures = counts[0] < counts[1] ? counts[0] : counts[1];
+        result->pictures = result->pictures < counts[2] ? result->pictures : counts[2];
+        ek_manual_seed(seed);
+        ek_module *classifier = frechet_classifier();
+        rc = frechet_train(classifier, training, steps, seed);
+        ek_scope scope = ek_scope_begin();
+        bool had_gradients = ek_set_grad_enabled(false);
+        if (rc == 0)
+            rc = frechet_measure(classifier, made, training, testing, result);
+        ek_set_grad_enabled(had_gradients);
+        ek_scope_end(&scope);
+        ek_module_free(classifier);
+    }
+    ek_dataset_free(training);
+    ek_dataset_free(testing);
     return rc;
 }
 

@@ -17,10 +17,8 @@
 /* ---- settings ---- */
 
 static const char *const gan_modes[] = {"single", "classic", "balanced", NULL};
-static const char *const norm_names[NORMS + 1] = {"none", "layer", "instance", "batch",
-                                                  "sync-batch"};
-enum { PENALTY_KINDS = EK_PENALTY_R1 + 1 };
-static const char *const penalty_names[PENALTY_KINDS + 1] = {"wgan-gp", "wgan-lp", "dragan", "r1"};
+static const char *const norm_names[] = {"none", "layer", "instance", "batch", "sync-batch", NULL};
+static const char *const penalty_names[] = {"wgan-gp", "wgan-lp", "dragan", "r1", NULL};
 static const char *const loss_names[] = {"wasserstein", "hinge", "least-squares", "logistic", NULL};
 
 enum { MOST = 1 << 20 };
@@ -59,67 +57,58 @@ static int gan_check(void)
 
 /* ---- what is trained ---- */
 
-/* What steps measure: of each critic step, and of each generator step. */
+/* What each critic step measures, and what each generator step measures. */
 enum { CRITIC_LOSSES, PENALTIES, WASSERSTEIN, GRADIENT_NORMS, GENERATOR_LOSSES, SECONDS, SERIES };
 static const char *const series_names[SERIES] = {"critic_losses",    "penalties",
                                                  "wasserstein",      "critic_gradient_norms",
                                                  "generator_losses", "step_seconds"};
 
 typedef struct gan {
-    bool balanced;
-    ek_device_list devices;
     train_job generator, critic; /* the critic's criteria are for real pictures, for made ones */
     ek_generator *random;        /* draws noise and the penalty's points */
     ek_generator *shuffle;       /* draws the order of pictures */
     ek_loader *loader;
 } gan;
 
-/* A resumed run goes on from its plan if it has as many devices as then.
+/* A resumed run continues with its plan if it has as many devices as then.
  *
  * Adam's betas: half of the usual momentum (Radford et al. 2016), and a short memory of squares,
  * since the critic's gradients change with the generator (Gulrajani et al. 2017). */
-static void gan_wrap(const gan *g, train_job *job, ek_module *network, ek_gan_role role,
-                     const ek_archive *from, const char *plan_name)
+static void gan_wrap(train_job *job, ek_module *network, ek_gan_role role, const ek_archive *from,
+                     const char *plan_name)
 {
     ek_data_parallel_options options =
         EK_OPTIONS(ek_data_parallel_options, network,
                    .split = opt.auto_ ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
-                   .plan = opt.auto_ ? job_saved_plan(from, plan_name, g->devices.count) : NULL);
+                   .plan = opt.auto_ ? job_saved_plan(from, plan_name, job->devices.count) : NULL);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job->mode = (train_mode)opt.mode;
-    job->devices = g->devices;
     job_wrap_with(job, options, ek_gan_loss((ek_gan_loss_kind)opt.loss, role), opt.shard);
     job->optimizer = ek_adam(job->model, .lr = opt.lr, .beta1 = 0.5, .beta2 = 0.9);
 }
 
-/* Makes the networks on g->devices from the seed. 0 or a negative status; close it anyway. */
-static int gan_open_networks(gan *g, const ek_archive *from)
+/* Makes the networks and the loader from the seed. Returns 0 or a negative status; close it anyway.
+ */
+static int gan_open(gan *g, const ek_archive *from)
 {
-    uint64_t seed = (uint64_t)opt.seed;
-    g->balanced = opt.mode == MODE_BALANCED;
-    ek_manual_seed(seed);
+    const uint64_t seed = (uint64_t)opt.seed;
+    ek_dataset *pictures = adversary_pictures(opt.data, true, GAN_SIDE);
+    if (!pictures)
+        return ek_error_status();
+    g->shuffle = ek_generator_new(seed);
     g->random = ek_generator_new(seed + 1);
-    gan_wrap(g, &g->generator, gan_generator((int)opt.width), EK_GAN_GENERATOR, from,
+    g->loader =
+        ek_data_loader(pictures, .batch_size = opt.batch,
+                       .sampler = shuffled_sampler(ek_dataset_length(pictures), g->shuffle));
+    job_begin(&g->generator, opt.mode, opt.device, opt.devices);
+    g->critic = g->generator; /* on the same devices */
+    ek_manual_seed(seed);
+    gan_wrap(&g->generator, gan_generator((int)opt.width), EK_GAN_GENERATOR, from,
              "generator_plan");
-    gan_wrap(g, &g->critic, gan_critic((int)opt.width, opt.critic_norm), EK_GAN_CRITIC_REAL, from,
+    gan_wrap(&g->critic, gan_critic((int)opt.width, opt.critic_norm), EK_GAN_CRITIC_REAL, from,
              "critic_plan");
     g->critic.other =
         job_criterion(&g->critic, ek_gan_loss((ek_gan_loss_kind)opt.loss, EK_GAN_CRITIC_FAKE));
     return ek_error_status();
-}
-
-/* 0 or a negative status; close it anyway. */
-static int gan_open(gan *g, const ek_archive *from)
-{
-    ek_dataset *pictures = adversary_pictures(opt.data, true, GAN_SIDE);
-    if (!pictures)
-        return ek_error_status();
-    g->devices = devices_chosen(opt.device, opt.devices, opt.mode == MODE_SINGLE);
-    g->shuffle = ek_generator_new((uint64_t)opt.seed);
-    g->loader =
-        ek_data_loader(pictures, .batch_size = opt.batch,
-                       .sampler = shuffled_sampler(ek_dataset_length(pictures), g->shuffle));
-    return gan_open_networks(g, from);
 }
 
 static void gan_close(gan *g)
@@ -133,29 +122,14 @@ static void gan_close(gan *g)
 
 /* ---- a step ---- */
 
-typedef struct critic_record {
-    double on_real, on_fake, penalty, loss; /* the last is their sum */
-    double wasserstein;                     /* mean score of real pictures less that of made ones */
-    double gradient_norm;                   /* of all of the critic's parameters together */
-} critic_record;
-
-/* This rank's rows of noise for `count` pictures of all ranks, on cpu. */
-static ek_tensor *gan_noise(gan *g, int64_t count)
+/* Returns this rank's part of `count` pictures. */
+static ek_value gan_make(gan *g, int64_t count)
 {
-    return adversary_noise(EK_SHAPE(count, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype, g->random);
+    return ek_forward(g->generator.model, adversary_noise(EK_SHAPE(count, GAN_NOISE, 1, 1),
+                                                          (ek_dtype)opt.dtype, g->random));
 }
 
-/* Pictures without history: one tensor per device in balanced mode on several devices, else one
- * tensor for all. */
-static ek_value gan_make(gan *g, ek_tensor *noise)
-{
-    bool had_gradients = ek_set_grad_enabled(false);
-    ek_value made = ek_forward(g->generator.model, noise);
-    ek_set_grad_enabled(had_gradients);
-    return made;
-}
-
-/* Adds the gradient of the loss on the pictures' scores; *mean is the scores' own. */
+/* Adds the gradient of the loss on the pictures' scores to the critic's. `mean` is the scores'. */
 static int gan_add_scores(gan *g, ek_module *on, ek_value pictures, double *loss, double *mean)
 {
     ek_scope scope = ek_scope_begin();
@@ -167,11 +141,10 @@ static int gan_add_scores(gan *g, ek_module *on, ek_value pictures, double *loss
     return rc;
 }
 
-/* Adds the gradient of the penalty at `real`, or between it and what was made. */
+/* Adds the gradient of the penalty at `real`, or between `real` and `made`. */
 static int gan_add_penalty(gan *g, ek_tensor *real, ek_value made, double *penalty)
 {
     bool between = opt.penalty == EK_PENALTY_WGAN_GP || opt.penalty == EK_PENALTY_WGAN_LP;
-    *penalty = 0;
     if (opt.weight == 0)
         return 0;
     ek_scope scope = ek_scope_begin();
@@ -185,71 +158,52 @@ static int gan_add_penalty(gan *g, ek_tensor *real, ek_value made, double *penal
     return rc;
 }
 
-/* Leaves the gradients of the critic's loss on `real` (on cpu) and `made` (as gan_make gives them,
- * or on cpu) in the critic's parameters. One backward per term: the activations of one are gone
- * before the next needs memory. */
-static int gan_critic_gradient(gan *g, ek_tensor *real, ek_value made, critic_record *record)
+/* Trains the critic on the next pictures and on as many made pictures without a history. Each term
+ * has its own backward: the activations of a term are gone before the next term needs memory. */
+static void gan_critic_step(gan *g, run *r)
 {
     ek_scope scope = ek_scope_begin();
-    bool cut = g->balanced && g->devices.count > 1; /* from cpu */
-    ek_tensor *here = ek_to_device(real, cut ? ek_cpu() : g->devices.devices[0]);
-    double of_real = 0, of_fake = 0;
-    *record = (critic_record){0};
+    const ek_device_list *devices = &g->critic.devices;
+    double on_real = 0, on_made = 0, penalty = 0; /* the loss's terms */
+    double of_real = 0, of_made = 0;              /* means of scores */
+    double norm = 0;                              /* of all parameters' gradients together */
+    ek_tensor *batch = adversary_real(g->loader, (ek_dtype)opt.dtype), *real = world_rows(batch);
+    bool had_gradients = ek_set_grad_enabled(false);
+    ek_value made = batch ? gan_make(g, ek_tensor_size(batch, 0)) : ek_value_error();
+    ek_set_grad_enabled(had_gradients);
+    if (opt.mode != MODE_BALANCED || devices->count == 1) /* otherwise the batch is cut from cpu */
+        real = ek_to_device(real, devices->devices[0]);
     ek_zero_grad(g->critic.optimizer);
-    int rc = gan_add_scores(g, g->critic.criterion, ek_value_of_tensor(here), &record->on_real,
-                            &of_real);
-    if (rc == 0)
-        rc = gan_add_scores(g, g->critic.other, made, &record->on_fake, &of_fake);
-    if (rc == 0)
-        rc = gan_add_penalty(g, here, made, &record->penalty);
-    if (rc == 0) /* without a limit: only the norm is asked for */
-        rc = ek_clip_grad_norm(g->critic.optimizer, INFINITY, &record->gradient_norm,
-                               .error_if_nonfinite = true);
-    record->loss = record->on_real + record->on_fake + record->penalty;
-    record->wasserstein = of_real - of_fake;
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* Leaves the gradients of the generator's loss; the critic's are as before. */
-static int gan_generator_gradient(gan *g, ek_tensor *noise, double *loss)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_zero_grad(g->generator.optimizer);
-    int rc = adversary_generator_backward(&g->generator, &g->critic,
-                                          ek_forward(g->generator.model, noise), loss);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* Takes a step on the next pictures. */
-static critic_record gan_critic_step(gan *g)
-{
-    ek_scope scope = ek_scope_begin();
-    critic_record record = {0};
-    ek_tensor *real = adversary_real(g->loader, (ek_dtype)opt.dtype);
-    ek_value made = real ? gan_make(g, gan_noise(g, ek_tensor_size(real, 0))) : ek_value_error();
-    if (real && gan_critic_gradient(g, world_rows(real), made, &record) == 0)
+    if (gan_add_scores(g, g->critic.criterion, ek_value_of_tensor(real), &on_real, &of_real) == 0 &&
+        gan_add_scores(g, g->critic.other, made, &on_made, &of_made) == 0 &&
+        gan_add_penalty(g, real, made, &penalty) == 0 &&
+        /* Without a limit, only the norm is computed. */
+        ek_clip_grad_norm(g->critic.optimizer, INFINITY, &norm, .error_if_nonfinite = true) == 0)
         ek_step(g->critic.optimizer);
+    run_add(r, CRITIC_LOSSES, on_real + on_made + penalty);
+    run_add(r, PENALTIES, penalty);
+    run_add(r, WASSERSTEIN, of_real - of_made);
+    run_add(r, GRADIENT_NORMS, norm);
     ek_scope_end(&scope);
-    return record;
 }
 
-/* The critic's steps, and one of the generator. */
+static void gan_generator_step(gan *g, run *r)
+{
+    double loss = 0;
+    ek_zero_grad(g->generator.optimizer);
+    if (adversary_generator_backward(&g->generator, &g->critic, gan_make(g, opt.batch), &loss) == 0)
+        ek_step(g->generator.optimizer);
+    run_add(r, GENERATOR_LOSSES, loss);
+}
+
+/* Several steps of the critic and one of the generator. */
 static void gan_step(gan *g, run *r)
 {
     const double begin = seconds_now();
-    double loss = 0;
-    for (int64_t i = 0; i < opt.critic_steps && ek_error_status() == 0; i++) {
-        const critic_record record = gan_critic_step(g);
-        run_add(r, CRITIC_LOSSES, record.loss);
-        run_add(r, PENALTIES, record.penalty);
-        run_add(r, WASSERSTEIN, record.wasserstein);
-        run_add(r, GRADIENT_NORMS, record.gradient_norm);
-    }
-    if (ek_error_status() == 0 && gan_generator_gradient(g, gan_noise(g, opt.batch), &loss) == 0)
-        ek_step(g->generator.optimizer);
-    run_add(r, GENERATOR_LOSSES, loss);
+    for (int64_t i = 0; i < opt.critic_steps && ek_error_status() == 0; i++)
+        gan_critic_step(g, r);
+    if (ek_error_status() == 0)
+        gan_generator_step(g, r);
     run_add(r, SECONDS, seconds_now() - begin);
 }
 
@@ -257,40 +211,31 @@ static void gan_step(gan *g, run *r)
 
 enum { GRID = 8 };
 
-/* Pictures of random numbers of their own. */
-typedef struct making {
-    const gan *gan;
-    ek_generator *random;
-} making;
-
-static ek_tensor *gan_make_part(int64_t first, int64_t count, void *user)
+static ek_tensor *gan_make_part(int64_t first, int64_t count, ek_generator *random, void *user)
 {
-    const making *of = user;
+    const train_job *generator = &((gan *)user)->generator;
     ek_tensor *noise = ek_empty(EK_SHAPE(count, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
     (void)first;
-    ek_normal_(noise, 0, 1, of->random);
-    return ek_apply(of->gan->generator.network, ek_to_device(noise, of->gan->devices.devices[0]));
+    ek_normal_(noise, 0, 1, random);
+    return ek_apply(generator->network, ek_to_device(noise, generator->devices.devices[0]));
 }
 
-/* GRID x GRID pictures of the generator in evaluation mode, always from the same noise: values in
- * (-1, 1), on cpu. NULL on an error. */
+/* Returns GRID x GRID pictures of the generator in evaluation mode, always from the same noise:
+ * values in (-1, 1), on cpu. NULL on an error. */
 static ek_tensor *gan_draw(gan *g)
 {
-    making of = {g, ek_generator_new((uint64_t)opt.seed + 2)};
     ek_module_train(g->generator.network, false);
-    ek_tensor *pictures = adversary_parts((int64_t)GRID * GRID, GRID, gan_make_part, &of);
+    ek_tensor *pictures =
+        adversary_parts(NULL, (uint64_t)opt.seed + 2, (int64_t)GRID * GRID, GRID, gan_make_part, g);
     ek_module_train(g->generator.network, true);
-    ek_generator_free(of.random);
     return pictures;
 }
 
 /* Writes samples-<step>.png and losses.html to --out. */
 static void gan_write(gan *g, run *r)
 {
-    char path[4096];
     ek_scope scope = ek_scope_begin();
-    ek_save_image(run_picture_path(r, "samples", path), gan_draw(g), .normalize = true, .low = -1,
-                  .high = 1, .pad_value = 0.125);
+    adversary_save(r, gan_draw(g), GRID);
     ek_scope_end(&scope);
     FILE *page = run_page(r);
     if (!page)
@@ -303,8 +248,8 @@ static void gan_write(gan *g, run *r)
                  "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
                  "%" PRId64 ", seed %" PRId64,
                  loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
-                 norm_names[opt.critic_norm], gan_modes[opt.mode], g->devices.count, opt.batch,
-                 opt.seed);
+                 norm_names[opt.critic_norm], gan_modes[opt.mode], g->generator.devices.count,
+                 opt.batch, opt.seed);
 }
 
 /* ---- the program ---- */
@@ -314,7 +259,7 @@ int main(int argc, char **argv)
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel gan 3",
-             /* A run may go on in another mode and on other devices. */
+             /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
              .written = "Pictures, charts, checkpoint"};
     gan g = {0};
@@ -346,7 +291,7 @@ int main(int argc, char **argv)
         json_records(json, r.series, SERIES);
     }
     if (run_prints(&r)) {
-        print_peaks(&g.devices);
+        print_peaks(&g.generator.devices);
         printf("Median step: %.0f ms\n", 1000 * series_median(&r.series[SECONDS]));
     }
     gan_close(&g);

@@ -69,7 +69,7 @@ static ek_value mode_next_scenes(mode_run *self)
 {
     ek_batch batch;
     if (self->settings->find_batch)
-        return scenes_first(self->scenes, self->result->batch);
+        return dataset_first(self->scenes, self->result->batch);
     return loader_next(self->loader, &batch) < 0 ? ek_value_error() : batch.data;
 }
 
@@ -199,7 +199,7 @@ static int mode_try_batch(int64_t batch, void *user)
         return ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
                         mode_names[self->job.mode], (long long)batch);
     ek_scope scope = ek_scope_begin();
-    ek_value scenes = scenes_first(self->scenes, batch);
+    ek_value scenes = dataset_first(self->scenes, batch);
     int rc = job_step(&self->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), NULL);
     ek_scope_end(&scope);
     return rc;

@@ -5,8 +5,8 @@
 
 enum { PAIRS = SCENE_CLASSES * SCENE_CLASSES };
 
-/* Labels and predictions become one number each, label * SCENE_CLASSES + prediction. That of an
- * ignored label is beyond all pairs, and is clamped to the first number that is none. */
+/* Each pixel becomes one number, label * SCENE_CLASSES + prediction. The number of an ignored label
+ * is beyond all pairs, and is clamped to PAIRS. */
 int confusion_add(confusion_matrix *sums, ek_tensor *labels, ek_tensor *predicted)
 {
     int64_t found[PAIRS + 1], *counts = &sums->counts[0][0];
@@ -83,7 +83,7 @@ static int evaluate_send_buffer(const char *path, ek_tensor *buffer, void *user)
     return ek_dist_broadcast(buffer, 0);
 }
 
-/* Sums over ranks are of integers, and so exact. */
+/* The sums are exact, because they are of integers. */
 static int evaluate_join(evaluation *self, confusion_matrix *sums)
 {
     ek_scope scope = ek_scope_begin();
@@ -110,7 +110,7 @@ int confusion_of(ek_module *network, ek_device device, ek_dtype dtype, ek_datase
                                                          .shuffle = false, .padding = false));
     rc = loader ? loader_evaluate(loader, network, evaluate_batch, &own) : ek_error_status();
     ek_loader_free(loader);
-    ek_dist_raise(); /* the other ranks are to meet this one in evaluate_join */
+    ek_dist_raise(); /* the other ranks wait for this rank in evaluate_join */
     return rc < 0 ? rc : evaluate_join(&own, sums);
 }
 

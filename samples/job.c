@@ -24,6 +24,19 @@ ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_sha
     return NULL;
 }
 
+ek_value dataset_first(ek_dataset *set, int64_t count)
+{
+    const int64_t length = ek_dataset_length(set);
+    int64_t *order = malloc((size_t)count * sizeof *order);
+    for (int64_t i = 0; order && i < count; i++)
+        order[i] = i % length;
+    if (!order)
+        ek_error(EK_E_NO_MEMORY, "no memory for %lld samples", (long long)count);
+    ek_value batch = order ? ek_dataset_get_batch(set, order, count, ek_cpu()) : ek_value_error();
+    free(order);
+    return batch;
+}
+
 ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator)
 {
     int64_t *indices = malloc((size_t)count * sizeof *indices);

@@ -15,6 +15,8 @@ ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_sha
 #define PICTURES_HINT                                                   \
     "--data %s must hold Fashion-MNIST's four files; Debian's package " \
     "dataset-fashion-mnist puts them in /usr/share/datasets/fashion-mnist"
+/* Returns the first `count` samples, collated on cpu. The first sample follows the last one. */
+ek_value dataset_first(ek_dataset *set, int64_t count);
 /* Samples 0, ..., count - 1. Each pass has another order: a permutation that the generator draws.
  */
 ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator);

@@ -3,7 +3,7 @@
 
 /* ---- for training ---- */
 
-/* Which layers get the first latent: all, or if two are mixed those below one in 1 to
+/* Draws how many layers get the first latent: all layers, or if two latents are mixed 1 to
  * STYLEGAN_LAYERS - 1. */
 static ek_tensor *seeds_cut(int64_t groups, double mixing, ek_generator *random)
 {
@@ -32,29 +32,29 @@ enum { AVERAGED_LATENTS = 1024, MADE_AT_ONCE = 32 };
 typedef struct latents_making {
     const latents_sampling *how;
     ek_module *mapping, *synthesis;
-    ek_tensor *mean; /* NULL: not truncated */
-    ek_generator *random;
+    ek_tensor *mean; /* a reference; NULL: not truncated */
 } latents_making;
 
-/* The mean of w (1, latent), from which truncation pulls others less far away. */
-static ek_tensor *latents_mean(const latents_making *of)
+/* Returns the mean of w (1, latent), to which truncation pulls other w. */
+static ek_tensor *latents_mean(const latents_making *of, ek_generator *random)
 {
     ek_tensor *z = ek_empty(EK_SHAPE(AVERAGED_LATENTS, of->how->latent), of->how->dtype);
-    if (!z || ek_normal_(z, 0, 1, of->random) < 0)
+    if (!z || ek_normal_(z, 0, 1, random) < 0)
         return NULL;
     return ek_mean(ek_apply(of->mapping, ek_to_device(z, of->how->device)), EK_DIMS(0),
                    .keepdim = true);
 }
 
-static ek_tensor *latents_make_part(int64_t first, int64_t count, void *user)
+static ek_tensor *latents_make_part(int64_t first, int64_t count, ek_generator *random, void *user)
 {
-    const latents_making *of = user;
+    latents_making *of = user;
     const latents_sampling *how = of->how;
+    if (how->truncation && first == 0)
+        of->mean = ek_keep(latents_mean(of, random));
     ek_tensor *z = ek_empty(EK_SHAPE(count, how->latent), how->dtype);
     ek_tensor *noise = ek_empty(EK_SHAPE(count, STYLEGAN_NOISE), how->dtype);
-    (void)first;
-    ek_normal_(z, 0, 1, of->random);
-    ek_normal_(noise, 0, 1, of->random);
+    ek_normal_(z, 0, 1, random);
+    ek_normal_(noise, 0, 1, random);
     ek_tensor *w = ek_apply(of->mapping, ek_to_device(z, how->device));
     if (of->mean)
         w = ek_lerp_scalar(of->mean, w, *how->truncation);
@@ -62,16 +62,14 @@ static ek_tensor *latents_make_part(int64_t first, int64_t count, void *user)
     return ek_value_tensor(ek_forward(of->synthesis, w, ek_to_device(noise, how->device)));
 }
 
-ek_tensor *latents_sample(const latents_sampling *how, int64_t count, ek_generator *random)
+ek_tensor *latents_sample(const latents_sampling *how, ek_ema *average, int64_t count,
+                          uint64_t seed)
 {
-    const bool had_gradients = ek_set_grad_enabled(false);
     latents_making of = {.how = how,
                          .mapping = ek_module_at(how->generator, "mapping"),
-                         .synthesis = ek_module_at(how->generator, "synthesis"),
-                         .random = random};
-    if (how->truncation)
-        of.mean = latents_mean(&of);
-    ek_tensor *pictures = adversary_parts(count, MADE_AT_ONCE, latents_make_part, &of);
-    ek_set_grad_enabled(had_gradients);
+                         .synthesis = ek_module_at(how->generator, "synthesis")};
+    ek_tensor *pictures =
+        adversary_parts(average, seed, count, MADE_AT_ONCE, latents_make_part, &of);
+    ek_release(of.mean);
     return pictures;
 }

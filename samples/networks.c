@@ -100,27 +100,6 @@ static ek_module *resnet_block(int in, int out, int stride)
     return ek_module_finish(m);
 }
 
-enum { RESNET_STAGES = 3 };
-
-typedef struct resnet_module {
-    ek_module module;
-    ek_module *stem, *norm, *stages[RESNET_STAGES], *head;
-} resnet_module;
-
-static ek_value resnet_forward(ek_module *module, const ek_args *args)
-{
-    resnet_module *self = (resnet_module *)module;
-    ek_tensor *x = ek_f_relu(ek_apply(self->norm, ek_apply(self->stem, ek_arg_tensor(args, 0))));
-    for (int i = 0; i < RESNET_STAGES; i++)
-        x = ek_apply(self->stages[i], x);
-    x = ek_f_flatten(ek_f_adaptive_avg_pool2d(x, 1, 1), 1, -1);
-    return ek_value_of_tensor(ek_apply(self->head, x));
-}
-
-static const ek_module_type resnet_type = {.name = "resnet",
-                                           .size = sizeof(resnet_module),
-                                           .forward = resnet_forward};
-
 static ek_module *resnet_stage(int in, int out, int stride, int blocks)
 {
     ek_module *list[RESNET_MOST_BLOCKS];
@@ -131,19 +110,13 @@ static ek_module *resnet_stage(int in, int out, int stride, int blocks)
 
 ek_module *resnet(int channels, int width, int blocks, bool apart, int classes)
 {
-    static const char *const names[RESNET_STAGES] = {"stage1", "stage2", "stage3"};
-    resnet_module *self = (resnet_module *)ek_module_new(&resnet_type);
-    if (!self)
-        return NULL;
-    ek_module *m = &self->module;
-    ek_register_module(m, "stem", &self->stem, resnet_conv(channels, width, 3, 1));
-    ek_register_module(m, "norm", &self->norm, ek_batch_norm2d(width));
-    for (int i = 0; i < RESNET_STAGES; i++) {
-        int out = width << i, in = i == 0 ? width : out / 2;
-        ek_register_module(m, names[i], &self->stages[i],
-                           resnet_stage(in, out, i == 0 ? 1 : 2, blocks));
-    }
-    ek_register_module(m, "head", &self->head, ek_linear(4 * width, classes));
-    m = ek_module_finish(m);
+    ek_module *m =
+        ek_sequential_named({"stem", resnet_conv(channels, width, 3, 1)},
+                            {"norm", ek_batch_norm2d(width)}, {"relu", ek_relu()},
+                            {"stage1", resnet_stage(width, width, 1, blocks)},
+                            {"stage2", resnet_stage(width, 2 * width, 2, blocks)},
+                            {"stage3", resnet_stage(2 * width, 4 * width, 2, blocks)},
+                            {"pool", ek_adaptive_avg_pool2d(1, 1)}, {"flatten", ek_flatten(1, -1)},
+                            {"head", ek_linear(4 * width, classes)});
     return m && !apart ? ek_convert_sync_batch_norm(m) : m;
 }

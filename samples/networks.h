@@ -14,10 +14,11 @@ ek_module *segmentation_network(int width);
  * (N, H, W) of i64 or u8. */
 ek_module *segmentation_criterion(void);
 
-/* (N, channels, H, W) to logits (N, classes, H, W). `depth` times pixels are pooled 2 x 2 and
- * channels doubled, from `width` on; then back, each time beside what was there before. H and W are
- * multiples of 2^depth with UNET_TRANSPOSED, and at least that with UNET_BILINEAR. Batch
- * normalisation is synchronised unless `apart`. */
+/* Takes (N, channels, H, W) and gives logits (N, classes, H, W). On the way in, each of `depth`
+ * levels pools pixels 2 x 2 and doubles the channels, beginning with `width`. On the way out, each
+ * level is joined with what it was on the way in. H and W are multiples of 2^depth with
+ * UNET_TRANSPOSED, and at least 2^depth with UNET_BILINEAR. Batch normalisation is synchronised
+ * unless `apart`. */
 typedef enum unet_up { UNET_TRANSPOSED, UNET_BILINEAR } unet_up;
 ek_module *unet(int channels, int width, int depth, unet_up up, bool apart, int classes);
 /* One less the mean over samples of the soft Dice coefficient (Milletari et al. 2016), a mean over
@@ -38,18 +39,18 @@ ek_module *dice_loss(void);
 enum { GAN_NOISE = 128, GAN_SIDE = 32 }; /* numbers of noise per picture; height and width */
 enum { NORM_NONE, NORM_LAYER, NORM_INSTANCE, NORM_BATCH, NORM_SYNC_BATCH, NORMS };
 ek_module *gan_critic(int width, int norm);
-/* Noise (N, GAN_NOISE, 1, 1) to pictures in (-1, 1). Its batch normalisation is synchronised, so
- * that several devices make the pictures that one would make. */
+/* Noise (N, GAN_NOISE, 1, 1) to pictures in (-1, 1). Batch normalisation is synchronised, so that
+ * several devices make the same pictures as one device. */
 ek_module *gan_generator(int width);
 
 /* StyleGAN2 for pictures of STYLEGAN_SIDE x STYLEGAN_SIDE. Batches are (groups, STYLEGAN_GROUP,
- * ...): the discriminator compares the pictures of a group (minibatch standard deviation), and what
- * cuts batches along dimension 0 never cuts a group, so that several devices compute what one does.
- */
+ * ...). The discriminator compares the pictures of a group (minibatch standard deviation). Batches
+ * are cut along dimension 0, so that groups stay whole and several devices compute what one device
+ * computes. */
 enum {
     STYLEGAN_GROUP = 4,
     STYLEGAN_SIDE = 32,
-    STYLEGAN_LAYERS = 8,                        /* that get a w of their own in style mixing */
+    STYLEGAN_LAYERS = 8,                        /* layers with a separate w in style mixing */
     STYLEGAN_NOISE = 16 + 2 * (64 + 256 + 1024) /* numbers of noise per picture */
 };
 /* ek_forward(generator, z, cut, noise): pictures (groups, STYLEGAN_GROUP, 1, side, side), of z
@@ -64,11 +65,12 @@ ek_module *stylegan_generator(int width, int latent);
 /* Pictures to scores (groups, STYLEGAN_GROUP). */
 ek_module *stylegan_critic(int width);
 
-/* The noise in pictures (N, channels, H, W), in their shape: ek_forward(unet, x, t, c), of times t
- * (N) in i64, and classes c (N) in i64, where `classes` stands for none. H and W are multiples of
- * 2^depth; `width`, the channels of the first level, is a multiple of DIFFUSION_GROUPS. Levels
- * have twice the channels of the one before, and residual blocks (group norm, SiLU, convolution)
- * that add the time's and the class's features; the innermost has self-attention. */
+/* Gives the noise in pictures (N, channels, H, W), in their shape: ek_forward(unet, x, t, c), of
+ * times t (N) in i64, and classes c (N) in i64, where the number `classes` means no class. H and W
+ * are multiples of 2^depth. `width`, the channels of the first level, is a multiple of
+ * DIFFUSION_GROUPS. Each level has twice the channels of the level before. Residual blocks (group
+ * norm, SiLU, convolution) add features of the time and of the class. The innermost level has
+ * self-attention. */
 enum { DIFFUSION_GROUPS = 8 };
 ek_module *diffusion_unet(int channels, int width, int depth, int classes);
 
@@ -78,9 +80,9 @@ ek_module *diffusion_unet(int channels, int width, int depth, int classes);
 enum { RESNET_MOST_BLOCKS = 64 };
 ek_module *resnet(int channels, int width, int blocks, bool apart, int classes);
 
-/* Re-identification: pictures (N, 1, H, W), H and W multiples of 4, in training to a list of
- * features (N, features), for distances, and logits (N, identities); in evaluation to features (N,
- * features) to search by, which are those behind a batch normalisation. All batch normalisation is
+/* Re-identification. Takes pictures (N, 1, H, W), H and W multiples of 4. In training, gives a list
+ * of features (N, features), for distances, and logits (N, identities). In evaluation, gives
+ * features (N, features) after a batch normalisation, to search by. All batch normalisation is
  * synchronised. */
 ek_module *reid_network(int width, int blocks, int features, int identities);
 /* The mean over samples i of max(0, margin + max d(i, p) - min d(i, n)) with Euclidean distances d,
@@ -89,10 +91,10 @@ ek_module *reid_network(int width, int blocks, int features, int identities);
  * of i64. It is not a sum over samples: each is compared with the whole batch. */
 ek_tensor *f_batch_hard_triplet_loss(ek_tensor *features, ek_tensor *identities, double margin);
 
-/* Letters (N, L) of i64, below `letters`, and optionally lengths (N) of 1 to L, to logits
- * (N, classes, L): what the sequence is, as far as it was read. An embedding, recurrent layers,
- * dropout between and behind them, and a linear head. Logits beyond a sample's length mean nothing.
- */
+/* Takes letters (N, L) of i64, below `letters`, and optionally lengths (N) of 1 to L. Gives logits
+ * (N, classes, L): after each letter, what the sequence is by the letters so far. An embedding,
+ * recurrent layers, dropout between and after the layers, and a linear head. Logits beyond a
+ * sample's length mean nothing. */
 enum { CELL_LSTM, CELL_GRU, CELL_RNN };
 typedef struct letter_options {
     int cell;

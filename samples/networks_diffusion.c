@@ -3,7 +3,7 @@
 
 #include "networks.h"
 
-enum { HEADS = 4, EMBEDDED = 4 }; /* of attention; features of a time, in widths */
+enum { HEADS = 4, EMBEDDED = 4 }; /* of attention; features of a time over the width */
 
 /* ---- one residual block ---- */
 
@@ -88,8 +88,8 @@ static ek_module *attention_new(int channels)
 
 /* ---- levels, each of half the height and width of the one around it ---- */
 
-/* The innermost level has attention between its blocks, the others the next level, whose output
- * stands beside what went in. */
+/* The innermost level has attention between its blocks. Every other level has the next level there,
+ * whose output is joined with its input. */
 typedef struct level_module {
     ek_module module;
     ek_module *before, *attention, *down, *inner, *up, *after;
@@ -142,8 +142,8 @@ typedef struct diffusion_module {
     int width;
 } diffusion_module;
 
-/* Sines and cosines of times (N) in `dtype`, at frequencies from 1 down to nearly 1 / 10000:
- * (N, width), as transformers have them of positions (Vaswani et al. 2017). */
+/* Returns sines and cosines of times (N) in `dtype`, at frequencies from 1 down to nearly 1 /
+ * 10000: (N, width), like positions in transformers (Vaswani et al. 2017). */
 static ek_tensor *diffusion_waves(ek_tensor *times, int width, ek_dtype dtype)
 {
     const int half = width / 2;

@@ -7,9 +7,9 @@ typedef struct letter_model {
     ek_module *embedding, *recurrent, *dropout, *head;
 } letter_model;
 
-/* Takes letters (N, L) and optionally lengths (N). All is along dimension 0, so that data-parallel
- * wrappers can cut it. What the head makes of padded steps says nothing: targets there are to be
- * ignored. */
+/* Takes letters (N, L) and optionally lengths (N). Samples are along dimension 0, so that
+ * data-parallel wrappers can cut batches. Logits of padded steps mean nothing: their targets must
+ * be ignored. */
 static ek_value letter_forward(ek_module *module, const ek_args *args)
 {
     letter_model *self = (letter_model *)module;

@@ -20,7 +20,7 @@ ek_module *segmentation_network(int width)
                          ek_conv2d(6 * width, SCENE_CLASSES, 1));
 }
 
-/* Its criterion, a user's own module. */
+/* The criterion of segmentation_network: a user's own module. */
 
 static ek_value criterion_forward(ek_module *module, const ek_args *args)
 {
@@ -38,7 +38,8 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_f_cross_entropy(logits, target, .ignore_index = SCENE_IGNORED));
 }
 
-/* The mean is over pixels that are not ignored; said here, means over uneven devices stay exact. */
+/* The mean is over pixels that are not ignored. Means over uneven devices are exact with this
+ * number. */
 static ek_tensor *criterion_denominator(ek_module *module, const ek_args *args)
 {
     (void)module;
@@ -95,8 +96,8 @@ static ek_module *unet_convolutions(int in, int out)
                          ek_batch_norm2d(out), ek_relu());
 }
 
-/* `depth` levels of skips around the innermost one. A 1 x 1 convolution before bilinear upsampling
- * gives what it would give behind it, at a quarter of the pixels. */
+/* Makes `depth` levels of skips around the innermost level. A 1 x 1 convolution gives the same
+ * before bilinear upsampling as after it, at a quarter of the pixels. */
 static ek_module *unet_levels(int in, int width, int depth, unet_up up)
 {
     if (depth == 0)
@@ -123,10 +124,10 @@ ek_module *unet(int channels, int width, int depth, unet_up up, bool apart, int 
     return m && !apart ? ek_convert_sync_batch_norm(m) : m;
 }
 
-/* Its second criterion beside cross entropy. */
+/* The second criterion of the U-Net beside cross entropy. */
 
-/* The mean over the classes that a sample has of their coefficients: (N). No label is
- * SCENE_IGNORED's class, so that its pixels are in no sum of labels. */
+/* Returns (N): the mean of the coefficients of the classes that the sample has. SCENE_IGNORED is no
+ * class, so that ignored pixels are in no sum of labels. */
 static ek_tensor *dice_of_samples(ek_tensor *logits, ek_tensor *target)
 {
     const int64_t classes = ek_tensor_size(logits, 1);
@@ -161,7 +162,7 @@ static ek_value dice_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(f_dice_loss(ek_arg_tensor(args, 0), ek_arg_tensor(args, 1)));
 }
 
-/* A mean over samples, which is what a criterion without a denominator is taken for. */
+/* Without a denominator a criterion counts as a mean over samples. */
 static const ek_module_type dice_type = {.name = "dice",
                                          .size = sizeof(ek_module),
                                          .forward = dice_forward};

@@ -70,7 +70,7 @@ static const ek_module_type linear_type = {.name = "equal_linear",
                                            .size = sizeof(equal_linear),
                                            .forward = linear_forward};
 
-/* `rate` is that of this layer's learning, relative to the others'. */
+/* `rate` is the learning rate of this layer, relative to other layers. */
 static ek_module *linear_new(int64_t in, int64_t out, double bias, double rate, bool activated)
 {
     equal_linear *self = (equal_linear *)ek_module_new(&linear_type);
@@ -96,11 +96,11 @@ typedef struct style_conv {
     ek_module module;
     ek_module *affine; /* from w to styles */
     ek_tensor *weight, *bias;
-    ek_tensor *noise_strength; /* NULL in layers to colors, which aren't demodulated either */
+    ek_tensor *noise_strength; /* NULL in layers to colours, whose outputs are not demodulated */
     ek_tensor *filter;         /* NULL unless height and width are doubled */
 } style_conv;
 
-/* What outputs (N, O, 1, 1) are multiplied with: 1 over the norm of each sample's weights. */
+/* Returns the factors of outputs (N, O, 1, 1): 1 over the norm of each sample's weights. */
 static ek_tensor *style_demodulation(ek_tensor *weight, ek_tensor *style)
 {
     ek_tensor *squares = ek_sum(ek_square(weight), EK_DIMS(2, 3));
@@ -181,7 +181,8 @@ typedef struct synthesis_module {
     ek_module *colours[RESOLUTIONS];
 } synthesis_module;
 
-/* The part of noise (N, STYLEGAN_NOISE) from *first on that is one map (N, 1, side, side). */
+/* Returns the map (N, 1, side, side) of noise (N, STYLEGAN_NOISE) that begins at *first, and moves
+ * *first behind it. */
 static ek_tensor *synthesis_noise(ek_tensor *noise, int64_t *first, int side)
 {
     ek_tensor *map = ek_narrow(noise, 1, *first, (int64_t)side * side);
@@ -189,7 +190,7 @@ static ek_tensor *synthesis_noise(ek_tensor *noise, int64_t *first, int side)
     return ek_reshape(map, EK_SHAPE(-1, 1, side, side));
 }
 
-/* Twice as high and wide: the filter over pixels with zeros between them. */
+/* Doubles height and width: puts zeros between pixels and applies the filter. */
 static ek_tensor *synthesis_double(ek_tensor *picture, ek_tensor *filter)
 {
     return ek_f_conv_transpose2d(picture, filter, .stride = 2, .padding = 1);
@@ -254,37 +255,27 @@ static ek_module *synthesis_new(int width, int latent)
 
 /* ---- from z to w ---- */
 
-typedef struct mapping_module {
-    ek_module module;
-    ek_module *layers;
-} mapping_module;
-
-/* z (N, Z) to w (N, Z). */
-static ek_value mapping_forward(ek_module *module, const ek_args *args)
+/* Divides z (N, Z) by the root of the mean of its squares. */
+static ek_value normal_forward(ek_module *module, const ek_args *args)
 {
-    mapping_module *self = (mapping_module *)module;
+    (void)module;
     ek_tensor *z = ek_arg_tensor(args, 0);
     ek_tensor *square = ek_mean(ek_square(z), EK_DIMS(1), .keepdim = true);
-    z = ek_mul(z, ek_rsqrt(ek_add_scalar(square, tiny)));
-    return ek_value_of_tensor(ek_apply(self->layers, z));
+    return ek_value_of_tensor(ek_mul(z, ek_rsqrt(ek_add_scalar(square, tiny))));
 }
 
-static const ek_module_type mapping_type = {.name = "stylegan_mapping",
-                                            .size = sizeof(mapping_module),
-                                            .forward = mapping_forward};
+static const ek_module_type normal_type = {.name = "stylegan_normal",
+                                           .size = sizeof(ek_module),
+                                           .forward = normal_forward};
 
-/* Its learning rate is a hundredth of the other layers'. */
+/* The mapping's learning rate is a hundredth of the other layers'. */
 static ek_module *mapping_new(int latent)
 {
-    mapping_module *self = (mapping_module *)ek_module_new(&mapping_type);
     ek_module *layers[MAPPING_LAYERS];
-    if (!self)
-        return NULL;
     for (int i = 0; i < MAPPING_LAYERS; i++)
         layers[i] = linear_new(latent, latent, 0, 0.01, true);
-    ek_register_module(&self->module, "layers", &self->layers,
-                       ek_sequential_of(layers, MAPPING_LAYERS));
-    return ek_module_finish(&self->module);
+    return ek_sequential_named({"normal", ek_module_new(&normal_type)},
+                               {"layers", ek_sequential_of(layers, MAPPING_LAYERS)});
 }
 
 /* ---- the generator ---- */
@@ -319,9 +310,9 @@ static ek_tensor *stylegan_mix(ek_module *mapping, ek_tensor *z, ek_tensor *cut)
                     ek_narrow(w, 1, 1, 1));
 }
 
-/* The path length of each sample (N): the norm of the gradient of (picture * direction) with
- * respect to w, the root of the mean of its squares over layers. Samples don't meet in a generator,
- * so that a device's own pictures have all of it. */
+/* Returns the path length of each sample (N): the root of the mean over layers of the squared norm
+ * of the gradient of (picture * direction) with respect to w. Samples do not meet in a generator,
+ * so that a device's own pictures have the whole gradient. */
 static ek_tensor *stylegan_path_lengths(ek_tensor *pictures, ek_tensor *direction, ek_tensor *w)
 {
     ek_tensor *sum = ek_sum(ek_mul(pictures, direction)), *gradient;
@@ -362,13 +353,13 @@ ek_module *stylegan_generator(int width, int latent)
 
 typedef struct equal_conv {
     ek_module module;
-    ek_tensor *weight, *bias; /* without a bias there is no activation either */
+    ek_tensor *weight, *bias; /* NULL: no activation either */
     ek_tensor *filter;        /* NULL unless height and width are halved */
     double gain;
 } equal_conv;
 
-/* A convolution of one tap that halves sees only pixels that the filter leaves; others slide over
- * all that it gives. */
+/* If height and width are halved, a convolution of one tap sees only the pixels that the filter
+ * keeps. Larger convolutions slide over all pixels of the filter's output. */
 static ek_value conv_forward(ek_module *module, const ek_args *args)
 {
     equal_conv *self = (equal_conv *)module;
@@ -403,8 +394,8 @@ static ek_module *conv_new(int in, int out, int kernel, bool halved, bool activa
     return ek_module_finish(&self->module);
 }
 
-/* Halves height and width. Both ways are multiplied by the root of a half, so that their sum keeps
- * its deviation. */
+/* Halves height and width. Both branches are multiplied by the root of a half, so that their sum
+ * keeps its deviation. */
 typedef struct critic_block {
     ek_module module;
     ek_module *conv1, *conv2, *shortcut;
@@ -435,55 +426,41 @@ static ek_module *critic_block_new(int in, int out)
     return ek_module_finish(m);
 }
 
-typedef struct critic_module {
-    ek_module module;
-    ek_module *body, *conv, *head;
-} critic_module;
-
-/* x (N, C, 4, 4) and one more channel: the deviation over a group, its mean over channels and
- * pixels (Karras et al. 2018). Groups are samples that follow each other. */
-static ek_tensor *critic_with_deviation(ek_tensor *x)
+/* Adds a channel to x (N, C, 4, 4): the deviation over a group, averaged over channels and pixels
+ * (Karras et al. 2018). A group is STYLEGAN_GROUP samples in a row. */
+static ek_value deviation_forward(ek_module *module, const ek_args *args)
 {
+    (void)module;
+    ek_tensor *x = ek_arg_tensor(args, 0);
     ek_tensor *groups = stylegan_group(ek_f_flatten(x, 1, -1));
     ek_tensor *apart = ek_sub(groups, ek_mean(groups, EK_DIMS(1), .keepdim = true));
     ek_tensor *variance = ek_mean(ek_square(apart), EK_DIMS(1), .keepdim = true);
     ek_tensor *deviation =
         ek_mean(ek_sqrt(ek_add_scalar(variance, tiny)), EK_DIMS(2), .keepdim = true);
     if (!deviation)
-        return NULL;
+        return ek_value_error();
     int64_t count = ek_tensor_size(x, 0);
     deviation = ek_expand(deviation, EK_SHAPE(count / STYLEGAN_GROUP, STYLEGAN_GROUP, 16));
     ek_tensor *both[] = {x, ek_reshape(deviation, EK_SHAPE(count, 1, 4, 4))};
-    return ek_cat(both, 2, 1);
+    return ek_value_of_tensor(ek_cat(both, 2, 1));
 }
 
-static ek_value critic_forward(ek_module *module, const ek_args *args)
-{
-    critic_module *self = (critic_module *)module;
-    ek_tensor *x = ek_apply(self->body, stylegan_join(ek_arg_tensor(args, 0)));
-    x = ek_f_flatten(ek_apply(self->conv, critic_with_deviation(x)), 1, -1);
-    return ek_value_of_tensor(ek_squeeze(stylegan_group(ek_apply(self->head, x)), 2));
-}
-
-static const ek_module_type critic_type = {.name = "stylegan_critic",
-                                           .size = sizeof(critic_module),
-                                           .forward = critic_forward};
+static const ek_module_type deviation_type = {.name = "stylegan_deviation",
+                                              .size = sizeof(ek_module),
+                                              .forward = deviation_forward};
 
 ek_module *stylegan_critic(int width)
 {
     const int most = stylegan_channels(width, 0);
-    critic_module *self = (critic_module *)ek_module_new(&critic_type);
-    if (!self)
-        return NULL;
-    ek_module *m = &self->module, *body[RESOLUTIONS];
-    body[0] = conv_new(1, width, 1, false, true, root2);
+    ek_module *body[RESOLUTIONS] = {conv_new(1, width, 1, false, true, root2)};
     for (int level = RESOLUTIONS - 1; level > 0; level--)
         body[RESOLUTIONS - level] =
             critic_block_new(stylegan_channels(width, level), stylegan_channels(width, level - 1));
-    ek_register_module(m, "body", &self->body, ek_sequential_of(body, RESOLUTIONS));
-    ek_register_module(m, "conv", &self->conv, conv_new(most + 1, most, 3, false, true, root2));
-    ek_register_module(m, "head", &self->head,
-                       ek_sequential(linear_new(16 * (int64_t)most, most, 0, 1, true),
-                                     linear_new(most, 1, 0, 1, false)));
-    return ek_module_finish(m);
+    return ek_sequential_named(
+        {"join", ek_flatten(0, 1)}, {"body", ek_sequential_of(body, RESOLUTIONS)},
+        {"deviation", ek_module_new(&deviation_type)},
+        {"conv", conv_new(most + 1, most, 3, false, true, root2)}, {"flatten", ek_flatten(1, -1)},
+        {"head", ek_sequential(linear_new(16 * (int64_t)most, most, 0, 1, true),
+                               linear_new(most, 1, 0, 1, false))},
+        {"group", ek_unflatten(0, EK_SHAPE(-1, STYLEGAN_GROUP))}, {"scores", ek_flatten(1, -1)});
 }

@@ -10,7 +10,6 @@
  * are cut. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "views.h"
@@ -90,19 +89,20 @@ enum { LOSSES, TRIPLETS, SECONDS, MAPS, RANK1S, SERIES };
 static const char *const series_names[SERIES] = {"losses", "triplet_losses", "step_seconds", "maps",
                                                  "rank1s"};
 
+/* The judged features, with a name each. */
+enum { PIXELS, UNTRAINED, TRAINED, JUDGED };
+static const char *const judged_names[JUDGED] = {"pixels", "untrained", "trained"};
+
 typedef struct reid {
     train_job job;
     ek_dataset *training, *test; /* views */
-    ek_loader *loader, *testing;
-    ek_generator *test_random; /* the testing loader's: testing changes nothing in training */
-    int64_t epoch_steps;       /* steps in an epoch */
+    int64_t epoch_steps;         /* steps in an epoch */
+    retrieval found[JUDGED];
+    int64_t tested; /* the step that found[TRAINED] is of; 0: none */
 } reid;
 
 static void reid_close(reid *r)
 {
-    ek_loader_free(r->loader);
-    ek_loader_free(r->testing);
-    ek_generator_free(r->test_random);
     job_free(&r->job);
     ek_dataset_free(r->training);
     ek_dataset_free(r->test);
@@ -113,7 +113,8 @@ static ek_schedule *reid_schedule(ek_optimizer *optimizer, int64_t steps)
 {
     const int64_t rising = (int64_t)(opt.warm_up * (double)reid_epoch_steps());
     const int64_t falls[] = {steps * 60 / 100 - rising, steps * 85 / 100 - rising};
-    const int past = (falls[0] <= 0) + (falls[1] <= 0); /* while it rises: left out */
+    const int past =
+        (falls[0] <= 0) + (falls[1] <= 0); /* those while the rate rises are left out */
     ek_schedule *after =
         past == 2 ? NULL : ek_multi_step_lr_of(optimizer, opt.gamma, falls + past, 2 - past);
     if (rising == 0)
@@ -121,7 +122,7 @@ static ek_schedule *reid_schedule(ek_optimizer *optimizer, int64_t steps)
     return ek_warm_up_lr(optimizer, 0.01, rising, after);
 }
 
-/* Makes the network from the seed, and all that trains it. */
+/* Makes the network from the seed, with criterion, optimizer and schedule. */
 static int reid_make(void *user)
 {
     reid *r = user;
@@ -139,7 +140,7 @@ static int reid_make(void *user)
 
 static const double view_mean = 0.3, view_deviation = 0.33;
 
-/* P identities times K views. */
+/* Makes the training loader: batches of P identities with K views each. */
 static ek_loader *reid_loader(reid *r)
 {
     ek_dataset *changed =
@@ -154,25 +155,23 @@ static ek_loader *reid_loader(reid *r)
                       .collate_user = &opt.dtype);
 }
 
-enum { TESTED_AT_ONCE = 64 }; /* few: a capacity that fits training fits this */
+enum { TESTED_AT_ONCE = 64 }; /* few, so that a capacity which fits training fits tests */
 
-/* This rank's share of the test views, a block of them, none twice. */
-static ek_loader *reid_test_loader(const reid *r)
+/* Makes the loader of this rank's share of the test views: a block of views, no view twice. */
+static ek_loader *reid_test_loader(reid *r)
 {
     ek_dataset *views = ek_transformed(ek_dataset_keep(r->test), 0, ek_to_float(),
                                        ek_normalize(&view_mean, &view_deviation, 1));
-    return ek_data_loader(views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
-                          .collate_user = &opt.dtype, .empty_batches = false,
-                          .generator = r->test_random,
-                          .sampler =
-                              ek_distributed_inference_sampler(opt.test_identities * opt.views,
-                                                               .padding = false));
+    return job_tests(&r->job, views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
+                     .collate_user = &opt.dtype, .empty_batches = false,
+                     .sampler = ek_distributed_inference_sampler(opt.test_identities * opt.views,
+                                                                 .padding = false));
 }
 
 /* ---- both losses ---- */
 
-/* Both losses of the batch of all ranks, which is whole or cut for the devices. `triplet` gets the
- * one that is not weighted yet. */
+/* Returns both losses of the batch of all ranks, which is whole or cut for the devices. `triplet`
+ * gets the triplet loss without its weight. */
 static ek_tensor *reid_loss(train_job *job, ek_value input, ek_value target, ek_tensor **triplet)
 {
     const ek_device first = job->devices.devices[0];
@@ -181,7 +180,8 @@ static ek_tensor *reid_loss(train_job *job, ek_value input, ek_value target, ek_
     ek_value outputs = job_forward(job, input, &rows);
     ek_tensor *entropy = ek_loss(job->criterion, job_output(outputs, 1), rows);
     ek_autocast_end(&autocast);
-    /* Each rank has the whole loss, whose gradient ek_dist_join takes from all and DDP averages. */
+    /* Each rank has the whole loss. ek_dist_join adds up the gradients of all ranks, and DDP
+     * averages them. */
     ek_tensor *features = ek_value_tensor(ek_value_to_device(job_output(outputs, 0), first, 0));
     features = world_all(ek_to_dtype(features, (ek_dtype)opt.dtype));
     *triplet =
@@ -215,7 +215,7 @@ static int reid_try_batch(int64_t batch, void *user)
 /* ---- testing ---- */
 
 typedef struct extraction {
-    double *rows; /* count x features; owned */
+    ek_tensor *rows; /* room for all views' features: f64 on cpu */
     int64_t count;
 } extraction;
 
@@ -224,32 +224,25 @@ static int reid_extract(ek_module *network, const ek_batch *batch, void *user)
     extraction *self = user;
     ek_tensor *features =
         ek_value_tensor(ek_value_to_device(ek_forward(network, batch->input), ek_cpu(), 0));
-    int rc = ek_to_data(ek_to_dtype(features, EK_F64), self->rows + self->count * opt.features,
-                        (size_t)(batch->count * opt.features) * sizeof(double));
+    ek_copy_(ek_narrow(self->rows, 0, self->count, batch->count), ek_to_dtype(features, EK_F64));
     self->count += batch->count;
-    return rc;
+    return ek_error_status();
 }
 
-/* Ranks have blocks of the views: one after the other they are all of them, in order. */
+/* Judges the test views. Each rank has a block of the views, and the blocks in the order of ranks
+ * are all views. */
 static retrieval reid_test(reid *r)
 {
-    const size_t room = (size_t)(opt.test_identities * opt.views * opt.features);
-    extraction own = {.rows = malloc(room * sizeof(double))};
+    ek_scope scope = ek_scope_begin();
+    const int64_t views = opt.test_identities * opt.views;
+    extraction own = {.rows = ek_empty(EK_SHAPE(views, opt.features), EK_F64)};
     retrieval found = {0};
     if (own.rows)
-        loader_evaluate(r->testing, r->job.parallel, reid_extract, &own);
-    else
-        ek_error(EK_E_NO_MEMORY, "no memory for the features of %lld views",
-                 (long long)(opt.test_identities * opt.views));
-    ek_dist_raise(); /* the other ranks are to meet this one in world_all */
-    if (ek_error_status() == 0) {
-        ek_scope scope = ek_scope_begin();
-        ek_tensor *features =
-            world_all(ek_from_data(own.rows, EK_SHAPE(own.count, opt.features), EK_F64));
-        retrieval_of_features(features, opt.views, &found);
-        ek_scope_end(&scope);
-    }
-    free(own.rows);
+        loader_evaluate(r->job.tests, r->job.parallel, reid_extract, &own);
+    ek_dist_raise(); /* the other ranks wait for this rank in world_all */
+    if (ek_error_status() == 0)
+        retrieval_of_features(world_all(ek_narrow(own.rows, 0, 0, own.count)), opt.views, &found);
+    ek_scope_end(&scope);
     return found;
 }
 
@@ -268,44 +261,20 @@ static int reid_open(reid *r, const ek_archive *from)
     int rc = job_prepare(&r->job, opt.plan, from, opt.batch, reid_make, reid_try_batch, r);
     if (rc < 0)
         return rc;
-    r->test_random = ek_generator_new((uint64_t)opt.seed);
-    r->loader = reid_loader(r);
-    r->testing = reid_test_loader(r);
+    r->job.loader = reid_loader(r);
+    reid_test_loader(r);
     return ek_error_status();
-}
-
-/* Trains on the next batch. */
-static void reid_step(reid *s, run *r)
-{
-    const double begin = seconds_now();
-    ek_batch batch;
-    double loss = 0, triplet = 0;
-    if (loader_next(s->loader, &batch) == 0)
-        reid_train(&s->job, batch.input, batch.target, &loss, &triplet);
-    run_add(r, LOSSES, loss);
-    run_add(r, TRIPLETS, triplet);
-    run_add(r, SECONDS, seconds_now() - begin);
 }
 
 /* ---- what a run writes ---- */
 
-/* What is judged, with a name each. */
-enum { PIXELS, UNTRAINED, TRAINED, JUDGED };
-static const char *const judged_names[JUDGED] = {"pixels", "untrained", "trained"};
-
-typedef struct comparison {
-    const run *run;
-    retrieval found[JUDGED];
-    int64_t tested; /* the step that found[TRAINED] is of; 0: none */
-} comparison;
-
-static void reid_write_table(FILE *page, const comparison *of)
+static void reid_write_table(FILE *page, const reid *s)
 {
     fputs("<section>\n<h2>Retrieval</h2>\n<table>\n"
           "<tr><th>by</th><th>mAP</th><th>rank 1</th><th>rank 5</th></tr>\n",
           page);
     for (int i = 0; i < JUDGED; i++) {
-        const retrieval *found = &of->found[i];
+        const retrieval *found = &s->found[i];
         if (found->queries > 0)
             fprintf(page, "<tr><td>%s</td><td>%.4f</td><td>%.4f</td><td>%.4f</td></tr>\n",
                     judged_names[i], found->map, found->rank1, found->rank5);
@@ -314,13 +283,13 @@ static void reid_write_table(FILE *page, const comparison *of)
 }
 
 /* Writes results.html to --out, and nearest-<step>.png if this step was tested. */
-static void reid_write(reid *s, run *r, const comparison *of)
+static void reid_write(reid *s, run *r)
 {
     char path[4096];
     ek_scope scope = ek_scope_begin();
-    if (of->tested == r->step)
+    if (s->tested == r->step)
         ek_save_image(run_picture_path(r, "nearest", path),
-                      retrieval_draw(&of->found[TRAINED], s->test, opt.views),
+                      retrieval_draw(&s->found[TRAINED], s->test, opt.views),
                       .columns = RETRIEVAL_SHOWN + 1, .pad_value = 0.5);
     ek_scope_end(&scope);
     FILE *page = run_page(r);
@@ -328,7 +297,7 @@ static void reid_write(reid *s, run *r, const comparison *of)
         return;
     page_curves(page, "Losses", "step", &r->series[LOSSES], 2);
     page_curves(page, "On garments not trained on", "epoch", &r->series[MAPS], 2);
-    reid_write_table(page, of);
+    reid_write_table(page, s);
     run_page_end(r, "results.html", "Re-identification of garments",
                  "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
                  ", seed %" PRId64,
@@ -336,13 +305,13 @@ static void reid_write(reid *s, run *r, const comparison *of)
                  opt.seed);
 }
 
-static void reid_json(const reid *s, const run *r, const comparison *of, json_writer *json)
+static void reid_json(const reid *s, const run *r, json_writer *json)
 {
     json_write(json, "epoch_steps %jd", s->epoch_steps);
     json_network(json, "network", s->job.network);
     json_write(json, "tests [");
     for (int i = 0; i < JUDGED; i++) {
-        const retrieval *found = &of->found[i];
+        const retrieval *found = &s->found[i];
         if (found->queries > 0)
             json_write(json, "{ by %s queries %jd map %g rank1 %g rank5 %g }", judged_names[i],
                        found->queries, found->map, found->rank1, found->rank5);
@@ -352,17 +321,17 @@ static void reid_json(const reid *s, const run *r, const comparison *of, json_wr
     json_records(json, r->series, SERIES);
 }
 
-static void reid_print(const reid *s, const run *r, const comparison *of)
+static void reid_print(const reid *s, const run *r)
 {
     printf("\n%-10s %8s %8s %8s\n", "", "mAP", "rank 1", "rank 5");
     for (int i = 0; i < JUDGED; i++)
-        printf("%-10s %6.2f %% %6.2f %% %6.2f %%\n", judged_names[i], 100 * of->found[i].map,
-               100 * of->found[i].rank1, 100 * of->found[i].rank5);
+        printf("%-10s %6.2f %% %6.2f %% %6.2f %%\n", judged_names[i], 100 * s->found[i].map,
+               100 * s->found[i].rank1, 100 * s->found[i].rank5);
     putchar('\n');
     job_print(&s->job);
     printf("Step %" PRId64 ": %" PRId64 " queries, %" PRId64 " garments that were not trained on. "
            "Median step: %.0f ms\n",
-           r->step, of->found[TRAINED].queries, opt.test_identities,
+           r->step, s->found[TRAINED].queries, opt.test_identities,
            1000 * series_median(&r->series[SECONDS]));
 }
 
@@ -378,14 +347,13 @@ int main(int argc, char **argv)
                          "test-identities views",
              .written = "Pictures, charts, checkpoint"};
     reid s = {0};
-    comparison of = {.run = &r};
     if (!run_begin(&r, argc, argv, reid_check))
         return run_end(&r);
     if (reid_open(&s, r.from) == 0)
-        retrieval_of_pixels(s.test, opt.views, &of.found[PIXELS]);
+        retrieval_of_pixels(s.test, opt.views, &s.found[PIXELS]);
     if (ek_error_status() == 0 && !r.from)
-        of.found[UNTRAINED] = reid_test(&s);
-    of.found[UNTRAINED].queries = of.found[PIXELS].queries; /* a checkpoint has the rest */
+        s.found[UNTRAINED] = reid_test(&s);
+    s.found[UNTRAINED].queries = s.found[PIXELS].queries; /* the checkpoint has map and ranks */
     if (!s.test && ek_error_status() != EK_E_INVALID)
         run_hint_pictures(&r, opt.data);
     r.name = mode_names[opt.mode];
@@ -393,20 +361,26 @@ int main(int argc, char **argv)
     r.batch = opt.batch;
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &s.job, s.loader);
-    run_keep_numbers(&r, "untrained", &of.found[UNTRAINED].map,
-                     3); /* map and both ranks stand together */
+    run_keep_job(&r, &s.job, s.job.loader);
+    run_keep_numbers(&r, "untrained", &s.found[UNTRAINED].map,
+                     3); /* map, rank1 and rank5 are neighbours */
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / s.epoch_steps, first = epoch * s.epoch_steps;
-        reid_step(&s, &r);
-        const double loss = series_mean(&r.series[LOSSES], first);
-        const double triplet = series_mean(&r.series[TRIPLETS], first);
+        const double begin = seconds_now();
+        ek_batch batch;
+        double loss = 0, triplet = 0;
+        if (loader_next(s.job.loader, &batch) == 0)
+            reid_train(&s.job, batch.input, batch.target, &loss, &triplet);
+        run_add(&r, LOSSES, loss);
+        run_add(&r, TRIPLETS, triplet);
+        run_add(&r, SECONDS, seconds_now() - begin);
+        loss = series_mean(&r.series[LOSSES], first);
+        triplet = series_mean(&r.series[TRIPLETS], first);
         run_note(&r, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch + 1, loss, triplet);
         if (r.step % s.epoch_steps == 0) {
-            const retrieval found = reid_test(&s);
-            of.found[TRAINED] = found;
-            of.tested = r.step;
+            const retrieval found = s.found[TRAINED] = reid_test(&s);
+            s.tested = r.step;
             run_add(&r, MAPS, found.map);
             run_add(&r, RANK1S, found.rank1);
             run_say(&r,
@@ -415,18 +389,18 @@ int main(int argc, char **argv)
                     epoch + 1, opt.epochs, loss, triplet, 100 * found.map, 100 * found.rank1);
         }
         if (run_draws(&r))
-            reid_write(&s, &r, &of);
+            reid_write(&s, &r);
     }
 
     if (run_draws(&r))
-        reid_write(&s, &r, &of);
-    if (run_judges(&r) && of.tested != r.step)
-        of.found[TRAINED] = reid_test(&s);
+        reid_write(&s, &r);
+    if (run_judges(&r) && s.tested != r.step)
+        s.found[TRAINED] = reid_test(&s);
     json_writer *json = run_json(&r, &s.job);
     if (json)
-        reid_json(&s, &r, &of, json);
+        reid_json(&s, &r, json);
     if (run_prints(&r))
-        reid_print(&s, &r, &of);
+        reid_print(&s, &r);
     reid_close(&s);
     return run_end(&r);
 }

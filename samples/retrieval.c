@@ -107,17 +107,9 @@ int retrieval_of_features(ek_tensor *features, int64_t views, retrieval *found)
 int retrieval_of_pixels(ek_dataset *set, int64_t views, retrieval *found)
 {
     ek_scope scope = ek_scope_begin();
-    const int64_t count = ek_dataset_length(set);
-    int64_t *rows = malloc((size_t)count * sizeof *rows);
-    for (int64_t i = 0; rows && i < count; i++)
-        rows[i] = i;
-    int rc = rows ? 0 : ek_error(EK_E_NO_MEMORY, "no memory for %lld views", (long long)count);
-    if (rc == 0) {
-        ek_value batch = ek_dataset_get_batch(set, rows, count, ek_cpu());
-        ek_tensor *pixels = ek_to_dtype(ek_value_tensor(ek_value_at(batch, 0)), EK_F64);
-        rc = retrieval_of_features(ek_f_flatten(pixels, 1, -1), views, found);
-    }
-    free(rows);
+    ek_value all = dataset_first(set, ek_dataset_length(set));
+    ek_tensor *pixels = ek_to_dtype(ek_value_tensor(ek_value_at(all, 0)), EK_F64);
+    int rc = retrieval_of_features(ek_f_flatten(pixels, 1, -1), views, found);
     ek_scope_end(&scope);
     return rc;
 }

@@ -202,19 +202,6 @@ ek_dataset *scenes_make(const char *directory, bool train, scene_ground ground, 
     return NULL;
 }
 
-ek_value scenes_first(ek_dataset *scenes, int64_t count)
-{
-    int64_t *order = malloc((size_t)count * sizeof *order), length = ek_dataset_length(scenes);
-    for (int64_t i = 0; order && i < count; i++)
-        order[i] = i % length;
-    if (!order)
-        ek_error(EK_E_NO_MEMORY, "no memory for %lld scenes", (long long)count);
-    ek_value batch =
-        order ? ek_dataset_get_batch(scenes, order, count, ek_cpu()) : ek_value_error();
-    free(order);
-    return batch;
-}
-
 /* ---- drawing labels ---- */
 
 const scene_label scene_labels[SCENE_CLASSES + 1] = {

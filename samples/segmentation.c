@@ -51,10 +51,7 @@ args_declare(OPTIONS);
 static const char about[] =
     "Trains a U-Net to label the pixels of cluttered scenes of Fashion-MNIST's pictures, and "
     "tests\n"
-    "it after each epoch: on a single device; on several with outputs and loss on device 0\n"
-    "(classic); with the loss on every device (balanced); with shares of the batch that follow\n"
-    "from measurements (balanced-auto); with gradients and optimizer state sharded (sharded).\n"
-    "What --out wrote can be gone on with: --resume.\n\n";
+    "it after each epoch: " JOB_ABOUT;
 
 static int segmentation_check(void)
 {
@@ -79,21 +76,21 @@ enum { LOSSES, SECONDS, MEAN_IOUS, SERIES };
 static const char *const series_names[SERIES] = {"losses", "step_seconds", "mean_ious"};
 
 typedef struct segmentation {
-    train_job job;               /* its criteria are cross entropy, and Dice */
-    ek_dataset *training, *test; /* scenes */
-    ek_loader *loader;
-    int64_t epoch_steps; /* steps in an epoch */
+    train_job job;                         /* its criteria are cross entropy, and Dice */
+    ek_dataset *training, *test;           /* scenes */
+    int64_t epoch_steps;                   /* steps in an epoch */
+    confusion_matrix found, by_brightness; /* of the test scenes: by the network, and without */
+    int64_t tested;                        /* the step that `found` is of; 0: none */
 } segmentation;
 
 static void segmentation_close(segmentation *s)
 {
-    ek_loader_free(s->loader);
     job_free(&s->job);
     ek_dataset_free(s->training);
     ek_dataset_free(s->test);
 }
 
-/* Makes the network from the seed, and all that trains it. */
+/* Makes the network from the seed, with criteria, optimizer and schedule. */
 static int segmentation_make(void *user)
 {
     segmentation *s = user;
@@ -110,7 +107,7 @@ static int segmentation_make(void *user)
     return ek_error_status();
 }
 
-/* The loss of a batch, whole or cut for the devices. */
+/* Returns the loss of a batch, which is whole or cut for the devices. */
 static ek_tensor *segmentation_loss(train_job *job, ek_value input, ek_value target)
 {
     ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
@@ -141,7 +138,7 @@ static int segmentation_try_batch(int64_t batch, void *user)
                               &loss);
 }
 
-/* Scenes and their labels are cropped and mirrored alike, anew each time they are asked for. */
+/* Scenes and their labels are cropped and mirrored alike, with new numbers at each read. */
 static ek_loader *segmentation_loader(segmentation *s)
 {
     ek_dataset *crops =
@@ -167,41 +164,30 @@ static int segmentation_open(segmentation *s, const ek_archive *from)
     int rc = job_prepare(&s->job, opt.plan, from, opt.batch, segmentation_make,
                          segmentation_try_batch, s);
     if (rc == 0)
-        s->loader = segmentation_loader(s);
+        s->job.loader = segmentation_loader(s);
     return ek_error_status();
 }
 
-/* Trains on the next batch. */
-static void segmentation_step(segmentation *s, run *r)
+static void segmentation_test(segmentation *s, int64_t step)
 {
-    const double begin = seconds_now();
-    ek_batch batch;
-    double loss = 0;
-    if (loader_next(s->loader, &batch) == 0)
-        segmentation_train(&s->job, batch.input, batch.target, &loss);
-    run_add(r, LOSSES, loss);
-    run_add(r, SECONDS, seconds_now() - begin);
-}
-
-static confusion_matrix segmentation_test(const segmentation *s)
-{
-    confusion_matrix found = {0};
-    confusion_of(s->job.network, s->job.devices.devices[0], (ek_dtype)opt.dtype, s->test, &found);
-    return found;
+    s->tested = step;
+    s->found = (confusion_matrix){0};
+    confusion_of(s->job.network, s->job.devices.devices[0], (ek_dtype)opt.dtype, s->test,
+                 &s->found);
 }
 
 /* ---- what a run writes ---- */
 
 enum { DRAWN = 8 };
 
-/* The first test scenes, each as a picture, its labels and what the network says: u8 pictures on
- * cpu. NULL on an error. */
+/* Returns the first test scenes, each as a picture, its labels and the network's labels: u8
+ * pictures on cpu. NULL on an error. */
 static ek_tensor *segmentation_draw(segmentation *s)
 {
     ek_module *network = s->job.network;
     const int64_t size = opt.size;
     const bool had_gradients = ek_set_grad_enabled(false);
-    ek_value scenes = scenes_first(s->test, DRAWN);
+    ek_value scenes = dataset_first(s->test, DRAWN);
     ek_tensor *pictures = ek_value_tensor(ek_value_at(scenes, 0));
     ek_module_train(network, false);
     ek_tensor *logits = ek_apply(network, ek_to_device(ek_to_dtype(pictures, (ek_dtype)opt.dtype),
@@ -218,14 +204,7 @@ static ek_tensor *segmentation_draw(segmentation *s)
     return drawn;
 }
 
-/* What the test scenes come to, by the network and by brightness alone. */
-typedef struct comparison {
-    const run *run;
-    confusion_matrix found, by_brightness;
-    int64_t tested; /* the step that `found` is of; 0: none */
-} comparison;
-
-static void segmentation_write_table(FILE *page, const comparison *of)
+static void segmentation_write_table(FILE *page, const segmentation *s)
 {
     fputs("<section>\n<h2>Intersection over union</h2>\n<table>\n"
           "<tr><th></th><th>class</th><th>network</th><th>brightness alone</th></tr>\n",
@@ -235,14 +214,14 @@ static void segmentation_write_table(FILE *page, const comparison *of)
         fprintf(page,
                 "<tr><td style=\"background:#%02x%02x%02x\"></td><td>%s</td><td>%.4f</td>"
                 "<td>%.4f</td></tr>\n",
-                c[0], c[1], c[2], scene_labels[i].name, confusion_iou(&of->found, i),
-                confusion_iou(&of->by_brightness, i));
+                c[0], c[1], c[2], scene_labels[i].name, confusion_iou(&s->found, i),
+                confusion_iou(&s->by_brightness, i));
     }
     fputs("</table>\n</section>\n", page);
 }
 
 /* Writes scenes-<step>.png and results.html to --out. */
-static void segmentation_write(segmentation *s, run *r, const comparison *of)
+static void segmentation_write(segmentation *s, run *r)
 {
     char path[4096];
     ek_scope scope = ek_scope_begin();
@@ -254,8 +233,8 @@ static void segmentation_write(segmentation *s, run *r, const comparison *of)
         return;
     page_curves(page, "Loss", "step", &r->series[LOSSES], 1);
     page_curves(page, "Mean IoU on the test scenes", "epoch", &r->series[MEAN_IOUS], 1);
-    if (of->tested > 0)
-        segmentation_write_table(page, of);
+    if (s->tested > 0)
+        segmentation_write_table(page, s);
     run_page_end(r, "results.html", "Segmentation of cluttered scenes",
                  "U-Net of width %" PRId64 " and depth %" PRId64
                  ", %s on %d devices, batch %" PRId64 ", seed %" PRId64,
@@ -274,31 +253,30 @@ static void segmentation_json_test(const confusion_matrix *of, const char *name,
     json_write(json, "}");
 }
 
-static void segmentation_json(const segmentation *s, const run *r, const comparison *of,
-                              json_writer *json)
+static void segmentation_json(const segmentation *s, const run *r, json_writer *json)
 {
     json_write(json, "epoch_steps %jd", s->epoch_steps);
     json_network(json, "network", s->job.network);
-    if (of->tested > 0)
-        segmentation_json_test(&of->found, "network", json);
-    segmentation_json_test(&of->by_brightness, "brightness", json);
+    if (s->tested > 0)
+        segmentation_json_test(&s->found, "network", json);
+    segmentation_json_test(&s->by_brightness, "brightness", json);
     json_write(json, "median_step_seconds %g", series_median(&r->series[SECONDS]));
     json_records(json, r->series, SERIES);
 }
 
-static void segmentation_print(const segmentation *s, const run *r, const comparison *of)
+static void segmentation_print(const segmentation *s, const run *r)
 {
     printf("\n%-10s %8s %17s\n", "IoU", "network", "brightness alone");
     for (int i = 0; i < SCENE_CLASSES; i++)
-        printf("%-10s %8.4f %17.4f\n", scene_labels[i].name, confusion_iou(&of->found, i),
-               confusion_iou(&of->by_brightness, i));
-    printf("%-10s %8.4f %17.4f\n", "mean", confusion_mean_iou(&of->found),
-           confusion_mean_iou(&of->by_brightness));
-    printf("%-10s %8.4f %17.4f\n\n", "pixels", confusion_accuracy(&of->found),
-           confusion_accuracy(&of->by_brightness));
+        printf("%-10s %8.4f %17.4f\n", scene_labels[i].name, confusion_iou(&s->found, i),
+               confusion_iou(&s->by_brightness, i));
+    printf("%-10s %8.4f %17.4f\n", "mean", confusion_mean_iou(&s->found),
+           confusion_mean_iou(&s->by_brightness));
+    printf("%-10s %8.4f %17.4f\n\n", "pixels", confusion_accuracy(&s->found),
+           confusion_accuracy(&s->by_brightness));
     job_print(&s->job);
     printf("Step %" PRId64 ": mean IoU %.4f on %" PRId64 " test scenes. Median step: %.0f ms\n",
-           r->step, confusion_mean_iou(&of->found), opt.test_scenes,
+           r->step, confusion_mean_iou(&s->found), opt.test_scenes,
            1000 * series_median(&r->series[SECONDS]));
 }
 
@@ -313,47 +291,49 @@ int main(int argc, char **argv)
                          "weight-decay dice size crop scenes test-scenes",
              .written = "Pictures, charts, checkpoint"};
     segmentation s = {0};
-    comparison of = {.run = &r};
     if (!run_begin(&r, argc, argv, segmentation_check))
         return run_end(&r);
     if (segmentation_open(&s, r.from) < 0 && !s.test)
         run_hint_pictures(&r, opt.data);
-    else if (s.loader)
-        confusion_of_brightness(s.training, s.test, &of.by_brightness);
+    else if (s.job.loader)
+        confusion_of_brightness(s.training, s.test, &s.by_brightness);
     r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
     r.batch = opt.batch;
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &s.job, s.loader);
+    run_keep_job(&r, &s.job, s.job.loader);
 
     while (run_next(&r)) {
+        const double begin = seconds_now();
         const int64_t epoch = (r.step - 1) / s.epoch_steps;
-        segmentation_step(&s, &r);
-        const double loss = series_mean(&r.series[LOSSES], epoch * s.epoch_steps);
+        ek_batch batch;
+        double loss = 0;
+        if (loader_next(s.job.loader, &batch) == 0)
+            segmentation_train(&s.job, batch.input, batch.target, &loss);
+        run_add(&r, LOSSES, loss);
+        run_add(&r, SECONDS, seconds_now() - begin);
+        loss = series_mean(&r.series[LOSSES], epoch * s.epoch_steps);
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, loss);
         if (r.step % s.epoch_steps == 0) {
-            of.tested = r.step;
-            of.found = segmentation_test(&s);
-            run_add(&r, MEAN_IOUS, confusion_mean_iou(&of.found));
+            segmentation_test(&s, r.step);
+            run_add(&r, MEAN_IOUS, confusion_mean_iou(&s.found));
             run_say(&r, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch + 1,
-                    opt.epochs, loss, confusion_mean_iou(&of.found));
+                    opt.epochs, loss, confusion_mean_iou(&s.found));
         }
         if (run_draws(&r))
-            segmentation_write(&s, &r, &of);
+            segmentation_write(&s, &r);
     }
 
     if (run_draws(&r))
-        segmentation_write(&s, &r, &of);
-    if (run_judges(&r) && of.tested != r.step) {
-        of.tested = r.step;
-        of.found = segmentation_test(&s);
-    }
+        segmentation_write(&s, &r);
+    if (run_judges(&r) && s.tested != r.step)
+        segmentation_test(&s, r.step);
     json_writer *json = run_json(&r, &s.job);
     if (json)
-        segmentation_json(&s, &r, &of, json);
+        segmentation_json(&s, &r, json);
     if (run_prints(&r))
-        segmentation_print(&s, &r, &of);
+        segmentation_print(&s, &r);
     segmentation_close(&s);
     return run_end(&r);
 }

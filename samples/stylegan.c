@@ -48,14 +48,14 @@ static const char about[] =
     "device (balanced); with shares of the batch that follow from measurements (balanced-auto);\n"
     "with gradients and the optimizers' state sharded (sharded).\n\n";
 
-enum { PATH_SHRINK = 2 }; /* path lengths are of fewer groups */
+enum { PATH_SHRINK = 2 }; /* path lengths are measured on fewer groups */
 
 static int64_t stylegan_path_groups(void)
 {
     return (opt.batch / STYLEGAN_GROUP + PATH_SHRINK - 1) / PATH_SHRINK;
 }
 
-/* Whether each rank gets some of them. */
+/* Tells whether each rank gets some of the groups. */
 static bool stylegan_suffice(int64_t groups)
 {
     const int64_t size = world_size(), each = (groups + size - 1) / size;
@@ -78,13 +78,12 @@ static int stylegan_check(void)
 
 /* ---- what is trained ---- */
 
-/* What steps measure; penalties and path lengths of the steps that have them. */
+/* What steps measure. Penalties and path lengths are of the steps that have them. */
 enum { CRITIC_LOSSES, GENERATOR_LOSSES, R1, PATH_LENGTHS, SECONDS, SERIES };
 static const char *const series_names[SERIES] = {"critic_losses", "generator_losses",
                                                  "r1_penalties", "path_lengths", "step_seconds"};
 
 typedef struct stylegan {
-    ek_device_list devices;
     /* The critic's criteria are for real pictures and for made ones; the generator's other one is
      * the mean square of path lengths less their mean so far. */
     train_job generator, critic;
@@ -95,15 +94,8 @@ typedef struct stylegan {
     ek_loader *loader;
 } stylegan;
 
-/* Adam as if its steps without a penalty were all there are (Karras et al. 2020, appendix B): of
- * `every` + 1 steps one has the penalty alone. */
-static ek_optimizer *stylegan_optimizer(ek_module *model, int64_t every)
-{
-    double share = (double)every / (double)(every + 1);
-    return ek_adam(model, .lr = share * opt.lr, .beta1 = 0, .beta2 = pow(0.99, share));
-}
-
-/* The shares that the run of a checkpoint ended with; NULL if there are none for these devices. */
+/* Returns the shares that the run of a checkpoint ended with; NULL if the checkpoint has none for
+ * so many devices. */
 static const char *stylegan_plan(const ek_archive *from, const char *name, int devices)
 {
     const char *plan = opt.mode == MODE_AUTO ? job_saved_plan(from, name, devices) : NULL;
@@ -111,40 +103,44 @@ static const char *stylegan_plan(const ek_archive *from, const char *name, int d
     return last ? last + 1 : plan;
 }
 
-static void stylegan_wrap(const stylegan *s, train_job *job, ek_module *network, ek_gan_role role,
-                          int64_t every, const char *plan)
+/* Adam's rate and beta are as if there were no steps for the penalty (Karras et al. 2020, appendix
+ * B): of `every` + 1 steps one has the penalty alone. */
+static void stylegan_wrap(train_job *job, ek_module *network, ek_gan_role role, int64_t every,
+                          const ek_archive *from, const char *plan_name)
 {
+    const double share = (double)every / (double)(every + 1);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job->mode = (train_mode)opt.mode;
-    job->devices = s->devices;
-    job_wrap(job, network, ek_gan_loss(EK_GAN_LOGISTIC, role), plan, EK_GOAL_MEMORY);
-    job->optimizer = stylegan_optimizer(job->model, every);
+    job_wrap(job, network, ek_gan_loss(EK_GAN_LOGISTIC, role),
+             stylegan_plan(from, plan_name, job->devices.count), EK_GOAL_MEMORY);
+    job->optimizer =
+        ek_adam(job->model, .lr = share * opt.lr, .beta1 = 0, .beta2 = pow(0.99, share));
 }
 
-/* Makes the networks on s->devices from the seed. 0 or a negative status; close it anyway. */
+/* Makes the networks on the generator's devices from the seed. Returns 0 or a negative status;
+ * close it anyway. */
 static int stylegan_open_networks(stylegan *s, const ek_archive *from)
 {
     uint64_t seed = (uint64_t)opt.seed;
+    s->critic = s->generator; /* on the same devices */
     ek_manual_seed(seed);
     s->random = ek_generator_new(seed + 1);
-    stylegan_wrap(s, &s->generator, stylegan_generator((int)opt.width, (int)opt.latent),
-                  EK_GAN_GENERATOR, opt.path_every,
-                  stylegan_plan(from, "generator_plan", s->devices.count));
-    stylegan_wrap(s, &s->critic, stylegan_critic((int)opt.width), EK_GAN_CRITIC_REAL, opt.r1_every,
-                  stylegan_plan(from, "critic_plan", s->devices.count));
+    stylegan_wrap(&s->generator, stylegan_generator((int)opt.width, (int)opt.latent),
+                  EK_GAN_GENERATOR, opt.path_every, from, "generator_plan");
+    stylegan_wrap(&s->critic, stylegan_critic((int)opt.width), EK_GAN_CRITIC_REAL, opt.r1_every,
+                  from, "critic_plan");
     s->critic.other = job_criterion(&s->critic, ek_gan_loss(EK_GAN_LOGISTIC, EK_GAN_CRITIC_FAKE));
     s->generator.other = job_criterion(&s->generator, ek_mse_loss());
     s->average = ek_ema_new(s->generator.network, .decay = opt.ema);
     return ek_error_status();
 }
 
-/* 0 or a negative status; close it anyway. */
+/* Returns 0 or a negative status; close it anyway. */
 static int stylegan_open(stylegan *s, const ek_archive *from)
 {
     ek_dataset *pictures = adversary_pictures(opt.data, true, STYLEGAN_SIDE);
     if (!pictures)
         return ek_error_status();
-    s->devices = devices_chosen(opt.device, opt.devices, opt.mode == MODE_SINGLE);
+    job_begin(&s->generator, opt.mode, opt.device, opt.devices);
     s->shuffle = ek_generator_new((uint64_t)opt.seed);
     s->loader =
         ek_data_loader(pictures, .batch_size = opt.batch, .drop_last = true,
@@ -164,73 +160,72 @@ static void stylegan_close(stylegan *s)
 
 /* ---- a step ---- */
 
-/* Draws for `groups` groups of all ranks. */
-static seeds stylegan_draw(stylegan *s, int64_t groups)
-{
-    return seeds_draw(groups, opt.latent, opt.mixing, (ek_dtype)opt.dtype, s->random);
-}
-
 static ek_value stylegan_make(stylegan *s, seeds from)
 {
     return ek_forward(s->generator.model, from.z, from.cut, from.noise);
 }
 
-/* Leaves the gradients of the critic's loss on `real` (this rank's, on cpu) and on pictures that
- * are made without a history. One backward per term: the activations of one are gone before the
- * next needs memory. */
-static int stylegan_critic_gradient(stylegan *s, ek_tensor *real, seeds from, double *loss)
+static seeds stylegan_draw(stylegan *s, int64_t groups)
 {
-    double on_real = 0, on_fake = 0;
+    return seeds_draw(groups, opt.latent, opt.mixing, (ek_dtype)opt.dtype, s->random);
+}
+
+/* Trains the critic on `real` (this rank's, on cpu) and on as many made pictures without a history.
+ * Returns the loss. Each term has its own backward: the activations of a term are gone before the
+ * next term needs memory. */
+static double stylegan_critic_step(stylegan *s, ek_tensor *real)
+{
+    double on_real = 0, on_made = 0;
     ek_scope scope = ek_scope_begin();
     bool had_gradients = ek_set_grad_enabled(false);
-    ek_value made = stylegan_make(s, from);
+    ek_value made = stylegan_make(s, stylegan_draw(s, opt.batch / STYLEGAN_GROUP));
     ek_set_grad_enabled(had_gradients);
+    ek_module *critic = s->critic.model;
     ek_zero_grad(s->critic.optimizer);
-    int rc = adversary_backward(ek_loss(s->critic.criterion, ek_forward(s->critic.model, real)),
-                                &on_real);
-    if (rc == 0)
-        rc = adversary_backward(ek_loss(s->critic.other, ek_forward(s->critic.model, made)),
-                                &on_fake);
-    *loss = on_real + on_fake;
+    if (adversary_backward(ek_loss(s->critic.criterion, ek_forward(critic, real)), &on_real) == 0 &&
+        adversary_backward(ek_loss(s->critic.other, ek_forward(critic, made)), &on_made) == 0)
+        ek_step(s->critic.optimizer);
     ek_scope_end(&scope);
-    return rc;
+    return on_real + on_made;
 }
 
-/* Leaves the gradients of the generator's loss; the critic's are as before. */
-static int stylegan_generator_gradient(stylegan *s, seeds from, double *loss)
+static double stylegan_generator_step(stylegan *s)
 {
+    double loss = 0;
     ek_scope scope = ek_scope_begin();
     ek_zero_grad(s->generator.optimizer);
-    int rc = adversary_generator_backward(&s->generator, &s->critic, stylegan_make(s, from), loss);
+    ek_value made = stylegan_make(s, stylegan_draw(s, opt.batch / STYLEGAN_GROUP));
+    if (adversary_generator_backward(&s->generator, &s->critic, made, &loss) == 0)
+        ek_step(s->generator.optimizer);
     ek_scope_end(&scope);
-    return rc;
+    return loss;
 }
 
-/* Leaves the gradients of R1 (Mescheder et al. 2018), as many times as there are steps without it.
- * A group counts as one sample of the library's, whose squares add up: hence the division. */
-static int stylegan_r1_gradient(stylegan *s, ek_tensor *real, double *penalty)
+/* Steps the critic by R1 alone (Mescheder et al. 2018), with the weight of all steps without R1.
+ * The library adds up the squares of a group, which counts as one sample: hence the division. */
+static double stylegan_r1_step(stylegan *s, ek_tensor *real)
 {
+    double penalty = 0;
     ek_scope scope = ek_scope_begin();
     ek_zero_grad(s->critic.optimizer);
     const double weight = opt.gamma / 2 / STYLEGAN_GROUP * (double)opt.r1_every;
-    int rc = adversary_backward(ek_gradient_penalty(s->critic.model, real, .kind = EK_PENALTY_R1,
-                                                    .weight = weight),
-                                penalty);
-    *penalty /= (double)opt.r1_every;
+    if (adversary_backward(ek_gradient_penalty(s->critic.model, real, .kind = EK_PENALTY_R1,
+                                               .weight = weight),
+                           &penalty) == 0)
+        ek_step(s->critic.optimizer);
     ek_scope_end(&scope);
-    return rc;
+    return penalty / (double)opt.r1_every;
 }
 
-static const double path_decay = 0.01;
-
-/* Leaves the gradients of the path length's penalty, as many times as there are steps without it,
- * and moves the mean of path lengths on. */
-static int stylegan_path_gradient(stylegan *s, double *length)
+/* Steps the generator by the path lengths' penalty alone, with the weight of all steps without this
+ * penalty. Moves the mean of path lengths on, and returns the step's length. */
+static double stylegan_path_step(stylegan *s)
 {
+    static const double path_decay = 0.01;
     ek_scope scope = ek_scope_begin();
     const int64_t groups = stylegan_path_groups();
     const ek_dtype dtype = (ek_dtype)opt.dtype;
-    double loss;
+    double loss, length = 0;
     seeds from = stylegan_draw(s, groups);
     ek_tensor *direction =
         adversary_noise(EK_SHAPE(groups, STYLEGAN_GROUP, 1, STYLEGAN_SIDE, STYLEGAN_SIDE), dtype,
@@ -238,59 +233,43 @@ static int stylegan_path_gradient(stylegan *s, double *length)
     direction = ek_mul_scalar(direction, 1.0 / STYLEGAN_SIDE);
     ek_zero_grad(s->generator.optimizer);
     ek_value lengths = ek_forward(s->generator.model, from.z, from.cut, from.noise, direction);
-    int rc = adversary_mean(lengths, length);
-    if (rc == 0) {
-        s->path_mean += path_decay * (*length - s->path_mean);
+    if (adversary_mean(lengths, &length) == 0) {
+        s->path_mean += path_decay * (length - s->path_mean);
         ek_tensor *wanted = ek_full(s->path_mean, EK_SHAPE(groups, STYLEGAN_GROUP), dtype);
         wanted = world_rows(wanted);
-        if (lengths.kind == EK_VALUE_TENSOR) /* not apart, on several devices */
+        if (lengths.kind == EK_VALUE_TENSOR) /* not one tensor per device */
             wanted = ek_to_device(wanted, ek_tensor_device(lengths.as.tensor));
         ek_tensor *penalty = ek_loss(s->generator.other, lengths, wanted);
-        rc = adversary_backward(ek_mul_scalar(penalty, opt.path_weight * (double)opt.path_every),
-                                &loss);
+        penalty = ek_mul_scalar(penalty, opt.path_weight * (double)opt.path_every);
+        if (adversary_backward(penalty, &loss) == 0)
+            ek_step(s->generator.optimizer);
     }
     ek_scope_end(&scope);
-    return rc;
+    return length;
 }
 
-/* Whether a penalty is due: every so many steps, from the first on. */
+/* Tells whether a penalty is due: every so many steps, from the first step on. */
 static bool stylegan_due(const run *r, int64_t every, double weight)
 {
     return ek_error_status() == 0 && weight > 0 && (r->step - 1) % every == 0;
 }
 
-/* The next pictures in groups, this rank's. NULL on an error. */
-static ek_tensor *stylegan_real(stylegan *s)
-{
-    ek_tensor *real = adversary_real(s->loader, (ek_dtype)opt.dtype);
-    return world_rows(
-        ek_f_unflatten(real, 0, EK_SHAPE(opt.batch / STYLEGAN_GROUP, STYLEGAN_GROUP)));
-}
-
-/* A step of both networks, and the penalties that are due. */
+/* Steps both networks on the next pictures. A step is followed by its penalty if the penalty is
+ * due. */
 static void stylegan_step(stylegan *s, run *r)
 {
     const double begin = seconds_now();
-    const int64_t groups = opt.batch / STYLEGAN_GROUP;
-    double loss = 0, penalty = 0, length = 0;
-    ek_tensor *real = stylegan_real(s);
-    if (real && stylegan_critic_gradient(s, real, stylegan_draw(s, groups), &loss) == 0)
-        ek_step(s->critic.optimizer);
-    run_add(r, CRITIC_LOSSES, loss);
-    if (stylegan_due(r, opt.r1_every, opt.gamma)) {
-        if (stylegan_r1_gradient(s, real, &penalty) == 0)
-            ek_step(s->critic.optimizer);
-        run_add(r, R1, penalty);
-    }
-    if (ek_error_status() == 0 &&
-        stylegan_generator_gradient(s, stylegan_draw(s, groups), &loss) == 0)
-        ek_step(s->generator.optimizer);
-    run_add(r, GENERATOR_LOSSES, loss);
-    if (stylegan_due(r, opt.path_every, opt.path_weight)) {
-        if (stylegan_path_gradient(s, &length) == 0)
-            ek_step(s->generator.optimizer);
-        run_add(r, PATH_LENGTHS, length);
-    }
+    ek_tensor *real = adversary_real(s->loader, (ek_dtype)opt.dtype);
+    real = ek_f_unflatten(real, 0, EK_SHAPE(opt.batch / STYLEGAN_GROUP, STYLEGAN_GROUP));
+    real = world_rows(real);
+    if (real)
+        run_add(r, CRITIC_LOSSES, stylegan_critic_step(s, real));
+    if (stylegan_due(r, opt.r1_every, opt.gamma))
+        run_add(r, R1, stylegan_r1_step(s, real));
+    if (ek_error_status() == 0)
+        run_add(r, GENERATOR_LOSSES, stylegan_generator_step(s));
+    if (stylegan_due(r, opt.path_every, opt.path_weight))
+        run_add(r, PATH_LENGTHS, stylegan_path_step(s));
     if (ek_error_status() == 0)
         ek_ema_update(s->average);
     run_add(r, SECONDS, seconds_now() - begin);
@@ -298,39 +277,16 @@ static void stylegan_step(stylegan *s, run *r)
 
 /* ---- pictures of the averaged generator ---- */
 
-/* Pictures on cpu (count, 1, side, side) of the averaged generator, always from the same numbers.
- */
+/* Returns pictures on cpu (count, 1, side, side) of the averaged generator, always from the same
+ * numbers. */
 static ek_tensor *stylegan_sample(const stylegan *s, int64_t count, bool truncated)
 {
     const latents_sampling how = {.generator = s->generator.network,
-                                  .device = s->devices.devices[0],
+                                  .device = s->generator.devices.devices[0],
                                   .latent = opt.latent,
                                   .dtype = (ek_dtype)opt.dtype,
                                   .truncation = truncated ? &opt.truncation : NULL};
-    ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2); /* its own numbers */
-    ek_tensor *pictures = NULL;
-    if (ek_ema_apply(s->average) == 0) {
-        pictures = latents_sample(&how, count, random);
-        ek_ema_restore(s->average);
-    }
-    ek_generator_free(random);
-    return pictures;
-}
-
-/* Judges the finished generator. */
-static frechet_result stylegan_judge(stylegan *s)
-{
-    ek_scope scope = ek_scope_begin();
-    frechet_result judged = {0};
-    ek_tensor *made = stylegan_sample(s, opt.judged, false);
-    ek_dataset *training = adversary_pictures(opt.data, true, STYLEGAN_SIDE),
-               *testing = adversary_pictures(opt.data, false, STYLEGAN_SIDE);
-    if (ek_error_status() == 0)
-        frechet_judge(made, training, testing, opt.judge_steps, (uint64_t)opt.seed, &judged);
-    ek_dataset_free(training);
-    ek_dataset_free(testing);
-    ek_scope_end(&scope);
-    return judged;
+    return latents_sample(&how, s->average, count, (uint64_t)opt.seed + 2);
 }
 
 /* ---- what a run writes ---- */
@@ -340,11 +296,8 @@ enum { GRID = 8 };
 /* Writes samples-<step>.png and losses.html to --out. */
 static void stylegan_write(stylegan *s, run *r)
 {
-    char path[4096];
     ek_scope scope = ek_scope_begin();
-    ek_save_image(run_picture_path(r, "samples", path),
-                  stylegan_sample(s, (int64_t)GRID * GRID, true), .normalize = true, .low = -1,
-                  .high = 1, .pad_value = 0.125);
+    adversary_save(r, stylegan_sample(s, (int64_t)GRID * GRID, true), GRID);
     ek_scope_end(&scope);
     FILE *page = run_page(r);
     if (!page)
@@ -355,7 +308,7 @@ static void stylegan_write(stylegan *s, run *r)
     run_page_end(r, "losses.html", "Fashion-MNIST by StyleGAN2",
                  "width %" PRId64 ", latents of %" PRId64
                  " numbers, %s on %d devices, batch %" PRId64 ", seed %" PRId64,
-                 opt.width, opt.latent, mode_names[opt.mode], s->devices.count, opt.batch,
+                 opt.width, opt.latent, mode_names[opt.mode], s->generator.devices.count, opt.batch,
                  opt.seed);
 }
 
@@ -366,7 +319,7 @@ int main(int argc, char **argv)
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel stylegan 2",
-             /* A run may go on in another mode and on other devices. */
+             /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype width latent batch lr gamma r1-every path-weight path-every "
                          "mixing ema",
              .written = "Pictures, charts, checkpoint"};
@@ -396,7 +349,8 @@ int main(int argc, char **argv)
     if (run_draws(&r))
         stylegan_write(&s, &r);
     if (run_judges(&r) && opt.judged > 0)
-        judged = stylegan_judge(&s);
+        frechet_judge(stylegan_sample(&s, opt.judged, false), opt.data, opt.judge_steps,
+                      (uint64_t)opt.seed, &judged);
     json_writer *json = run_json(&r, &s.generator);
     if (json) {
         json_write(json, "path_mean %g", s.path_mean);
@@ -407,7 +361,7 @@ int main(int argc, char **argv)
         json_records(json, r.series, SERIES);
     }
     if (run_prints(&r)) {
-        print_peaks(&s.devices);
+        print_peaks(&s.generator.devices);
         printf("Median step: %.0f ms\n", 1000 * series_median(&r.series[SECONDS]));
         frechet_print(&judged);
     }

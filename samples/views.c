@@ -5,15 +5,15 @@
 
 /* ---- cameras ---- */
 
-/* Degrees by which a camera turns pictures, clockwise, and what it multiplies brightness by. */
+/* Degrees by which a camera turns pictures clockwise, and its factor of brightness. */
 static const struct view_camera {
     double tilt, exposure;
 } view_cameras[VIEW_CAMERAS] = {{-15, 1.1}, {-5, 0.7}, {5, 1.3}, {15, 0.9}};
 
 enum { CAMERA_TRANSFORMS = 4 };
 
-/* Writes what a camera does to a picture, noise excepted. 0 or a negative status; free them anyway.
- */
+/* Makes the transforms of a camera, noise excepted. Returns 0 or a negative status; free them
+ * anyway. */
 static int view_transforms(const struct view_camera *camera, ek_transform **list)
 {
     const double tilt = camera->tilt, exposure = camera->exposure;
@@ -43,7 +43,7 @@ static int view_make(ek_tensor *picture, ek_transform *const *camera, ek_generat
     return ek_to_data(ek_to_dtype(seen, EK_U8), to, (size_t)VIEW_SIDE * VIEW_SIDE);
 }
 
-/* All views of the pictures, identity by identity, with the identities' numbers. */
+/* Writes all views of the pictures, identity by identity, with the identities' numbers. */
 static int views_fill(ek_dataset *pictures, int64_t count, int64_t views, uint64_t seed,
                       uint8_t *images, int64_t *identities)
 {
@@ -110,7 +110,7 @@ ek_sampler *views_sampler(int64_t identities, int64_t views, int64_t group, int6
     }
     for (int64_t i = 0; i < count; i++)
         of[i] = i / views;
-    /* Of one rank among one: batches are those of all ranks. */
+    /* The sampler is that of one rank: batches are those of all ranks. */
     ek_sampler *sampler =
         ek_distributed_random_identity_sampler(of, count, .num_instances = group, .num_replicas = 1,
                                                .rank = 0, .seed = seed & INT32_MAX,

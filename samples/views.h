@@ -34,8 +34,8 @@ typedef struct retrieval {
     int64_t queries; /* 0: nothing was searched */
     double map;      /* mean over queries of the average precision */
     double rank1;    /* part of the queries whose nearest picture is right */
-    double rank5;    /* one of whose nearest five is */
-    /* The nearest of the gallery, junk left out, for the first queries; -1: none */
+    double rank5;    /* part of the queries with a right picture among the nearest five */
+    /* Of the first queries: the nearest of the gallery without junk; -1: none */
     int64_t nearest[RETRIEVAL_DRAWN][RETRIEVAL_SHOWN];
 } retrieval;
 
@@ -44,20 +44,20 @@ typedef struct sighting {
     int64_t identity, camera;
 } sighting;
 
-/* Judges distances (queries, gallery) on cpu. Of equal distances the earlier is nearer. A query to
- * which nothing is right does not count. 0 or a negative status. */
+/* Judges distances (queries, gallery) on cpu. Of equal distances the earlier is nearer. A query
+ * without a right picture does not count. Returns 0 or a negative status. */
 int retrieval_judge(ek_tensor *distances, const sighting *queries, const sighting *gallery,
                     retrieval *found);
 /* Judges features (identities * views, F), a row per view in the order of views_make, by the
- * Euclidean distances of rows that are divided by their norms. 0 or a negative status. */
+ * Euclidean distances of rows that are divided by their norms. Returns 0 or a negative status. */
 int retrieval_of_features(ek_tensor *features, int64_t views, retrieval *found);
-/* The same for the pixels themselves. */
+/* Judges the pixels of the views as features. */
 int retrieval_of_pixels(ek_dataset *set, int64_t views, retrieval *found);
-/* Where the rows of the first queries and of the gallery are in the data set. */
+/* Return the row of the data set of a query and of a gallery picture. */
 int64_t retrieval_query_row(int64_t query, int64_t views);
 int64_t retrieval_gallery_row(int64_t index, int64_t views);
-/* The first queries, each before the nearest of the gallery, in rows of RETRIEVAL_SHOWN + 1 u8
- * pictures with a border: right ones in green. NULL on an error. */
+/* Returns the first queries, each before the nearest of the gallery, in rows of RETRIEVAL_SHOWN + 1
+ * u8 pictures with a border, which is green for right pictures. NULL on an error. */
 ek_tensor *retrieval_draw(const retrieval *found, ek_dataset *set, int64_t views);
 
 #endif

@@ -38,6 +38,43 @@ run() {
 # hashes JSON: of parameters.
 hashes() { grep -oE '"parameters_sha256": "[0-9a-f]{64}"' "$1"; }
 
+# keys JSON KEY...: the file is well-formed and has the keys.
+keys() {
+    local key
+    for key in "${@:2}"; do
+        grep -q "\"$key\": " "$1" || wrong "$1: no \"$key\""
+    done
+    ! command -v python3 >/dev/null || python3 -m json.tool "$1" >/dev/null || wrong "$1 is not well-formed"
+}
+
+# page HTML: it is complete and needs no other files.
+page() {
+    grep -q '</html>' "$1" || wrong "$1 is not complete"
+    ! grep -qE '(src|href)=|url\(|@import' "$1" || wrong "$1 needs other files"
+}
+
+# png FILE WIDTH HEIGHT: it begins with the signature and a header of this size.
+png() {
+    [ "$(od -An -tx1 -N24 "$1" | tr -d ' \n')" = "89504e470d0a1a0a0000000d49484452$(printf %08x%08x "$2" "$3")" ] ||
+        wrong "$1 is not a PNG of $2 x $3"
+}
+
+# stopped SIGNAL STATUS OPTION...: a signal ends the run after its step, with a checkpoint and how to resume.
+stopped() {
+    local checkpoint=$work/stopped/checkpoint.safetensors pid
+    "$program" "${small[@]}" "${@:3}" --every 1 --out "$work/stopped" >"$work/out" 2>"$work/err" </dev/null &
+    pid=$!
+    for _ in {1..400}; do
+        [ ! -s "$checkpoint" ] || break
+        sleep 0.05
+    done
+    kill "-$1" $pid
+    wait $pid
+    [ $? = "$2" ] || wrong "SIG$1: not status $2"
+    grep -qF -- "--resume $checkpoint" "$work/out" || wrong "SIG$1: $(cat "$work/out" "$work/err")"
+    rm -r "$work/stopped"
+}
+
 finish() {
     [ $failed = 0 ] && echo "well"
     exit $failed

@@ -3,6 +3,7 @@
 #ifndef EK_TESTS_SAMPLES_PROGRAM_H
 #define EK_TESTS_SAMPLES_PROGRAM_H
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,22 +11,6 @@
 
 #include "evenkeel/archive.h"
 #include "unit.h"
-
-/* For FIXTURE: a folder for what runs write. */
-static char program_folder[32];
-
-static inline void program_folder_make(void)
-{
-    strcpy(program_folder, "/tmp/test_sample_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(program_folder));
-}
-
-static inline void program_folder_remove(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -r %s", program_folder);
-    ck_assert_int_eq(system(command), 0);
-}
 
 /* As --device takes it. */
 static inline const char *program_device(void)
@@ -75,17 +60,6 @@ static inline char *program_lines(const char *json, const char *key)
     return lines;
 }
 
-/* Numbers of the key's array in the file. Returns how many there are, up to `most`. */
-static inline int program_numbers(const char *json, const char *key, double *numbers, int most)
-{
-    char *lines = program_lines(json, key), *at = strchr(lines, '[');
-    int count = 0;
-    while (at && *at != ']' && count < most)
-        numbers[count++] = strtod(at + 1, &at);
-    free(lines);
-    return count;
-}
-
 /* Numbers of that name in a checkpoint. Returns how many there are, up to `most`. */
 static inline int program_saved(const char *checkpoint, const char *name, double *numbers, int most)
 {
@@ -101,32 +75,14 @@ static inline int program_saved(const char *checkpoint, const char *name, double
     return count < most ? count : most;
 }
 
-/* A run that is stopped and gone on with is the one that was not: `whole` and `rest` have the same
- * values of these keys. */
-static inline void assert_same_results(const char *whole, const char *rest, const char *const *keys)
+/* Each value is within `limit` of the wanted one, relative to what is larger than 1. */
+static inline void assert_numbers(const char *what, const double *values, int64_t count,
+                                  const double *wanted, double limit)
 {
-    for (; *keys; keys++) {
-        char *wanted = program_lines(whole, *keys), *found = program_lines(rest, *keys);
-        ck_assert_str_eq(found, wanted);
-        free(wanted);
-        free(found);
-    }
-}
-
-/* Runs the program whole, up to a stop, and on from there, by the same options, with files in
- * `folder`: to the bit as if not stopped. */
-static inline void assert_resumes(int (*program)(int argc, char **argv), const char *folder,
-                                  const char *options, const char *stop, const char *const *keys)
-{
-    char whole[128], rest[128];
-    snprintf(whole, sizeof whole, "%s/whole.json", folder);
-    snprintf(rest, sizeof rest, "%s/rest.json", folder);
-    ck_assert_int_eq(program_run(program, "%s --json %s", options, whole), 0);
-    ck_assert_int_eq(program_run(program, "%s %s --out %s/half", options, stop, folder), 0);
-    ck_assert_int_eq(program_run(program, "%s --resume %s/half/checkpoint.safetensors --json %s",
-                                 options, folder, rest),
-                     0);
-    assert_same_results(whole, rest, keys);
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs(values[i] - wanted[i]) <= limit * fmax(1, fabs(wanted[i]))))
+            ck_abort_msg("%s: number %d is %.17g instead of %.17g", what, (int)i, values[i],
+                         wanted[i]);
 }
 
 #endif

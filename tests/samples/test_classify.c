@@ -1,5 +1,4 @@
-/* test_classify.c: the parts of the classifier, and what it claims: runs that are stopped and gone
- * on with are those that were not, in every mode. */
+/* test_classify.c: the parts of the classifier, and runs that are resumed with other devices. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,20 +144,6 @@ FIXTURE(make_pictures, remove_pictures)
 /* ---- stopped and gone on with ---- */
 
 GROUP(runs)
-
-static const char *const results[] = {"parameters_sha256", "training_loss", "test_loss",
-                                      "test_accuracy", NULL};
-
-/* In the first epoch, at its end, in the second; with and without loader threads. */
-TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
-{
-    static const char *const stops[] = {"--steps 1 --loader-workers 0", "--steps 5",
-                                        "--steps 8 --loader-workers 0"};
-    const bool levels = _i == MODE_AUTO && test_kind() == EK_HOST;
-    const char *devices = _i == MODE_SINGLE ? "1" : levels ? "64M,64M,32M,32M" : "4";
-    for (int i = 0; i < 3; i++)
-        assert_resumes(classify_main, directory, small_options(_i, devices), stops[i], results);
-}
 
 /* Saved on 4 devices, loaded into 2 and into other ways to train: the numbers are those of 4, but
  * for roundings, which a rate of 0.01 keeps small. */

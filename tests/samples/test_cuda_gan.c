@@ -52,7 +52,7 @@ static void keep(const run *r, measured *into)
 /* Opens a run of so many steps, with what it keeps. */
 static void open_run(gan *g, run *r, int64_t steps)
 {
-    *g = (gan){.balanced = false};
+    *g = (gan){.random = NULL};
     *r = (run){.name = "test", .last = steps, .format = "evenkeel gan 3", .deciding = ""};
     assert_ok(gan_open(g, r->from));
     run_series(r, series_names, SERIES);

@@ -1,5 +1,4 @@
-/* test_gpt.c: the parts of the GPT sample, and what it claims: PyTorch's losses, one device's
- * numbers on several, and runs that are stopped and gone on with are those that were not. */
+/* test_gpt.c: the parts of the GPT sample, and PyTorch's losses. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,63 +91,10 @@ TEST(losses_are_pytorchs)
     opt.mode = MODE_SINGLE;
     opt.random = EK_RANDOM_TWISTER;
     opt.devices = "1";
-    ek_tensor *losses = golden("gpt.golden", "losses");
     train(&g, &r, 20);
-    for (int i = 0; i < 20; i++) {
-        const double wanted = element(losses, i), loss = r.series[LOSSES].values[i];
-        ck_assert_msg(fabs(loss - wanted) <= 1e-10 * fmax(1, fabs(wanted)),
-                      "step %d: %.17g, not %.17g", i, loss, wanted);
-    }
+    assert_numbers("losses", r.series[LOSSES].values, 20,
+                   ek_tensor_data(golden("gpt.golden", "losses")), 1e-10);
     close_run(&g, &r);
-}
-
-/* With Philox, which drops out the same elements. */
-TEST(several_devices_are_one)
-{
-    enum { STEPS = 5 };
-    static const struct {
-        int mode;
-        const char *devices;
-    } ways[] = {{MODE_SINGLE, "1"},   {MODE_CLASSIC, "2"},  {MODE_CLASSIC, "3"},
-                {MODE_BALANCED, "2"}, {MODE_BALANCED, "3"}, {MODE_SHARDED, "2"},
-                {MODE_SHARDED, "3"}};
-    double wanted[STEPS + 1] = {0};
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        gpt g;
-        run r;
-        make_small();
-        opt.mode = ways[w].mode;
-        opt.devices = ways[w].devices;
-        train(&g, &r, STEPS);
-        const double held_out = gpt_test(&g);
-        for (int i = 0; i <= STEPS; i++) {
-            const double loss = i < STEPS ? r.series[LOSSES].values[i] : held_out;
-            wanted[i] = w == 0 ? loss : wanted[i];
-            ck_assert_msg(fabs(loss - wanted[i]) <= 1e-10 * fmax(1, fabs(wanted[i])),
-                          "%s on %s devices, step %d: %.17g, not %.17g", mode_names[opt.mode],
-                          opt.devices, i, loss, wanted[i]);
-        }
-        close_run(&g, &r);
-    }
-}
-
-/* Also in what it writes in the end, which is on its page. */
-TEST_LOOP(a_resumed_run_is_the_whole_one, 0, MODES)
-{
-    static const char *const keys[] = {"parameters_sha256", "losses", "held_out_losses",
-                                       "nats_per_byte", NULL};
-    char options[512], path[64];
-    double losses[4];
-    snprintf(
-        options, sizeof options,
-        "--device %s --mode %s --devices %s --data %s --context 8 --width 12 --layers 2 "
-        "--heads 2 --batch 5 --steps 20 --warm-up 4 --dropout 0.2 --lr 0.01 --seed 3 --every 3 "
-        "--letters 10 --dtype f64%s",
-        program_device(), mode_names[_i], _i == MODE_SINGLE ? "1" : "3", letters,
-        _i == MODE_AUTO ? " --plan 2,2,1" : "");
-    assert_resumes(gpt_main, directory, options, "--stop 3", keys);
-    snprintf(path, sizeof path, "%s/rest.json", directory);
-    ck_assert_int_eq(program_numbers(path, "held_out_losses", losses, 4), 4);
 }
 
 /* ---- parts ---- */

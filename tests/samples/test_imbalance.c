@@ -78,7 +78,7 @@ TEST(batches_hold_scenes)
     ek_dataset *scenes = scenes_make(args_pictures(), false, SCENE_DARK, 3, 32, 1);
     assert_made(scenes);
     const scene_set *set = (const scene_set *)scenes;
-    ek_value batch = scenes_first(scenes, 5); /* the last two are the first two again */
+    ek_value batch = dataset_first(scenes, 5); /* the last two are the first two again */
     ek_tensor *images = ek_value_tensor(ek_value_at(batch, 0));
     ek_tensor *labels = ek_value_tensor(ek_value_at(batch, 1));
     ck_assert_int_eq(ek_tensor_size(images, 0), 5);
@@ -351,7 +351,7 @@ TEST(a_smaller_step_succeeds)
     ek_dataset *scenes = scenes_make(args_pictures(), true, SCENE_DARK, 16, settings.size, 0);
     assert_made(scenes);
     for (int mode = 0; mode < MODES; mode++) {
-        ek_value many = scenes_first(scenes, 200), few = scenes_first(scenes, 4);
+        ek_value many = dataset_first(scenes, 200), few = dataset_first(scenes, 4);
         ek_value images = ek_value_at(many, 0), labels = ek_value_at(many, 1);
         ek_value few_images = ek_value_at(few, 0), few_labels = ek_value_at(few, 1);
         assert_ok(mode_open(&job, &settings, (train_mode)mode));

@@ -1,5 +1,5 @@
-/* test_lstm.c: the parts of the sample that tells the language of words, and what it claims: its
- * losses are torch's, on any number of devices, whether a run is stopped or not. */
+/* test_lstm.c: the parts of the sample that tells the language of words, and PyTorch's losses.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,23 +89,6 @@ static void train(lstm *l, run *r, int64_t steps)
     ck_assert_int_eq(r->series[LOSSES].count, steps);
 }
 
-/* The losses of a whole run. */
-static void losses_of_run(double losses[STEPS])
-{
-    lstm l;
-    run r;
-    train(&l, &r, STEPS);
-    memcpy(losses, r.series[LOSSES].values, STEPS * sizeof *losses);
-    close_run(&l, &r);
-}
-
-static void assert_same_losses(const double *losses, const double *wanted, double limit)
-{
-    for (int i = 0; i < STEPS; i++)
-        if (!(fabs(losses[i] - wanted[i]) <= limit * fmax(1, fabs(wanted[i]))))
-            ck_abort_msg("step %d: the loss is %.17g instead of %.17g", i, losses[i], wanted[i]);
-}
-
 FIXTURE(write_words, remove_words)
 
 /* ---- runs ---- */
@@ -115,28 +98,15 @@ GROUP(runs)
 TEST_LOOP(losses_are_those_of_torch, 0, CELL_RNN + 1)
 {
     char name[64];
-    double losses[STEPS], wanted[STEPS];
+    lstm l;
+    run r;
     make_small();
     opt.cell = _i;
-    losses_of_run(losses);
+    train(&l, &r, STEPS);
     snprintf(name, sizeof name, "losses/%s", cell_names[_i]);
-    ek_tensor *expected = golden("lstm.golden", name);
-    assert_ok(ek_to_data(expected, wanted, sizeof wanted));
-    assert_same_losses(losses, wanted, 1e-10);
-}
-
-/* Parts of a batch have different numbers of letters. Dropout draws differently on parts. */
-TEST_LOOP(devices_do_not_change_losses, MODE_CLASSIC, MODES)
-{
-    double losses[STEPS], wanted[STEPS];
-    make_small();
-    losses_of_run(wanted);
-    opt.mode = _i;
-    for (int devices = 2; devices <= 3; devices++) {
-        opt.devices = devices == 2 ? "2" : "3";
-        losses_of_run(losses);
-        assert_same_losses(losses, wanted, 1e-10);
-    }
+    assert_numbers(name, r.series[LOSSES].values, STEPS,
+                   ek_tensor_data(golden("lstm.golden", name)), 1e-10);
+    close_run(&l, &r);
 }
 
 static char *small_options(char text[256])
@@ -146,24 +116,6 @@ static char *small_options(char text[256])
              "0.1 --seed 7 --dropout 0.3",
              program_device(), directory);
     return text;
-}
-
-/* In an epoch, at its end; with dropout, whose numbers are kept too; by the plan that was measured.
- */
-TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
-{
-    static const char *const keys[] = {"parameters_sha256", "losses", "test_accuracies", NULL};
-    char options[512], small[256];
-    double numbers[8];
-    snprintf(options, sizeof options, "%s --mode %s --devices %s --dtype %s", small_options(small),
-             mode_names[_i], _i == MODE_SINGLE ? "1" : "3", _i == MODE_AUTO ? "f32" : "f64");
-    if (_i != MODE_AUTO)
-        assert_resumes(lstm_main, directory, options, "--steps 2", keys);
-    assert_resumes(lstm_main, directory, options, "--steps 4",
-                   keys + 3 * (_i == MODE_AUTO)); /* another run may measure another plan */
-    snprintf(small, sizeof small, "%s/rest.json", directory);
-    ck_assert_int_eq(program_numbers(small, "losses", numbers, 8), 8);
-    ck_assert_int_eq(program_numbers(small, "test_accuracies", numbers, 8), 2);
 }
 
 TEST(what_cannot_be_is_refused)

@@ -1,5 +1,4 @@
-/* test_segmentation.c: the parts of the segmentation sample, and what it claims: PyTorch's losses,
- * one device's on any number of devices, and runs that are gone on with. */
+/* test_segmentation.c: the parts of the segmentation sample, and PyTorch's losses. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,10 +32,6 @@ static void make_small(void)
     opt.epochs = 2;
     opt.dice = 0.5;
 }
-
-/* ---- parts ---- */
-
-GROUP(parts)
 
 /* Two classes and the ground: 2 of 3 right of the first, 1 of 2 of the second, 1 ignored. */
 TEST(matrices_count_pixels)
@@ -134,10 +129,10 @@ TEST(scenes_and_labels_are_cropped_alike)
     set = (scene_set *)s.training;
     for (int64_t p = 0; p < opt.scenes * opt.size * opt.size; p++)
         set->labels[p] = set->images[p];
-    s.loader = segmentation_loader(&s);
-    assert_made(s.loader);
+    s.job.loader = segmentation_loader(&s);
+    assert_made(s.job.loader);
     ek_batch batch;
-    ck_assert_int_eq(ek_loader_next(s.loader, &batch), 1);
+    ck_assert_int_eq(ek_loader_next(s.job.loader, &batch), 1);
     ek_tensor *scenes = ek_value_tensor(batch.input), *labels = ek_value_tensor(batch.target);
     ck_assert_int_eq(ek_tensor_count(scenes), BATCH * SIDE * SIDE);
     ck_assert_int_eq(ek_tensor_dtype(scenes), EK_F64);
@@ -146,114 +141,25 @@ TEST(scenes_and_labels_are_cropped_alike)
     segmentation_close(&s);
 }
 
-/* ---- losses of twenty steps ---- */
-
-static ek_tensor *pictures, *targets;
-
-/* What make_segmentation.py draws behind the network's parameters. */
-static void draw_data(void)
-{
-    pictures = ek_to_dtype(ek_randn(EK_SHAPE(BATCH, 1, SIDE, SIDE)), EK_F64);
-    targets = ek_randint(0, SCENE_CLASSES, EK_SHAPE(BATCH, SIDE, SIDE));
-    ek_tensor *drawn = ek_randint(0, 8, EK_SHAPE(BATCH, SIDE, SIDE));
-    ek_tensor *below = ek_reshape(ek_arange(BATCH, EK_I64, ek_cpu()), EK_SHAPE(BATCH, 1, 1));
-    targets = ek_masked_fill(targets, ek_lt(drawn, below), SCENE_IGNORED);
-    assert_made(targets);
-}
-
-static void train(int mode, const char *devices, double *losses)
-{
-    segmentation s = {.epoch_steps = STEPS / opt.epochs};
-    train_job *job = &s.job;
-    opt.mode = mode;
-    job_begin(job, mode, EK_HOST, devices);
-    snprintf(job->plan, sizeof job->plan, "%s", mode == MODE_AUTO ? "1,4" : "");
-    assert_ok(segmentation_make(&s));
-    draw_data();
-    for (int i = 0; i < STEPS; i++)
-        assert_ok(segmentation_train(job, EK_VALUE(pictures), EK_VALUE(targets), &losses[i]));
-    job_free(job);
-}
-
+/* Losses of twenty steps, on what make_segmentation.py draws behind the network's parameters. */
 TEST_LOOP(losses_are_those_of_pytorch, 0, 2)
 {
+    segmentation s = {.epoch_steps = STEPS / 2};
     double losses[STEPS];
     char name[64];
     make_small();
     opt.upsample = _i;
-    train(MODE_SINGLE, "1", losses);
-    snprintf(name, sizeof name, "%s/losses", up_names[_i]);
-    ek_tensor *wanted = golden(GOLDEN, name);
+    job_begin(&s.job, opt.mode, EK_HOST, "1");
+    assert_ok(segmentation_make(&s));
+    ek_tensor *pictures = ek_to_dtype(ek_randn(EK_SHAPE(BATCH, 1, SIDE, SIDE)), EK_F64);
+    ek_tensor *targets = ek_randint(0, SCENE_CLASSES, EK_SHAPE(BATCH, SIDE, SIDE));
+    ek_tensor *drawn = ek_randint(0, 8, EK_SHAPE(BATCH, SIDE, SIDE));
+    ek_tensor *below = ek_reshape(ek_arange(BATCH, EK_I64, ek_cpu()), EK_SHAPE(BATCH, 1, 1));
+    targets = ek_masked_fill(targets, ek_lt(drawn, below), SCENE_IGNORED);
     for (int i = 0; i < STEPS; i++)
-        ck_assert_msg(fabs(losses[i] - element(wanted, i)) <= 1e-10, "step %d: %.15g, not %.15g", i,
-                      losses[i], element(wanted, i));
-}
-
-/* Five scenes on two and three devices: 3 and 2; 2, 2 and 1; by plan 1 and 4. */
-TEST_LOOP(devices_have_one_devices_losses, MODE_CLASSIC, MODES)
-{
-    static const char *const counts[] = {"2", "3"};
-    double single[STEPS], several[STEPS];
-    make_small();
-    train(MODE_SINGLE, "1", single);
-    assert_ok(ek_shutdown());
-    for (int d = 0; d < (_i == MODE_AUTO ? 1 : 2); d++) {
-        train(_i, counts[d], several);
-        for (int i = 0; i < STEPS; i++)
-            ck_assert_msg(fabs(several[i] - single[i]) <= 1e-10,
-                          "%s on %s devices, step %d: %.15g, not %.15g", mode_names[_i], counts[d],
-                          i, several[i], single[i]);
-        assert_ok(ek_shutdown());
-    }
-}
-
-/* ---- runs ---- */
-
-GROUP(runs)
-
-FIXTURE(program_folder_make, program_folder_remove)
-
-/* Stopped after three of eight steps, saved, and gone on with by another: to the bit as if not. */
-TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
-{
-    static const char *const keys[] = {"parameters_sha256", "losses", "mean_ious", NULL};
-    char options[512], path[64];
-    double ious[3];
-    snprintf(options, sizeof options,
-             "--device host --mode %s --devices %s --seed 7 --dtype f64 --width 4 --depth 2 "
-             "--batch 5 --size 32 --crop 16 --scenes 18 --test-scenes 3 --epochs 2 --dice 0.5%s",
-             mode_names[_i], _i == MODE_SINGLE ? "1" : "3", _i == MODE_AUTO ? " --plan 2,2,1" : "");
-    assert_resumes(segmentation_main, program_folder, options, "--steps 3", keys);
-    snprintf(path, sizeof path, "%s/rest.json", program_folder);
-    ck_assert_int_eq(program_numbers(path, "mean_ious", ious, 3), 2);
-}
-
-TEST(memory_does_not_grow)
-{
-    segmentation s = {.epoch_steps = 0};
-    run r = {.name = "test", .last = 20};
-    make_small();
-    opt.scenes = 20; /* whole batches */
-    opt.epochs = 5;
-    opt.mode = MODE_BALANCED;
-    opt.devices = "3";
-    opt.loader_workers = 0;
-    uint64_t before[3];
-    assert_ok(segmentation_open(&s, NULL));
-    while (run_next(&r)) {
-        segmentation_step(&s, &r);
-        if (r.step % s.epoch_steps == 0)
-            segmentation_test(&s);
-        for (int d = 0; d < 3 && r.step >= 4; d++) {
-            ek_memory_stats stats;
-            assert_ok(ek_memory_get_stats(s.job.devices.devices[d], &stats));
-            if (r.step == 4)
-                before[d] = stats.in_use;
-            ck_assert_uint_eq(stats.in_use, before[d]);
-        }
-    }
-    assert_ok(ek_error_status());
+        assert_ok(segmentation_train(&s.job, EK_VALUE(pictures), EK_VALUE(targets), &losses[i]));
+    snprintf(name, sizeof name, "%s/losses", up_names[_i]);
+    assert_numbers(name, losses, STEPS, ek_tensor_data(golden(GOLDEN, name)), 1e-10);
     segmentation_close(&s);
-    series_free(r.series, SERIES);
-    assert_ok(ek_shutdown()); /* every ledger is at zero */
+    assert_ok(ek_shutdown());
 }
