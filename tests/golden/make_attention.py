@@ -1,7 +1,7 @@
 """Writes attention.golden: attention, RMS norm, rotary positions and embeddings as functions.
 
-A case is a group "name/number/" as make_norms.py has it. Attention is written out in operations: a query
-without keys gives 0. All numbers are f64; the tests also run them rounded to f32.
+Cases are those of golden.py. Attention is written out in operations: a query without keys gives 0. All
+numbers are f64; the tests also run them rounded to f32.
 """
 
 import math
@@ -9,32 +9,10 @@ import math
 import torch
 import torch.nn.functional as F
 
-from golden import Golden
+from golden import Cases
 
 torch.manual_seed(78)
 torch.set_default_dtype(torch.float64)
-
-counts = {}
-
-
-def add(file, name, function, options, inputs, second=False, **constants):
-    number = counts.get(name, 0)
-    counts[name] = number + 1
-    prefix = f"{name}/{number}"
-    leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
-    y = function(*leaves.values())
-    dy = torch.randn(y.shape)
-    gradients = torch.autograd.grad(y, list(leaves.values()), dy, create_graph=True)
-    if options:
-        file.add(f"{prefix}/options", torch.tensor(options, dtype=torch.int64))
-    file.add_all(prefix, **inputs, **constants, y=y, dy=dy)
-    for key, gradient in zip(leaves, gradients):
-        file.add(f"{prefix}/d{key}", gradient)
-    if second:
-        penalty = sum((g**3).sum() for g in gradients)
-        results = torch.autograd.grad(penalty, list(leaves.values()), allow_unused=True)
-        for key, leaf, result in zip(leaves, leaves.values(), results):
-            file.add(f"{prefix}/second_{key}", torch.zeros_like(leaf) if result is None else result)
 
 
 def attention(q, k, v, mask=None, causal=False, scale=None, gqa=False):
@@ -72,22 +50,11 @@ def attentions(file):
         constants = {} if mask is None else {"mask": mask}
         if scale is not None:
             constants["scale"] = torch.tensor(scale)
-        add(
-            file,
-            "attention",
-            lambda q, k, v: attention(q, k, v, mask, causal, scale, gqa),
-            [int(causal), int(gqa)],
-            {"x": torch.randn(q), "k": torch.randn(k), "v": torch.randn(v)},
-            second=True,
-            **constants,
-        )
-    add(
-        file,
-        "attention_bias",
-        lambda q, k, v, m: attention(q, k, v, m),
-        None,
-        {"x": torch.randn(2, 2, 3, 4), "k": torch.randn(2, 2, 3, 4), "v": torch.randn(2, 2, 3, 4), "m": torch.randn(2, 3, 3)},
-    )
+        file.case("attention", lambda q, k, v: attention(q, k, v, mask, causal, scale, gqa),
+                  [int(causal), int(gqa)], {"x": torch.randn(q), "k": torch.randn(k), "v": torch.randn(v)},
+                  second=True, **constants)
+    file.case("attention_bias", lambda q, k, v, m: attention(q, k, v, m), None,
+              {key: torch.randn(2, 2, 3, 4) for key in "xkv"} | {"m": torch.randn(2, 3, 3)})
 
 
 def rms_norm(x, dims, w=None, eps=None):
@@ -107,7 +74,7 @@ def norms(file):
         inputs = {"x": torch.randn(x) * 2 + 1}
         if affine:
             inputs["w"] = torch.rand(x[-dims:]) + 0.5
-        add(file, "rms_norm", lambda x, w=None: rms_norm(x, dims, w, eps), [dims], inputs, second=True, eps=eps)
+        file.case("rms_norm", lambda x, w=None: rms_norm(x, dims, w, eps), [dims], inputs, second=True, eps=eps)
 
 
 def rotary(x, cosine, sine, interleaved):
@@ -123,15 +90,8 @@ def positions(file):
         for interleaved in [0, 1]:
             angle = torch.arange(x[-2])[:, None] / 10000 ** (torch.arange(0, x[-1], 2) / x[-1])
             cosine, sine = angle.cos().float().double(), angle.sin().float().double()
-            add(
-                file,
-                "rotary",
-                lambda x: rotary(x, cosine, sine, interleaved),
-                [interleaved],
-                {"x": torch.randn(x)},
-                cosine=cosine,
-                sine=sine,
-            )
+            file.case("rotary", lambda x: rotary(x, cosine, sine, interleaved), [interleaved],
+                      {"x": torch.randn(x)}, cosine=cosine, sine=sine)
 
 
 def embeddings(file):
@@ -139,17 +99,11 @@ def embeddings(file):
         index = torch.randint(5, shape)
         if shape == (2, 3):
             index[0, 1] = 0
-        add(
-            file,
-            "embedding",
-            lambda w: F.embedding(index, w, padding),
-            [padding is not None, padding or 0],
-            {"x": torch.randn(5, 3)},
-            index=index,
-        )
+        file.case("embedding", lambda w: F.embedding(index, w, padding), [padding is not None, padding or 0],
+                  {"x": torch.randn(5, 3)}, index=index)
 
 
-with Golden("attention.golden") as file:
+with Cases("attention.golden") as file:
     attentions(file)
     norms(file)
     positions(file)

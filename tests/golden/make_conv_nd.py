@@ -1,8 +1,8 @@
 """Writes conv_nd.golden: convolution, transposed convolution and pooling in one to three dimensions.
 
-Groups are as in nn_*.golden (see make_nn_ops.py). Options are as many numbers per dimension as there are
-dimensions: stride, padding, dilation, output_padding, then groups; for pools kernel, stride, padding, dilation,
-then ceil_mode and count_include_pad. "initial/" holds the values of layers made one after the other from one
+Cases are those of golden.py. Options are as many numbers per dimension as there are dimensions: stride,
+padding, dilation, output_padding, then groups; for pools kernel, stride, padding, dilation, then ceil_mode and
+count_include_pad. "initial/" holds the values of layers made one after the other from one
 seed.
 """
 
@@ -10,26 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from golden import Golden
-
-
-class Cases:
-    def __init__(self, file):
-        self.file = file
-        self.counts = {}
-
-    def add(self, name, function, options, inputs):
-        number = self.counts.get(name, 0)
-        self.counts[name] = number + 1
-        prefix = f"{name}/{number}"
-        leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
-        y = function(*leaves.values())
-        dy = torch.randn(y.shape)
-        gradients = torch.autograd.grad(y, list(leaves.values()), dy)
-        self.file.add(f"{prefix}/options", torch.tensor(options, dtype=torch.int64))
-        self.file.add_all(prefix, **inputs, y=y, dy=dy)
-        for key, gradient in zip(leaves, gradients):
-            self.file.add(f"{prefix}/d{key}", gradient)
+from golden import Cases
 
 
 def conv(cases):
@@ -50,12 +31,9 @@ def conv(cases):
         inputs = {"x": torch.randn(x), "w": torch.randn(w)}
         if bias:
             inputs["b"] = torch.randn(w[0])
-        cases.add(
-            f"conv{dims}d",
-            lambda x, w, b=None: functions[dims](x, w, b, stride, padding, dilation, groups),
-            [*stride, *padding, *dilation, *[0] * dims, groups],
-            inputs,
-        )
+        cases.case(f"conv{dims}d",
+                   lambda x, w, b=None: functions[dims](x, w, b, stride, padding, dilation, groups),
+                   [*stride, *padding, *dilation, *[0] * dims, groups], inputs)
 
 
 def conv_transpose(cases):
@@ -81,14 +59,9 @@ def conv_transpose(cases):
         inputs = {"x": torch.randn(x), "w": torch.randn(w)}
         if bias:
             inputs["b"] = torch.randn(w[1] * groups)
-        cases.add(
-            f"conv_transpose{dims}d",
-            lambda x, w, b=None: functions[dims](
-                x, w, b, stride, padding, output, groups, dilation
-            ),
-            [*stride, *padding, *dilation, *output, groups],
-            inputs,
-        )
+        cases.case(f"conv_transpose{dims}d",
+                   lambda x, w, b=None: functions[dims](x, w, b, stride, padding, output, groups, dilation),
+                   [*stride, *padding, *dilation, *output, groups], inputs)
 
 
 def pool(cases):
@@ -104,12 +77,8 @@ def pool(cases):
         ((1, 3, 4, 3, 5), (2, 3, 1), (1, 2, 3), (1, 1, 0), (2, 1, 1), True),
     ]:
         dims = len(kernel)
-        cases.add(
-            f"max_pool{dims}d",
-            lambda x: maximum[dims](x, kernel, stride, padding, dilation, ceil),
-            [*kernel, *stride, *padding, *dilation, ceil, True],
-            {"x": torch.randn(x)},
-        )
+        cases.case(f"max_pool{dims}d", lambda x: maximum[dims](x, kernel, stride, padding, dilation, ceil),
+                   [*kernel, *stride, *padding, *dilation, ceil, True], {"x": torch.randn(x)})
     #    x                kernel     stride     padding    ceil   count_include_pad
     for x, kernel, stride, padding, ceil, include in [
         ((2, 3, 8), (2,), (2,), (0,), False, True),
@@ -120,12 +89,8 @@ def pool(cases):
         ((1, 2, 5, 6, 4), (3, 2, 3), (2, 3, 2), (1, 1, 1), True, False),
     ]:
         dims = len(kernel)
-        cases.add(
-            f"avg_pool{dims}d",
-            lambda x: average[dims](x, kernel, stride, padding, ceil, include),
-            [*kernel, *stride, *padding, *[1] * dims, ceil, include],
-            {"x": torch.randn(x)},
-        )
+        cases.case(f"avg_pool{dims}d", lambda x: average[dims](x, kernel, stride, padding, ceil, include),
+                   [*kernel, *stride, *padding, *[1] * dims, ceil, include], {"x": torch.randn(x)})
     adaptive = {1: F.adaptive_avg_pool1d, 3: F.adaptive_avg_pool3d}
     for x, size in [
         ((2, 3, 7), (3,)),
@@ -134,19 +99,12 @@ def pool(cases):
         ((1, 2, 5, 3, 4), (3, 2, 3)),
         ((1, 3, 2, 4, 3), (4, 2, 5)),
     ]:
-        cases.add(
-            f"adaptive_avg_pool{len(size)}d",
-            lambda x: adaptive[len(size)](x, size),
-            [*size],
-            {"x": torch.randn(x)},
-        )
+        cases.case(f"adaptive_avg_pool{len(size)}d", lambda x: adaptive[len(size)](x, size), [*size],
+                   {"x": torch.randn(x)})
     # Ties: the first maximum of a window gets the gradient.
-    cases.add(
-        "max_pool_ties",
-        lambda x: F.max_pool3d(x, 3, 2, 1),
-        [3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 0, 1],
-        {"x": torch.randint(0, 2, (2, 2, 4, 5, 4)).double()},
-    )
+    cases.case("max_pool_ties", lambda x: F.max_pool3d(x, 3, 2, 1),
+               [3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 0, 1],
+               {"x": torch.randint(0, 2, (2, 2, 4, 5, 4)).double()})
 
 
 def initial_values(file):
@@ -168,11 +126,10 @@ def initial_values(file):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with Golden("conv_nd.golden") as golden:
-        initial_values(golden)
+    with Cases("conv_nd.golden") as cases:
+        initial_values(cases)
         torch.manual_seed(2025)
         torch.set_default_dtype(torch.float64)
-        cases = Cases(golden)
         conv(cases)
         conv_transpose(cases)
         pool(cases)

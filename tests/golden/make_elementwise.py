@@ -6,29 +6,14 @@ tests/unit/ops. Entries are as in ops.golden (make_ops.py); comparisons have no 
 import torch
 import torch.nn.functional as F
 
-from golden import Golden
+from golden import Golden, away_from_0 as randn, in_place, values
 
 torch.manual_seed(23)
 NAN, INF = float("nan"), float("inf")
 
 
-def randn(*shape):
-    """Away from 0, where many operations have a kink."""
-    x = torch.randn(shape, dtype=torch.float64)
-    return x + 0.2 * torch.sign(x)
-
-
 def uniform(low, high, *shape):
     return low + (high - low) * torch.rand(shape, dtype=torch.float64)
-
-
-def values(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
-def in_place(function):
-    """Applies an in-place function to a tensor with a history."""
-    return lambda x, *others: function(x * 2, *others)
 
 
 # Away from all kinks: for finite differences.
@@ -143,16 +128,7 @@ COMPARISONS = {
 
 with Golden("elementwise.golden") as golden:
     for name, (function, *inputs) in CASES.items():
-        leaves = [x.clone().requires_grad_() for x in inputs]
-        y = function(*leaves)
-        g = torch.randn_like(y)
-        if not y.requires_grad:
-            y = y + 0 * leaves[0].sum()
-        gradients = torch.autograd.grad(y, leaves, g, allow_unused=True)
-        for i, (x, dx) in enumerate(zip(leaves, gradients)):
-            golden.add(f"{name}/x{i}", x)
-            golden.add(f"{name}/dx{i}", torch.zeros_like(x) if dx is None else dx)
-        golden.add_all(name, y=y, g=g)
+        golden.add_operation(name, function, *inputs)
     for name, (function, *inputs) in COMPARISONS.items():
         for i, x in enumerate(inputs):
             golden.add(f"{name}/x{i}", x)

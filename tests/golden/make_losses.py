@@ -1,23 +1,19 @@
 """Writes losses.golden: losses beside those of nn_loss.golden (make_nn_ops.py), medians, quantiles,
 logcumsumexp, and rrelu.
 
-A case is a group "name/number/": inputs "x", "u", "v" with a gradient, constants "t" (targets), "w"
-(weights or positions) and others, "options" (i64, in the order of the test that reads it), the output
-"y", the gradient that arrives there "dy", and "d<input>" for every input. Where there is a
-"second_<input>", it is the gradient of the sum of g^3 over the first gradients g. All numbers are f64
-that f32 holds exactly.
+Cases are those of golden.py: inputs "x", "u", "v", constants "t" (targets), "w" (weights or positions) and
+others. All numbers are f64 that f32 holds exactly.
 """
 
 import torch
 import torch.nn.functional as F
 
-from golden import Golden
+from golden import Cases
 
 torch.manual_seed(1130)
 torch.set_default_dtype(torch.float64)
 
 REDUCTIONS = ["mean", "sum", "none"]
-counts = {}
 
 
 def exact(x):
@@ -36,31 +32,6 @@ def signs(*shape):
     return torch.randint(0, 2, shape).double() * 2 - 1
 
 
-def case(file, name, function, options, inputs, constants=None, second=True):
-    number = counts.get(name, 0)
-    counts[name] = number + 1
-    prefix = f"{name}/{number}"
-    leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
-    constants = constants or {}
-    y = function(*leaves.values(), *constants.values())
-    dy = exact(torch.randn(y.shape))
-    gradients = torch.autograd.grad(y, list(leaves.values()), dy, create_graph=second)
-    if options:
-        file.add(f"{prefix}/options", torch.tensor(options, dtype=torch.int64))
-    file.add_all(prefix, **inputs, **constants, y=y, dy=dy)
-    for key, gradient in zip(leaves, gradients):
-        file.add(f"{prefix}/d{key}", gradient)
-    if second:
-        penalty = sum((g**3).sum() for g in gradients)
-        if not penalty.requires_grad:
-            return
-        results = torch.autograd.grad(penalty, list(leaves.values()), allow_unused=True)
-        if all(result is None or (result == 0).all() for result in results):
-            return
-        for key, leaf, result in zip(leaves, leaves.values(), results):
-            file.add(f"{prefix}/second_{key}", torch.zeros_like(leaf) if result is None else result)
-
-
 def errors(file):
     for r, reduction in enumerate(REDUCTIONS):
         for percent in [100, 40, 250, 0]:
@@ -69,24 +40,12 @@ def errors(file):
             inputs, constants = {"x": randn(3, 4)}, {"t": randn(3, 4)}
             if both:
                 inputs["u"] = constants.pop("t")
-            case(
-                file,
-                "smooth_l1",
-                lambda x, y: F.smooth_l1_loss(x, y, reduction=reduction, beta=percent / 100),
-                [r, percent],
-                inputs,
-                constants,
-                second=percent > 0,
-            )
+            file.case("smooth_l1",
+                      lambda x, y: F.smooth_l1_loss(x, y, reduction=reduction, beta=percent / 100),
+                      [r, percent], inputs, constants, second=percent > 0)
             if percent > 0:
-                case(
-                    file,
-                    "huber",
-                    lambda x, y: F.huber_loss(x, y, reduction=reduction, delta=percent / 100),
-                    [r, percent],
-                    inputs,
-                    constants,
-                )
+                file.case("huber", lambda x, y: F.huber_loss(x, y, reduction=reduction, delta=percent / 100),
+                          [r, percent], inputs, constants)
 
 
 def binary(file):
@@ -95,51 +54,23 @@ def binary(file):
             constants = {"t": rand(3, 4)}
             if weight:
                 constants["w"] = rand(*weight, low=0.5, high=1.5)
-            case(
-                file,
-                "bce_loss",
-                lambda x, t, w=None: F.binary_cross_entropy(x, t, w, reduction=reduction),
-                [r],
-                {"x": rand(3, 4, low=0.3, high=0.7)},  # PyTorch adds 1e-12 in second derivatives
-                constants,
-            )
+            # PyTorch adds 1e-12 in second derivatives.
+            file.case("bce_loss", lambda x, t, w=None: F.binary_cross_entropy(x, t, w, reduction=reduction), [r],
+                      {"x": rand(3, 4, low=0.3, high=0.7)}, constants)
             if weight == (3, 4):
                 continue
             constants["t"] = torch.randint(0, 2, (3, 4)).double()
-            case(
-                file,
-                "multilabel_soft_margin",
-                lambda x, t, w=None: F.multilabel_soft_margin_loss(x, t, w, reduction=reduction),
-                [r],
-                {"x": randn(3, 4)},
-                constants,
-            )
-        case(
-            file,
-            "soft_margin",
-            lambda x, t: F.soft_margin_loss(x, t, reduction=reduction),
-            [r],
-            {"x": randn(3, 4)},
-            {"t": signs(3, 4)},
-        )
+            file.case("multilabel_soft_margin",
+                      lambda x, t, w=None: F.multilabel_soft_margin_loss(x, t, w, reduction=reduction), [r],
+                      {"x": randn(3, 4)}, constants)
+        file.case("soft_margin", lambda x, t: F.soft_margin_loss(x, t, reduction=reduction), [r],
+                  {"x": randn(3, 4)}, {"t": signs(3, 4)})
     # Both operands have gradients, and probabilities of 0 and 1 the logarithm -100.
-    case(
-        file,
-        "bce_both",
-        lambda x, y: F.binary_cross_entropy(x, y),
-        [0],
-        {"x": rand(5, low=0.1, high=0.9), "u": rand(5)},
-        second=False,
-    )
-    case(
-        file,
-        "bce_edges",
-        lambda x, t: F.binary_cross_entropy(x, t, reduction="none"),
-        [2],
-        {"x": torch.tensor([0.0, 1.0, 0.0, 1.0, 2.0**-60])},
-        {"t": torch.tensor([0.0, 1.0, 1.0, 0.25, 0.75])},
-        second=False,
-    )
+    file.case("bce_both", lambda x, y: F.binary_cross_entropy(x, y), [0],
+              {"x": rand(5, low=0.1, high=0.9), "u": rand(5)}, second=False)
+    file.case("bce_edges", lambda x, t: F.binary_cross_entropy(x, t, reduction="none"), [2],
+              {"x": torch.tensor([0.0, 1.0, 0.0, 1.0, 2.0**-60])},
+              {"t": torch.tensor([0.0, 1.0, 1.0, 0.25, 0.75])}, second=False)
 
 
 def likelihoods(file):
@@ -147,38 +78,21 @@ def likelihoods(file):
         for log_target in [False, True]:
             x = exact(torch.log_softmax(torch.randn(3, 4), 1))
             target = exact(torch.softmax(torch.randn(3, 4), 1))
-            case(
-                file,
-                "kl_div",
-                lambda x, y: F.kl_div(x, y, reduction=reduction, log_target=log_target),
-                [r, int(log_target)],
-                {"x": x, "u": exact(target.log()) if log_target else target},
-            )
+            file.case("kl_div", lambda x, y: F.kl_div(x, y, reduction=reduction, log_target=log_target),
+                      [r, int(log_target)], {"x": x, "u": exact(target.log()) if log_target else target})
     zeros = torch.tensor([[0.0, 0.5, 0.5, 0.0]])
-    case(
-        file,
-        "kl_div_zeros",
-        lambda x, t: F.kl_div(x, t, reduction="sum"),
-        [1, 0],
-        {"x": randn(1, 4)},
-        {"t": zeros},
-    )
+    file.case("kl_div_zeros", lambda x, t: F.kl_div(x, t, reduction="sum"), [1, 0], {"x": randn(1, 4)},
+              {"t": zeros})
     for r, reduction in enumerate(REDUCTIONS):
         for log_input, full, eps in [(True, False, 0), (True, True, 0), (False, True, 0), (False, False, 25)]:
             x = randn(3, 4) if log_input else rand(3, 4, low=0.5, high=3)
-            case(
-                file,
-                "poisson_nll",
-                lambda x, t: F.poisson_nll_loss(
-                    x, t, log_input, full, eps=eps / 100 if eps else 1e-8, reduction=reduction
-                ),
-                [r, int(log_input), int(full), eps],
-                {"x": x},
-                {"t": torch.randint(0, 6, (3, 4)).double()},
-            )
+            file.case("poisson_nll",
+                      lambda x, t: F.poisson_nll_loss(x, t, log_input, full, eps=eps / 100 if eps else 1e-8,
+                          reduction=reduction),
+                      [r, int(log_input), int(full), eps], {"x": x},
+                      {"t": torch.randint(0, 6, (3, 4)).double()})
         for shape, full, eps in [((3, 4), False, 0), ((3, 1), True, 0), ((3,), False, 0), ((3, 4), True, 60)]:
-            case(
-                file,
+            file.case(
                 "gaussian_nll_bounded" if eps else "gaussian_nll",
                 lambda x, y, z: F.gaussian_nll_loss(
                     x, y, z, full=full, eps=eps / 100 if eps else 1e-6, reduction=reduction
@@ -192,95 +106,42 @@ def likelihoods(file):
 def margins(file):
     for r, reduction in enumerate(REDUCTIONS):
         for percent in [0, 70]:
-            case(
-                file,
-                "margin_ranking",
-                lambda x, y, t: F.margin_ranking_loss(x, y, t, margin=percent / 100, reduction=reduction),
-                [r, percent],
-                {"x": randn(6), "u": randn(6)},
-                {"t": signs(6)},
-            )
-            case(
-                file,
-                "cosine_embedding",
-                lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin=percent / 200, reduction=reduction),
-                [r, percent // 2],
-                {"x": randn(5, 3), "u": randn(5, 3)},
-                {"t": signs(5)},
-            )
+            file.case("margin_ranking",
+                      lambda x, y, t: F.margin_ranking_loss(x, y, t, margin=percent / 100, reduction=reduction),
+                      [r, percent], {"x": randn(6), "u": randn(6)}, {"t": signs(6)})
+            file.case("cosine_embedding",
+                      lambda x, y, t: F.cosine_embedding_loss(x, y, t, margin=percent / 200,
+                          reduction=reduction),
+                      [r, percent // 2], {"x": randn(5, 3), "u": randn(5, 3)}, {"t": signs(5)})
         for percent in [100, 30]:
-            case(
-                file,
-                "hinge_embedding",
-                lambda x, t: F.hinge_embedding_loss(x, t, margin=percent / 100, reduction=reduction),
-                [r, percent],
-                {"x": randn(3, 4)},
-                {"t": signs(3, 4)},
-            )
+            file.case("hinge_embedding",
+                      lambda x, t: F.hinge_embedding_loss(x, t, margin=percent / 100, reduction=reduction),
+                      [r, percent], {"x": randn(3, 4)}, {"t": signs(3, 4)})
         for percent, p, eps, swap in [(100, 2, 0, False), (50, 2, 0, True), (200, 1, 0, False), (100, 3, 10, True)]:
-            case(
-                file,
-                "triplet_margin",
-                lambda x, y, z: F.triplet_margin_loss(
-                    x,
-                    y,
-                    z,
-                    margin=percent / 100,
-                    p=p,
-                    eps=eps / 100 if eps else 1e-6,
-                    swap=swap,
-                    reduction=reduction,
-                ),
-                [r, percent, p, eps, int(swap)],
-                {"x": randn(4, 3), "u": randn(4, 3), "v": randn(4, 3)},
-            )
+            file.case("triplet_margin",
+                      lambda x, y, z: F.triplet_margin_loss(x, y, z, margin=percent / 100, p=p,
+                          eps=eps / 100 if eps else 1e-6, swap=swap, reduction=reduction),
+                      [r, percent, p, eps, int(swap)], {"x": randn(4, 3), "u": randn(4, 3), "v": randn(4, 3)})
         for p, percent, weighted in [(1, 100, False), (2, 100, False), (1, 50, True), (2, 80, True)]:
             constants = {"t": torch.randint(0, 5, (4,))}
             if weighted:
                 constants["w"] = rand(5, low=0.5, high=1.5)
-            case(
-                file,
-                "multi_margin",
-                lambda x, t, w=None: F.multi_margin_loss(
-                    x, t, p=p, margin=percent / 100, weight=w, reduction=reduction
-                ),
-                [r, p, percent],
-                {"x": randn(4, 5)},
-                constants,
-                second=False,
-            )
-        case(
-            file,
-            "multilabel_margin",
-            lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction),
-            [r],
-            {"x": randn(4, 5)},
-            {
-                "t": torch.tensor(
-                    [[3, 0, -1, 1, 2], [-1, 0, 1, 2, 3], [4, 3, 2, 1, 0], [2, 2, -1, -1, -1]]
-                )
-            },
-            second=False,
-        )
+            file.case("multi_margin",
+                      lambda x, t, w=None: F.multi_margin_loss(x, t, p=p, margin=percent / 100, weight=w,
+                          reduction=reduction),
+                      [r, p, percent], {"x": randn(4, 5)}, constants, second=False)
+        file.case("multilabel_margin", lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction), [r],
+                  {"x": randn(4, 5)},
+                  {"t": torch.tensor([[3, 0, -1, 1, 2], [-1, 0, 1, 2, 3], [4, 3, 2, 1, 0], [2, 2, -1, -1, -1]])},
+                  second=False)
     for name, function in [("multi_margin", F.multi_margin_loss), ("multilabel_margin", F.multilabel_margin_loss)]:
         target = torch.tensor(2) if name == "multi_margin" else torch.tensor([2, 0, -1, 4, 1])
         options = [0, 1, 100] if name == "multi_margin" else [0]
-        case(file, name, function, options, {"x": randn(5)}, {"t": target}, second=False)
-    case(
-        file,
-        "cosine_embedding",
-        lambda x, y, t: F.cosine_embedding_loss(x, y, t),
-        [0, 0],
-        {"x": randn(4), "u": randn(4)},
-        {"t": torch.tensor(1.0)},
-    )
-    case(
-        file,
-        "triplet_margin",
-        lambda x, y, z: F.triplet_margin_loss(x, y, z),
-        [0, 100, 2, 0, 0],
-        {"x": randn(4), "u": randn(4), "v": randn(4)},
-    )
+        file.case(name, function, options, {"x": randn(5)}, {"t": target}, second=False)
+    file.case("cosine_embedding", lambda x, y, t: F.cosine_embedding_loss(x, y, t), [0, 0],
+              {"x": randn(4), "u": randn(4)}, {"t": torch.tensor(1.0)})
+    file.case("triplet_margin", lambda x, y, z: F.triplet_margin_loss(x, y, z), [0, 100, 2, 0, 0],
+              {"x": randn(4), "u": randn(4), "v": randn(4)})
 
 
 def probabilities(file):
@@ -294,16 +155,10 @@ def probabilities(file):
         for r, reduction in enumerate(REDUCTIONS):
             inputs = {"x": randn(*shape), "u": exact(torch.softmax(torch.randn(shape), 1))}
             constants = {"w": rand(shape[1], low=0.5, high=1.5)} if weighted else {}
-            case(
-                file,
-                "probabilities",
-                lambda x, y, w=None: F.cross_entropy(
-                    x, y, w, reduction=reduction, label_smoothing=percent / 100
-                ),
-                [r, percent],
-                inputs,
-                constants,
-            )
+            file.case("probabilities",
+                      lambda x, y, w=None: F.cross_entropy(x, y, w, reduction=reduction,
+                          label_smoothing=percent / 100),
+                      [r, percent], inputs, constants)
 
 
 def sequences(file):
@@ -323,68 +178,47 @@ def sequences(file):
             where = target_lengths
             if zero:
                 where = torch.tensor([3, 3, 0])
-            case(
-                file,
-                "ctc",
-                lambda x, t, lengths, target_lengths: F.ctc_loss(
-                    x.log_softmax(2), t, lengths, target_lengths, blank, reduction, zero
-                ),
-                [r, blank, int(zero)],
-                {"x": randn(frames, 3, classes)},
-                {"t": t, "w": inputs, "target_lengths": where},
-                second=False,
-            )
+            file.case("ctc",
+                      lambda x, t, lengths, target_lengths: F.ctc_loss(x.log_softmax(2), t, lengths,
+                          target_lengths, blank, reduction, zero),
+                      [r, blank, int(zero)], {"x": randn(frames, 3, classes)},
+                      {"t": t, "w": inputs, "target_lengths": where}, second=False)
 
 
 def orders(file):
     nan = float("nan")
     for shape in [(5,), (4, 3), (2, 3, 4), (1,)]:
         x = randn(*shape)
-        case(file, "median", lambda x: x.median(), [], {"x": x})
+        file.case("median", lambda x: x.median(), [], {"x": x})
         holes = x.clone()
         holes.view(-1)[::5] = nan
         for dim in range(len(shape)):
-            value, index = x.median(dim)
-            case(file, "median_dim", lambda x: x.median(dim).values, [dim], {"x": x})
-            file.add(f"median_dim/{counts['median_dim'] - 1}/index", index)
+            prefix, *_ = file.case("median_dim", lambda x: x.median(dim).values, [dim], {"x": x})
+            file.add(f"{prefix}/index", x.median(dim).indices)
             value, index = holes.nanmedian(dim)
-            file.add_all(f"nanmedian_dim/{counts.get('nanmedian_dim', 0)}", x=holes, dim=dim, y=value, index=index)
-            file.add(f"nanmedian_dim/{counts.get('nanmedian_dim', 0)}/median", holes.median(dim).values)
-            file.add(f"nanmedian_dim/{counts.get('nanmedian_dim', 0)}/median_index", holes.median(dim).indices)
-            counts["nanmedian_dim"] = counts.get("nanmedian_dim", 0) + 1
+            median, median_index = holes.median(dim)
+            file.add_all(file.next("nanmedian_dim"), x=holes, dim=dim, y=value, index=index, median=median,
+                         median_index=median_index)
     equal = torch.tensor([1.0, 2.0, 2.0, 2.0, 5.0])
-    case(file, "median_equal", lambda x: x.median(), [], {"x": equal}, second=False)
+    file.case("median_equal", lambda x: x.median(), [], {"x": equal}, second=False)
     x = torch.tensor([3.0, nan, 1.0, nan, 2.0, 7.0])
-    case(file, "nanmedian", lambda x: x.nanmedian(), [], {"x": x}, second=False)
+    file.case("nanmedian", lambda x: x.nanmedian(), [], {"x": x}, second=False)
     for m, mode in enumerate(["linear", "lower", "higher", "nearest", "midpoint"]):
         q = exact(torch.tensor([0.0, 0.25, 0.45, 0.5, 0.85, 1.0]))
         for dim, keepdim, q in [(None, False, q), (0, False, q), (1, True, q), (-1, False, q[2]), (None, True, q)]:
-            case(
-                file,
-                "quantile",
-                lambda x, t: torch.quantile(x, t, dim, keepdim, interpolation=mode),
-                [m, 9 if dim is None else dim, int(keepdim)],
-                {"x": randn(6, 5)},
-                {"t": q},
-                second=False,
-            )
+            file.case("quantile", lambda x, t: torch.quantile(x, t, dim, keepdim, interpolation=mode),
+                      [m, 9 if dim is None else dim, int(keepdim)], {"x": randn(6, 5)}, {"t": q},
+                      second=False)
             x = randn(6, 5)
             x.view(-1)[::4] = nan
             x[:, 3] = nan
             for name, function in [("nanquantile", torch.nanquantile), ("quantile_nan", torch.quantile)]:
-                case(
-                    file,
-                    name,
-                    lambda x, t: function(x, t, dim, keepdim, interpolation=mode).nan_to_num(77),
-                    [m, 9 if dim is None else dim, int(keepdim)],
-                    {"x": x},
-                    {"t": q},
-                    second=False,
-                )
+                file.case(name, lambda x, t: function(x, t, dim, keepdim, interpolation=mode).nan_to_num(77),
+                          [m, 9 if dim is None else dim, int(keepdim)], {"x": x}, {"t": q}, second=False)
     for shape, dim in [((5,), 0), ((3, 4), 0), ((3, 4), -1), ((2, 9, 2), 1)]:
-        case(file, "logcumsumexp", lambda x: x.logcumsumexp(dim), [dim], {"x": randn(*shape) * 3}, second=False)
+        file.case("logcumsumexp", lambda x: x.logcumsumexp(dim), [dim], {"x": randn(*shape) * 3}, second=False)
     far = torch.tensor([[-1000.0, 0.0, 1000.0, -1000.0], [500.0, 1000.0, 1000.0, 999.0]])
-    case(file, "logcumsumexp_far", lambda x: x.logcumsumexp(1), [1], {"x": far}, second=False)
+    file.case("logcumsumexp_far", lambda x: x.logcumsumexp(1), [1], {"x": far}, second=False)
 
 
 def tokens(file):
@@ -400,16 +234,10 @@ def tokens(file):
             constants = {"t": target}
             if weighted:
                 constants["w"] = rand(5, low=0.5, high=1.5)
-            case(
-                file,
-                "token_cross_entropy",
-                lambda x, t, w=None: F.cross_entropy(
-                    x.movedim(-1, 1), t, w, reduction=reduction, label_smoothing=percent / 100
-                ),
-                [r, percent],
-                {"x": randn(*shape)},
-                constants,
-            )
+            file.case("token_cross_entropy",
+                      lambda x, t, w=None: F.cross_entropy(x.movedim(-1, 1), t, w, reduction=reduction,
+                          label_smoothing=percent / 100),
+                      [r, percent], {"x": randn(*shape)}, constants)
 
 
 def slopes(file):
@@ -422,6 +250,6 @@ def slopes(file):
         file.add(f"rrelu/{number}/still", F.rrelu(x, 0.1, 0.3))
 
 
-with Golden("losses.golden") as file:
+with Cases("losses.golden", exact, second=True, zeros=False) as file:
     for family in [errors, binary, likelihoods, margins, probabilities, sequences, orders, slopes, tokens]:
         family(file)

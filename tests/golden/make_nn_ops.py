@@ -1,41 +1,17 @@
 """Writes nn_*.golden: convolution, pooling and upsampling, normalisation, products, losses.
 
-A case is a group "name/number/": inputs by name, "options" (i64, in the order of the test that reads it),
-the output "y", the gradient that arrives there "dy", and "d<input>" for every input with a gradient. All
-numbers are f64; the tests also run them rounded to f32.
+Cases are those of golden.py. All numbers are f64; the tests also run them rounded to f32.
 """
 
 import torch
 import torch.nn.functional as F
 
-from golden import Golden
+from golden import Cases
 
 torch.manual_seed(2024)
 torch.set_default_dtype(torch.float64)
 
 NONE = -1
-
-
-class Cases:
-    def __init__(self, file):
-        self.file = file
-        self.counts = {}
-
-    def add(self, name, function, options, inputs, constants=None):
-        """inputs get a gradient, constants (also passed to the function, behind them) do not."""
-        number = self.counts.get(name, 0)
-        self.counts[name] = number + 1
-        prefix = f"{name}/{number}"
-        leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
-        constants = constants or {}
-        y = function(*leaves.values(), *constants.values())
-        dy = torch.randn(y.shape)
-        gradients = torch.autograd.grad(y, list(leaves.values()), dy)
-        if options:
-            self.file.add(f"{prefix}/options", torch.tensor(options, dtype=torch.int64))
-        self.file.add_all(prefix, **inputs, **constants, y=y, dy=dy)
-        for key, gradient in zip(leaves, gradients):
-            self.file.add(f"{prefix}/d{key}", gradient)
 
 
 def conv(cases):
@@ -55,12 +31,8 @@ def conv(cases):
         inputs = {"x": torch.randn(x), "w": torch.randn(w)}
         if bias:
             inputs["b"] = torch.randn(w[0])
-        cases.add(
-            "conv",
-            lambda x, w, b=None: F.conv2d(x, w, b, stride, padding, dilation, groups),
-            [*stride, *padding, *dilation, groups],
-            inputs,
-        )
+        cases.case("conv", lambda x, w, b=None: F.conv2d(x, w, b, stride, padding, dilation, groups),
+                   [*stride, *padding, *dilation, groups], inputs)
 
 
 def pool(cases):
@@ -72,19 +44,11 @@ def pool(cases):
         ((1, 2, 7, 8), (2, 3), (1, 2), (1, 1), 2, True),
         ((1, 1, 5, 5), (5, 5), (1, 1), (2, 2), 1, False),
     ]:
-        cases.add(
-            "max_pool",
-            lambda x: F.max_pool2d(x, kernel, stride, padding, dilation, ceil),
-            [*kernel, *stride, *padding, dilation, ceil],
-            {"x": torch.randn(x)},
-        )
+        cases.case("max_pool", lambda x: F.max_pool2d(x, kernel, stride, padding, dilation, ceil),
+                   [*kernel, *stride, *padding, dilation, ceil], {"x": torch.randn(x)})
     # Ties: the first maximum of a window gets the gradient.
-    cases.add(
-        "max_pool_ties",
-        lambda x: F.max_pool2d(x, 3, 2, 1),
-        [3, 3, 2, 2, 1, 1, 1, 0],
-        {"x": torch.randint(0, 2, (2, 3, 7, 6)).double()},
-    )
+    cases.case("max_pool_ties", lambda x: F.max_pool2d(x, 3, 2, 1), [3, 3, 2, 2, 1, 1, 1, 0],
+               {"x": torch.randint(0, 2, (2, 3, 7, 6)).double()})
 
     #    x             kernel  stride  padding ceil  count_include_pad
     for x, kernel, stride, padding, ceil, include in [
@@ -95,12 +59,8 @@ def pool(cases):
         ((1, 2, 8, 7), (4, 3), (3, 3), (2, 1), True, False),
         ((1, 2, 5, 5), (3, 3), (1, 1), (1, 1), False, False),
     ]:
-        cases.add(
-            "avg_pool",
-            lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil, include),
-            [*kernel, *stride, *padding, ceil, include],
-            {"x": torch.randn(x)},
-        )
+        cases.case("avg_pool", lambda x: F.avg_pool2d(x, kernel, stride, padding, ceil, include),
+                   [*kernel, *stride, *padding, ceil, include], {"x": torch.randn(x)})
 
     for x, size in [
         ((2, 3, 4, 4), (1, 1)),
@@ -108,12 +68,8 @@ def pool(cases):
         ((1, 2, 3, 4), (5, 4)),
         ((2, 2, 6, 6), (2, 3)),
     ]:
-        cases.add(
-            "adaptive_avg_pool",
-            lambda x: F.adaptive_avg_pool2d(x, size),
-            [*size],
-            {"x": torch.randn(x)},
-        )
+        cases.case("adaptive_avg_pool", lambda x: F.adaptive_avg_pool2d(x, size), [*size],
+                   {"x": torch.randn(x)})
 
 
 def upsample(cases):
@@ -132,12 +88,8 @@ def upsample(cases):
         ((1, 2, 1, 1), (3, 2), True, False),
     ]:
         mode = {"mode": "bilinear", "align_corners": align} if bilinear else {"mode": "nearest"}
-        cases.add(
-            "upsample",
-            lambda x: F.interpolate(x, size, **mode),
-            [*size, bilinear, align],
-            {"x": torch.randn(x)},
-        )
+        cases.case("upsample", lambda x: F.interpolate(x, size, **mode), [*size, bilinear, align],
+                   {"x": torch.randn(x)})
 
 
 def batch_norm(cases):
@@ -164,10 +116,9 @@ def batch_norm(cases):
                 return F.relu(y) if relu else y
 
             name = "batch_norm_relu" if relu else "batch_norm"
-            number = cases.counts.get(name, 0)
-            cases.add(name, function, [training], inputs)
-            cases.file.add_all(
-                f"{name}/{number}",
+            prefix, _, _ = cases.case(name, function, [training], inputs)
+            cases.add_all(
+                prefix,
                 numbers=torch.tensor([momentum, eps]),
                 running_mean=mean,
                 running_var=var,
@@ -180,9 +131,7 @@ def softmax(cases):
     for shape, dim in [((3, 4), 1), ((2, 3, 4), 1), ((4, 3), 0), ((2, 3, 2, 3), 1), ((5,), 0)]:
         for logarithm in (False, True):
             f = F.log_softmax if logarithm else F.softmax
-            cases.add(
-                "softmax", lambda x: f(x, dim), [dim, logarithm], {"x": torch.randn(shape) * 2}
-            )
+            cases.case("softmax", lambda x: f(x, dim), [dim, logarithm], {"x": torch.randn(shape) * 2})
 
 
 def products(cases):
@@ -199,12 +148,12 @@ def products(cases):
         ((2, 3, 4), (4,)),
         ((3, 1), (1, 2)),
     ]:
-        cases.add("matmul", torch.matmul, None, {"x": torch.randn(x), "w": torch.randn(y)})
+        cases.case("matmul", torch.matmul, None, {"x": torch.randn(x), "w": torch.randn(y)})
     for x, out, bias in [((3, 4), 5, True), ((4,), 3, True), ((2, 3, 4), 2, True), ((5, 3), 2, False)]:
         inputs = {"x": torch.randn(x), "w": torch.randn(out, x[-1])}
         if bias:
             inputs["b"] = torch.randn(out)
-        cases.add("linear", F.linear, None, inputs)
+        cases.case("linear", F.linear, None, inputs)
 
 
 REDUCTIONS = ["mean", "sum", "none"]
@@ -234,60 +183,31 @@ def class_losses(cases):
                 constants["weight"] = torch.rand(classes) + 0.5
             options = [r, NONE if ignore is None else ignore, smoothing]
             index = -100 if ignore is None else ignore
-            cases.add(
-                "cross_entropy",
-                lambda x, t, w=None: F.cross_entropy(
-                    x,
-                    t,
-                    w,
-                    ignore_index=index,
-                    reduction=reduction,
-                    label_smoothing=smoothing / 100,
-                ),
-                options,
-                {"x": torch.randn(shape) * 2},
-                constants,
-            )
+            cases.case("cross_entropy",
+                       lambda x, t, w=None: F.cross_entropy(x, t, w, ignore_index=index,
+                           reduction=reduction, label_smoothing=smoothing / 100),
+                       options, {"x": torch.randn(shape) * 2}, constants)
             if smoothing == 0:
-                cases.add(
-                    "nll",
-                    lambda x, t, w=None: F.nll_loss(
-                        x, t, w, ignore_index=index, reduction=reduction
-                    ),
-                    options,
-                    {"x": torch.randn(shape)},
-                    constants,
-                )
+                cases.case("nll",
+                           lambda x, t, w=None: F.nll_loss(x, t, w, ignore_index=index, reduction=reduction),
+                           options, {"x": torch.randn(shape)}, constants)
 
 
 def losses(cases):
     for r, reduction in enumerate(REDUCTIONS):
         for name, f in [("mse", F.mse_loss), ("l1", F.l1_loss)]:
-            cases.add(
-                name,
-                lambda x, t: f(x, t, reduction=reduction),
-                [r],
-                {"x": torch.randn(3, 4), "t": torch.randn(3, 4)},
-            )
+            cases.case(name, lambda x, t: f(x, t, reduction=reduction), [r],
+                       {"x": torch.randn(3, 4), "t": torch.randn(3, 4)})
         for weight, pos_weight in [(None, None), ((3, 4), None), (None, (4,)), ((4,), (3, 1))]:
             constants = {}
             if weight:
                 constants["weight"] = torch.rand(weight) + 0.5
             if pos_weight:
                 constants["pos_weight"] = torch.rand(pos_weight) + 0.5
-            cases.add(
-                "bce",
-                lambda x, t, *_: F.binary_cross_entropy_with_logits(
-                    x,
-                    t,
-                    constants.get("weight"),
-                    reduction=reduction,
-                    pos_weight=constants.get("pos_weight"),
-                ),
-                [r],
-                {"x": torch.randn(3, 4) * 3, "t": torch.rand(3, 4)},
-                constants,
-            )
+            cases.case("bce",
+                       lambda x, t, *_: F.binary_cross_entropy_with_logits(x, t, constants.get("weight"),
+                           reduction=reduction, pos_weight=constants.get("pos_weight")),
+                       [r], {"x": torch.randn(3, 4) * 3, "t": torch.rand(3, 4)}, constants)
 
 
 for name, families in {
@@ -297,7 +217,6 @@ for name, families in {
     "matmul": [products],
     "loss": [class_losses, losses],
 }.items():
-    with Golden(f"nn_{name}.golden") as file:
-        cases = Cases(file)
+    with Cases(f"nn_{name}.golden") as cases:
         for family in families:
             family(cases)

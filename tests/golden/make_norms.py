@@ -1,40 +1,15 @@
 """Writes norms.golden: layer, group and instance normalisation, 2-norm, variance, deviation.
 
-A case is a group "name/number/": inputs "x", "w", "b", "options" (i64, in the order of the test that reads
-it), "eps", the output "y", the gradient that arrives there "dy", and "d<input>" for every input. Where
-there is a "second_<input>", it is the gradient of the sum of g^3 over the first gradients g. All
-numbers are f64; the tests also run them rounded to f32.
+Cases are those of golden.py, with "eps". All numbers are f64; the tests also run them rounded to f32.
 """
 
 import torch
 import torch.nn.functional as F
 
-from golden import Golden
+from golden import Cases
 
 torch.manual_seed(77)
 torch.set_default_dtype(torch.float64)
-
-counts = {}
-
-
-def add(file, name, function, options, inputs, second=False, **constants):
-    number = counts.get(name, 0)
-    counts[name] = number + 1
-    prefix = f"{name}/{number}"
-    leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
-    y = function(*leaves.values())
-    dy = torch.randn(y.shape)
-    gradients = torch.autograd.grad(y, list(leaves.values()), dy, create_graph=True)
-    if options:
-        file.add(f"{prefix}/options", torch.tensor(options, dtype=torch.int64))
-    file.add_all(prefix, **inputs, **constants, y=y, dy=dy)
-    for key, gradient in zip(leaves, gradients):
-        file.add(f"{prefix}/d{key}", gradient)
-    if second:
-        penalty = sum((g ** 3).sum() for g in gradients)
-        results = torch.autograd.grad(penalty, list(leaves.values()), allow_unused=True)
-        for key, leaf, result in zip(leaves, leaves.values(), results):
-            file.add(f"{prefix}/second_{key}", torch.zeros_like(leaf) if result is None else result)
 
 
 def affine_inputs(x, shape, affine):
@@ -57,15 +32,8 @@ def norms(file):
         ((2, 4, 2, 3, 2), 2, True, 1e-5),
         ((1, 8, 1, 2), 4, True, 1e-5),
     ]:
-        add(
-            file,
-            "group_norm",
-            lambda x, w=None, b=None: F.group_norm(x, groups, w, b, eps),
-            [groups],
-            affine_inputs(x, (x[1],), affine),
-            second=True,
-            eps=eps,
-        )
+        file.case("group_norm", lambda x, w=None, b=None: F.group_norm(x, groups, w, b, eps), [groups],
+                  affine_inputs(x, (x[1],), affine), second=True, eps=eps)
     #    x                affine eps
     for x, affine, eps in [
         ((2, 3, 3, 4), True, 1e-5),
@@ -74,15 +42,8 @@ def norms(file):
         ((2, 2, 2, 3, 2), True, 1e-5),
         ((1, 5, 3, 1), True, 1e-5),
     ]:
-        add(
-            file,
-            "instance_norm",
-            lambda x, w=None, b=None: F.instance_norm(x, weight=w, bias=b, eps=eps),
-            None,
-            affine_inputs(x, (x[1],), affine),
-            second=True,
-            eps=eps,
-        )
+        file.case("instance_norm", lambda x, w=None, b=None: F.instance_norm(x, weight=w, bias=b, eps=eps),
+                  None, affine_inputs(x, (x[1],), affine), second=True, eps=eps)
     #    x               dims affine eps
     for x, dims, affine, eps in [
         ((3, 5), 1, True, 1e-5),
@@ -94,15 +55,8 @@ def norms(file):
         ((2, 2, 2, 5), 1, True, 1e-5),
         ((4, 3), 2, True, 1e-5),
     ]:
-        add(
-            file,
-            "layer_norm",
-            lambda x, w=None, b=None: F.layer_norm(x, x.shape[-dims:], w, b, eps),
-            [dims],
-            affine_inputs(x, x[-dims:], affine),
-            second=True,
-            eps=eps,
-        )
+        file.case("layer_norm", lambda x, w=None, b=None: F.layer_norm(x, x.shape[-dims:], w, b, eps), [dims],
+                  affine_inputs(x, x[-dims:], affine), second=True, eps=eps)
 
 
 def moments(file):
@@ -124,16 +78,10 @@ def moments(file):
         ((2, 3, 4), [-2], False),
     ]:
         for name, function in kinds:
-            add(
-                file,
-                name,
-                function(dims, keep),
-                [int(keep), *dims],
-                {"x": torch.randn(x) + 2},
-                second=name != "var",
-            )
+            file.case(name, function(dims, keep), [int(keep), *dims], {"x": torch.randn(x) + 2},
+                      second=name != "var")
 
 
-with Golden("norms.golden") as file:
+with Cases("norms.golden") as file:
     norms(file)
     moments(file)

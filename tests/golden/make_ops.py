@@ -1,30 +1,19 @@
 #!/usr/bin/env python3
 """ops.golden: outputs and gradients of PyTorch's operations, for tests/unit/ops.
 
-A case NAME has inputs NAME/x0, NAME/x1, ... (f64, or i64 and u8 where they carry no gradient), the output
-NAME/y, a gradient of the output NAME/g, and gradients of the inputs NAME/dx0, ... where there are any.
+Each case is an operation (golden.py). Inputs of i64 and u8 carry no gradient.
 What an operation is called with besides tensors stands here and in the test of the same name.
 """
 
 import torch
 
-from golden import Golden
+from golden import Golden, away_from_0 as randn, in_place, values
 
 torch.manual_seed(20)
 
 
-def randn(*shape):
-    """Away from 0, where many operations have a kink."""
-    x = torch.randn(shape, dtype=torch.float64)
-    return x + 0.2 * torch.sign(x)
-
-
 def positive(*shape):
     return torch.rand(*shape, dtype=torch.float64) + 0.5
-
-
-def values(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def softplus(x):
@@ -34,11 +23,6 @@ def softplus(x):
 def pieces(parts):
     """Uses some of the pieces, and not in order; piece 1 gets no gradient."""
     return torch.cat([parts[-1] * 3, parts[0]], 0)
-
-
-def in_place(function):
-    """Applies an in-place function to a tensor with a history."""
-    return lambda x, *others: function(x * 2, *others)
 
 
 def add_then_fill(x):
@@ -131,15 +115,4 @@ CASES = {
 
 with Golden("ops.golden") as golden:
     for name, (function, *inputs) in CASES.items():
-        floating = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
-        y = function(*floating)
-        g = torch.randn_like(y)
-        leaves = [x for x in floating if x.requires_grad]
-        gradients = iter(torch.autograd.grad(y, leaves, g, allow_unused=True))
-        for i, x in enumerate(floating):
-            golden.add(f"{name}/x{i}", x)
-            if x.requires_grad:
-                dx = next(gradients)
-                golden.add(f"{name}/dx{i}", torch.zeros_like(x) if dx is None else dx)
-        golden.add(f"{name}/y", y)
-        golden.add(f"{name}/g", g)
+        golden.add_operation(name, function, *inputs)

@@ -1,26 +1,15 @@
 #!/usr/bin/env python3
 """rearrange.golden: order, choice, shapes, indices and products by subscripts, for tests/unit/ops/test_ops_rearrange.c.
 
-Cases are as in make_ops.py: inputs NAME/x0, ... (f64, or i64 and u8, which carry no gradient), the output NAME/y, a
-gradient of it NAME/g, and gradients of the inputs NAME/dx0, ... What has no gradient has none of the latter.
+Cases are as in make_ops.py.
 """
 
 import torch
 import torch.nn.functional as F
 
-from golden import Golden
+from golden import Golden, away_from_0 as randn, values
 
 torch.manual_seed(23)
-
-
-def randn(*shape):
-    """Away from 0, where some operations have a kink."""
-    x = torch.randn(shape, dtype=torch.float64)
-    return x + 0.2 * torch.sign(x)
-
-
-def values(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def pieces(parts):
@@ -193,24 +182,9 @@ def draws(golden):
                            next=torch.rand(1, generator=generator, dtype=torch.float64))
 
 
-def add_case(golden, name, function, *inputs):
-    floating = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
-    y = function(*floating)
-    g = torch.randn_like(y)
-    leaves = [x for x in floating if x.requires_grad]
-    gradients = iter(torch.autograd.grad(y, leaves, g, allow_unused=True))
-    for i, x in enumerate(floating):
-        golden.add(f"{name}/x{i}", x)
-        if x.requires_grad:
-            dx = next(gradients)
-            golden.add(f"{name}/dx{i}", torch.zeros_like(x) if dx is None else dx)
-    golden.add(f"{name}/y", y)
-    golden.add(f"{name}/g", g)
-
-
 with Golden("rearrange.golden") as golden:
     for name, (function, *inputs) in CASES.items():
-        add_case(golden, name, function, *inputs)
+        golden.add_operation(name, function, *inputs)
     for name, x in (("ties", TIES), ("many", MANY)):
         for descending in (False, True):
             found, index = x.sort(dim=1, descending=descending, stable=True)
@@ -236,5 +210,5 @@ with Golden("rearrange.golden") as golden:
                    linspace=torch.linspace(-1, 2, 7, dtype=torch.float64), eye=torch.eye(2, 3, dtype=torch.float64),
                    floats=torch.cat([torch.linspace(-1, 0.1 * n, n) for n in range(2, 16)]))
     draws(golden)
-    add_case(golden, "pairwise_distance_3", lambda x, y: F.pairwise_distance(x, y, p=3), randn(3, 4), randn(3, 4))
-    add_case(golden, "normalize_1", lambda x: F.normalize(x, p=1, dim=-1), randn(3, 4, 2))
+    golden.add_operation("pairwise_distance_3", lambda x, y: F.pairwise_distance(x, y, p=3), randn(3, 4), randn(3, 4))
+    golden.add_operation("normalize_1", lambda x: F.normalize(x, p=1, dim=-1), randn(3, 4, 2))

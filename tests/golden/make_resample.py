@@ -1,10 +1,8 @@
 """Writes resample.golden: interpolate, grid_sample, affine_grid.
 
-A case is a group "name/number/": inputs "x", "grid" or "theta", "options" (i64, in the order of the test that reads
-it; factors in thousandths), the output "y", the gradient that arrives there "dy", "d<input>" for every input, and of
-grid_sample "second_<input>", the gradient of the sum of g^3 over the first gradients g. PyTorch 1.13 has no second
-derivative of it: that is of a composition of operations that have one, whose values and gradients are grid_sample's. All
-numbers are f64; the tests also run them rounded to f32.
+Cases are those of golden.py: inputs "x", "grid" or "theta", factors among the options in thousandths. PyTorch
+1.13 has no second derivatives of grid_sample. They are those of a composition of differentiable operations,
+whose values and gradients are grid_sample's. All numbers are f64; the tests also run them rounded to f32.
 """
 
 import itertools
@@ -12,41 +10,25 @@ import itertools
 import torch
 import torch.nn.functional as F
 
-from golden import Golden
+from golden import Cases
 
 torch.manual_seed(31)
 torch.set_default_dtype(torch.float64)
 
-counts = {}
 
-
-def add(file, name, function, options, inputs, reference=None):
-    number = counts.get(name, 0)
-    counts[name] = number + 1
-    prefix = f"{name}/{number}"
-    leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
-    y = function(*leaves.values())
-    dy = torch.randn(y.shape)
-    gradients = torch.autograd.grad(y, list(leaves.values()), dy, retain_graph=True)
-    file.add(f"{prefix}/options", torch.tensor(options, dtype=torch.int64))
-    file.add_all(prefix, **inputs, y=y, dy=dy)
-    for key, gradient in zip(leaves, gradients):
-        file.add(f"{prefix}/d{key}", gradient)
+def add_sample(file, function, options, inputs, reference):
+    """A case of grid_sample with the second gradients of the reference; without a reference they are 0."""
+    prefix, leaves, dy = file.case("grid_sample", function, options, inputs)
+    seconds = [torch.zeros_like(x) for x in leaves]
     if reference is not None:
-        again = reference(*leaves.values())
+        y, again = function(*leaves), reference(*leaves)
         assert torch.allclose(again, y, 1e-11, 1e-11)
-        known = gradients
-        gradients = torch.autograd.grad(again, list(leaves.values()), dy, create_graph=True)
+        known = torch.autograd.grad(y, leaves, dy)
+        gradients = torch.autograd.grad(again, leaves, dy, create_graph=True)
         assert all(torch.allclose(a, b, 1e-10, 1e-10) for a, b in zip(gradients, known))
-    if name != "grid_sample":
-        return
-    penalty = sum((g**3).sum() for g in gradients)
-    results = [None] * len(leaves)
-    if penalty.requires_grad:
-        results = torch.autograd.grad(penalty, list(leaves.values()), allow_unused=True)
-    for key, leaf, result in zip(leaves, leaves.values(), results):
-        result = torch.zeros_like(leaf) if result is None else result
-        file.add(f"{prefix}/second_{key}", torch.where(result.abs() < 1e-12, 0.0, result))
+        seconds = torch.autograd.grad(sum((g**3).sum() for g in gradients), leaves)
+    for key, second in zip(inputs, seconds):
+        file.add(f"{prefix}/second_{key}", torch.where(second.abs() < 1e-12, 0.0, second))
 
 
 MODES = ["nearest", "bilinear", "nearest-exact", "linear", "bicubic", "trilinear", "area"]
@@ -65,7 +47,7 @@ def interpolate(file):
         sizes = [*(size or []), *[0] * (3 - (dims if size else 0))]
         factors = [*[round(1000 * f) for f in factor or []], *[0] * (3 - (dims if factor else 0))]
         options = [MODES.index(mode), align, recompute, antialias, *sizes, *factors]
-        add(file, "interpolate", lambda x: F.interpolate(x, **arguments), options, {"x": torch.randn(x)})
+        file.case("interpolate", lambda x: F.interpolate(x, **arguments), options, {"x": torch.randn(x)})
 
     shapes = {1: (1, 2, 7), 2: (1, 1, 4, 5), 3: (1, 1, 3, 2, 4)}
     larger = {1: (11,), 2: (7, 6), 3: (4, 3, 5)}
@@ -163,9 +145,8 @@ def grid_sample(file):
             if mode == "bicubic" and len(x) == 5:
                 continue
             inputs = {"x": torch.randn(x), "grid": torch.rand(x[0], *size, len(size)) * 3.2 - 1.6}
-            add(
+            add_sample(
                 file,
-                "grid_sample",
                 lambda x, g: F.grid_sample(x, g, mode, padding, align),
                 [modes.index(mode), paddings.index(padding), align],
                 inputs,
@@ -176,16 +157,11 @@ def grid_sample(file):
 def affine_grid(file):
     for size, align in itertools.product(((2, 3, 4, 5), (1, 1, 1, 3), (2, 1, 2, 3, 4)), (False, True)):
         dims = len(size) - 2
-        add(
-            file,
-            "affine_grid",
-            lambda theta: F.affine_grid(theta, size, align),
-            [align, len(size), *size],
-            {"theta": torch.randn(size[0], dims, dims + 1)},
-        )
+        file.case("affine_grid", lambda theta: F.affine_grid(theta, size, align), [align, len(size), *size],
+                  {"theta": torch.randn(size[0], dims, dims + 1)})
 
 
-with Golden("resample.golden") as file:
+with Cases("resample.golden") as file:
     interpolate(file)
     grid_sample(file)
     affine_grid(file)

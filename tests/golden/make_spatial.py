@@ -113,21 +113,6 @@ CASES = {
 }
 
 
-def add_case(golden, name, function, inputs):
-    floating = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
-    y = function(*floating)
-    g = torch.randn_like(y)
-    leaves = [x for x in floating if x.requires_grad]
-    gradients = iter(torch.autograd.grad(y, leaves, g, allow_unused=True))
-    for i, x in enumerate(floating):
-        golden.add(f"{name}/x{i}", x)
-        if x.requires_grad:
-            dx = next(gradients)
-            golden.add(f"{name}/dx{i}", torch.zeros_like(x) if dx is None else dx)
-    golden.add(f"{name}/y", y)
-    golden.add(f"{name}/g", g)
-
-
 def indices(golden):
     x1, x2, x3 = apart(2, 3, 7), apart(2, 3, 7, 5), apart(1, 2, 4, 5, 3)
     ties = torch.randint(0, 2, (2, 3, 7, 5)).double()
@@ -260,7 +245,7 @@ def weight(golden):
 
 with Golden("spatial.golden") as golden:
     for name, (function, *inputs) in CASES.items():
-        add_case(golden, name, function, inputs)
+        golden.add_operation(name, function, *inputs)
     indices(golden)
     modules(golden)
     spectral(golden)
