@@ -135,6 +135,11 @@ __attribute__((unused)) static ek_grad_scaler *a_scaler(void)
     return ek_grad_scaler_new();
 }
 
+__attribute__((unused)) static ek_ema *an_ema(void)
+{
+    return ek_ema_new(a_module());
+}
+
 __attribute__((unused)) static ek_dataset *a_dataset(void)
 {
     return ek_tensor_dataset(a_tensor());
@@ -207,7 +212,7 @@ typedef struct null_call {
     void (*call)(void);
 } null_call;
 
-static null_call calls[600];
+static null_call calls[1000];
 static int call_count;
 
 static inline void add_call(const char *text, void (*call)(void))
@@ -219,19 +224,22 @@ static inline void add_call(const char *text, void (*call)(void))
     calls[call_count++] = (null_call){text, call};
 }
 
-/* The call's result, if any, is nobody's. */
+/* A row; the call's result is dropped. */
+#define CALL(...) CALL_OF(__LINE__, __VA_ARGS__)
+
+/* A row that is told apart from others by a name instead of its line. */
+#define CALL_OF(name, ...)                                                    \
+    static void NULL_NAME(call_, name)(void)                                  \
+    {                                                                         \
+        (void)(__VA_ARGS__);                                                  \
+    }                                                                         \
+    __attribute__((constructor)) static void NULL_NAME(add_call_, name)(void) \
+    {                                                                         \
+        add_call(#__VA_ARGS__, NULL_NAME(call_, name));                       \
+    }                                                                         \
+    struct null_call
 #define NULL_JOIN(a, b) a##b
 #define NULL_NAME(name, line) NULL_JOIN(name, line)
-#define CALL(...)                                                                 \
-    static void NULL_NAME(call_, __LINE__)(void)                                  \
-    {                                                                             \
-        (void)(__VA_ARGS__);                                                      \
-    }                                                                             \
-    __attribute__((constructor)) static void NULL_NAME(add_call_, __LINE__)(void) \
-    {                                                                             \
-        add_call(#__VA_ARGS__, NULL_NAME(call_, __LINE__));                       \
-    }                                                                             \
-    struct null_call
 
 /* A call that ended makes its child's exit status this plus the number of operands in OR_NULL.
  * Sanitizers end processes with lower ones. */
