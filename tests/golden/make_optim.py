@@ -93,21 +93,38 @@ def trajectories(file):
                 file.add(f"{name}/{key}", value)
 
 
+def two_groups(kind=torch.optim.SGD, **options):
+    first, second = [torch.zeros(1, requires_grad=True)], [torch.zeros(1, requires_grad=True)]
+    return kind([{"params": first}, {"params": second, "lr": 0.7}], lr=0.3, **options)
+
+
+def members(optimizer, member="lr"):
+    return [group[member] for group in optimizer.param_groups]
+
+
+BY_HAND = {4: (0.05, 0.9), 8: (0.2, 0.2), 9: (0.6, 0.04)}  # step after which rates are set
+
+
 def schedules(file):
-    for name, make in {
-        "schedule/step": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5),
-        "schedule/cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 8, 0.01),
-    }.items():
-        p = torch.zeros(1, requires_grad=True)
-        q = torch.zeros(1, requires_grad=True)
-        optimizer = torch.optim.SGD([{"params": [p]}, {"params": [q], "lr": 0.7}], lr=0.3)
+    """Rates after each step, also if somebody sets them, and far beyond T_max."""
+    lr = torch.optim.lr_scheduler
+    for name, make, steps, by_hand in [
+        ("step", lambda o: lr.StepLR(o, 3, 0.5), 10, {}),
+        ("cosine", lambda o: lr.CosineAnnealingLR(o, 8, 0.01), 10, {}),
+        ("step_by_hand", lambda o: lr.StepLR(o, 3, 0.7), 39, BY_HAND),
+        ("cosine_by_hand", lambda o: lr.CosineAnnealingLR(o, 8, 0.01), 39, BY_HAND),
+        ("cosine_beyond", lambda o: lr.CosineAnnealingLR(o, 7, 0.003), 39, {}),
+    ]:
+        optimizer = two_groups()
         schedule = make(optimizer)
         rates = []
-        for _ in range(10):
+        for step in range(1, steps + 1):
             optimizer.step()
             schedule.step()
-            rates.append([group["lr"] for group in optimizer.param_groups])
-        file.add(name, torch.tensor(rates))
+            rates.append(members(optimizer))
+            for group, rate in zip(optimizer.param_groups, by_hand.get(step, ())):
+                group["lr"] = rate
+        file.add(f"schedule/{name}", torch.tensor(rates))
 
 
 def more_schedules(file):
@@ -140,16 +157,13 @@ def more_schedules(file):
                                                   lr.MultiStepLR(o, [2, 6], 0.5)]),
         "adam_one_cycle": lambda o: lr.OneCycleLR(o, 0.5, 18),
     }.items():
-        p = torch.zeros(1, requires_grad=True)
-        q = torch.zeros(1, requires_grad=True)
-        groups = [{"params": [p]}, {"params": [q], "lr": 0.7}]
         adam = name.startswith("adam")
-        optimizer = torch.optim.Adam(groups, lr=0.3) if adam else torch.optim.SGD(groups, lr=0.3, momentum=0.4)
+        optimizer = two_groups(torch.optim.Adam) if adam else two_groups(momentum=0.4)
         schedule = make(optimizer)
         rows = []
         for step in range(19):
-            rows.append([group["lr"] for group in optimizer.param_groups]
-                        + [group["betas"][0] if adam else group["momentum"] for group in optimizer.param_groups])
+            momenta = [betas[0] for betas in members(optimizer, "betas")] if adam else members(optimizer, "momentum")
+            rows.append(members(optimizer) + momenta)
             optimizer.step()
             if step < 18:
                 schedule.step()
@@ -166,39 +180,13 @@ def plateaus(file):
         "higher": dict(mode="max", patience=0, threshold=0.2, threshold_mode="abs", factor=0.3),
         "relative": dict(mode="max", patience=2, threshold=0.1, eps=0.1),
     }.items():
-        groups = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": 0.7}]
-        optimizer = torch.optim.SGD(groups, lr=0.3)
+        optimizer = two_groups()
         schedule = lr.ReduceLROnPlateau(optimizer, **options)
         rows = []
         for measure in measures:
             schedule.step(measure)
-            rows.append([group["lr"] for group in optimizer.param_groups])
+            rows.append(members(optimizer))
         file.add(f"plateau/{name}", torch.tensor(rows))
-
-
-BY_HAND = {4: (0.05, 0.9), 8: (0.2, 0.2), 9: (0.6, 0.04)}  # step after which rates are set
-
-
-def schedules_by_hand(file):
-    """Rates that somebody sets; and far beyond T_max."""
-    for name, make in {
-        "schedule/step_by_hand": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.7),
-        "schedule/cosine_by_hand": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 8, 0.01),
-        "schedule/cosine_beyond": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 7, 0.003),
-    }.items():
-        p = torch.zeros(1, requires_grad=True)
-        q = torch.zeros(1, requires_grad=True)
-        optimizer = torch.optim.SGD([{"params": [p]}, {"params": [q], "lr": 0.7}], lr=0.3)
-        schedule = make(optimizer)
-        rates = []
-        for step in range(1, 40):
-            optimizer.step()
-            schedule.step()
-            rates.append([group["lr"] for group in optimizer.param_groups])
-            if name != "schedule/cosine_beyond" and step in BY_HAND:
-                for group, lr in zip(optimizer.param_groups, BY_HAND[step]):
-                    group["lr"] = lr
-        file.add(name, torch.tensor(rates))
 
 
 def clipping(file):
@@ -234,7 +222,6 @@ if __name__ == "__main__":
     with Golden("optim.golden") as golden:
         trajectories(golden)
         schedules(golden)
-        schedules_by_hand(golden)
         more_schedules(golden)
         plateaus(golden)
         clipping(golden)
