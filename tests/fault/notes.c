@@ -99,7 +99,6 @@ int fault_note_value(ek_value value)
 
 static int note_visited(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)user;
     fault_note_bytes(path, strlen(path));
     return fault_note_tensor(tensor);
 }
@@ -121,7 +120,6 @@ int fault_note_buffers(ek_module *module)
 
 static int note_gradient(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)user;
     fault_note_bytes(path, strlen(path));
     return fault_note_tensor(ek_gather_grad(tensor));
 }

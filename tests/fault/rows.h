@@ -29,7 +29,6 @@ void rows_clear(void);
 #define ROWS_FUNCTION(id, inputs, ...)                     \
     static ek_tensor *rows_apply_##id(ek_tensor *const *x) \
     {                                                      \
-        (void)x;                                           \
         return __VA_ARGS__;                                \
     }
 #define ROWS_ENTRY(id, inputs, ...) {#id, inputs, rows_apply_##id},
@@ -46,12 +45,10 @@ void rows_clear(void);
     }                                                                                      \
     static int id##_world(int row)                                                         \
     {                                                                                      \
-        (void)row;                                                                         \
         return rows_world();                                                               \
     }                                                                                      \
     static void id##_clear(int row)                                                        \
     {                                                                                      \
-        (void)row;                                                                         \
         rows_clear();                                                                      \
     }                                                                                      \
     FAULT_STAGE(id, FAULT_ROWS(id##_rows), .set_up = id##_set_up, .attempt = id##_attempt, \

@@ -176,7 +176,6 @@ static int archive_world(int row)
 
 static void archive_clear(int row)
 {
-    (void)row;
     give_back(&run);
 }
 

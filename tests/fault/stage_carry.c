@@ -36,7 +36,6 @@ static int carry_set_up(int row)
 
 static void carry_clear(int row)
 {
-    (void)row;
     ek_ema_free(carry.ema);
     ek_schedule_free(carry.schedule);
     ek_optimizer_free(carry.optimizer);
@@ -46,7 +45,6 @@ static void carry_clear(int row)
 
 static int carry_world(int row)
 {
-    (void)row;
     fault_note((double)ek_schedule_steps(carry.schedule) + (double)ek_ema_updates(carry.ema));
     int status = fault_note_tensor(ek_ema_tensor(carry.ema, "0.weight"));
     if (status >= 0)
@@ -90,8 +88,6 @@ static int clip_value(void)
 
 static double halves(int64_t number, int group, void *user)
 {
-    (void)group;
-    (void)user;
     return number % 2 ? 0.5 : 1;
 }
 
@@ -223,8 +219,6 @@ static int copy(void)
 
 static int visit(const char *path, ek_module *module, void *user)
 {
-    (void)path;
-    (void)module;
     ++*(int *)user;
     return 0;
 }

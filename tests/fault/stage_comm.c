@@ -129,7 +129,6 @@ static ek_tensor *to_device(ek_tensor *x)
 
 static ek_value meet_forward(ek_module *self, const ek_args *args)
 {
-    (void)self;
     ek_tensor *x = ek_arg_tensor(args, 0), *sum = NULL;
     ek_tensor *mean = x ? ek_mean(x, EK_DIMS(0)) : NULL;
     if (!mean || ek_allreduce(&mean, 1, 1, &sum) < 0)

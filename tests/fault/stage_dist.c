@@ -174,7 +174,6 @@ static int dist_attempt(int row)
 
 static void dist_clear(int row)
 {
-    (void)row;
     ek_dist_destroy_process_group(NULL);
 }
 

@@ -78,7 +78,6 @@ static int files_set_up(int row)
 {
     static bool made;
     static unsigned char cifar[2 * 3073], cifar100[2 * 3074];
-    (void)row;
     if (made)
         return 0;
     made = true;

@@ -89,14 +89,12 @@ static int gan_attempt(int row)
 
 static int gan_world(int row)
 {
-    (void)row;
     int status = fault_note_parameters(gan.critic);
     return status < 0 ? status : fault_note_optimizer(gan.optimizer, gan.critic);
 }
 
 static void gan_clear(int row)
 {
-    (void)row;
     ek_optimizer_free(gan.optimizer);
     ek_module_free(gan.critic);
     ek_module_free(gan.on_real);

@@ -8,7 +8,6 @@ static int iterable_set_up(int row)
 {
     static const char text[] = "one\ntwo\n\nfour, which is longer\nfive";
     FILE *file = fopen(fault_path("lines.txt"), "wb");
-    (void)row;
     if (!file)
         return -1;
     fwrite(text, 1, sizeof text - 1, file);

@@ -36,13 +36,11 @@ typedef struct table {
 
 static int64_t table_length(ek_dataset *dataset)
 {
-    (void)dataset;
     return SAMPLES;
 }
 
 static ek_value table_get(ek_dataset *dataset, int64_t index)
 {
-    (void)dataset;
     ek_value_entry entries[] = {{"x", EK_VALUE(ek_full((double)index, EK_SHAPE(1, 3, 3)))},
                                 {"y", ek_value_of_float((double)index / 2)}};
     return ek_value_dict(entries, 2);
@@ -55,13 +53,11 @@ static const ek_dataset_type table_type = {.name = "table",
 
 static ek_value collate(const ek_value *samples, int64_t count, void *user)
 {
-    (void)user;
     return ek_collate(samples, count, ek_cpu());
 }
 
 static int sizes_even(int64_t batch, int64_t *sizes, void *user)
 {
-    (void)user;
     sizes[0] = batch - batch / 2;
     sizes[2] = batch / 2;
     return 0;
@@ -69,7 +65,6 @@ static int sizes_even(int64_t batch, int64_t *sizes, void *user)
 
 static int worker_start(int worker, void *user)
 {
-    (void)user;
     return worker < 0 ? -1 : 0;
 }
 

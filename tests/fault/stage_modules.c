@@ -93,7 +93,6 @@ static ek_value scaled_forward(ek_module *module, const ek_args *args)
 /* The count goes with the replicas of a forward. */
 static int scaled_replicated(ek_module *replica, ek_replication *replication)
 {
-    (void)replica;
     return replication->count > 0 ? 0 : -1;
 }
 
@@ -116,7 +115,6 @@ static ek_module *scaled_new(void)
 
 static int count_visited(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path;
     *(int64_t *)user += ek_tensor_count(tensor);
     return 0;
 }

@@ -16,7 +16,6 @@ static bool row_is_lbfgs(int row);
 /* The loss of the model, and its gradients. */
 static int evaluate(double *loss, void *user)
 {
-    (void)user;
     ek_zero_grad(run.optimizer);
     ek_tensor *x = ek_reshape(ek_linspace(-1, 1, 8, EK_F32, ek_cpu()), EK_SHAPE(4, 2));
     ek_tensor *l = ek_mean(ek_square(ek_square(ek_sub_scalar(ek_apply(run.model, x), 1))));
@@ -48,7 +47,6 @@ static int optim_set_up(int row)
 
 static void optim_clear(int row)
 {
-    (void)row;
     ek_schedule_free(run.schedule);
     ek_optimizer_free(run.optimizer);
     ek_module_free(run.model);
@@ -213,15 +211,12 @@ static int points(void)
 
 static int halve_describe(const ek_transform *self, ek_array *array)
 {
-    (void)self;
     return array->dtype == EK_F32 ? 0 : ek_error(EK_E_DTYPE, "halve: f32 only");
 }
 
 static int halve_apply(const ek_transform *self, const ek_array *in, ek_array *out,
                        ek_generator *generator)
 {
-    (void)self;
-    (void)generator;
     for (int64_t i = 0; i < ek_shape_count(&in->shape); i++)
         ((float *)out->data)[i] = ((const float *)in->data)[i] / 2;
     return 0;

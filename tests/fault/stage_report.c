@@ -37,7 +37,6 @@ static int make(ek_shard_policy shard)
 
 static void clear(int row)
 {
-    (void)row;
     if (run.stream)
         fclose(run.stream);
     ek_report_free(run.report);
@@ -138,7 +137,6 @@ static const struct {
 
 static int report_set_up(int row)
 {
-    (void)row;
     int status = make(EK_SHARD_NONE);
     run.stream = fopen("/dev/null", "w");
     run.report = ek_report_start(.name = "run", .device_ids = fault_devices());
@@ -172,13 +170,11 @@ static int find_set_up(int row)
 
 static int find_step(int64_t batch, void *user)
 {
-    (void)user;
     return step(batch);
 }
 
 static int find_attempt(int row)
 {
-    (void)row;
     int64_t batch =
         ek_find_batch(.function = find_step, .device_ids = fault_devices(), .model = run.model,
                       .optimizer = run.optimizer, .first = 2, .most = 4);
@@ -188,7 +184,6 @@ static int find_attempt(int row)
 
 static int find_world(int row)
 {
-    (void)row;
     int status = fault_note_parameters(run.model);
     if (status >= 0)
         status = fault_note_optimizer(run.optimizer, run.model);

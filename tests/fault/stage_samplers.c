@@ -12,13 +12,11 @@ typedef struct backwards {
 
 static int64_t backwards_length(ek_sampler *sampler)
 {
-    (void)sampler;
     return SAMPLES;
 }
 
 static int backwards_draw(ek_sampler *sampler, ek_pass *pass)
 {
-    (void)sampler;
     for (int64_t i = SAMPLES; i-- > 0;)
         if (ek_pass_add(pass, i) < 0 || (i % 4 == 0 && ek_pass_end_batch(pass) < 0))
             return ek_error_status();

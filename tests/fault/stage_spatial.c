@@ -69,7 +69,6 @@ static ek_tensor *scalar_rows(ek_tensor *x)
 
 static ek_tensor *hook_twice(ek_tensor *gradient, void *user)
 {
-    (void)user;
     return ek_mul_scalar(gradient, 2);
 }
 
@@ -83,23 +82,16 @@ static ek_tensor *hooked(ek_tensor *x)
 
 static ek_value hook_before(ek_module *module, const ek_args *args, void *user)
 {
-    (void)module;
-    (void)user;
     return EK_LIST(ek_mul_scalar(ek_arg_tensor(args, 0), 2));
 }
 
 static ek_value hook_after(ek_module *module, const ek_args *args, ek_value output, void *user)
 {
-    (void)module;
-    (void)args;
-    (void)user;
     return ek_value_of_tensor(ek_add_scalar(ek_value_tensor(output), 1));
 }
 
 static ek_value hook_backward(ek_value grad_inputs, ek_value grad_outputs, void *user)
 {
-    (void)grad_outputs;
-    (void)user;
     return EK_LIST(ek_mul_scalar(ek_value_tensor(ek_value_at(grad_inputs, 0)), 3));
 }
 
@@ -119,7 +111,6 @@ static ek_tensor *hooked_module(ek_tensor *x)
 
 static int functional_body(ek_tensor *const *x, ek_tensor **y, void *user)
 {
-    (void)user;
     y[0] = ek_sum(ek_pow_scalar(x[0], 3));
     return 0;
 }

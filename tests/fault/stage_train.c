@@ -197,7 +197,6 @@ static int train_world(int row)
 
 static void train_clear(int row)
 {
-    (void)row;
     ek_optimizer_free(train.optimizer);
     ek_module_free(train.model);
     ek_module_free(train.criterion);

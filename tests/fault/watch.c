@@ -47,13 +47,11 @@ static void watch_report(const char *what)
 
 static void watch_note_stack(int signal)
 {
-    (void)signal;
     watch.depth = backtrace(watch.stack, INJECT_DEPTH);
 }
 
 static void *watch_run(void *unused)
 {
-    (void)unused;
     for (;;) {
         long number = watch.number;
         for (int i = 0; i < WATCH_SECONDS && watch.number == number; i++)

@@ -24,8 +24,6 @@ static int shake(const char *path, ek_tensor *tensor, void *user)
 {
     ek_scope scope = ek_scope_begin();
     bool before = ek_set_grad_enabled(false);
-    (void)path;
-    (void)user;
     ek_tensor *noise = ek_randn(ek_tensor_shape(tensor), ek_tensor_dtype(tensor));
     int rc = ek_add_scaled_(tensor, noise, 0.1) ? 0 : ek_error_status();
     ek_set_grad_enabled(before);
@@ -94,7 +92,6 @@ typedef struct parameter_list {
 static int add_parameter(const char *path, ek_tensor *tensor, void *user)
 {
     parameter_list *list = user;
-    (void)path;
     if (list->count < 200)
         list->tensors[list->count++] = tensor;
     return 0;

@@ -101,7 +101,6 @@ int event_checkpoint(runner *r, const step *s, int number)
 {
     trainer other;
     int next = 1 - r->way;
-    (void)s;
     int rc = save(&r->t);
     if (rc >= 0)
         rc = trainer_open(&other, r->p, r->options->one_device ? &one_device : &r->p->ways[next]);
@@ -124,8 +123,6 @@ int event_checkpoint(runner *r, const step *s, int number)
 
 int event_report(runner *r, const step *s, int number)
 {
-    (void)s;
-    (void)number;
     if (r->options->one_device)
         return 0;
     if (!r->t.report) {
@@ -158,7 +155,6 @@ int event_find_batch(runner *r, const step *s, int number)
     char before[65], after[65];
     ek_memory_stats stats;
     ek_device device = ek_host(r->t.w->on[0]);
-    (void)s;
     if (r->options->one_device)
         return 0;
     if (ek_module_sha256(r->t.model, before) < 0 || ek_memory_get_stats(device, &stats) < 0)
@@ -176,22 +172,17 @@ int event_find_batch(runner *r, const step *s, int number)
 
 int event_rate(runner *r, const step *s, int number)
 {
-    (void)s;
     return ek_optimizer_set(r->t.optimizer, 0, "lr", 0.02 / (1 + number));
 }
 
 static int shrink_parameter(const char *path, ek_tensor *tensor, void *user)
 {
-    (void)path;
-    (void)user;
     return ek_mul_scalar_(tensor, 0.95) ? 0 : ek_error_status();
 }
 
 int event_touch(runner *r, const step *s, int number)
 {
     bool before = ek_set_grad_enabled(false);
-    (void)s;
-    (void)number;
     int rc = ek_module_parameters(r->t.model, shrink_parameter, NULL);
     ek_set_grad_enabled(before);
     return rc;
@@ -200,7 +191,6 @@ int event_touch(runner *r, const step *s, int number)
 static int perturb_parameter(const char *path, ek_tensor *tensor, void *user)
 {
     ek_scope scope = ek_scope_begin();
-    (void)path;
     ek_tensor *noise = ek_rand(ek_tensor_shape(tensor), ek_tensor_dtype(tensor));
     noise = ek_add_scalar(ek_mul_scalar(noise, *(const double *)user), 1);
     int rc = ek_mul_(tensor, ek_to_device(noise, ek_tensor_device(tensor))) ? 0 : ek_error_status();

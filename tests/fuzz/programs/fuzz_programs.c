@@ -171,7 +171,6 @@ int main(int argc, char **argv)
     static char folder[200], file[240];
     const char *where = getenv("TMPDIR");
     command c = {.s = {.seed = 1, .draw = {.faults = true}}, .findings = 1, .shrinks = true};
-    (void)argc;
     if (!read_command(&c, argv)) {
         fputs(usage, stderr);
         return 2;

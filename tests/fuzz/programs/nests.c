@@ -148,13 +148,11 @@ static ek_tensor *counted(ek_tensor *target)
 static ek_value weighted_forward(ek_module *module, const ek_args *args)
 {
     ek_tensor *y = ek_arg_tensor(args, 0), *t = ek_arg_tensor(args, 1), *w = counted(t);
-    (void)module;
     return ek_value_of_tensor(ek_div(ek_sum(ek_mul(w, ek_square(ek_sub(y, t)))), ek_sum(w)));
 }
 
 static ek_tensor *weighted_denominator(ek_module *module, const ek_args *args)
 {
-    (void)module;
     return ek_sum(counted(ek_arg_tensor(args, 1)));
 }
 
@@ -172,7 +170,6 @@ static ek_value samples_forward(ek_module *module, const ek_args *args)
 {
     ek_tensor *y = ek_arg_tensor(args, 0), *t = ek_arg_tensor(args, 1);
     ek_tensor *distance = ek_abs(ek_sub(y, t));
-    (void)module;
     if (!distance)
         return ek_value_error();
     return ek_value_of_tensor(ek_mul_scalar(ek_sum(ek_mul(distance, ek_square(distance))),

@@ -11,6 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A callback has all parameters of its type. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 enum { MAX_DEVICES = 4, MAX_LAYERS = 10, MAX_STEPS = 5, WAYS = 2, PROGRAM_TEXT = 6000 };
 
 /* ---- words: X(constant, text) ---- */

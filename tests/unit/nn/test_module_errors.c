@@ -84,8 +84,6 @@ typedef ek_tensor *operation(ek_tensor *x, ek_tensor *y);
 #define OPERATION(name, call)                               \
     static ek_tensor *name##_of(ek_tensor *x, ek_tensor *y) \
     {                                                       \
-        (void)x;                                            \
-        (void)y;                                            \
         return call;                                        \
     }
 

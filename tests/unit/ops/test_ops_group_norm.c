@@ -117,8 +117,6 @@ TEST(layer_norm_of_every_rank)
 
 static ek_tensor *group_of_one(ek_tensor *const *inputs, int count, void *user)
 {
-    (void)count;
-    (void)user;
     return ek_f_group_norm(inputs[0], 3, inputs[1], inputs[2], 1e-5);
 }
 
@@ -170,7 +168,6 @@ TEST(one_value_per_group)
 static ek_tensor *group_of_eight(ek_tensor *const *inputs, int count, void *user)
 {
     ek_tensor *x = ek_reshape(inputs[0], EK_SHAPE(2, 4, 1, 2, 1, 1, 2, 1));
-    (void)count;
     return *(int *)user ? ek_f_group_norm(x, 2, inputs[1], NULL, 1e-5)
                         : ek_f_layer_norm(x, 7, NULL, NULL, 1e-5);
 }

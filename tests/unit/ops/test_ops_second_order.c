@@ -58,7 +58,6 @@ static ek_tensor *cross_entropy(ek_tensor *const *x, int count, void *user)
 
 static ek_tensor *nll(ek_tensor *const *x, int count, void *user)
 {
-    (void)count;
     const ek_cross_entropy_options o = class_options(ek_f_log_softmax(x[0], 1), user);
     return ek_f_nll_loss(o.input, o.target, o.weight, o.reduction, o.ignore_index);
 }
