@@ -1,97 +1,37 @@
 /* Initial values against PyTorch's. */
 #include "unit.h"
 
-static int kaiming_out(ek_tensor *t)
-{
-    return ek_init_kaiming_uniform(t, 0.3, .mode = EK_FAN_OUT);
-}
+/* X(name in the golden file, call) */
+#define FILLS_OF(X)                                                                              \
+    X(kaiming_out, ek_init_kaiming_uniform(t, 0.3, .mode = EK_FAN_OUT))                          \
+    X(kaiming_relu, ek_init_kaiming_normal(t, .mode = EK_FAN_OUT, .nonlinearity = EK_GAIN_RELU)) \
+    X(kaiming_tanh, ek_init_kaiming_normal(t, .nonlinearity = EK_GAIN_TANH))                     \
+    X(kaiming_selu, ek_init_kaiming_uniform(t, .nonlinearity = EK_GAIN_SELU))                    \
+    X(kaiming_linear, ek_init_kaiming_uniform(t, .nonlinearity = EK_GAIN_LINEAR))                \
+    X(xavier_normal, ek_init_xavier_normal(t, 1.5))                                              \
+    X(orthogonal_tall, ek_init_orthogonal(t, 1))                                                 \
+    X(orthogonal_wide, ek_init_orthogonal(t, 0.7))                                               \
+    X(orthogonal_square, ek_init_orthogonal(t, 2))                                               \
+    X(trunc_normal, ek_init_trunc_normal(t, 0, 1, -2, 2))                                        \
+    X(trunc_normal_far, ek_init_trunc_normal(t, 1, 0.02, 0.99, 1.05))                            \
+    X(eye, ek_init_eye(t))                                                                       \
+    X(dirac1d, ek_init_dirac(t, 1))                                                              \
+    X(dirac2d, ek_init_dirac(t, 2))                                                              \
+    X(dirac3d, ek_init_dirac(t, 1))                                                              \
+    X(sparse, ek_init_sparse(t, 0.35, 0.5))
 
-static int kaiming_relu(ek_tensor *t)
-{
-    return ek_init_kaiming_normal(t, .mode = EK_FAN_OUT, .nonlinearity = EK_GAIN_RELU);
-}
+#define FILL_FUNCTION(name, call) \
+    static int name(ek_tensor *t) \
+    {                             \
+        return call;              \
+    }
+FILLS_OF(FILL_FUNCTION)
 
-static int kaiming_tanh(ek_tensor *t)
-{
-    return ek_init_kaiming_normal(t, .nonlinearity = EK_GAIN_TANH);
-}
-
-static int kaiming_selu(ek_tensor *t)
-{
-    return ek_init_kaiming_uniform(t, .nonlinearity = EK_GAIN_SELU);
-}
-
-static int kaiming_linear(ek_tensor *t)
-{
-    return ek_init_kaiming_uniform(t, .nonlinearity = EK_GAIN_LINEAR);
-}
-
-static int xavier_normal(ek_tensor *t)
-{
-    return ek_init_xavier_normal(t, 1.5);
-}
-
-static int orthogonal(ek_tensor *t)
-{
-    return ek_init_orthogonal(t, 1);
-}
-
-static int orthogonal_wide(ek_tensor *t)
-{
-    return ek_init_orthogonal(t, 0.7);
-}
-
-static int orthogonal_square(ek_tensor *t)
-{
-    return ek_init_orthogonal(t, 2);
-}
-
-static int trunc_normal(ek_tensor *t)
-{
-    return ek_init_trunc_normal(t, 0, 1, -2, 2);
-}
-
-static int trunc_normal_far(ek_tensor *t)
-{
-    return ek_init_trunc_normal(t, 1, 0.02, 0.99, 1.05);
-}
-
-static int dirac(ek_tensor *t)
-{
-    return ek_init_dirac(t, 1);
-}
-
-static int dirac_groups(ek_tensor *t)
-{
-    return ek_init_dirac(t, 2);
-}
-
-static int sparse(ek_tensor *t)
-{
-    return ek_init_sparse(t, 0.35, 0.5);
-}
-
+#define FILL_ROW(name, call) {#name, name},
 static const struct {
     const char *name;
     int (*fill)(ek_tensor *t);
-} fills[] = {
-    {"kaiming_out", kaiming_out},
-    {"kaiming_relu", kaiming_relu},
-    {"kaiming_tanh", kaiming_tanh},
-    {"kaiming_selu", kaiming_selu},
-    {"kaiming_linear", kaiming_linear},
-    {"xavier_normal", xavier_normal},
-    {"orthogonal_tall", orthogonal},
-    {"orthogonal_wide", orthogonal_wide},
-    {"orthogonal_square", orthogonal_square},
-    {"trunc_normal", trunc_normal},
-    {"trunc_normal_far", trunc_normal_far},
-    {"eye", ek_init_eye},
-    {"dirac1d", dirac},
-    {"dirac2d", dirac_groups},
-    {"dirac3d", dirac},
-    {"sparse", sparse},
-};
+} fills[] = {FILLS_OF(FILL_ROW)};
 enum { FILLS = sizeof fills / sizeof *fills };
 
 TEST_LOOP(values_are_pytorchs, 0, 2 * FILLS)
