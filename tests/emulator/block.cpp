@@ -314,8 +314,3 @@ int ek_emulator_lane(void)
 {
     return block.self % WARP;
 }
-
-unsigned ek_emulator_active(void)
-{
-    return 1u << (block.self % WARP);
-}

@@ -133,16 +133,10 @@ struct cudaDeviceProp {
     size_t sharedMemPerMultiprocessor, sharedMemPerBlockOptin;
 };
 
-#define cudaHostAllocDefault 0x00
 #define cudaHostAllocPortable 0x01
 #define cudaHostAllocMapped 0x02
-#define cudaHostAllocWriteCombined 0x04
-#define cudaStreamDefault 0x00
 #define cudaStreamNonBlocking 0x01
-#define cudaEventDefault 0x00
-#define cudaEventBlockingSync 0x01
 #define cudaEventDisableTiming 0x02
-#define cudaEventWaitDefault 0x00
 
 typedef struct cudaLaunchAttribute_st {
     int id;

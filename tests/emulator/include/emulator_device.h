@@ -8,17 +8,13 @@
 #ifndef __CUDACC__
 #define __CUDACC__ 1
 #endif
-#define EK_EMULATED_DEVICE 1
 
 #define __global__
 #define __device__
 #define __host__
-#define __constant__
-#define __managed__
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __align__(n) __attribute__((aligned(n)))
 // Blocks run one after the other, whichever host thread runs them.
 #define __shared__ static
 
@@ -56,7 +52,6 @@ enum ek_emulator_warp_kind { EK_EMULATOR_SHUFFLE, EK_EMULATOR_BALLOT, EK_EMULATO
 uint64_t ek_emulator_warp(ek_emulator_warp_kind kind, unsigned mask, uint64_t bits, int source,
                           ek_emulator_site site);
 int ek_emulator_lane(void);
-unsigned ek_emulator_active(void);
 
 static inline void __syncthreads(EK_EMULATOR_SITE)
 {
@@ -134,19 +129,7 @@ static inline int __all_sync(unsigned mask, int predicate, EK_EMULATOR_SITE)
 {
     return __ballot_sync(mask, predicate, file, function, line) == mask;
 }
-static inline unsigned __activemask()
-{
-    return ek_emulator_active();
-}
 
-static inline void __threadfence()
-{
-    __asm__ volatile("" ::: "memory");
-}
-static inline void __threadfence_block()
-{
-    __asm__ volatile("" ::: "memory");
-}
 static inline void __threadfence_system()
 {
     __asm__ volatile("" ::: "memory");
@@ -178,19 +161,11 @@ EK_EMULATOR_ATOMIC(atomicAdd, double, old + value)
 EK_EMULATOR_ATOMIC(atomicAdd, int, (int)((unsigned)old + (unsigned)value))
 EK_EMULATOR_ATOMIC(atomicAdd, unsigned int, old + value)
 EK_EMULATOR_ATOMIC(atomicAdd, unsigned long long int, old + value)
-EK_EMULATOR_ATOMIC(atomicSub, int, (int)((unsigned)old - (unsigned)value))
-EK_EMULATOR_ATOMIC(atomicSub, unsigned int, old - value)
-EK_EMULATOR_ATOMIC(atomicExch, float, ((void)old, value))
-EK_EMULATOR_ATOMIC_INTEGERS(atomicExch, ((void)old, value))
 EK_EMULATOR_ATOMIC_INTEGERS(atomicMax, old > value ? old : value)
 EK_EMULATOR_ATOMIC_INTEGERS(atomicMin, old < value ? old : value)
 EK_EMULATOR_ATOMIC(atomicMax, long long int, old > value ? old : value)
 EK_EMULATOR_ATOMIC(atomicMin, long long int, old < value ? old : value)
-EK_EMULATOR_ATOMIC_INTEGERS(atomicAnd, old &value)
-EK_EMULATOR_ATOMIC_INTEGERS(atomicOr, old | value)
-EK_EMULATOR_ATOMIC_INTEGERS(atomicXor, old ^ value)
 EK_EMULATOR_ATOMIC(atomicInc, unsigned int, old >= value ? 0u : old + 1)
-EK_EMULATOR_ATOMIC(atomicDec, unsigned int, old == 0 || old > value ? value : old - 1)
 
 #define EK_EMULATOR_ATOMIC_SWAP(type)                                             \
     static inline type atomicCAS(type *p, type expected, type value)              \
@@ -209,22 +184,6 @@ EK_EMULATOR_ATOMIC_SWAP(unsigned short int)
 template <typename T> static inline T __ldg(const T *p)
 {
     return *p;
-}
-template <typename T> static inline T __ldcs(const T *p)
-{
-    return *p;
-}
-template <typename T> static inline T __ldcg(const T *p)
-{
-    return *p;
-}
-template <typename T> static inline void __stcs(T *p, T value)
-{
-    *p = value;
-}
-template <typename T> static inline void __stcg(T *p, T value)
-{
-    *p = value;
 }
 
 #include "emulator_math.h"

@@ -21,7 +21,10 @@ typedef struct {
     size_t size;
     int blocking;
 } ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 1}
+#define NCCL_CONFIG_INITIALIZER \
+    {                           \
+        sizeof(ncclConfig_t), 1 \
+    }
 
 typedef enum {
     ncclSuccess = 0,
@@ -46,21 +49,16 @@ typedef enum {
 
 typedef enum {
     ncclInt8 = 0,
-    ncclChar = 0,
     ncclUint8 = 1,
     ncclInt32 = 2,
-    ncclInt = 2,
     ncclUint32 = 3,
     ncclInt64 = 4,
     ncclUint64 = 5,
     ncclFloat16 = 6,
-    ncclHalf = 6,
     ncclFloat32 = 7,
     ncclFloat = 7,
     ncclFloat64 = 8,
-    ncclDouble = 8,
-    ncclBfloat16 = 9,
-    ncclNumTypes = 12
+    ncclBfloat16 = 9
 } ncclDataType_t;
 
 #ifdef __cplusplus

@@ -84,11 +84,6 @@ static inline const ek_kernels *twin_host(void)
     return twin_dev(EK_HOST)->backend->kernels;
 }
 
-static inline const ek_kernels *twin_cuda(void)
-{
-    return twin_dev(EK_CUDA)->backend->kernels;
-}
-
 static inline int twin_sides(void)
 {
     return ek_device_count(EK_CUDA) > 0 ? 2 : 1;
