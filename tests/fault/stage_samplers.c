@@ -29,78 +29,34 @@ static const ek_sampler_type backwards_type = {.name = "backwards",
                                                .draw = backwards_draw,
                                                .makes_batches = true};
 
-static ek_sampler *make_own(void)
-{
-    return ek_sampler_new(&backwards_type);
-}
+#define SAMPLERS(X)                                                                            \
+    X(own, ek_sampler_new(&backwards_type))                                                    \
+    X(sequential, ek_sequential_sampler(SAMPLES))                                              \
+    X(random, ek_random_sampler(SAMPLES, .num_samples = 15))                                   \
+    X(replacement, ek_random_sampler(SAMPLES, .replacement = true))                            \
+    X(subset, ek_subset_random_sampler(indices, SAMPLES, NULL))                                \
+    X(weighted, ek_weighted_random_sampler(weights, SAMPLES, 9, NULL))                         \
+    X(batches, ek_batch_sampler(ek_random_sampler(SAMPLES), 5, false))                         \
+    X(distributed,                                                                             \
+      ek_distributed_sampler(SAMPLES, .num_replicas = 5, .rank = 2, .automatic_epochs = true)) \
+    X(identity, ek_random_identity_sampler(indices, SAMPLES, .num_instances = 2))              \
+    X(distributed_identity,                                                                    \
+      ek_distributed_random_identity_sampler(indices, SAMPLES, .num_instances = 2,             \
+                                             .num_replicas = 2, .rank = 1))                    \
+    X(inference, ek_distributed_inference_sampler(SAMPLES, 5, 4, true))
 
-static ek_sampler *make_sequential(void)
-{
-    return ek_sequential_sampler(SAMPLES);
-}
+#define SAMPLER_FUNCTION(name, call)     \
+    static ek_sampler *make_##name(void) \
+    {                                    \
+        return call;                     \
+    }
+SAMPLERS(SAMPLER_FUNCTION)
 
-static ek_sampler *make_random(void)
-{
-    return ek_random_sampler(SAMPLES, .num_samples = 15);
-}
-
-static ek_sampler *make_replaced(void)
-{
-    return ek_random_sampler(SAMPLES, .replacement = true);
-}
-
-static ek_sampler *make_subset(void)
-{
-    return ek_subset_random_sampler(indices, SAMPLES, NULL);
-}
-
-static ek_sampler *make_weighted(void)
-{
-    return ek_weighted_random_sampler(weights, SAMPLES, 9, NULL);
-}
-
-static ek_sampler *make_batches(void)
-{
-    return ek_batch_sampler(ek_random_sampler(SAMPLES), 5, false);
-}
-
-static ek_sampler *make_distributed(void)
-{
-    return ek_distributed_sampler(SAMPLES, .num_replicas = 5, .rank = 2, .automatic_epochs = true);
-}
-
-static ek_sampler *make_identity(void)
-{
-    return ek_random_identity_sampler(indices, SAMPLES, .num_instances = 2);
-}
-
-static ek_sampler *make_distributed_identity(void)
-{
-    return ek_distributed_random_identity_sampler(indices, SAMPLES, .num_instances = 2,
-                                                  .num_replicas = 2, .rank = 1);
-}
-
-static ek_sampler *make_inference(void)
-{
-    return ek_distributed_inference_sampler(SAMPLES, 5, 4, true);
-}
-
+#define SAMPLER_ROW(name, call) {#name, make_##name},
 static const struct {
     const char *name;
     ek_sampler *(*make)(void);
-} rows[] = {
-    {"own", make_own},
-    {"sequential", make_sequential},
-    {"random", make_random},
-    {"replacement", make_replaced},
-    {"subset", make_subset},
-    {"weighted", make_weighted},
-    {"batches", make_batches},
-    {"distributed", make_distributed},
-    {"identity", make_identity},
-    {"distributed-identity", make_distributed_identity},
-    {"inference", make_inference},
-};
+} rows[] = {SAMPLERS(SAMPLER_ROW)};
 
 static void note_pass(const ek_pass *pass)
 {
