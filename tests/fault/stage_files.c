@@ -97,21 +97,6 @@ static int files_set_up(int row)
 
 /* ---- reading them ---- */
 
-static int read_idx(void)
-{
-    return fault_note_tensor(ek_read_idx(fault_path("a.idx")));
-}
-
-static int read_compressed(void)
-{
-    return fault_note_tensor(ek_read_idx(fault_path("b.idx.gz")));
-}
-
-static int read_npy(void)
-{
-    return fault_note_tensor(ek_read_npy(fault_path("a.npy")));
-}
-
 static int read_cifar(void)
 {
     ek_tensor *pictures, *numbers;
@@ -119,16 +104,6 @@ static int read_cifar(void)
     if (status < 0 && (pictures || numbers))
         fault_broken("on an error both are NULL");
     return status < 0 ? status : fault_note_tensor(numbers);
-}
-
-static int read_png(void)
-{
-    return fault_note_tensor(ek_read_image(fault_path("a.png"), 3));
-}
-
-static int read_jpeg(void)
-{
-    return fault_note_tensor(ek_read_image(fault_path("a.jpg"), 1));
 }
 
 static int write_picture(void)
@@ -143,31 +118,6 @@ static int note_set(ek_dataset *dataset)
     int status = dataset ? fault_note_value(ek_dataset_get(dataset, 1)) : ek_error_status();
     ek_dataset_free(dataset);
     return status;
-}
-
-static int read_mnist(void)
-{
-    return note_set(ek_mnist(fault_path("mnist"), true));
-}
-
-static int read_token_file(void)
-{
-    return note_set(ek_token_dataset(.path = fault_path("a.npy"), .length = 2, .type = "u8"));
-}
-
-static int read_cifar10(void)
-{
-    return note_set(ek_cifar10(fault_path("cifar"), false));
-}
-
-static int read_cifar100(void)
-{
-    return note_set(ek_cifar100(fault_path("cifar"), false, true));
-}
-
-static int decode(void)
-{
-    return fault_note_tensor(ek_decode_image(picture, picture_nbytes, 3, "memory"));
 }
 
 static int read_folder(void)
@@ -200,22 +150,41 @@ static int read_tensors(void)
     return status;
 }
 
+#define FILES(X)                                                                                  \
+    X(idx, fault_note_tensor(ek_read_idx(fault_path("a.idx"))))                                   \
+    X(idx_gz, fault_note_tensor(ek_read_idx(fault_path("b.idx.gz"))))                             \
+    X(npy, fault_note_tensor(ek_read_npy(fault_path("a.npy"))))                                   \
+    X(cifar, read_cifar())                                                                        \
+    X(png, fault_note_tensor(ek_read_image(fault_path("a.png"), 3)))                              \
+    X(jpeg, fault_note_tensor(ek_read_image(fault_path("a.jpg"), 1)))                             \
+    X(picture, write_picture())                                                                   \
+    X(tokens, note_set(ek_token_dataset(.path = fault_path("a.npy"), .length = 2, .type = "u8"))) \
+    X(mnist, note_set(ek_mnist(fault_path("mnist"), true)))                                       \
+    X(cifar10, note_set(ek_cifar10(fault_path("cifar"), false)))                                  \
+    X(cifar100, note_set(ek_cifar100(fault_path("cifar"), false, true)))                          \
+    X(decode, fault_note_tensor(ek_decode_image(picture, picture_nbytes, 3, "memory")))           \
+    X(folder, read_folder())                                                                      \
+    X(save, write_tensors())                                                                      \
+    X(open, read_tensors())
+
+#define FILE_FUNCTION(name, call)   \
+    static int attempt_##name(void) \
+    {                               \
+        return call;                \
+    }
+FILES(FILE_FUNCTION)
+
+#define FILE_ROW(name, call) {#name, attempt_##name},
 static const struct {
     const char *name;
     int (*attempt)(void);
-} rows[] = {
-    {"idx", read_idx},          {"idx-gz", read_compressed}, {"npy", read_npy},
-    {"cifar", read_cifar},      {"png", read_png},           {"jpeg", read_jpeg},
-    {"picture", write_picture}, {"tokens", read_token_file}, {"mnist", read_mnist},
-    {"cifar10", read_cifar10},  {"cifar100", read_cifar100}, {"decode", decode},
-    {"folder", read_folder},    {"save", write_tensors},     {"open", read_tensors},
-};
+} rows[] = {FILES(FILE_ROW)};
 
 /* The file to open is the one that is saved. */
 static int tensors_set_up(int row)
 {
     files_set_up(row);
-    return rows[row].attempt == read_tensors ? write_tensors() : 0;
+    return rows[row].attempt == attempt_open ? write_tensors() : 0;
 }
 
 static int files_attempt(int row)
