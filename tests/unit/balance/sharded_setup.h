@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kit/devices.h"
-#include "segmentation.h"
+#include "kit/segmentation.h"
 
 enum { DEVICES = 4, MOST_STEPS = 24 };
 

@@ -1,7 +1,7 @@
 /* What the classic way needs on device 0, tensor by tensor, against what it takes; and what the
  * balanced way takes. */
 #include "kit/devices.h"
-#include "segmentation.h"
+#include "kit/segmentation.h"
 
 enum { DEVICES = 4, BATCH = 64, CHUNK = BATCH / DEVICES };
 

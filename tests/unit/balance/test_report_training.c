@@ -7,7 +7,7 @@
 #include "core/worker.h"
 #include "json_tree.h"
 #include "kit/devices.h"
-#include "segmentation.h"
+#include "kit/segmentation.h"
 
 enum { DEVICES = 4, BATCH = 32, CHUNK = BATCH / DEVICES, STEPS = 3, ROOM = 4096 };
 

@@ -1,7 +1,7 @@
 /* Training, end to end: the three modes agree, memory does not grow, too little of it is survived.
  */
 #include "kit/devices.h"
-#include "segmentation.h"
+#include "kit/segmentation.h"
 
 enum { DEVICES = 4, STEPS = 50 };
 

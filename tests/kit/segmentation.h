@@ -1,8 +1,8 @@
 /* segmentation.h: the article's job in small, for tests: an encoder with a 1 x 1 classifier, and a
  * criterion of the user's own that upsamples the logits to the target's size and takes cross
  * entropy. */
-#ifndef EK_TESTS_SEGMENTATION_H
-#define EK_TESTS_SEGMENTATION_H
+#ifndef EK_TESTS_KIT_SEGMENTATION_H
+#define EK_TESTS_KIT_SEGMENTATION_H
 
 #include "kit/models.h"
 
@@ -36,7 +36,7 @@ static ek_tensor *criterion_denominator(ek_module *module, const ek_args *args)
 
 MODULE_TYPE_WITH(criterion, criterion, .denominator = criterion_denominator)
 
-static ek_module *make_criterion(ek_reduction reduction)
+static inline ek_module *make_criterion(ek_reduction reduction)
 {
     ek_module *module = ek_module_new(&criterion_type);
     if (module)
@@ -44,7 +44,7 @@ static ek_module *make_criterion(ek_reduction reduction)
     return module;
 }
 
-static ek_module *make_net(bool batch_norm, ek_dtype dtype)
+static inline ek_module *make_net(bool batch_norm, ek_dtype dtype)
 {
     ek_manual_seed(7);
     ek_module *net;
@@ -87,7 +87,7 @@ static inline trainer make_trainer(train_mode mode, ek_module *net, int count,
     return t;
 }
 
-static void free_trainer(trainer *t)
+static inline void free_trainer(trainer *t)
 {
     ek_optimizer_free(t->optimizer);
     ek_module_free(t->model);
@@ -120,8 +120,8 @@ typedef enum ignored_pixels { NONE_IGNORED, UNEVENLY_IGNORED, FIRST_DEVICE_IGNOR
 
 /* Images (n, 1, PIXELS, PIXELS) and targets (n, PIXELS, PIXELS), kept: release both. `first`
  * samples are those of the first device. */
-static void make_batch(int64_t n, int64_t first, ignored_pixels ignoring, ek_dtype dtype,
-                       uint64_t seed, ek_tensor **images, ek_tensor **target)
+static inline void make_batch(int64_t n, int64_t first, ignored_pixels ignoring, ek_dtype dtype,
+                              uint64_t seed, ek_tensor **images, ek_tensor **target)
 {
     ek_manual_seed(seed);
     *images = ek_keep(ek_randn(EK_SHAPE(n, 1, PIXELS, PIXELS), .dtype = dtype));
