@@ -25,6 +25,18 @@ const char *ranks_of(int rank, void *run);
  * violated and nothing is left. */
 void ranks_check(int size, uint64_t seed, ranks_function *function, void *user);
 
+/* A test whose body runs on each of `size` ranks, with `world`; it returns NULL or what failed.
+ * `user` points to the test's `_i`. RANKS_LOOP: a test for each seed `_i` of [first, end). */
+#define RANKS_TEST(name, size, seed) RANKS_TESTS(name, 0, 1, (size), (seed))
+#define RANKS_LOOP(name, size, first, end) RANKS_TESTS(name, (first), (end), (size), (uint64_t)_i)
+#define RANKS_TESTS(name, first, end, size, seed)         \
+    static ranks_function name##_on_rank;                 \
+    TEST_LOOP(name, first, end)                           \
+    {                                                     \
+        ranks_check((size), (seed), name##_on_rank, &_i); \
+    }                                                     \
+    static const char *name##_on_rank(ek_process_group *world, void *user)
+
 /* A call's outcome must be this status, and its sentence contain the text. */
 const char *ranks_expect(int rc, int status, const char *text);
 #define RANKS_EXPECT(call, status, text) LOOP_PASS(ranks_expect((call), (status), (text)))

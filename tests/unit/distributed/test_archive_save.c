@@ -33,7 +33,7 @@ static ek_archive *archive_of(int rank)
     return archive;
 }
 
-static const char *save_as(ek_process_group *world, void *user)
+RANKS_LOOP(one_rank_writes_and_all_read, RANKS, 0, RANKS)
 {
     int writer = *(const int *)user;
     int64_t found = -1;
@@ -49,12 +49,7 @@ static const char *save_as(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(one_rank_writes_and_all_read, 0, RANKS)
-{
-    ranks_check(RANKS, (uint64_t)_i, save_as, &_i);
-}
-
-static const char *save_nowhere(ek_process_group *world, void *user)
+RANKS_TEST(a_file_that_cannot_be_written_is_an_error_on_all_ranks, RANKS, 7)
 {
     ek_archive *archive = archive_of(world->rank);
     int rc = ek_dist_archive_save(archive, "/tmp/no/such/folder", 1, world);
@@ -67,12 +62,7 @@ static const char *save_nowhere(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(a_file_that_cannot_be_written_is_an_error_on_all_ranks)
-{
-    ranks_check(RANKS, 7, save_nowhere, NULL);
-}
-
-static const char *save_wrongly(ek_process_group *world, void *user)
+RANKS_TEST(a_rank_that_is_not_in_the_group_is_refused, RANKS, 8)
 {
     ek_archive *archive = archive_of(world->rank);
     RANKS_EXPECT(ek_dist_archive_save(archive, path, RANKS, world), EK_E_INVALID, "rank 3");
@@ -80,21 +70,11 @@ static const char *save_wrongly(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(a_rank_that_is_not_in_the_group_is_refused)
-{
-    ranks_check(RANKS, 8, save_wrongly, NULL);
-}
-
-static const char *save_differently(ek_process_group *world, void *user)
+RANKS_TEST(ranks_that_name_different_writers_are_told, RANKS, 9)
 {
     ek_archive *archive = world->rank == 1 ? archive_of(1) : NULL;
     int rc = ek_dist_archive_save(archive, path, world->rank == 2 ? 0 : 1, world);
     RANKS_EXPECT(rc, EK_E_STATE, "broadcast");
     ek_archive_free(archive);
     return NULL;
-}
-
-TEST(ranks_that_name_different_writers_are_told)
-{
-    ranks_check(RANKS, 9, save_differently, NULL);
 }

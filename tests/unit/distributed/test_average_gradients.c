@@ -100,7 +100,7 @@ static ek_tensor *loss_of(ek_module *net, int begin, int end)
 
 /* ---- against one process ---- */
 
-static const char *one_process(ek_process_group *world, void *user)
+RANKS_LOOP(the_mean_of_slices_is_the_gradient_of_one_process, RANKS, 0, 3)
 {
     ek_module *net = network(EK_F64, EK_F64), *whole = network(EK_F64, EK_F64);
     LOOP_CHECK(net && whole);
@@ -122,15 +122,10 @@ static const char *one_process(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(the_mean_of_slices_is_the_gradient_of_one_process, 0, 3)
-{
-    ranks_check(RANKS, (uint64_t)_i, one_process, NULL);
-}
-
 /* ---- presence, places, dtypes ---- */
 
 /* Rank r has a gradient of parameter i if bit i of has[r] is set. */
-static const char *some_ranks_have(ek_process_group *world, void *user)
+RANKS_TEST(what_any_rank_has_all_have_afterwards, RANKS, 1)
 {
     static const int has[RANKS] = {0x05, 0x21, 0x0d};
     ek_module *net = network(EK_F64, EK_F32);
@@ -165,13 +160,8 @@ static const char *some_ranks_have(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(what_any_rank_has_all_have_afterwards)
-{
-    ranks_check(RANKS, 1, some_ranks_have, NULL);
-}
-
 /* Gradients with a graph, and such whose elements repeat in memory. */
-static const char *odd_gradients(ek_process_group *world, void *user)
+RANKS_TEST(gradients_with_a_graph_lose_it, RANKS, 2)
 {
     ek_module *net = network(EK_F64, EK_F64);
     LOOP_CHECK(net);
@@ -193,14 +183,9 @@ static const char *odd_gradients(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(gradients_with_a_graph_lose_it)
-{
-    ranks_check(RANKS, 2, odd_gradients, NULL);
-}
-
 /* ---- shards ---- */
 
-static const char *in_shards(ek_process_group *world, void *user)
+RANKS_TEST(gradients_in_shards, RANKS, 3)
 {
     ek_module *net = network(EK_F64, EK_F64);
     LOOP_CHECK(net);
@@ -224,14 +209,9 @@ static const char *in_shards(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(gradients_in_shards)
-{
-    ranks_check(RANKS, 3, in_shards, NULL);
-}
-
 /* ---- messages ---- */
 
-static const char *few_messages(ek_process_group *world, void *user)
+RANKS_TEST(small_gradients_are_one_message, RANKS, 0)
 {
     ek_module *modules[10];
     for (int i = 0; i < 10; i++)
@@ -249,13 +229,8 @@ static const char *few_messages(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(small_gradients_are_one_message)
-{
-    ranks_check(RANKS, 0, few_messages, NULL);
-}
-
 /* Larger than a bucket: several travel one after another. */
-static const char *many_buckets(ek_process_group *world, void *user)
+RANKS_TEST(large_gradients_are_several_buckets, 2, 0)
 {
     ek_module *net = ek_sequential(ek_linear(3000, 1000), ek_linear(10, 1000),
                                    ek_linear(1000, 3000), ek_linear(2, 2));
@@ -279,14 +254,9 @@ static const char *many_buckets(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(large_gradients_are_several_buckets)
-{
-    ranks_check(2, 0, many_buckets, NULL);
-}
-
 /* ---- errors, and one rank ---- */
 
-static const char *differing(ek_process_group *world, void *user)
+RANKS_LOOP(modules_that_differ_are_refused, RANKS, 0, 3)
 {
     int what = *(const int *)user;
     bool odd = world->rank == 1;
@@ -303,11 +273,6 @@ static const char *differing(ek_process_group *world, void *user)
     RANKS_OK(ek_dist_barrier(.group = world));
     ek_module_free(net);
     return NULL;
-}
-
-TEST_LOOP(modules_that_differ_are_refused, 0, 3)
-{
-    ranks_check(RANKS, (uint64_t)_i, differing, &_i);
 }
 
 TEST(one_rank_keeps_its_gradients)

@@ -198,7 +198,7 @@ TEST(a_stretch_of_leaves_is_cut_alone)
 /* ---- the end of a wrapper ---- */
 
 /* Rank 0 frees its wrapper, and goes on, before the others free theirs. */
-static const char *freed_alone(ek_process_group *world, void *user)
+RANKS_LOOP(a_wrapper_is_freed_without_the_others, 3, 0, 3)
 {
     ek_module *model = ek_distributed_data_parallel(make_net(EK_F32, 0), .process_group = world);
     LOOP_CHECK(model);
@@ -208,11 +208,6 @@ static const char *freed_alone(ek_process_group *world, void *user)
     if (world->rank > 0)
         ek_module_free(model);
     return NULL;
-}
-
-TEST_LOOP(a_wrapper_is_freed_without_the_others, 0, 3)
-{
-    ranks_check(3, (uint64_t)_i, freed_alone, NULL);
 }
 
 /* Wrappers live on after the world: they can be freed, and called as the module that they wrap. */
@@ -250,7 +245,7 @@ static int freeze(const char *path, ek_tensor *parameter, void *user)
 }
 
 /* Rank 1 makes its wrapper otherwise; all ranks are told of it, and the group works on. */
-static const char *differs(ek_process_group *world, void *user)
+RANKS_LOOP(wrappers_that_differ_are_refused_everywhere, 3, 0, 5)
 {
     int how = *(int *)user, other = world->rank == 1;
     static const char *const sentences[] = {
@@ -274,11 +269,6 @@ static const char *differs(ek_process_group *world, void *user)
     LOOP_PASS(ranks_expect(ek_error_status(), EK_E_STATE, sentences[how]));
     RANKS_OK(ek_dist_barrier(.group = world));
     return NULL;
-}
-
-TEST_LOOP(wrappers_that_differ_are_refused_everywhere, 0, 5)
-{
-    ranks_check(3, (uint64_t)_i, differs, &_i);
 }
 
 /* Rank 1 moves a parameter after wrapping. Its backward is refused, and the others' end with that
@@ -352,7 +342,7 @@ static const char *fit_compare(const fit *f, ek_tensor **before, double *moved)
 }
 
 /* A step of LBFGS has the same end on all ranks, whichever evaluation fails on one of them. */
-static const char *closure_fails(ek_process_group *world, void *user)
+RANKS_LOOP(a_closure_that_fails_on_one_rank_fails_on_all, 3, 1, 5)
 {
     fit f = {.world = world, .fails_at = *(const int *)user};
     ek_tensor *before[16] = {NULL};
@@ -374,9 +364,4 @@ static const char *closure_fails(ek_process_group *world, void *user)
     ek_optimizer_free(f.optimizer);
     ek_module_free(f.model);
     return NULL;
-}
-
-TEST_LOOP(a_closure_that_fails_on_one_rank_fails_on_all, 1, 5)
-{
-    ranks_check(3, (uint64_t)_i, closure_fails, &_i);
 }

@@ -97,7 +97,7 @@ TEST_LOOP(a_gradient_of_one_rank_is_all_ranks_, 0, 4)
     ranks_check(2, (uint64_t)_i, unused, NULL);
 }
 
-static const char *accumulated(ek_process_group *world, void *user)
+RANKS_LOOP(no_sync_adds_up_on_each_rank, 2, 0, 3)
 {
     branches *net = new_branches(1);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
@@ -130,11 +130,6 @@ static const char *accumulated(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(no_sync_adds_up_on_each_rank, 0, 3)
-{
-    ranks_check(2, (uint64_t)_i, accumulated, NULL);
-}
-
 /* ---- failures ---- */
 
 static int failing_backward(ek_function_call *call, ek_tensor *const *gradients,
@@ -153,7 +148,7 @@ static const ek_function failing = {.name = "failing",
                                     .forward = passing_forward,
                                     .backward = failing_backward};
 
-static const char *backward_fails(ek_process_group *world, void *user)
+RANKS_LOOP(a_failed_backward_is_an_error_of_all_ranks, 2, 0, 4)
 {
     branches *net = new_branches(1);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
@@ -177,12 +172,7 @@ static const char *backward_fails(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(a_failed_backward_is_an_error_of_all_ranks, 0, 4)
-{
-    ranks_check(2, (uint64_t)_i, backward_fails, NULL);
-}
-
-static const char *forward_fails(ek_process_group *world, void *user)
+RANKS_LOOP(a_failed_forward_is_an_error_of_all_ranks, 2, 0, 4)
 {
     branches *net = new_branches(1);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
@@ -202,15 +192,10 @@ static const char *forward_fails(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(a_failed_forward_is_an_error_of_all_ranks, 0, 4)
-{
-    ranks_check(2, (uint64_t)_i, forward_fails, NULL);
-}
-
 /* ---- histories and narrow gradients ---- */
 
 /* loss = sum (r + 1) a^3 / 3: the averaged gradient is 1.5 a^2, and its own gradient 3 a. */
-static const char *again(ek_process_group *world, void *user)
+RANKS_LOOP(averaged_gradients_can_be_differentiated, 2, 0, 3)
 {
     branches *net = new_branches(2);
     ek_module *model = ek_distributed_data_parallel(&net->module, .process_group = world);
@@ -229,11 +214,6 @@ static const char *again(ek_process_group *world, void *user)
     ek_tensor_set_grad(net->a, NULL);
     ek_module_free(model);
     return NULL;
-}
-
-TEST_LOOP(averaged_gradients_can_be_differentiated, 0, 3)
-{
-    ranks_check(2, (uint64_t)_i, again, NULL);
 }
 
 static const char *narrow(ek_process_group *world, void *user)
@@ -255,7 +235,7 @@ TEST(narrow_gradients_are_rounded_once_each_way)
 
 /* ---- modules that differ ---- */
 
-static const char *differs(ek_process_group *world, void *user)
+RANKS_LOOP(modules_that_differ_are_named, 3, 0, 3)
 {
     int64_t hidden = world->rank == 1 ? 6 : 5;
     ek_module *net = ek_sequential(ek_linear(4, 5), ek_relu(), ek_linear(5, hidden));
@@ -267,9 +247,4 @@ static const char *differs(ek_process_group *world, void *user)
     LOOP_CHECK(!ek_distributed_data_parallel(net, .process_group = world));
     RANKS_EXPECT(ek_error_status(), EK_E_STATE, "nothing more, rank 1 \"bias\" f32[5]");
     return NULL;
-}
-
-TEST_LOOP(modules_that_differ_are_named, 0, 3)
-{
-    ranks_check(3, (uint64_t)_i, differs, NULL);
 }

@@ -232,7 +232,7 @@ static const char *same_bits(ek_tensor *x, ek_tensor *wanted)
     return NULL;
 }
 
-static const char *sums_of_all_dtypes(ek_process_group *world, void *user)
+RANKS_TEST(sums_are_those_of_the_collective_to_the_bit, 3, 1)
 {
     static const int64_t sizes[] = {0, 1, 5, 40, 3000, 90001};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
@@ -256,13 +256,8 @@ static const char *sums_of_all_dtypes(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(sums_are_those_of_the_collective_to_the_bit)
-{
-    ranks_check(3, 1, sums_of_all_dtypes, NULL);
-}
-
 /* Parts of a tensor that every rank knows, cut along each dimension, as views too. */
-static const char *joins_of_all_dtypes(ek_process_group *world, void *user)
+RANKS_TEST(joins_of_parts_are_the_whole, 3, 2)
 {
     for (int dtype = 0; dtype < EK_DTYPES; dtype++)
         for (int dim = 0; dim < 3; dim++)
@@ -284,15 +279,10 @@ static const char *joins_of_all_dtypes(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(joins_of_parts_are_the_whole)
-{
-    ranks_check(3, 2, joins_of_all_dtypes, NULL);
-}
-
 /* ---- who records ---- */
 
 /* One rank's tensor requires a gradient; all ranks' losses depend on it. */
-static const char *one_requires(ek_process_group *world, void *user)
+RANKS_TEST(all_ranks_record_if_one_requires_a_gradient, 3, 3)
 {
     for (int kind = 0; kind < 3; kind++) {
         ek_tensor *x = drawn(4, EK_SHAPE(2, 3), EK_F64);
@@ -314,12 +304,7 @@ static const char *one_requires(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(all_ranks_record_if_one_requires_a_gradient)
-{
-    ranks_check(3, 3, one_requires, NULL);
-}
-
-static const char *without_gradients(ek_process_group *world, void *user)
+RANKS_TEST(without_gradient_mode_there_is_no_graph, 3, 4)
 {
     ek_tensor *x = leaf_of(drawn(4, EK_SHAPE(2, 3), EK_F64));
     bool before = ek_set_grad_enabled(false);
@@ -340,14 +325,9 @@ static const char *without_gradients(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(without_gradient_mode_there_is_no_graph)
-{
-    ranks_check(3, 4, without_gradients, NULL);
-}
-
 /* ---- one rank ---- */
 
-static const char *alone(ek_process_group *world, void *user)
+RANKS_TEST(in_a_group_of_one_and_outside_the_result_is_the_tensor, 2, 5)
 {
     int ranks[] = {0};
     ek_process_group *group = ek_communication_new_group(world->communication, ranks, 1, 60);
@@ -358,11 +338,6 @@ static const char *alone(ek_process_group *world, void *user)
     LOOP_CHECK(ek_dist_join(x, 1, group) == x);
     ek_communication_destroy_group(group);
     return NULL;
-}
-
-TEST(in_a_group_of_one_and_outside_the_result_is_the_tensor)
-{
-    ranks_check(2, 5, alone, NULL);
 }
 
 TEST(without_a_world_the_call_is_refused)
@@ -427,7 +402,7 @@ static const struct {
 };
 enum { WRONG = sizeof wrong / sizeof *wrong };
 
-static const char *refused(ek_process_group *world, void *user)
+RANKS_LOOP(wrong_calls_are_errors_of_all_ranks, 3, 0, WRONG)
 {
     int what = *(const int *)user;
     bool odd = world->rank == 1;
@@ -439,13 +414,8 @@ static const char *refused(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(wrong_calls_are_errors_of_all_ranks, 0, WRONG)
-{
-    ranks_check(3, (uint64_t)_i, refused, &_i);
-}
-
 /* A rank fails while the others go backward: their backward fails, and works the next time. */
-static const char *fails_in_backward(ek_process_group *world, void *user)
+RANKS_LOOP(a_failure_ends_backward_on_all_ranks, 3, 0, 4)
 {
     for (int round = 0; round < 3; round++) {
         ek_tensor *x = leaf_of(drawn(4, EK_SHAPE(2, 3), EK_F64));
@@ -462,9 +432,4 @@ static const char *fails_in_backward(ek_process_group *world, void *user)
         }
     }
     return NULL;
-}
-
-TEST_LOOP(a_failure_ends_backward_on_all_ranks, 0, 4)
-{
-    ranks_check(3, (uint64_t)_i, fails_in_backward, NULL);
 }

@@ -27,7 +27,7 @@ static ek_module *norm_over(ek_process_group *group)
 
 /* ---- statistics ---- */
 
-static const char *evaluates_alone(ek_process_group *world, void *user)
+RANKS_TEST(evaluation_communicates_nothing, 3, 1)
 {
     ek_module *norm = norm_over(world);
     LOOP_CHECK(norm);
@@ -39,13 +39,8 @@ static const char *evaluates_alone(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST(evaluation_communicates_nothing)
-{
-    ranks_check(3, 1, evaluates_alone, NULL);
-}
-
 /* After each refusal the ranks go on. */
-static const char *refuses(ek_process_group *world, void *user)
+RANKS_TEST(inputs_that_differ_are_refused_on_all_ranks, 3, 2)
 {
     int r = world->rank;
     ek_module *norm = norm_over(world),
@@ -71,11 +66,6 @@ static const char *refuses(ek_process_group *world, void *user)
     ek_module_free(norm);
     ek_module_free(wider);
     return NULL;
-}
-
-TEST(inputs_that_differ_are_refused_on_all_ranks)
-{
-    ranks_check(3, 2, refuses, NULL);
 }
 
 TEST(a_group_is_for_synchronised_normalisation)
@@ -147,7 +137,7 @@ TEST(more_ranks_than_chunks_that_a_kernel_takes)
 
 /* ---- checkpoints ---- */
 
-static const char *one_checkpoint(ek_process_group *world, void *user)
+RANKS_TEST(statistics_of_all_ranks_inside_of_a_checkpoint, 2, 5)
 {
     ek_tensor *gradients[2], *weight;
     for (int i = 0; i < 2; i++) {
@@ -166,11 +156,6 @@ static const char *one_checkpoint(ek_process_group *world, void *user)
     }
     LOOP_CHECK(exact_distance(gradients[1], gradients[0]) <= 1e-14);
     return NULL;
-}
-
-TEST(statistics_of_all_ranks_inside_of_a_checkpoint)
-{
-    ranks_check(2, 5, one_checkpoint, NULL);
 }
 
 /* ---- criteria ---- */
@@ -221,7 +206,7 @@ TEST(reductions_of_criteria)
     ranks_check(3, 6, reductions, NULL);
 }
 
-static const char *nothing_counts(ek_process_group *world, void *user)
+RANKS_TEST(batches_of_which_nothing_counts, 2, 7)
 {
     ek_module *criterion =
         ek_distributed_criterion(ek_cross_entropy_loss(.ignore_index = 1), .process_group = world);
@@ -243,11 +228,6 @@ static const char *nothing_counts(ek_process_group *world, void *user)
     ek_error_clear();
     ek_module_free(criterion);
     return NULL;
-}
-
-TEST(batches_of_which_nothing_counts)
-{
-    ranks_check(2, 7, nothing_counts, NULL);
 }
 
 /* ---- penalties ---- */

@@ -34,7 +34,7 @@ TEST(a_communication_needs_a_lock)
 }
 
 /* Rank 1 has none for its reducer, which is an error on all ranks. */
-static const char *without_lock(ek_process_group *world, void *user)
+RANKS_LOOP(a_reducer_needs_a_lock, 3, 0, 3)
 {
     ek_module *net = ek_linear(3, 2);
     refuses = world->rank == 1;
@@ -45,9 +45,4 @@ static const char *without_lock(ek_process_group *world, void *user)
                  "no lock for the reduction");
     RANKS_OK(ek_dist_barrier(.group = world));
     return NULL;
-}
-
-TEST_LOOP(a_reducer_needs_a_lock, 0, 3)
-{
-    ranks_check(3, (uint64_t)_i, without_lock, NULL);
 }

@@ -59,7 +59,7 @@ TEST_LOOP(tags_match_and_keep_their_order, 0, 6)
     ranks_check(2, (uint64_t)_i, tags, NULL);
 }
 
-static const char *any_source(ek_process_group *world, void *user)
+RANKS_LOOP(a_receive_of_any_rank_says_which, 4, 0, 4)
 {
     if (world->rank > 0) {
         RANKS_OK(ek_dist_send(filled(world->rank, 10), 0, .group = world));
@@ -77,12 +77,7 @@ static const char *any_source(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(a_receive_of_any_rank_says_which, 0, 4)
-{
-    ranks_check(4, (uint64_t)_i, any_source, NULL);
-}
-
-static const char *misfits(ek_process_group *world, void *user)
+RANKS_LOOP(messages_that_do_not_fit_fail_on_both_ranks, 2, 0, 3)
 {
     if (world->rank == 0) {
         RANKS_EXPECT(ek_dist_send(filled(1, 4), 1, .group = world), EK_E_SHAPE,
@@ -98,13 +93,8 @@ static const char *misfits(ek_process_group *world, void *user)
     return to_and_fro(world, NULL);
 }
 
-TEST_LOOP(messages_that_do_not_fit_fail_on_both_ranks, 0, 3)
-{
-    ranks_check(2, (uint64_t)_i, misfits, NULL);
-}
-
 /* Wrong arguments fail on the rank, and on the one that would wait for it. */
-static const char *wrong(ek_process_group *world, void *user)
+RANKS_LOOP(wrong_messages_are_the_other_rank_s_error_too, 2, 0, 3)
 {
     if (world->rank == 0) {
         RANKS_EXPECT(ek_dist_send(filled(1, 3), 7, .group = world), EK_E_INVALID,
@@ -123,9 +113,4 @@ static const char *wrong(ek_process_group *world, void *user)
     else
         RANKS_EXPECT(ek_dist_barrier(.group = world), EK_E_ABORTED, "tag -1");
     return to_and_fro(world, NULL);
-}
-
-TEST_LOOP(wrong_messages_are_the_other_rank_s_error_too, 0, 3)
-{
-    ranks_check(2, (uint64_t)_i, wrong, NULL);
 }

@@ -38,7 +38,7 @@ static const char *tensors(ek_ranks *ranks, const int64_t *sizes)
     return has(ek_tensor_grad(x), gradient, 2 * ranks->rank);
 }
 
-static const char *everything(ek_process_group *world, void *user)
+RANKS_LOOP(tensors_and_counts_of_all_ranks, RANKS, 0, 3)
 {
     ek_ranks *ranks = ek_ranks_of(world);
     LOOP_CHECK(ranks && ranks->rank == world->rank && ranks->size == world->size);
@@ -58,11 +58,6 @@ static const char *everything(ek_process_group *world, void *user)
     RANKS_OK(ranks->agree(ranks, 0));
     ek_object_release(ranks);
     return NULL;
-}
-
-TEST_LOOP(tensors_and_counts_of_all_ranks, 0, 3)
-{
-    ranks_check(RANKS, (uint64_t)_i, everything, NULL);
 }
 
 /* ---- errors ---- */
@@ -98,7 +93,7 @@ static const struct {
 };
 enum { WRONG = sizeof wrong / sizeof *wrong };
 
-static const char *refused(ek_process_group *world, void *user)
+RANKS_LOOP(wrong_calls_are_errors_of_all_ranks, RANKS, 0, WRONG)
 {
     int what = *(const int *)user;
     ek_ranks *ranks = ek_ranks_of(world);
@@ -108,11 +103,6 @@ static const char *refused(ek_process_group *world, void *user)
     RANKS_OK(ranks->agree(ranks, 0));
     ek_object_release(ranks);
     return NULL;
-}
-
-TEST_LOOP(wrong_calls_are_errors_of_all_ranks, 0, WRONG)
-{
-    ranks_check(RANKS, (uint64_t)_i, refused, &_i);
 }
 
 /* ---- nobody else ---- */

@@ -78,7 +78,7 @@ static const char *knows_all(const ek_report *report)
     return NULL;
 }
 
-static const char *gathers(ek_process_group *world, void *user)
+RANKS_LOOP(a_report_takes_in_all_ranks, RANKS, 0, 3)
 {
     ek_report *report = make_report(world);
     LOOP_CHECK(report);
@@ -95,14 +95,9 @@ static const char *gathers(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(a_report_takes_in_all_ranks, 0, 3)
-{
-    ranks_check(RANKS, (uint64_t)_i, gathers, NULL);
-}
-
 /* ---- writing ---- */
 
-static const char *prints(ek_process_group *world, void *user)
+RANKS_TEST(rank_0_prints_the_table, RANKS, 1)
 {
     char *text = NULL;
     size_t length = 0;
@@ -123,11 +118,6 @@ static const char *prints(ek_process_group *world, void *user)
     free(text);
     ek_report_free(report);
     return NULL;
-}
-
-TEST(rank_0_prints_the_table)
-{
-    ranks_check(RANKS, 1, prints, NULL);
 }
 
 static const char *writes(ek_process_group *world, void *user)
@@ -192,7 +182,7 @@ TEST(a_trace_has_a_process_per_rank)
 
 static atomic_int told;
 
-static const char *goes_wrong(ek_process_group *world, void *user)
+RANKS_TEST(an_error_of_a_rank_is_an_error_of_all, RANKS, 1)
 {
     ek_report *report = make_report(world), *none = NULL;
     LOOP_CHECK(report);
@@ -217,9 +207,4 @@ static const char *goes_wrong(ek_process_group *world, void *user)
     RANKS_OK(ek_report_gather(report));
     ek_report_free(report);
     return NULL;
-}
-
-TEST(an_error_of_a_rank_is_an_error_of_all)
-{
-    ranks_check(RANKS, 1, goes_wrong, NULL);
 }

@@ -86,7 +86,7 @@ static const char *same_value(ek_value x, ek_value wanted)
     return NULL;
 }
 
-static const char *everywhere(ek_process_group *world, void *user)
+RANKS_LOOP(nests_come_out_as_they_went_in, _i, 1, RANKS + 1)
 {
     for (int src = 0; src < world->size; src++) {
         ek_scope scope = ek_scope_begin();
@@ -104,12 +104,7 @@ static const char *everywhere(ek_process_group *world, void *user)
     return NULL;
 }
 
-TEST_LOOP(nests_come_out_as_they_went_in, 1, RANKS + 1)
-{
-    ranks_check(_i, (uint64_t)_i, everywhere, NULL);
-}
-
-static const char *large(ek_process_group *world, void *user)
+RANKS_TEST(large_tensors, RANKS, 1)
 {
     ek_value all[RANKS];
     ek_tensor *x = world->rank == 1 ? numbers(1, 500001, EK_F64) : numbers(0, 1, EK_U8);
@@ -119,13 +114,8 @@ static const char *large(ek_process_group *world, void *user)
     return same_value(got, all[1]);
 }
 
-TEST(large_tensors)
-{
-    ranks_check(RANKS, 1, large, NULL);
-}
-
 /* src is a rank of the world, also in groups. */
-static const char *in_a_group(ek_process_group *world, void *user)
+RANKS_TEST(groups_have_ranks_of_the_world, RANKS, 2)
 {
     int pair[] = {0, 2};
     ek_process_group *group = ek_communication_new_group(world->communication, pair, 2, 60);
@@ -143,11 +133,6 @@ static const char *in_a_group(ek_process_group *world, void *user)
     }
     ek_communication_destroy_group(group);
     return NULL;
-}
-
-TEST(groups_have_ranks_of_the_world)
-{
-    ranks_check(RANKS, 2, in_a_group, NULL);
 }
 
 /* ---- errors ---- */
@@ -194,7 +179,7 @@ static const struct {
 };
 enum { WRONG = sizeof wrong / sizeof *wrong };
 
-static const char *refused(ek_process_group *world, void *user)
+RANKS_LOOP(wrong_calls_are_errors_of_all_ranks, RANKS, 0, WRONG)
 {
     int what = *(const int *)user;
     RANKS_EXPECT(wrong_call(world, what), world->rank == 1 ? wrong[what].odd : wrong[what].others,
@@ -202,11 +187,6 @@ static const char *refused(ek_process_group *world, void *user)
     ek_value got = ek_dist_broadcast_value(ek_value_of_int(world->rank), 2, world);
     LOOP_CHECK_EQ(got.as.integer, 2);
     return NULL;
-}
-
-TEST_LOOP(wrong_calls_are_errors_of_all_ranks, 0, WRONG)
-{
-    ranks_check(RANKS, (uint64_t)_i, refused, &_i);
 }
 
 /* Rank 0 sends the bytes of a value with some of them changed or missing, as another program might.

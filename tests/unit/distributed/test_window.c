@@ -8,7 +8,7 @@ enum { RANKS = 3, NBYTES = 10000 };
 
 /* ---- windows ---- */
 
-static const char *each_writes_to_all(ek_process_group *world, void *user)
+RANKS_TEST(ranks_write_to_each_others_memory, RANKS, 1)
 {
     ek_window *window;
     RANKS_OK(ek_window_open(world, NBYTES, true, &window));
@@ -29,11 +29,6 @@ static const char *each_writes_to_all(ek_process_group *world, void *user)
     RANKS_OK(ek_dist_barrier(.group = world));
     ek_object_release(window);
     return NULL;
-}
-
-TEST(ranks_write_to_each_others_memory)
-{
-    ranks_check(RANKS, 1, each_writes_to_all, NULL);
 }
 
 /* The last rank does not want to, or has another size. */
