@@ -139,7 +139,7 @@ static bool op_fits(ek_dist_op op, ek_dtype dtype)
     return ek_dtype_is_floating(dtype) ? op < EK_DIST_BAND : op != EK_DIST_AVG;
 }
 
-static const char *all_reduce(ek_process_group *world, void *user)
+RANKS_LOOP(all_reduce_is_the_sum_in_the_order_of_ranks, _i + 1, 0, MOST)
 {
     for (int s = 0; s < SIZES; s += test_is_short() ? 3 : 1)
         for (int dtype = 0; dtype < EK_DTYPES; dtype++)
@@ -155,7 +155,7 @@ static const char *all_reduce(ek_process_group *world, void *user)
     return NULL;
 }
 
-static const char *reduce(ek_process_group *world, void *user)
+RANKS_LOOP(reduce_leaves_other_ranks_alone, _i + 1, 0, MOST)
 {
     for (int s = 0; s < SIZES; s++)
         for (int dst = 0; dst < world->size; dst++) {
@@ -179,7 +179,7 @@ static bool is_of_rank(const ek_tensor *x, int rank)
            0;
 }
 
-static const char *broadcast(ek_process_group *world, void *user)
+RANKS_LOOP(broadcast_is_the_roots, _i + 1, 0, MOST)
 {
     for (int s = 0; s < SIZES; s++)
         for (int src = 0; src < world->size; src++) {
@@ -239,7 +239,7 @@ static const char *reduce_scatter(ek_process_group *world, void *user)
 }
 
 /* Transposed tensors and device memory travel by copies. */
-static const char *strided(ek_process_group *world, void *user)
+RANKS_LOOP(strides_and_devices_are_the_caller_s_alone, _i + 1, 0, MOST)
 {
     ek_tensor *x = ek_empty(EK_SHAPE(70, 50), .device = ek_cpu());
     for (int64_t i = 0; i < 3500; i++)
@@ -256,7 +256,7 @@ static const char *strided(ek_process_group *world, void *user)
     return NULL;
 }
 
-static const char *started(ek_process_group *world, void *user)
+RANKS_LOOP(calls_that_are_only_started_end_in_any_order, _i + 1, 0, MOST)
 {
     ek_dist_work *works[20];
     ek_tensor *x[20];
@@ -280,7 +280,7 @@ static const char *started(ek_process_group *world, void *user)
 
 /* ---- groups ---- */
 
-static const char *groups(ek_process_group *world, void *user)
+RANKS_LOOP(groups_have_the_world_s_ranks, 3, 0, 4)
 {
     int evens[] = {0, 2};
     ek_process_group *pair = ek_communication_new_group(world->communication, evens, 2, 60);
@@ -307,21 +307,6 @@ static const char *groups(ek_process_group *world, void *user)
 
 /* ---- tests: _i + 1 ranks, with other delays for each number ---- */
 
-TEST_LOOP(all_reduce_is_the_sum_in_the_order_of_ranks, 0, MOST)
-{
-    ranks_check(_i + 1, (uint64_t)_i, all_reduce, NULL);
-}
-
-TEST_LOOP(reduce_leaves_other_ranks_alone, 0, MOST)
-{
-    ranks_check(_i + 1, (uint64_t)_i, reduce, NULL);
-}
-
-TEST_LOOP(broadcast_is_the_roots, 0, MOST)
-{
-    ranks_check(_i + 1, (uint64_t)_i, broadcast, NULL);
-}
-
 TEST_LOOP(each_rank_gets_its_tensor_of_each, 0, MOST)
 {
     int64_t extras[] = {0, 7, 30000};
@@ -334,19 +319,4 @@ TEST_LOOP(reduce_scatter_gives_each_rank_its_sum, 0, MOST)
     int64_t extras[] = {0, 7, 30000};
     for (int e = 0; e < 3; e++)
         ranks_check(_i + 1, (uint64_t)_i, reduce_scatter, &extras[e]);
-}
-
-TEST_LOOP(strides_and_devices_are_the_caller_s_alone, 0, MOST)
-{
-    ranks_check(_i + 1, (uint64_t)_i, strided, NULL);
-}
-
-TEST_LOOP(calls_that_are_only_started_end_in_any_order, 0, MOST)
-{
-    ranks_check(_i + 1, (uint64_t)_i, started, NULL);
-}
-
-TEST_LOOP(groups_have_the_world_s_ranks, 0, 4)
-{
-    ranks_check(3, (uint64_t)_i, groups, NULL);
 }

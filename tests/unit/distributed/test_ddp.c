@@ -273,7 +273,7 @@ RANKS_LOOP(wrappers_that_differ_are_refused_everywhere, 3, 0, 5)
 
 /* Rank 1 moves a parameter after wrapping. Its backward is refused, and the others' end with that
  */
-static const char *moves(ek_process_group *world, void *user)
+RANKS_TEST(a_backward_that_cannot_begin_on_one_rank_ends_on_all, 3, 1)
 {
     setting s = {.dtype = EK_F32};
     ek_module *net = make_net(EK_F32, 0);
@@ -291,11 +291,6 @@ static const char *moves(ek_process_group *world, void *user)
     RANKS_OK(ek_dist_barrier(.group = world));
     ek_module_free(model);
     return NULL;
-}
-
-TEST(a_backward_that_cannot_begin_on_one_rank_ends_on_all)
-{
-    ranks_check(3, 1, moves, NULL);
 }
 
 /* ---- closures ---- */

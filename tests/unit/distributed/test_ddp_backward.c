@@ -57,7 +57,7 @@ static const char *has(const ek_tensor *gradient, double value)
 #define HAS(gradient, value) LOOP_PASS(has((gradient), (value)))
 
 /* Rank r gives x = r + 1: the mean over two ranks is 1.5. */
-static const char *unused(ek_process_group *world, void *user)
+RANKS_LOOP(a_gradient_of_one_rank_is_all_ranks_, 2, 0, 4)
 {
     branches *net = new_branches(1);
     ek_module *model =
@@ -90,11 +90,6 @@ static const char *unused(ek_process_group *world, void *user)
     LOOP_CHECK_EQ(stats.nbytes, 4 * 2 * WIDE * 4);
     ek_module_free(model);
     return NULL;
-}
-
-TEST_LOOP(a_gradient_of_one_rank_is_all_ranks_, 0, 4)
-{
-    ranks_check(2, (uint64_t)_i, unused, NULL);
 }
 
 RANKS_LOOP(no_sync_adds_up_on_each_rank, 2, 0, 3)
@@ -216,7 +211,7 @@ RANKS_LOOP(averaged_gradients_can_be_differentiated, 2, 0, 3)
     return NULL;
 }
 
-static const char *narrow(ek_process_group *world, void *user)
+RANKS_TEST(narrow_gradients_are_rounded_once_each_way, 2, 1)
 {
     branches *net = new_branches(1);
     ek_module *model =
@@ -226,11 +221,6 @@ static const char *narrow(ek_process_group *world, void *user)
     HAS(ek_tensor_grad(net->a), 1);
     ek_module_free(model);
     return NULL;
-}
-
-TEST(narrow_gradients_are_rounded_once_each_way)
-{
-    ranks_check(2, 1, narrow, NULL);
 }
 
 /* ---- modules that differ ---- */

@@ -160,7 +160,7 @@ RANKS_TEST(statistics_of_all_ranks_inside_of_a_checkpoint, 2, 5)
 
 /* ---- criteria ---- */
 
-static const char *reductions(ek_process_group *world, void *user)
+RANKS_TEST(reductions_of_criteria, 3, 6)
 {
     int r = world->rank;
     int64_t counts[] = {3, 0, 1}, firsts[] = {0, 3, 3};
@@ -199,11 +199,6 @@ static const char *reductions(ek_process_group *world, void *user)
     for (int i = 0; i < 3; i++)
         ek_module_free(criteria[i]);
     return NULL;
-}
-
-TEST(reductions_of_criteria)
-{
-    ranks_check(3, 6, reductions, NULL);
 }
 
 RANKS_TEST(batches_of_which_nothing_counts, 2, 7)

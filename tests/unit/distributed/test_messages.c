@@ -30,7 +30,7 @@ TEST_LOOP(a_message_comes_back, 0, 4)
 }
 
 /* Tags match whatever the order; messages of one tag keep theirs. */
-static const char *tags(ek_process_group *world, void *user)
+RANKS_LOOP(tags_match_and_keep_their_order, 2, 0, 6)
 {
     ek_dist_work *works[6];
     ek_tensor *x[6];
@@ -52,11 +52,6 @@ static const char *tags(ek_process_group *world, void *user)
     for (int i = 0; i < 6 && world->rank == 1; i++)
         LOOP_CHECK(element(x[i], 99) == wanted[i]);
     return NULL;
-}
-
-TEST_LOOP(tags_match_and_keep_their_order, 0, 6)
-{
-    ranks_check(2, (uint64_t)_i, tags, NULL);
 }
 
 RANKS_LOOP(a_receive_of_any_rank_says_which, 4, 0, 4)
