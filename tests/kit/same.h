@@ -112,6 +112,17 @@ typedef const char *same_body(same_pair *pair);
 /* Runs the body with a new pair: on the test's thread, or on ranks that are threads. */
 void same_check(const same_setting *setting, uint64_t seed, same_body *body);
 
+/* Tests whose body has a new `pair` of the setting each, with the seed `_i`. */
+#define SAME_TEST(name, ...) SAME_LOOP(name, 0, 1, __VA_ARGS__)
+#define SAME_LOOP(name, first, end, ...)                    \
+    static same_body name##_of_pair;                        \
+    TEST_LOOP(name, first, end)                             \
+    {                                                       \
+        const same_setting setting = {__VA_ARGS__};         \
+        same_check(&setting, (uint64_t)_i, name##_of_pair); \
+    }                                                       \
+    static const char *name##_of_pair(same_pair *pair)
+
 /* The body that trains both ways for `steps` steps and compares them after each. */
 const char *same_trains(same_pair *pair);
 

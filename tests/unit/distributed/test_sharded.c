@@ -429,7 +429,7 @@ TEST_LOOP(evaluation_is_the_same, 0, 2)
 
 /* Inside another wrapper's replicas the call of a wrapper is plain: gradients are whole until the
  * step. */
-static const char *nests(same_pair *pair)
+SAME_TEST(wrappers_can_be_nested, .devices = 3, .algorithm = ADAM, .batch = 7)
 {
     for (int way = 0; way < WAYS; way++) {
         ek_module *outer = ek_data_parallel(ek_module_retain(pair->models[way]),
@@ -449,13 +449,8 @@ static const char *nests(same_pair *pair)
     return same_compare(pair, "inside of another wrapper");
 }
 
-TEST(wrappers_can_be_nested)
-{
-    same_check(&(same_setting){.devices = 3, .algorithm = ADAM, .batch = 7}, 0, nests);
-}
-
 /* What reaches only the shards is no gradient of the parameter. */
-static const char *asks_for_one(same_pair *pair)
+SAME_TEST(single_gradients_are_asked_for_otherwise, .devices = 3, .balanced = true)
 {
     ek_tensor *loss = same_loss(pair, SHARDED, 6, 0), *gradient = NULL;
     ek_tensor *weight = same_parameters(pair, SHARDED).tensors[0];
@@ -464,9 +459,4 @@ static const char *asks_for_one(same_pair *pair)
                  EK_E_AUTOGRAD, "is sharded over devices, and gradients go to its shards");
     LOOP_CHECK(!gradient);
     return NULL;
-}
-
-TEST(single_gradients_are_asked_for_otherwise)
-{
-    same_check(&(same_setting){.devices = 3, .balanced = true}, 0, asks_for_one);
 }

@@ -19,7 +19,8 @@ static int limit(ek_device device, uint64_t room)
     return ek_memory_set_capacity(device, stats.in_use + room);
 }
 
-static const char *survives(same_pair *pair)
+SAME_LOOP(out_of_memory_is_survived, 0, 4, .devices = 4, .balanced = true, .net = PICTURES,
+          .dtype = EK_F64, .algorithm = ADAM, .batch = 7, .variant = _i)
 {
     LOOP_PASS(same_steps(pair, 0));
     for (int d = 0; d < 4; d++) {
@@ -41,18 +42,6 @@ static const char *survives(same_pair *pair)
         LOOP_CHECK(pair->losses[WHOLE] == pair->losses[SHARDED]);
     }
     return NULL;
-}
-
-TEST_LOOP(out_of_memory_is_survived, 0, 4)
-{
-    same_check(&(same_setting){.devices = 4,
-                               .balanced = true,
-                               .net = PICTURES,
-                               .dtype = EK_F64,
-                               .algorithm = ADAM,
-                               .batch = 7,
-                               .variant = _i},
-               0, survives);
 }
 
 /* No memory for copies, slots: there is no wrapper, and the module is whole. */
@@ -80,7 +69,8 @@ TEST_LOOP(a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6)
 }
 
 /* Room on one device for what settles the gradient, and for one of the states. */
-static const char *has_no_room(same_pair *pair)
+SAME_LOOP(nothing_changes_where_an_owner_has_no_room, 0, 2, .devices = 3, .inputs = 400,
+          .hidden = 500, .algorithm = ADAM, .variant = _i)
 {
     uint64_t share = (uint64_t)ek_module_numel(pair->nets[WHOLE]) / 3 * sizeof(float), states[3];
     for (int way = 0; way < WAYS; way++) {
@@ -104,19 +94,10 @@ static const char *has_no_room(same_pair *pair)
     return same_compare(pair, "with room");
 }
 
-TEST_LOOP(nothing_changes_where_an_owner_has_no_room, 0, 2)
-{
-    same_check(&(same_setting){.devices = 3,
-                               .inputs = 400,
-                               .hidden = 500,
-                               .algorithm = ADAM,
-                               .variant = _i},
-               0, has_no_room);
-}
-
 enum { FAILURES = 6 };
 
-static const char *lacks_memory(same_pair *pair)
+SAME_LOOP(memory_that_one_rank_lacks, 0, 4, .ranks = 2 + _i % 2, .dtype = EK_F64,
+          .algorithm = _i % 2 ? ADAM : MOMENTUM, .devices = 1 + _i / 2, .cap = _i % 2 ? 0.001 : 25)
 {
     int rank = pair->group->rank, errors = 0;
     bool wrong = rank == 1;
@@ -147,16 +128,6 @@ static const char *lacks_memory(same_pair *pair)
     RANKS_OK(ek_step(pair->optimizers[WHOLE])); /* the gradients are still there */
     LOOP_PASS(same_compare(pair, "after the failures"));
     return same_steps(pair, 1);
-}
-
-TEST_LOOP(memory_that_one_rank_lacks, 0, 4)
-{
-    same_check(&(same_setting){.ranks = 2 + _i % 2,
-                               .dtype = EK_F64,
-                               .algorithm = _i % 2 ? ADAM : MOMENTUM,
-                               .devices = 1 + _i / 2,
-                               .cap = _i % 2 ? 0.001 : 25},
-               (uint64_t)_i, lacks_memory);
 }
 
 /* ---- backends of other kinds ---- */
@@ -297,7 +268,8 @@ static int go_until(same_pair *pair, elsewhere where, bool wrong)
                                 : ek_step(pair->optimizers[SHARDED]);
 }
 
-static const char *comes_not(same_pair *pair)
+SAME_LOOP(a_rank_that_does_not_come, 0, 2 * ELSEWHERE, .ranks = 2 + _i % 2, .algorithm = ADAM,
+          .cap = 0.001, .variant = _i / 2)
 {
     bool wrong = pair->group->rank == 1;
     LOOP_PASS(same_steps(pair, 0));
@@ -319,13 +291,6 @@ static const char *comes_not(same_pair *pair)
     return NULL;
 }
 
-TEST_LOOP(a_rank_that_does_not_come, 0, 2 * ELSEWHERE)
-{
-    same_check(
-        &(same_setting){.ranks = 2 + _i % 2, .algorithm = ADAM, .cap = 0.001, .variant = _i / 2},
-        (uint64_t)_i, comes_not);
-}
-
 /* ---- a rank whose update fails, when all ranks are in theirs ---- */
 
 static int update_badly(ek_shards *shards, int rank)
@@ -344,7 +309,8 @@ static int update_badly(ek_shards *shards, int rank)
     return rc;
 }
 
-static const char *breaks_off(same_pair *pair)
+SAME_LOOP(an_update_that_fails, 0, 3, .ranks = 2 + _i % 2, .algorithm = ADAM, .devices = _i,
+          .cap = 0.001)
 {
     ek_process_group *world = pair->group;
     tensor_list list = same_parameters(pair, SHARDED);
@@ -365,12 +331,6 @@ static const char *breaks_off(same_pair *pair)
     LOOP_CHECK(least == 1 && most == world->size);
     RANKS_OK(same_step(pair, SHARDED, 0));
     return NULL;
-}
-
-TEST_LOOP(an_update_that_fails, 0, 3)
-{
-    same_check(&(same_setting){.ranks = 2 + _i % 2, .algorithm = ADAM, .devices = _i, .cap = 0.001},
-               (uint64_t)_i, breaks_off);
 }
 
 /* ---- ranks that differ ---- */

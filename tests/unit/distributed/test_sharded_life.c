@@ -72,7 +72,7 @@ TEST_LOOP(the_state_of_every_algorithm_follows, 0, 2 * ALGORITHMS)
 }
 
 /* A module that is moved or converted has whole parameters, and no gradients. */
-static const char *moves(same_pair *pair)
+SAME_LOOP(a_moved_module_is_whole, 0, 2, .devices = 3, .balanced = _i, .algorithm = ADAM)
 {
     tensor_list list = same_parameters(pair, SHARDED);
     LOOP_PASS(same_steps(pair, 0));
@@ -91,12 +91,8 @@ static const char *moves(same_pair *pair)
     return NULL;
 }
 
-TEST_LOOP(a_moved_module_is_whole, 0, 2)
-{
-    same_check(&(same_setting){.devices = 3, .balanced = _i, .algorithm = ADAM}, 0, moves);
-}
-
-static const char *frees(same_pair *pair)
+SAME_LOOP(all_orders_of_freeing, 0, 4, .devices = 3, .balanced = true, .net = PICTURES,
+          .algorithm = ADAM, .variant = _i)
 {
     int order = pair->setting.variant;
     RANKS_OK(same_step(pair, SHARDED, 0));
@@ -119,19 +115,10 @@ static const char *frees(same_pair *pair)
     return NULL;
 }
 
-TEST_LOOP(all_orders_of_freeing, 0, 4)
-{
-    same_check(&(same_setting){.devices = 3,
-                               .balanced = true,
-                               .net = PICTURES,
-                               .algorithm = ADAM,
-                               .variant = _i},
-               0, frees);
-}
-
 /* ---- several wrappers of one module ---- */
 
-static const char *wraps_beside(same_pair *pair)
+SAME_TEST(a_module_is_divided_once, .devices = 3, .balanced = true, .net = PICTURES,
+          .algorithm = ADAM)
 {
     ek_module *net = pair->nets[SHARDED];
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
@@ -153,12 +140,6 @@ static const char *wraps_beside(same_pair *pair)
     same_unwrap(pair, SHARDED);
     RANKS_OK(same_wrap(pair, SHARDED));
     return same_step(pair, SHARDED, 1) < 0 ? ek_error_message() : NULL;
-}
-
-TEST(a_module_is_divided_once)
-{
-    same_check(&(same_setting){.devices = 3, .balanced = true, .net = PICTURES, .algorithm = ADAM},
-               0, wraps_beside);
 }
 
 /* One parameter that fills its memory to the last byte looks like one that lies in no slab; its

@@ -78,7 +78,8 @@ TEST(a_step_is_shared_once)
     same_check(&large, 0, shares_once);
 }
 
-static const char *does_not_grow(same_pair *pair)
+SAME_LOOP(memory_does_not_grow, 0, 2, .devices = 3, .balanced = _i, .net = PICTURES,
+          .algorithm = ADAM, .batch = 7)
 {
     uint64_t warm[3] = {0};
     for (int step = 0; step < 12; step++) {
@@ -90,16 +91,6 @@ static const char *does_not_grow(same_pair *pair)
         }
     }
     return NULL;
-}
-
-TEST_LOOP(memory_does_not_grow, 0, 2)
-{
-    same_check(&(same_setting){.devices = 3,
-                               .balanced = _i,
-                               .net = PICTURES,
-                               .algorithm = ADAM,
-                               .batch = 7},
-               0, does_not_grow);
 }
 
 static int state_nbytes(const same_pair *pair, uint64_t nbytes[EK_MAX_DEVICES])
@@ -116,7 +107,8 @@ static int state_nbytes(const same_pair *pair, uint64_t nbytes[EK_MAX_DEVICES])
 }
 
 /* The whole state lies on the first device. */
-static const char *takes_a_share(same_pair *pair)
+SAME_LOOP(a_rank_has_its_share_of_the_state, 0, 4, .ranks = 2 + _i % 2, .devices = 1 + _i / 2,
+          .algorithm = ADAM)
 {
     uint64_t whole[EK_MAX_DEVICES] = {0}, both[EK_MAX_DEVICES] = {0}, sum = 0;
     int devices = pair->setting.devices;
@@ -133,12 +125,6 @@ static const char *takes_a_share(same_pair *pair)
     }
     LOOP_CHECK(sum <= most + most / 4 && sum >= most / 2);
     return NULL;
-}
-
-TEST_LOOP(a_rank_has_its_share_of_the_state, 0, 4)
-{
-    same_check(&(same_setting){.ranks = 2 + _i % 2, .devices = 1 + _i / 2, .algorithm = ADAM},
-               (uint64_t)_i, takes_a_share);
 }
 
 /* ---- from one optimizer to another ---- */
@@ -216,7 +202,7 @@ TEST_LOOP(state_is_the_same_for_both_kinds, 0, 2 * ALGORITHMS)
     same_check(&s, (uint64_t)_i, exchanges);
 }
 
-static const char *copies_state(same_pair *pair)
+SAME_TEST(state_of_the_whole_is_a_copy, .devices = 2, .algorithm = ADAM)
 {
     ek_optimizer *optimizer = pair->optimizers[SHARDED];
     tensor_list list = same_parameters(pair, SHARDED);
@@ -235,17 +221,13 @@ static const char *copies_state(same_pair *pair)
     return NULL;
 }
 
-TEST(state_of_the_whole_is_a_copy)
-{
-    same_check(&(same_setting){.devices = 2, .algorithm = ADAM}, 0, copies_state);
-}
-
 /* ---- a state that is saved in memory ---- */
 
 /* Generators are the process's, in which the ranks are threads. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-static const char *goes_back(same_pair *pair)
+SAME_LOOP(a_training_state_is_each_ranks_own, 0, 2, .ranks = 3 * _i, .devices = 3 - 3 * _i,
+          .dtype = EK_F64, .algorithm = ADAM, .cap = 0.001)
 {
     for (int way = 0; way < WAYS; way++) {
         RANKS_OK(same_step_alike(pair, way, 0));
@@ -265,16 +247,6 @@ static const char *goes_back(same_pair *pair)
         ek_zero_grad(pair->optimizers[way]);
     }
     return same_compare(pair, "after going back");
-}
-
-TEST_LOOP(a_training_state_is_each_ranks_own, 0, 2)
-{
-    same_check(&(same_setting){.ranks = 3 * _i,
-                               .devices = 3 - 3 * _i,
-                               .dtype = EK_F64,
-                               .algorithm = ADAM,
-                               .cap = 0.001},
-               5, goes_back);
 }
 
 /* ---- files ---- */
@@ -377,7 +349,7 @@ TEST_LOOP(files_of_anyone_for_anyone, 0, 4)
                    (uint64_t)_i, saves_or_loads);
 }
 
-static const char *saves_wrongly(same_pair *pair)
+SAME_TEST(files_that_cannot_be_written, .ranks = 2, .algorithm = ADAM)
 {
     ek_process_group *world = pair->group;
     RANKS_OK(same_step_alike(pair, SHARDED, 0));
@@ -392,9 +364,4 @@ static const char *saves_wrongly(same_pair *pair)
     RANKS_OK(ek_dist_archive_save(archive, path, 0, world));
     ek_archive_free(archive);
     return NULL;
-}
-
-TEST(files_that_cannot_be_written)
-{
-    same_check(&(same_setting){.ranks = 2, .algorithm = ADAM}, 4, saves_wrongly);
 }
