@@ -3,11 +3,12 @@
 #define EK_TESTS_BALANCE_SETUP_H
 
 #include "kit/devices.h"
+#include "kit/held.h"
 #include "kit/models.h"
 
 enum { FEATURES = 3, CLASSES = 4, POINTS = 5, IGNORED = 255 };
 
-FIXTURE(four_devices, NULL)
+FIXTURE(four_devices, free_held)
 
 /* Scores (n, CLASSES, POINTS) from x (n, POINTS, FEATURES); the same numbers each time. f64. */
 typedef struct scorer {

@@ -3,11 +3,12 @@
 #define EK_TESTS_PENALTY_SETUP_H
 
 #include "kit/devices.h"
+#include "kit/held.h"
 #include "kit/tensors.h"
 
 enum { KINDS = 5, PARAMETERS = 16 };
 
-FIXTURE(four_devices, NULL)
+FIXTURE(four_devices, free_held)
 
 /* ---- critics of (N, 2, 4, 4): outputs (N, 1), (N, 1), (N, 1, 1, 1); the same numbers each time */
 

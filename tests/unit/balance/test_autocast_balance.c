@@ -63,23 +63,18 @@ static double balanced_step(ek_module *model, ek_module *criterion, bool autocas
 
 TEST_LOOP(balanced_losses, 0, 4)
 {
-    ek_module *one = make_classifier();
-    ek_module *plain = ek_cross_entropy_loss(.ignore_index = 255);
+    ek_module *one = held(make_classifier());
+    ek_module *plain = held(ek_cross_entropy_loss(.ignore_index = 255));
     double exact = balanced_step(one, plain, false);
     const ek_device_list devices = ek_devices(test_kind(), 1 + _i);
-    ek_module *model = ek_data_parallel_model(make_classifier(), .device_ids = devices);
-    ek_module *criterion = ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = 255),
-                                                      .device_ids = devices);
-    assert_made(model);
-    assert_made(criterion);
+    ek_module *model = held(ek_data_parallel_model(make_classifier(), .device_ids = devices));
+    ek_module *criterion =
+        held(ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = 255),
+                                        .device_ids = devices));
     double value = balanced_step(model, criterion, true);
     ck_assert_double_le(fabs(value - exact), 0.004 * exact);
     ck_assert_double_ne(value, exact);
     ck_assert_double_le(gradient_distance(model, one, classifier_paths), 0.02);
-    ek_module_free(model);
-    ek_module_free(criterion);
-    ek_module_free(one);
-    ek_module_free(plain);
 }
 
 /* ---- adversarial losses: of a critic's bf16 ---- */
@@ -165,10 +160,11 @@ TEST_LOOP(penalties, 0, 6)
 TEST(master_weights)
 {
     const ek_device_list devices = ek_devices(test_kind(), 3);
-    ek_module *model = ek_data_parallel_model(make_classifier(), .device_ids = devices);
-    ek_module *criterion = ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = 255),
-                                                      .device_ids = devices);
-    ek_optimizer *optimizer = ek_sgd(model, .lr = 1e-4);
+    ek_module *model = held(ek_data_parallel_model(make_classifier(), .device_ids = devices));
+    ek_module *criterion =
+        held(ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = 255),
+                                        .device_ids = devices));
+    ek_optimizer *optimizer = held(ek_sgd(model, .lr = 1e-4));
     uint64_t in_use = 0;
     double first = 0, last = 0;
     for (int i = 0; i < 6; i++) {
@@ -187,7 +183,4 @@ TEST(master_weights)
     ck_assert_double_lt(last, first);
     for (int p = 0; classifier_paths[p]; p++)
         ck_assert_int_eq(ek_module_tensor(model, classifier_paths[p])->dtype, EK_F32);
-    ek_optimizer_free(optimizer);
-    ek_module_free(model);
-    ek_module_free(criterion);
 }

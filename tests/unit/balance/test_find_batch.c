@@ -395,8 +395,7 @@ static int leave_little(int64_t batch, void *user)
 TEST(what_cannot_come_back_keeps_nothing_else)
 {
     set_capacities(0, 0);
-    ek_module *net = ek_sequential(ek_linear(WIDE, WIDE), ek_linear(WIDE, 2));
-    assert_made(net);
+    ek_module *net = held(ek_sequential(ek_linear(WIDE, WIDE), ek_linear(WIDE, 2)));
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_optimizer *optimizer = ek_sgd(net, .momentum = 0.9);
     assert_made(optimizer);
@@ -414,7 +413,6 @@ TEST(what_cannot_come_back_keeps_nothing_else)
     ck_assert_ptr_nonnull(ek_tensor_grad(last));
     ck_assert_double_eq(sum_of(ek_tensor_grad(last)), before);
     ek_optimizer_free(optimizer);
-    ek_module_free(net);
 }
 
 /* ---- errors ---- */

@@ -30,7 +30,7 @@ TEST_LOOP(outputs_alone, 0, (LOSSES * ROLES))
     ek_gan_role role = (ek_gan_role)(_i % ROLES);
     static const way ways[] = {CLASSIC, BALANCED, BALANCED_EVEN, BALANCED_PLAIN,
                                BALANCED_EVALUATION};
-    ek_module *plain = ek_gan_loss(kind, role);
+    ek_module *plain = held(ek_gan_loss(kind, role));
     for (int devices = 1; devices <= 4; devices += 3) {
         ek_module *wrapped =
             ek_data_parallel_criterion(ek_gan_loss(kind, role), ek_devices(test_kind(), devices));
@@ -40,5 +40,4 @@ TEST_LOOP(outputs_alone, 0, (LOSSES * ROLES))
         }
         ek_module_free(wrapped);
     }
-    ek_module_free(plain);
 }

@@ -54,7 +54,7 @@ TEST_LOOP(linear_critics, 0, KINDS)
 
 TEST(weights_scale)
 {
-    ek_module *critic = seeded(smooth_critic, EK_F64);
+    ek_module *critic = held(seeded(smooth_critic, EK_F64));
     ek_tensor *real = normal(1, sample_shape(4), EK_F64, ek_cpu()),
               *fake = normal(2, sample_shape(4), EK_F64, ek_cpu());
     double values[3];
@@ -81,7 +81,6 @@ TEST(weights_scale)
     }
     ck_assert_double_eq_tol(values[1], values[0] / 4, 1e-14 * values[0]);
     ck_assert_double_eq(values[2], 0);
-    ek_module_free(critic);
 }
 
 /* ---- points ---- */
@@ -149,7 +148,7 @@ TEST(points_have_no_history)
     assert_ok(ek_tensor_set_requires_grad(real, true));
     assert_ok(ek_tensor_set_requires_grad(seed, true));
     ek_tensor *fake = ek_f_tanh(seed);
-    ek_module *critic = ek_linear(2, 1);
+    ek_module *critic = held(ek_linear(2, 1));
     assert_ok(ek_module_to_dtype(critic, EK_F64));
     for (int k = 0; k < KINDS; k++) {
         ek_tensor *x = ek_penalty_points(real, fake, (ek_penalty_kind)k, NULL);
@@ -162,7 +161,6 @@ TEST(points_have_no_history)
     ck_assert(ek_tensor_requires_grad(real) && ek_tensor_requires_grad(fake));
     ck_assert_ptr_null(ek_tensor_grad(real));
     ck_assert_ptr_null(ek_tensor_grad(seed));
-    ek_module_free(critic);
 }
 
 /* ---- every way is one device's ---- */
@@ -222,7 +220,7 @@ TEST_LOOP(all_replicas_count, 0, 4 * KINDS)
     int batch = batches[_i / KINDS];
     ek_tensor *real = normal(4, sample_shape(batch), EK_F64, ek_cpu());
     ek_tensor *fake = normal(5, sample_shape(batch), EK_F64, ek_cpu());
-    ek_module *alone = seeded(batch_norm_critic, EK_F64);
+    ek_module *alone = held(seeded(batch_norm_critic, EK_F64));
     outcome wanted = run(alone, real, fake, kind, 6);
     for (int w = 0; w < 3; w++)
         for (int devices = 2; devices <= 4; devices++) {
@@ -234,14 +232,13 @@ TEST_LOOP(all_replicas_count, 0, 4 * KINDS)
                          ek_module_tensor(alone, "1.running_var"), 1e-13, 0);
             ek_module_free(critic);
         }
-    ek_module_free(alone);
 }
 
 TEST(bf16)
 {
     ek_tensor *real = normal(4, sample_shape(7), EK_BF16, ek_cpu()),
               *fake = normal(5, sample_shape(7), EK_BF16, ek_cpu());
-    ek_module *wide = seeded(leaky_critic, EK_F32);
+    ek_module *wide = held(seeded(leaky_critic, EK_F32));
     for (int devices = 1; devices <= 4; devices += 3) {
         ek_module *critic = on_devices(seeded(leaky_critic, EK_BF16), BALANCED, devices);
         outcome o = run(critic, real, fake, EK_PENALTY_R1, 6);
@@ -253,7 +250,6 @@ TEST(bf16)
         assert_close_norm(ek_to_dtype(o.gradients[0], EK_F32), wanted.gradients[0], 0.02);
         ek_module_free(critic);
     }
-    ek_module_free(wide);
 }
 
 /* A penalty counts like any other part of a loss, and goes on from the gradients that are there. */
@@ -387,7 +383,7 @@ TEST(critics_of_zeros)
 TEST_LOOP(nothing_grows, 0, 3)
 {
     way how = _i == 0 ? PLAIN : _i == 1 ? CLASSIC : BALANCED;
-    ek_module *critic = on_devices(seeded(conv_critic, EK_F32), how, how == PLAIN ? 1 : 4);
+    ek_module *critic = held(on_devices(seeded(conv_critic, EK_F32), how, how == PLAIN ? 1 : 4));
     ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F32, ek_cpu()), test_device(0));
     ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F32, ek_cpu()), test_device(0));
     uint64_t in_use[4] = {0};
@@ -408,13 +404,12 @@ TEST_LOOP(nothing_grows, 0, 3)
             in_use[d] = stats.in_use;
         }
     }
-    ek_module_free(critic);
 }
 
 /* No chunk holds on to the whole batch, and no point gets a gradient of its own. */
 TEST(chunks_are_all_that_stays)
 {
-    ek_module *critic = on_devices(seeded(smooth_critic, EK_F64), BALANCED, 4);
+    ek_module *critic = held(on_devices(seeded(smooth_critic, EK_F64), BALANCED, 4));
     ek_tensor *real = ek_to_device(normal(4, sample_shape(256), EK_F64, ek_cpu()), test_device(0));
     ek_tensor *fake = ek_to_device(normal(5, sample_shape(256), EK_F64, ek_cpu()), test_device(0));
     ek_memory_stats before[4], after[4];
@@ -435,5 +430,4 @@ TEST(chunks_are_all_that_stays)
         assert_ok(ek_memory_get_stats(test_device(d), &after[d]));
         ck_assert_uint_eq(after[d].now[EK_MEMORY_GRADIENT], before[d].now[EK_MEMORY_GRADIENT]);
     }
-    ek_module_free(critic);
 }

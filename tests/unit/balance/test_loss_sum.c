@@ -107,14 +107,13 @@ TEST_LOOP(sums_over_weights_are_the_loss, 0, LOSS_KINDS)
 
 TEST(losses_per_element_have_no_sum)
 {
-    ek_module *criterion = ek_mse_loss(.reduction = EK_NONE);
+    ek_module *criterion = held(ek_mse_loss(.reduction = EK_NONE));
     ek_tensor *x = ek_ones(EK_SHAPE(3), .device = test_device(0));
     ek_loss_sum part;
     ek_value loss =
         ek_loss_sum_ask(criterion, &(const ek_args){EK_VALUES(x, x), 2, ek_value_none()}, 3, &part);
     ck_assert_int_eq(ek_tensor_ndim(ek_value_tensor(loss)), 1);
     ck_assert_ptr_null(part.sum);
-    ek_module_free(criterion);
 }
 
 /* The second device has nothing to average. */
@@ -162,14 +161,12 @@ TEST(wrong_sums_are_errors)
                                         "faulty: not today"};
     static const int statuses[] = {EK_E_INVALID, EK_E_SHAPE, EK_E_SHAPE, EK_E_STATE};
     ek_device_list devices = ek_devices(test_kind(), 2);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&faulty_type), devices);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *criterion = held(ek_data_parallel_criterion(ek_module_new(&faulty_type), devices));
     for (fault = NO_SUM; fault <= FAILS; fault++) {
         assert_refused(ek_loss(criterion, ek_forward(model, make_inputs(4)), make_targets(4, 0, 0)),
                        statuses[fault], texts[fault]);
     }
-    ek_module_free(model);
-    ek_module_free(criterion);
 }
 
 /* Losses per element have no sum that micro-batches could add, on several devices neither. */

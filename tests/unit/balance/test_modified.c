@@ -56,8 +56,8 @@ static void assert_modified(const char *operation, const char *device, const cha
 
 TEST(by_the_optimizer)
 {
-    ek_module *model = make_model();
-    ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1);
+    ek_module *model = held(make_model());
+    ek_optimizer *optimizer = held(ek_sgd(model, .lr = 0.1));
     ek_tensor *first = loss_of_all(ek_forward(model, inputs(6)));
     ek_value second = ek_forward(model, inputs(7)), third = ek_forward(model, inputs(2));
     assert_ok(ek_backward(first));
@@ -68,14 +68,12 @@ TEST(by_the_optimizer)
     assert_modified("linear", "host:0", "the optimizer's step");
     ek_zero_grad(optimizer);
     assert_ok(ek_backward(loss_of_all(ek_forward(model, inputs(6)))));
-    ek_optimizer_free(optimizer);
-    ek_module_free(model);
 }
 
 TEST(by_the_broadcast_to_replicas)
 {
-    ek_module *model = make_model();
-    ek_optimizer *optimizer = ek_adam(model);
+    ek_module *model = held(make_model());
+    ek_optimizer *optimizer = held(ek_adam(model));
     ek_tensor *first = loss_of_all(ek_forward(model, inputs(6)));
     ek_value old = ek_forward(model, inputs(6));
     assert_ok(ek_backward(first));
@@ -86,8 +84,6 @@ TEST(by_the_broadcast_to_replicas)
         assert_modified("linear", device == 1 ? "host:1" : "host:2", "the broadcast to replicas");
     }
     assert_ok(ek_backward(loss_of_all(new)));
-    ek_optimizer_free(optimizer);
-    ek_module_free(model);
 }
 
 static void by_add(ek_tensor *x)
@@ -137,19 +133,18 @@ static void write_without_history(int index, ek_tensor *x)
 
 TEST_LOOP(by_a_write_to_a_parameter, 0, WRITERS)
 {
-    ek_module *model = make_model();
+    ek_module *model = held(make_model());
     ek_tensor *weight = ek_module_tensor(model, "2.weight");
     ek_value old = ek_forward(model, inputs(6));
     write_without_history(_i, weight);
     ck_assert_int_lt(ek_backward(loss_of_all(old)), 0);
     assert_modified("linear", "host:0", writers[_i].writer);
-    ek_module_free(model);
 }
 
 TEST_LOOP(by_a_write_to_a_replicas_output, 0, WRITERS)
 {
     static const char *const names[] = {"host:0", "host:1", "host:2"};
-    ek_module *model = make_model();
+    ek_module *model = held(make_model());
     for (int device = 0; device < 3; device++) {
         ek_value out = ek_forward(model, inputs(6));
         ek_tensor *loss = loss_of_all(out);
@@ -163,7 +158,6 @@ TEST_LOOP(by_a_write_to_a_replicas_output, 0, WRITERS)
         ck_assert_int_lt(ek_backward(sum), 0);
         assert_modified("tanh", names[device], writers[_i].writer);
     }
-    ek_module_free(model);
 }
 
 /* ---- a module that needs its buffer for backward ---- */

@@ -87,21 +87,21 @@ TEST(positives_are_weighted)
 TEST(nothing_counts_anywhere)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *criterion = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *criterion = held(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices));
     ek_tensor *loss = ek_loss(criterion, ek_forward(model, make_inputs(8)), make_targets(8, 0, 8));
     ck_assert(isnan(value_of(loss)));
-    ek_module_free(model);
-    ek_module_free(criterion);
 }
 
 TEST(the_mean_of_means_is_the_literatures)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *net = make_scorer(), *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *criterion = ek_cross_entropy_loss(.ignore_index = IGNORED);
-    ek_module *means = ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED),
-                                                  devices, .reduction = EK_MEAN_OF_MEANS);
+    ek_module *net = held(make_scorer()),
+              *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *criterion = held(ek_cross_entropy_loss(.ignore_index = IGNORED));
+    ek_module *means =
+        held(ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED), devices,
+                                        .reduction = EK_MEAN_OF_MEANS));
     ek_tensor *x = make_inputs(10), *target = make_targets(10, 0, 0);
     ek_tensor *sum = NULL;
     for (int d = 0; d < 4; d++) {
@@ -116,18 +116,15 @@ TEST(the_mean_of_means_is_the_literatures)
     assert_ok(ek_backward(expected));
     assert_ok(ek_backward(loss));
     assert_same_gradients(net, model, 1e-12);
-    ek_module_free(net);
-    ek_module_free(model);
-    ek_module_free(criterion);
-    ek_module_free(means);
 }
 
 TEST(losses_per_point_stay_on_their_devices)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *net = make_scorer(), *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *criterion = make_criterion(EK_NONE);
-    ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_NONE), devices);
+    ek_module *net = held(make_scorer()),
+              *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *criterion = held(make_criterion(EK_NONE));
+    ek_module *balanced = held(ek_data_parallel_criterion(make_criterion(EK_NONE), devices));
     ek_tensor *x = make_inputs(10), *target = make_targets(10, 2, 4);
     ek_value losses = ek_forward(balanced, ek_forward(model, x), target);
     ck_assert(losses.per_device);
@@ -142,19 +139,15 @@ TEST(losses_per_point_stay_on_their_devices)
     assert_ok(ek_backward(ek_mean(joined)));
     assert_ok(ek_backward(ek_mean(expected)));
     assert_same_gradients(net, model, 1e-12);
-    ek_module_free(net);
-    ek_module_free(model);
-    ek_module_free(criterion);
-    ek_module_free(balanced);
 }
 
 TEST(targets_may_be_scattered_already)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *given = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
-    ek_module *option =
-        ek_data_parallel_criterion(make_criterion(EK_MEAN), devices, .is_target_scattered = true);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *given = held(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices));
+    ek_module *option = held(
+        ek_data_parallel_criterion(make_criterion(EK_MEAN), devices, .is_target_scattered = true));
     ek_tensor *x = make_inputs(6), *target = make_targets(6, 0, 1);
     ek_tensor *parts[2] = {ek_narrow(target, 0, 0, 3),
                            ek_to_device(ek_narrow(target, 0, 3, 3), test_device(1))};
@@ -167,17 +160,14 @@ TEST(targets_may_be_scattered_already)
                    "target 0 has to be a list with one element per device, not a tensor");
     assert_refused(ek_loss(option, ek_forward(model, x), EK_LIST(target)), EK_E_SHAPE,
                    "target 0 is scattered to 1 devices, but there are 2 outputs");
-    ek_module_free(model);
-    ek_module_free(given);
-    ek_module_free(option);
 }
 
 TEST(inputs_and_targets_scattered_unevenly)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
-    ek_module *net = make_scorer(), *criterion = make_criterion(EK_MEAN);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
+    ek_module *net = held(make_scorer()), *criterion = held(make_criterion(EK_MEAN));
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *balanced = held(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices));
     ek_tensor *x = make_inputs(7), *target = make_targets(7, 0, 1);
     ek_tensor *loss = ek_loss(criterion, ek_forward(net, x), target);
     /* The target is cut here as the outputs are: 1, 5, 1. */
@@ -188,10 +178,6 @@ TEST(inputs_and_targets_scattered_unevenly)
     assert_ok(ek_backward(loss));
     assert_ok(ek_backward(same));
     assert_same_gradients(net, model, 1e-12);
-    ek_module_free(net);
-    ek_module_free(criterion);
-    ek_module_free(model);
-    ek_module_free(balanced);
 }
 
 /* ---- criteria of the user's own ---- */
@@ -250,12 +236,11 @@ TEST(scattered_keywords_come_together_in_a_plain_call)
     ek_tensor *x = make_inputs(7), *a = ek_mul_scalar(x, 0.5), *mask = ek_narrow(x, 2, 0, 1);
     ek_value parts = EK_SCATTERED(ek_narrow(mask, 0, 0, 2), ek_narrow(mask, 0, 2, 5));
     ek_module *criterion =
-        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(test_kind(), 2));
+        held(ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(test_kind(), 2)));
     ek_value keywords = ek_value_dict(&(const ek_value_entry){"mask", parts}, 1);
     ek_tensor *expected = ek_mean(ek_mul(ek_square(ek_sub(x, a)), mask));
     ek_value loss = ek_forward_kw(criterion, keywords, x, a);
     assert_near(value_of(ek_value_tensor(loss)), value_of(expected), 1e-13);
-    ek_module_free(criterion);
 }
 
 TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
@@ -264,19 +249,18 @@ TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
     for (int d = 0; d < 4; d++)
         outputs[d] = EK_VALUE(ek_scalar(1, EK_F64, test_device(d)));
     ek_module *criterion =
-        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(test_kind(), 4),
-                                   .split = EK_SPLIT_EVEN);
+        held(ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(test_kind(), 4),
+                                        .split = EK_SPLIT_EVEN));
     ek_value per_device = ek_value_per_device(outputs, 4);
     /* 2, 1, 1, 1: (1 + 0) / 2, 1, 4 and 9 */
     ek_tensor *loss = ek_loss(criterion, per_device, ek_arange(5, EK_F64, ek_cpu()));
     assert_near(value_of(loss), 14.5 / 4, 1e-13);
-    ek_module_free(criterion);
 }
 
 TEST(idle_devices_may_be_opened_anew)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&distance_type), devices);
+    ek_module *criterion = held(ek_data_parallel_criterion(ek_module_new(&distance_type), devices));
     for (int i = 0; i < 2; i++) {
         ek_scope scope = ek_scope_begin();
         ek_value parts[4];
@@ -289,7 +273,6 @@ TEST(idle_devices_may_be_opened_anew)
         for (int d = 3; d >= 0; d--) /* in another order: other memory */
             assert_made(ek_zeros(EK_SHAPE(1), .device = test_device(d)));
     }
-    ek_module_free(criterion);
 }
 
 TEST(an_output_list_is_spread)
@@ -310,19 +293,16 @@ TEST(an_output_list_is_spread)
 TEST(bare_outputs_are_a_plain_call)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
-    ek_module *scattered =
-        ek_data_parallel_criterion(make_criterion(EK_MEAN), devices, .is_target_scattered = true);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *balanced = held(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices));
+    ek_module *scattered = held(
+        ek_data_parallel_criterion(make_criterion(EK_MEAN), devices, .is_target_scattered = true));
     ek_tensor *x = make_inputs(6), *target = make_targets(6, 0, 1);
     double expected = value_of(ek_loss(balanced, ek_forward(model, x), target));
     ek_module_train(model, false);
     assert_near(value_of(ek_loss(balanced, ek_forward(model, x), target)), expected, 1e-13);
     ek_value parts = EK_LIST(ek_narrow(target, 0, 0, 4), ek_narrow(target, 0, 4, 2));
     assert_near(value_of(ek_loss(scattered, ek_forward(model, x), parts)), expected, 1e-13);
-    ek_module_free(model);
-    ek_module_free(balanced);
-    ek_module_free(scattered);
 }
 
 /* A loss that fails on host:1. */
@@ -341,12 +321,12 @@ MODULE_TYPE(touchy, ek_module)
 TEST(wrong_calls_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
-    ek_module *others =
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *balanced = held(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices));
+    ek_module *others = held(
         ek_data_parallel_criterion(make_criterion(EK_MEAN),
-                                   EK_DEVICES(test_device(0), test_device(2), test_device(1)));
-    ek_module *touchy = ek_data_parallel_criterion(ek_module_new(&touchy_type), devices);
+                                   EK_DEVICES(test_device(0), test_device(2), test_device(1))));
+    ek_module *touchy = held(ek_data_parallel_criterion(ek_module_new(&touchy_type), devices));
     ek_tensor *x = make_inputs(6);
     assert_refused(ek_loss(balanced, ek_forward(model, x), make_targets(5, 0, 0)), EK_E_SHAPE,
                    "add up to 6, but a tensor to be cut has 5");
@@ -367,30 +347,24 @@ TEST(wrong_calls_are_errors)
     assert_refused(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices,
                                               .reduction = (ek_loss_reduction)7),
                    EK_E_INVALID, "7 is no reduction");
-    ek_module_free(model);
-    ek_module_free(balanced);
-    ek_module_free(others);
-    ek_module_free(touchy);
 }
 
 TEST(only_scalars_reach_the_first_device)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *balanced = held(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices));
     value_of(ek_loss(balanced, ek_forward(model, make_inputs(64)), make_targets(64, 0, 0)));
     ek_memory_stats stats;
     assert_ok(ek_memory_get_stats(test_device(0), &stats));
     ck_assert_uint_eq(stats.at_peak[EK_MEMORY_COMMUNICATION], 0);
-    ek_module_free(model);
-    ek_module_free(balanced);
 }
 
 TEST(memory_does_not_grow)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices);
-    ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices));
+    ek_module *balanced = held(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices));
     uint64_t after[4] = {0};
     for (int step = 0; step < 200; step++) {
         ek_scope scope = ek_scope_begin();
@@ -409,6 +383,4 @@ TEST(memory_does_not_grow)
                 ck_assert_uint_eq(stats.in_use, after[d]);
         }
     }
-    ek_module_free(model);
-    ek_module_free(balanced);
 }

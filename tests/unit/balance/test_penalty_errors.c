@@ -9,7 +9,7 @@ static ek_tensor *samples(int n)
 
 TEST(samples_that_do_not_fit)
 {
-    ek_module *critic = seeded(smooth_critic, EK_F64);
+    ek_module *critic = held(seeded(smooth_critic, EK_F64));
     ek_tensor *real = normal(1, sample_shape(3), EK_F64, ek_cpu()),
               *fake = normal(2, sample_shape(3), EK_F64, ek_cpu());
     assert_refused(ek_gradient_penalty(critic, NULL, fake), EK_E_INVALID,
@@ -44,13 +44,12 @@ TEST(samples_that_do_not_fit)
     assert_refused(ek_penalty_points(ek_ones(EK_SHAPE(1)), NULL, EK_PENALTY_DRAGAN, NULL),
                    EK_E_SHAPE, "there is only one");
     assert_made(ek_gradient_penalty(critic, real, fake));
-    ek_module_free(critic);
 }
 
 /* Before any number is drawn. */
 TEST(options_that_do_not_fit)
 {
-    ek_module *critic = seeded(smooth_critic, EK_F64);
+    ek_module *critic = held(seeded(smooth_critic, EK_F64));
     ek_tensor *real = normal(1, sample_shape(3), EK_F64, ek_cpu()),
               *fake = normal(2, sample_shape(3), EK_F64, ek_cpu());
     ek_generator *generator = ek_generator_new(5), *same = ek_generator_new(5);
@@ -72,7 +71,6 @@ TEST(options_that_do_not_fit)
     assert_refused(ek_gradient_penalty(critic, real, fake), EK_E_SHAPE, "add");
     ek_generator_free(generator);
     ek_generator_free(same);
-    ek_module_free(critic);
 }
 
 /* ---- critics ---- */
@@ -168,7 +166,7 @@ TEST(critics_that_do_not_fit)
  */
 TEST(critics_of_several_numbers)
 {
-    ek_module *single = seeded(smooth_critic, EK_F64);
+    ek_module *single = held(seeded(smooth_critic, EK_F64));
     double wanted, value;
     assert_ok(ek_item(ek_gradient_penalty(single, ek_to_device(samples(5), ek_cpu()),
                                           .kind = EK_PENALTY_R1),
@@ -180,22 +178,20 @@ TEST(critics_of_several_numbers)
                       value, 4 * wanted);
         ek_module_free(critic);
     }
-    ek_module_free(single);
 }
 
 TEST(critics_cut_along_another_dimension)
 {
     ek_module *critic =
-        ek_data_parallel(seeded(smooth_critic, EK_F64), ek_devices(test_kind(), 2), .dim = 1);
+        held(ek_data_parallel(seeded(smooth_critic, EK_F64), ek_devices(test_kind(), 2), .dim = 1));
     assert_refused(ek_gradient_penalty(critic, samples(4), .kind = EK_PENALTY_R1), EK_E_INVALID,
                    "cut along dimension 1");
-    ek_module_free(critic);
 }
 
 /* A device that cannot hold its chunk's activations: all goes on afterwards. */
 TEST(out_of_memory)
 {
-    ek_module *critic = on_devices(seeded(conv_critic, EK_F64), BALANCED, 4);
+    ek_module *critic = held(on_devices(seeded(conv_critic, EK_F64), BALANCED, 4));
     ek_tensor *real = samples(64);
     assert_ok(ek_backward(ek_gradient_penalty(critic, real, .kind = EK_PENALTY_R1)));
     int failures = 0;
@@ -216,9 +212,7 @@ TEST(out_of_memory)
     ck_assert_int_gt(failures, 5);
     ek_module_zero_grad(critic);
     outcome o = run(critic, real, NULL, EK_PENALTY_R1, 1);
-    ek_module *alone = seeded(conv_critic, EK_F64);
+    ek_module *alone = held(seeded(conv_critic, EK_F64));
     outcome wanted = run(alone, ek_to_device(real, ek_cpu()), NULL, EK_PENALTY_R1, 1);
     assert_same_outcome(&o, &wanted, 1e-12);
-    ek_module_free(alone);
-    ek_module_free(critic);
 }

@@ -35,9 +35,9 @@ enum { PUBLISHED = sizeof published / sizeof *published };
 
 TEST_LOOP(a_smaller_share_for_the_first_device, 0, PUBLISHED)
 {
-    ek_module *net = make_scorer();
-    ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4),
-                                              .first_device_batch = published[_i].first);
+    ek_module *net = held(make_scorer());
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4),
+                                                   .first_device_batch = published[_i].first));
     ek_tensor *x = make_inputs(published[_i].batch);
     int64_t sizes[4];
     assert_ok(ek_data_parallel_sizes(model, published[_i].batch, sizes));
@@ -46,8 +46,6 @@ TEST_LOOP(a_smaller_share_for_the_first_device, 0, PUBLISHED)
     assert_sizes(out, 4, published[_i].sizes);
     assert_close(ek_value_tensor(ek_value_to_device(out, ek_cpu(), 0)), ek_apply(net, x), 1e-14,
                  1e-15);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(shares_of_other_kinds)
@@ -78,8 +76,8 @@ TEST(shares_of_other_kinds)
 
 TEST(scattered_inputs_stay_where_they_lie)
 {
-    ek_module *model =
-        ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4), .chunks = {0, 2, 0, 1});
+    ek_module *model = held(
+        ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4), .chunks = {0, 2, 0, 1}));
     ek_tensor *x = make_inputs(6);
     ek_tensor *a = ek_narrow(x, 0, 0, 5), *b = ek_narrow(x, 0, 5, 1);
     assert_sizes(ek_forward(model, EK_SCATTERED(a, b)), 4, (const int64_t[]){5, 1, 0, 0});
@@ -90,10 +88,8 @@ TEST(scattered_inputs_stay_where_they_lie)
     assert_sizes(ek_forward(model, EK_SCATTERED(b)), 4, (const int64_t[]){0, 0, 1, 0});
     /* One model's outputs are the next one's inputs. */
     ek_module *last =
-        ek_data_parallel_model(ek_tanh(), ek_devices(test_kind(), 4), .weights = {1, 1});
+        held(ek_data_parallel_model(ek_tanh(), ek_devices(test_kind(), 4), .weights = {1, 1}));
     assert_sizes(ek_forward(last, ek_forward(model, x)), 4, (const int64_t[]){0, 4, 0, 2});
-    ek_module_free(model);
-    ek_module_free(last);
 }
 
 /* ---- losses ---- */
@@ -110,9 +106,11 @@ static ek_module *make_criterion(ek_device_list devices, bool scattered)
 TEST(losses_meet_on_the_first_device)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices, .chunks = {0, 0, 2, 3});
-    ek_module *net = make_scorer(), *plain = ek_cross_entropy_loss(.ignore_index = IGNORED);
-    ek_module *criterion = make_criterion(devices, false), *given = make_criterion(devices, true);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices, .chunks = {0, 0, 2, 3}));
+    ek_module *net = held(make_scorer()),
+              *plain = held(ek_cross_entropy_loss(.ignore_index = IGNORED));
+    ek_module *criterion = held(make_criterion(devices, false)),
+              *given = held(make_criterion(devices, true));
     ek_tensor *x = make_inputs(10), *target = make_targets(10, 4, 10); /* none for the last */
     ek_tensor *expected = ek_loss(plain, ek_forward(net, x), target);
     ek_tensor *loss = ek_loss(criterion, ek_forward(model, x), target);
@@ -124,20 +122,15 @@ TEST(losses_meet_on_the_first_device)
     loss = ek_loss(given, ek_forward(model, x),
                    EK_LIST(ek_narrow(target, 0, 0, 4), ek_narrow(target, 0, 4, 6)));
     assert_near(value_of(loss), value_of(expected), 1e-13);
-    ek_module_free(net);
-    ek_module_free(plain);
-    ek_module_free(model);
-    ek_module_free(criterion);
-    ek_module_free(given);
 }
 
 TEST(outputs_from_strange_places_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices, .chunks = {0, 2, 0, 1});
-    ek_module *fewer = make_criterion(ek_devices(test_kind(), 3), false);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices, .chunks = {0, 2, 0, 1}));
+    ek_module *fewer = held(make_criterion(ek_devices(test_kind(), 3), false));
     ek_module *turned =
-        make_criterion(EK_DEVICES(test_device(3), test_device(0), test_device(1)), false);
+        held(make_criterion(EK_DEVICES(test_device(3), test_device(0), test_device(1)), false));
     ek_tensor *x = make_inputs(6), *target = make_targets(6, 0, 0);
     assert_refused(ek_loss(fewer, ek_forward(model, x), target), EK_E_DEVICE,
                    "output 1 is on host:3, which isn't in device_ids");
@@ -145,18 +138,14 @@ TEST(outputs_from_strange_places_are_errors)
                    "output 1 is on host:3, which isn't in device_ids or stands before");
     assert_refused(ek_data_parallel_criterion(ek_mse_loss(), devices, .split = EK_SPLIT_AUTO),
                    EK_E_INVALID, "targets are cut as the outputs are");
-    ek_module_free(model);
-    ek_module_free(fewer);
-    ek_module_free(turned);
 }
 
 TEST(a_criterion_has_no_plans)
 {
     char text[8];
-    ek_module *criterion = make_criterion(ek_devices(test_kind(), 4), false);
+    ek_module *criterion = held(make_criterion(ek_devices(test_kind(), 4), false));
     ck_assert_int_eq(ek_data_parallel_plan(criterion, text, sizeof text), 0);
     ck_assert_str_eq(text, "");
-    ek_module_free(criterion);
 }
 
 /* Adds the mean over all replicas' samples: they have to meet. */
@@ -177,8 +166,9 @@ MODULE_TYPE(meeting, meeting)
 TEST(those_that_take_part_meet)
 {
     static const int64_t sizes[] = {0, 2, 0, 2};
-    ek_module *model = ek_data_parallel_model(ek_module_new(&meeting_type),
-                                              ek_devices(test_kind(), 4), .chunks = {0, 1, 0, 1});
+    ek_module *model =
+        held(ek_data_parallel_model(ek_module_new(&meeting_type), ek_devices(test_kind(), 4),
+                                    .chunks = {0, 1, 0, 1}));
     ek_value out = ek_forward(model, ek_arange(4, EK_F64, ek_cpu()));
     assert_sizes(out, 4, sizes);
     assert_close(ek_value_tensor(ek_value_to_device(out, ek_cpu(), 0)),
@@ -187,13 +177,13 @@ TEST(those_that_take_part_meet)
     out = ek_forward(model, ek_ones(EK_SHAPE(1), .dtype = EK_F64));
     assert_sizes(out, 4, (const int64_t[]){0, 1, 0, 0});
     ck_assert_double_eq(value_of(ek_value_tensor(ek_value_at(out, 0))), 2);
-    ek_module_free(model);
 }
 
 TEST(a_penalty_is_a_forward_of_its_critic)
 {
-    ek_module *critic = ek_data_parallel_model(ek_linear(FEATURES, 1), ek_devices(test_kind(), 2),
-                                               .plan = "1,1; 1: 0,1");
+    ek_module *critic =
+        held(ek_data_parallel_model(ek_linear(FEATURES, 1), ek_devices(test_kind(), 2),
+                                    .plan = "1,1; 1: 0,1"));
     ek_tensor *x = ek_ones(EK_SHAPE(4, FEATURES));
     int64_t sizes[2];
     for (int i = 0; i < 2; i++) {
@@ -203,7 +193,6 @@ TEST(a_penalty_is_a_forward_of_its_critic)
         assert_made(penalty);
         ck_assert(ek_device_equal(ek_tensor_device(penalty), test_device(0)));
     }
-    ek_module_free(critic);
 }
 
 static void train_steps(ek_module *model, ek_module *criterion, int count)
@@ -220,11 +209,10 @@ static void train_steps(ek_module *model, ek_module *criterion, int count)
 TEST(a_measured_plan_goes_on)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
-    ek_module *model = ek_data_parallel_model(make_scorer(), devices, .split = EK_SPLIT_AUTO,
-                                              .plan = "1,1; 3: 3,1");
-    ek_module *criterion = make_criterion(devices, false);
+    ek_module *model = held(ek_data_parallel_model(make_scorer(), devices, .split = EK_SPLIT_AUTO,
+                                                   .plan = "1,1; 3: 3,1"));
+    ek_module *criterion = held(make_criterion(devices, false));
     char text[2][200];
-    assert_made(model);
     assert_sizes(ek_forward(model, make_inputs(24)), 2, (const int64_t[]){18, 6});
     train_steps(model, criterion, 12);
     ek_data_parallel_plan(model, text[0], sizeof text[0]);
@@ -239,6 +227,4 @@ TEST(a_measured_plan_goes_on)
         ek_data_parallel_plan(model, text[1], sizeof text[1]);
         ck_assert_str_eq(text[1], text[0]);
     }
-    ek_module_free(model);
-    ek_module_free(criterion);
 }

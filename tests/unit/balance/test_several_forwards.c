@@ -95,7 +95,7 @@ static int same_gradient(const char *path, ek_tensor *parameter, void *user)
 
 TEST_LOOP(gradients_are_the_sum_of_separate_passes, 0, CASES)
 {
-    ek_module *together = make_critic(_i), *separate = make_critic(_i);
+    ek_module *together = held(make_critic(_i)), *separate = held(make_critic(_i));
     for (int step = 0; step < 2; step++) {
         ek_tensor *sum = NULL;
         ek_module_zero_grad(together);
@@ -111,13 +111,11 @@ TEST_LOOP(gradients_are_the_sum_of_separate_passes, 0, CASES)
     }
     assert_close(ek_module_tensor(together, "1.running_mean"),
                  ek_module_tensor(separate, "1.running_mean"), 1e-13, 1e-15);
-    ek_module_free(together);
-    ek_module_free(separate);
 }
 
 TEST_LOOP(an_extra_forward_changes_no_gradient, 0, CASES)
 {
-    ek_module *plain = make_critic(_i), *extra = make_critic(_i);
+    ek_module *plain = held(make_critic(_i)), *extra = held(make_critic(_i));
     ek_tensor *loss = pass_loss(plain, 1, cases[_i].batch);
     assert_ok(ek_backward(loss));
     loss = pass_loss(extra, 1, cases[_i].batch);
@@ -134,14 +132,12 @@ TEST_LOOP(an_extra_forward_changes_no_gradient, 0, CASES)
     ek_module_zero_grad(extra);
     assert_ok(ek_backward(loss));
     assert_ok(ek_module_parameters(extra, same_gradient, plain));
-    ek_module_free(plain);
-    ek_module_free(extra);
 }
 
 TEST_LOOP(parameters_are_sent_once_per_step, 0, CASES)
 {
-    ek_module *critic = make_critic(_i);
-    ek_optimizer *optimizer = ek_adam(critic);
+    ek_module *critic = held(make_critic(_i));
+    ek_optimizer *optimizer = held(ek_adam(critic));
     uint64_t nbytes = sizeof(double) * (uint64_t)ek_module_numel(critic);
     uint64_t others = (uint64_t)cases[_i].devices - 1;
     for (uint64_t step = 1; step <= 3; step++) {
@@ -163,8 +159,6 @@ TEST_LOOP(parameters_are_sent_once_per_step, 0, CASES)
         else
             ck_assert_uint_eq(stats.parameter_nbytes, step * nbytes * 2);
     }
-    ek_optimizer_free(optimizer);
-    ek_module_free(critic);
 }
 
 /* ---- the balanced wrappers and replication ---- */
@@ -206,8 +200,8 @@ MODULE_TYPE_WITH(told, told, .replicated = told_replicated)
 TEST(balanced_wrappers_tell_their_modules)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
-    ek_module *model = ek_data_parallel_model(ek_module_new(&told_type), devices);
-    ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&told_type), devices);
+    ek_module *model = held(ek_data_parallel_model(ek_module_new(&told_type), devices));
+    ek_module *criterion = held(ek_data_parallel_criterion(ek_module_new(&told_type), devices));
     assert_ok(ek_patch_replication_callback(model));
     assert_ok(ek_patch_replication_callback(criterion));
     told_calls = told_releases = 0;
@@ -233,8 +227,6 @@ TEST(balanced_wrappers_tell_their_modules)
     ck_assert_uint_eq(stats.forwards, 1);
     assert_ok(ek_data_parallel_get_stats(criterion, &stats));
     ck_assert_uint_eq(stats.forwards, 1);
-    ek_module_free(model);
-    ek_module_free(criterion);
 }
 
 TEST(balanced_statistics_are_averaged)

@@ -46,15 +46,14 @@ TEST_LOOP(training_goes_as_on_one_device, 0, 2)
     ek_device_list devices = ek_devices(test_kind(), 4);
     if (_i)
         devices = EK_DEVICES(test_device(3), test_device(1), test_device(2));
-    ek_module *model = ek_data_parallel_model(make_net(true), .device_ids = devices);
-    ek_module *loss = ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED),
-                                                 .device_ids = devices);
-    ek_module *plain = make_net(false);
-    ek_module *plain_loss = ek_cross_entropy_loss(.ignore_index = IGNORED);
-    ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1, .momentum = 0.9);
-    ek_optimizer *plain_optimizer = ek_sgd(plain, .lr = 0.1, .momentum = 0.9);
-    assert_made(loss);
-    assert_made(optimizer);
+    ek_module *model = held(ek_data_parallel_model(make_net(true), .device_ids = devices));
+    ek_module *loss =
+        held(ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED),
+                                        .device_ids = devices));
+    ek_module *plain = held(make_net(false));
+    ek_module *plain_loss = held(ek_cross_entropy_loss(.ignore_index = IGNORED));
+    ek_optimizer *optimizer = held(ek_sgd(model, .lr = 0.1, .momentum = 0.9));
+    ek_optimizer *plain_optimizer = held(ek_sgd(plain, .lr = 0.1, .momentum = 0.9));
     for (int i = 0; i < 5; i++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *x = inputs_of(30 + (uint64_t)i), *target = make_targets(SAMPLES, i, i + 2);
@@ -70,12 +69,6 @@ TEST_LOOP(training_goes_as_on_one_device, 0, 2)
         assert_same_state(model, plain);
         ek_scope_end(&scope);
     }
-    ek_optimizer_free(optimizer);
-    ek_optimizer_free(plain_optimizer);
-    ek_module_free(model);
-    ek_module_free(loss);
-    ek_module_free(plain);
-    ek_module_free(plain_loss);
 }
 
 /* (|dx| - 1)^2 over samples, then backward to the parameters. */
@@ -95,8 +88,8 @@ static ek_tensor *penalty_of(ek_tensor *const *outputs, int count, ek_tensor *x)
 TEST(a_penalty_over_all_replicas_is_that_of_one_device)
 {
     ek_module *model =
-        ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = make_net(false);
+        held(ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4)));
+    ek_module *plain = held(make_net(false));
     ek_tensor *x = inputs_of(3), *outputs[4];
     assert_ok(ek_tensor_set_requires_grad(x, true));
     ek_value out = ek_forward(model, x);
@@ -115,14 +108,12 @@ TEST(a_penalty_over_all_replicas_is_that_of_one_device)
         assert_close_norm(here(ek_tensor_grad(ek_module_tensor(model, name))),
                           here(ek_tensor_grad(ek_module_tensor(plain, name))), 1e-10);
     }
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST(a_replica_that_fails_ends_the_waiting)
 {
     ek_module *model =
-        ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4));
+        held(ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4)));
     for (int i = 0; i < 100; i++) {
         ek_scope scope = ek_scope_begin();
         ek_value parts[4];
@@ -136,5 +127,4 @@ TEST(a_replica_that_fails_ends_the_waiting)
         ek_scope_end(&scope);
     }
     ck_assert_int_eq(ek_forward(model, inputs_of(1)).kind, EK_VALUE_LIST);
-    ek_module_free(model);
 }

@@ -1,5 +1,7 @@
 /* A module that is taken out of its wrapper, and averages of one that is in it. */
-#include "unit.h"
+#include "kit/held.h"
+
+FIXTURE(NULL, free_held)
 
 static void train(ek_module *module, ek_optimizer *optimizer, ek_ema *ema, int steps)
 {
@@ -36,7 +38,7 @@ static void assert_alike(ek_module *a, ek_module *b)
 TEST_LOOP(training_goes_on_without_the_wrapper, 0, 2)
 {
     assert_ok(test_devices_configure("2"));
-    ek_module *plain = net(), *inner = net(), *averaged[2] = {net(), net()};
+    ek_module *plain = held(net()), *inner = net(), *averaged[2] = {net(), net()};
     ek_module *wrapped = ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 2),
                                           .shard = _i ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
     ek_optimizer *optimizers[] = {ek_nadam(plain, .lr = 0.1), ek_nadam(wrapped, .lr = 0.1)};
@@ -66,14 +68,12 @@ TEST_LOOP(training_goes_on_without_the_wrapper, 0, 2)
     train(plain, optimizers[0], emas[0], 2);
     train(inner, optimizers[1], emas[1], 2);
     assert_alike(inner, plain);
-    ek_module *around = ek_sequential(inner, ek_tanh()); /* it has no parent, so it can get one */
+    held(ek_sequential(inner, ek_tanh())); /* the module has no parent, so it can get one */
     for (int i = 0; i < 2; i++) {
         ek_ema_free(emas[i]);
         ek_optimizer_free(optimizers[i]);
         ek_module_free(averaged[i]);
     }
-    ek_module_free(around);
-    ek_module_free(plain);
 }
 
 TEST(wrappers_are_not_copied)
@@ -81,16 +81,13 @@ TEST(wrappers_are_not_copied)
     assert_ok(test_devices_configure("2"));
     ek_module *wrapped = ek_data_parallel(net(), .device_ids = ek_devices(test_kind(), 2));
     assert_refused(ek_module_copy(wrapped), EK_E_INVALID, "data_parallel frees memory of its own");
-    ek_module *copy = ek_module_copy(ek_data_parallel_module(wrapped));
-    assert_made(copy);
+    held(ek_module_copy(ek_data_parallel_module(wrapped)));
     ek_module *sync = ek_convert_sync_batch_norm(ek_sequential(ek_batch_norm1d(3)));
     ek_module *again = ek_module_copy(sync);
     assert_made(again);
     ek_module_free(sync);
     assert_made(ek_apply(again, ek_ones(EK_SHAPE(2, 3))));
     ek_module_free(again);
-    ek_module *outer = ek_sequential(wrapped);
+    held(ek_sequential(wrapped));
     assert_refused(ek_data_parallel_unwrap(wrapped), EK_E_INVALID, "a part of another module");
-    ek_module_free(outer);
-    ek_module_free(copy);
 }

@@ -38,19 +38,17 @@ TEST_LOOP(an_optimizer_from_before_survives, 0, 2)
     ek_optimizer *optimizer = NULL;
     if (_i == 0)
         optimizer = ek_adam(net, .lr = 0.05);
-    ek_module *model = ek_data_parallel_model(net, devices);
+    ek_module *model = held(ek_data_parallel_model(net, devices));
     if (_i == 1)
         optimizer = ek_adam(model, .lr = 0.05);
     assert_made(optimizer);
     ek_module *criterion =
-        ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED), devices);
+        held(ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED), devices));
     train(model, criterion, optimizer, losses);
     for (int i = 0; i < STEPS; i++)
         assert_near(losses[i], expected[i], 1e-12);
     ck_assert(losses[STEPS - 1] < losses[0]);
     ek_optimizer_free(optimizer);
-    ek_module_free(model);
-    ek_module_free(criterion);
 }
 
 TEST(wrapping_in_the_middle_of_training)

@@ -4,6 +4,7 @@
 
 #include "core/tensor.h"
 #include "kit/devices.h"
+#include "kit/held.h"
 #include "kit/tensors.h"
 
 static inline void setup(void)
@@ -12,7 +13,7 @@ static inline void setup(void)
     ek_manual_seed(1);
 }
 
-FIXTURE(setup, NULL)
+FIXTURE(setup, free_held)
 
 /* linear(3, 5), tanh, linear(5, 2), in f64; the same numbers each time. */
 static inline ek_module *make_net(void)

@@ -91,23 +91,20 @@ static void assert_same(const outcome *a, const outcome *b, double relative)
 
 TEST_LOOP(devices_give_what_one_gives, 0, 8)
 {
-    ek_module *one = make_conv_net(false);
+    ek_module *one = held(make_conv_net(false));
     outcome exact = step(one, false, false);
     ek_module_zero_grad(one);
     outcome narrow = step(one, true, false);
     /* Each rounding is 2^-9; a chunk's weight gradient is rounded before it is added. */
     assert_same(&narrow, &exact, 0.02);
     ck_assert_double_ne(narrow.loss, exact.loss);
-    ek_module *several =
-        ek_data_parallel(make_conv_net(false), .device_ids = ek_devices(test_kind(), 1 + _i % 4));
-    assert_made(several);
+    ek_module *several = held(
+        ek_data_parallel(make_conv_net(false), .device_ids = ek_devices(test_kind(), 1 + _i % 4)));
     for (int again = 0; again < 2; again++) {
         ek_module_zero_grad(several);
         outcome parallel = step(several, true, _i / 4);
         assert_same(&parallel, &narrow, 0.02);
     }
-    ek_module_free(one);
-    ek_module_free(several);
 }
 
 /* To the bit: the forward's casts again, on one device and on several. */
@@ -178,8 +175,7 @@ TEST(a_slab_is_cast_at_once)
 {
     ek_module *net = make_conv_net(false);
     assert_ok(ek_module_to_device(net, test_device(0)));
-    ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
-    assert_made(all);
+    held(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2)));
     ek_tensor *first = ek_module_tensor(net, "0.weight"), *last = ek_module_tensor(net, "5.bias");
     ek_storage *kept = NULL;
     for (int number = 0; number < 2; number++) {
@@ -203,7 +199,6 @@ TEST(a_slab_is_cast_at_once)
     ek_autocast region = ek_autocast_begin(EK_BF16);
     ck_assert_ptr_eq(narrow_of(first), narrow_of(last));
     ek_autocast_end(&region);
-    ek_module_free(all);
 }
 
 /* In one region too, over several steps. */
@@ -211,8 +206,7 @@ TEST(casts_of_older_weights_hold_no_slab)
 {
     ek_module *net = make_conv_net(false);
     assert_ok(ek_module_to_device(net, test_device(0)));
-    ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
-    assert_made(all);
+    held(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2)));
     ek_tensor *first = ek_module_tensor(net, "0.weight"), *last = ek_module_tensor(net, "5.bias");
     ek_tensor *second = ek_module_tensor(net, "3.weight");
     bool before = ek_set_grad_enabled(false);
@@ -232,7 +226,6 @@ TEST(casts_of_older_weights_hold_no_slab)
     }
     ek_autocast_end(&region);
     ek_set_grad_enabled(before);
-    ek_module_free(all);
 }
 
 /* What is cast while another thread writes is not kept: some of it may be older. */
@@ -260,8 +253,7 @@ TEST(small_parts_of_slabs_are_cast_alone)
 {
     ek_module *net = make_conv_net(false);
     assert_ok(ek_module_to_device(net, test_device(0)));
-    ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
-    assert_made(all);
+    held(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2)));
     ek_tensor *bias = ek_module_tensor(net, "5.bias");
     bool before = ek_set_grad_enabled(false);
     for (int number = 0; number < 3; number++) {
@@ -273,7 +265,6 @@ TEST(small_parts_of_slabs_are_cast_alone)
         ck_assert_ptr_null(narrow_elements(bias->storage));
     }
     ek_set_grad_enabled(before);
-    ek_module_free(all);
 }
 
 /* ---- the mode of workers ---- */
@@ -307,8 +298,8 @@ TEST(workers_inherit)
     witness *self = new_module(&witness_type);
     assert_ok(ek_register_parameter(&self->module, "weight", &self->weight,
                                     ek_ones(EK_SHAPE(3, 3), EK_F32)));
-    ek_module *all = ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4));
-    assert_made(all);
+    ek_module *all =
+        held(ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4)));
     for (int on = 0; on < 2; on++) {
         ek_storage *kept[4]; /* by replicas too: all forwards are of the same weights */
         for (int i = 0; i < 4; i++) {
@@ -333,5 +324,4 @@ TEST(workers_inherit)
         for (int i = 0; i < 9; i++)
             ck_assert_double_eq(element(gradient, i), 48);
     }
-    ek_module_free(all);
 }

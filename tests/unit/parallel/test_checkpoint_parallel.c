@@ -21,9 +21,9 @@ static ek_module *net(bool checkpoints)
 
 TEST_LOOP(gradients_are_those_of_one_device, 0, 4)
 {
-    ek_module *one = net(false);
-    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i));
-    assert_made(several);
+    ek_module *one = held(net(false));
+    ek_module *several =
+        held(ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i)));
     for (int step = 0; step < 2; step++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *x = normal(3 + (uint64_t)step, EK_SHAPE(7, 3), EK_F64, ek_cpu());
@@ -34,8 +34,6 @@ TEST_LOOP(gradients_are_those_of_one_device, 0, 4)
         assert_same_gradients(one, several, 1e-13);
         ek_scope_end(&scope);
     }
-    ek_module_free(one);
-    ek_module_free(several);
 }
 
 /* Of random masks and running statistics: to the bit what the same replicas give without. */
@@ -85,8 +83,9 @@ static double penalty_step(ek_module *critic, ek_tensor *x)
 
 TEST_LOOP(a_gradient_penalty_over_devices, 0, 4)
 {
-    ek_module *one = net(false);
-    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i));
+    ek_module *one = held(net(false));
+    ek_module *several =
+        held(ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i)));
     ek_tensor *x = normal(3, EK_SHAPE(5, 3), EK_F64, ek_cpu());
     assert_ok(ek_tensor_set_requires_grad(x, true));
     double wanted = penalty_step(one, x);
@@ -95,8 +94,6 @@ TEST_LOOP(a_gradient_penalty_over_devices, 0, 4)
     for (int i = 0; i < 3; i++)
         assert_close(ek_to_device(ek_tensor_grad(ek_module_tensor(several, paths[i])), ek_cpu()),
                      ek_tensor_grad(ek_module_tensor(one, paths[i])), 1e-12, 1e-14);
-    ek_module_free(one);
-    ek_module_free(several);
 }
 
 /* ---- what goes wrong inside ---- */
@@ -123,9 +120,9 @@ MODULE_TYPE(troubled, troubled)
 TEST(errors_inside_reach_the_caller)
 {
     troubled *body = (troubled *)ek_module_new(&troubled_type);
-    ek_module *all = ek_data_parallel(ek_sequential(ek_linear(3, 5), ek_checkpoint(&body->module)),
-                                      .device_ids = ek_devices(test_kind(), 3));
-    assert_made(all);
+    ek_module *all =
+        held(ek_data_parallel(ek_sequential(ek_linear(3, 5), ek_checkpoint(&body->module)),
+                              .device_ids = ek_devices(test_kind(), 3)));
     ek_tensor *x = ek_ones(EK_SHAPE(6, 3));
     assert_refused(ek_backward(ek_sum(ek_apply(all, x))), EK_E_USER,
                    "in backward of checkpoint on host:1: troubled: not again");
@@ -139,15 +136,12 @@ TEST(errors_inside_reach_the_caller)
     bool before = ek_set_grad_enabled(false);
     assert_made(ek_apply(all, x));
     ek_set_grad_enabled(before);
-    ek_module_free(all);
 }
 
 TEST(a_wrapper_inside_is_refused)
 {
-    ek_module *all =
-        ek_checkpoint(ek_data_parallel(ek_linear(3, 2), .device_ids = ek_devices(test_kind(), 2)));
-    assert_made(all);
+    ek_module *all = held(
+        ek_checkpoint(ek_data_parallel(ek_linear(3, 2), .device_ids = ek_devices(test_kind(), 2))));
     assert_refused(ek_apply(all, ek_ones(EK_SHAPE(6, 3))), EK_E_STATE,
                    "put the checkpoint inside the module that is wrapped");
-    ek_module_free(all);
 }

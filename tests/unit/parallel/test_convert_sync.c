@@ -122,11 +122,11 @@ static ek_module *make_shared(void)
 
 TEST(shared_modules_stay_shared)
 {
-    ek_module *net = ek_convert_sync_batch_norm(make_shared()), *plain = make_shared();
+    ek_module *net = ek_convert_sync_batch_norm(make_shared()), *plain = held(make_shared());
     ck_assert_ptr_eq(((shared *)net)->norm, ((shared *)net)->same);
     ck_assert_str_eq(type_name(((shared *)net)->same), "sync_batch_norm");
     ck_assert_str_eq(type_name(ek_module_child(((shared *)net)->list, 0)), "sync_batch_norm");
-    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4));
+    ek_module *model = held(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4)));
     for (int i = 0; i < 3; i++) {
         ek_tensor *x = normal(1 + (uint64_t)i, shape_of(0, 10), EK_F64, ek_cpu());
         ek_tensor *got = ek_apply(model, x), *wanted = ek_apply(plain, x);
@@ -138,8 +138,6 @@ TEST(shared_modules_stay_shared)
         ck_assert_double_eq(element(ek_module_tensor(model, "norm.num_batches_tracked"), 0),
                             2 * (i + 1));
     }
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST(a_wrapper_turns_after_its_first_forward)
@@ -179,22 +177,19 @@ TEST(a_wrapper_turns_after_its_first_forward)
 TEST(a_wrapper_within_a_wrapper)
 {
     ek_module *inner = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 2));
-    ek_module *model = ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = plain_net(2, EK_F64);
+    ek_module *model = held(ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 4)));
+    ek_module *plain = held(plain_net(2, EK_F64));
     ek_tensor *x = normal(1, shape_of(2, 10), EK_F64, ek_cpu());
     step got = take_step(model, x, true), wanted = take_step(plain, x, true);
     assert_same_step(&got, &wanted, 1e-12);
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST(in_what_is_computed_again)
 {
-    ek_module *model =
-        ek_data_parallel(ek_sequential(ek_checkpoint(sync_net(EK_F64))),
-                         .device_ids = ek_devices(test_kind(), 4), .output_device = test_device(2));
-    ek_module *plain = plain_net(2, EK_F64);
-    assert_made(model);
+    ek_module *model = held(ek_data_parallel(ek_sequential(ek_checkpoint(sync_net(EK_F64))),
+                                             .device_ids = ek_devices(test_kind(), 4),
+                                             .output_device = test_device(2)));
+    ek_module *plain = held(plain_net(2, EK_F64));
     assert_refused(ek_apply(model, normal(1, shape_of(2, 10), EK_F64, ek_cpu())), EK_E_STATE,
                    "sync_batch_norm waits for the other replicas, which is impossible "
                    "inside ek_checkpoint");
@@ -208,8 +203,6 @@ TEST(in_what_is_computed_again)
     ek_tensor *wanted = ek_apply(plain, ek_to_device(y, ek_cpu()));
     assert_ok(ek_backward(ek_sum(ek_mul(ek_square(wanted), wanted))));
     assert_close_norm(here(ek_tensor_grad(x)), here(ek_tensor_grad(y)), 1e-10);
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 /* Softmax over the whole batch: exp(x) / sum over all replicas, per column. */
@@ -230,15 +223,14 @@ static ek_tensor *shares(ek_tensor *const *inputs, int count, void *user)
 
 TEST(allreduce_in_modules)
 {
-    ek_module *model =
-        ek_data_parallel(ek_module_new(&share_type), .device_ids = ek_devices(test_kind(), 4));
+    ek_module *model = held(
+        ek_data_parallel(ek_module_new(&share_type), .device_ids = ek_devices(test_kind(), 4)));
     ek_tensor *x = normal(1, EK_SHAPE(5, 2), EK_F64, ek_cpu());
     ek_tensor *wanted = ek_f_softmax(x, 0);
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_close_norm(here(ek_apply(model, x)), wanted, 1e-14);
     assert_ok(ek_gradcheck(.function = shares, .inputs = &x, .input_count = 1, .user = model));
     assert_ok(ek_gradgradcheck(.function = shares, .inputs = &x, .input_count = 1, .user = model));
-    ek_module_free(model);
 }
 
 /* A replica that applies one module: its norm meets those of the other replicas. Several modules
@@ -269,13 +261,12 @@ TEST(modules_that_a_replica_applies)
     applying *self = (applying *)ek_module_new(&applying_type);
     assert_ok(ek_register_module(&self->module, "norm", &self->norm, ek_sync_batch_norm(CHANNELS)));
     self->modules = 1;
-    ek_module *model = ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = ek_batch_norm1d(CHANNELS);
+    ek_module *model =
+        held(ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4)));
+    ek_module *plain = held(ek_batch_norm1d(CHANNELS));
     ek_tensor *x = ek_to_dtype(normal(1, shape_of(0, 8), EK_F64, ek_cpu()), EK_F32);
     assert_close_norm(here(ek_apply(model, x)), here(ek_apply(plain, x)), 1e-5);
     self->modules = 2;
     assert_refused(ek_apply(model, x), EK_E_STATE,
                    "the jobs of a group within a group run one after the other");
-    ek_module_free(model);
-    ek_module_free(plain);
 }

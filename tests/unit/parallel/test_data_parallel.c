@@ -14,12 +14,11 @@ enum { CASES = sizeof cases / sizeof *cases };
 TEST_LOOP(equals_one_device, 0, CASES)
 {
     ek_tensor *x = normal(3, EK_SHAPE(cases[_i].batch, 3), EK_F64, ek_cpu());
-    ek_module *net = make_net();
+    ek_module *net = held(make_net());
     ek_tensor *expected = ek_apply(net, x);
     double loss = square_loss(expected);
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), cases[_i].devices),
-                                        .split = cases[_i].split);
-    assert_made(model);
+    ek_module *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), cases[_i].devices),
+                                             .split = cases[_i].split));
     for (int repeat = 0; repeat < 2; repeat++) {
         ek_module_zero_grad(model);
         ek_tensor *out = ek_apply(model, x);
@@ -29,13 +28,12 @@ TEST_LOOP(equals_one_device, 0, CASES)
         ck_assert(fabs(value - loss) <= 1e-14 * loss);
         assert_same_gradients(net, model, 1e-13);
     }
-    ek_module_free(model);
-    ek_module_free(net);
 }
 
 TEST(inputs_need_gradients_too)
 {
-    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
+    ek_module *net = held(make_net()),
+              *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 3)));
     ek_tensor *x = normal(3, EK_SHAPE(7, 3), EK_F64, ek_cpu());
     ek_tensor *y = ek_detach(ek_to_device(x, test_device(2)));
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -44,8 +42,6 @@ TEST(inputs_need_gradients_too)
     square_loss(ek_apply(model, y));
     assert_on(ek_tensor_grad(y), test_device(2));
     assert_close_norm(ek_to_device(ek_tensor_grad(y), ek_cpu()), ek_tensor_grad(x), 1e-13);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(outputs_meet_where_they_should)
@@ -76,13 +72,12 @@ TEST(paths_are_the_modules_own)
 {
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "2.weight");
-    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(net, ek_devices(test_kind(), 2)));
     ck_assert_ptr_eq(ek_module_tensor(model, "2.weight"), weight);
     ck_assert_ptr_eq(ek_data_parallel_module(model), net);
     ck_assert_int_eq(ek_module_numel(model), 3 * 5 + 5 + 5 * 2 + 2);
     assert_refused(ek_data_parallel_module(net), EK_E_INVALID,
                    "sequential is no data-parallel wrapper");
-    ek_module_free(model);
 }
 
 /* ---- a module with nests and keywords ---- */
@@ -129,7 +124,7 @@ static const int short_batches[] = {2, 4, 7};
 TEST_LOOP(nests_and_keywords_of_short_batches, 0, 3)
 {
     int n = short_batches[_i];
-    ek_module *model = ek_data_parallel(make_nested(), ek_devices(test_kind(), 4));
+    ek_module *model = held(ek_data_parallel(make_nested(), ek_devices(test_kind(), 4)));
     ek_tensor *a = normal(1, EK_SHAPE(n, 2), EK_F64, ek_cpu()),
               *b = normal(2, EK_SHAPE(n, 2), EK_F64, test_device(3));
     ek_tensor *mask = normal(3, EK_SHAPE(n, 1), EK_F64, ek_cpu());
@@ -147,62 +142,53 @@ TEST_LOOP(nests_and_keywords_of_short_batches, 0, 3)
     ek_tensor *sizes = ek_value_tensor(ek_value_get(dict, "size"));
     ck_assert_int_eq(ek_tensor_count(sizes), n == 2 ? 2 : 4);
     ck_assert_int_eq(((nested *)ek_data_parallel_module(model))->calls, 0);
-    ek_module_free(model);
 }
 
 TEST(without_inputs_it_runs_once)
 {
-    ek_module *model = ek_data_parallel(make_nested(), ek_devices(test_kind(), 4));
+    ek_module *model = held(ek_data_parallel(make_nested(), ek_devices(test_kind(), 4)));
     atomic_store(&nested_calls, 0);
     ek_value out = ek_module_forward(model, &(const ek_args){NULL, 0, ek_value_none()});
     ck_assert_double_eq(element(ek_value_tensor(out), 0), 6);
     ck_assert_int_eq(atomic_load(&nested_calls), 1);
-    ek_module_free(model);
 }
 
 TEST(unequal_batches_are_errors)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 2)));
     ek_value out = ek_forward(model, ek_zeros(EK_SHAPE(4, 3)), ek_zeros(EK_SHAPE(3, 3)));
     ck_assert_int_eq(out.kind, EK_VALUE_ERROR);
     assert_error(EK_E_SHAPE, "data_parallel: scatter:");
-    ek_module_free(model);
 }
 
 TEST(along_another_dimension)
 {
     /* Linear layers act on the last dimension: a batch in the middle. */
     ek_tensor *x = normal(3, EK_SHAPE(2, 5, 3), EK_F64, ek_cpu());
-    ek_module *net = make_net();
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3), .dim = 1);
+    ek_module *net = held(make_net());
+    ek_module *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 3), .dim = 1));
     ek_tensor *out = ek_apply(model, x);
     assert_close(ek_to_device(out, ek_cpu()), ek_apply(net, x), 1e-14, 1e-15);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(no_gradients_no_graph)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 2)));
     bool before = ek_set_grad_enabled(false);
     ek_tensor *out = ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu()));
     ek_set_grad_enabled(before);
     assert_made(out);
     ck_assert(!ek_tensor_requires_grad(out));
-    ek_module_free(model);
 }
 
 TEST(a_wrapper_within_a_wrapper)
 {
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), EK_F64, ek_cpu());
-    ek_module *net = make_net();
+    ek_module *net = held(make_net());
     ek_module *inner = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
-    ek_module *model = ek_data_parallel(ek_sequential(inner), ek_devices(test_kind(), 3));
-    assert_made(model);
+    ek_module *model = held(ek_data_parallel(ek_sequential(inner), ek_devices(test_kind(), 3)));
     ek_tensor *out = ek_apply(model, x);
     assert_close(ek_to_device(out, ek_cpu()), ek_apply(net, x), 1e-14, 1e-15);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(wrong_constructions_are_errors)
@@ -258,19 +244,18 @@ TEST_LOOP(a_module_on_two_devices_is_refused, 0, 2)
 
 TEST(parameters_must_be_at_home)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 2)));
     assert_ok(ek_module_to_device(ek_data_parallel_module(model), test_device(1)));
     assert_refused(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())), EK_E_DEVICE,
                    "the module must have its parameters and buffers on device host:0 "
                    "(device_ids[0]), but parameter \"0.weight\" is on device host:1");
     assert_ok(ek_module_to_device(ek_data_parallel_module(model), test_device(0)));
     assert_made(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
-    ek_module_free(model);
 }
 
 TEST(replicas_draw_the_same_numbers_in_every_run)
 {
-    ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 4));
+    ek_module *model = held(ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 4)));
     ek_tensor *x = ek_ones(EK_SHAPE(8, 4000)), *first = NULL;
     for (int run = 0; run < 5; run++) {
         ek_manual_seed(11);
@@ -285,7 +270,6 @@ TEST(replicas_draw_the_same_numbers_in_every_run)
     double same;
     assert_ok(ek_item(ek_mean(ek_to_dtype(ek_eq(a, b), EK_F64)), &same));
     ck_assert_double_eq_tol(same, 0.5, 0.05);
-    ek_module_free(model);
 }
 
 /* ---- several ranks ---- */
@@ -338,7 +322,7 @@ TEST(one_device_draws_from_the_default_generator_in_a_process_alone)
 {
     ek_tensor *alone = drawn_by(1, 3, ek_devices(test_kind(), 1));
     ek_manual_seed(11);
-    ek_module *net = ek_dropout(0.5);
+    ek_module *net = held(ek_dropout(0.5));
     ek_tensor *x = ek_ones(EK_SHAPE(2, 1000));
     assert_made(ek_apply(net, x));
     assert_close(ek_apply(net, x), alone, 0, 0);
@@ -350,7 +334,6 @@ TEST(one_device_draws_from_the_default_generator_in_a_process_alone)
         assert_close(ek_apply(net, x), alone, 0, 0);
     }
     ek_world = before;
-    ek_module_free(net);
 }
 
 /* A batch so small that one of two devices gets it. */
@@ -377,7 +360,7 @@ TEST(a_worker_goes_on_with_numbers_drawn_in_its_place)
 {
     const ek_world_place before = ek_world;
     ek_world.size = 2;
-    ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 2)));
     ek_manual_seed(11);
     ek_tensor *first = ek_to_device(ek_apply(model, ek_ones(EK_SHAPE(1, 1000))), ek_cpu());
     ek_tensor *second = ek_to_device(ek_apply(model, ek_ones(EK_SHAPE(2, 1000))), ek_cpu());
@@ -389,7 +372,6 @@ TEST(a_worker_goes_on_with_numbers_drawn_in_its_place)
         assert_ok(ek_item(ek_mean(ek_to_dtype(ek_eq(first, others[i]), EK_F64)), &same));
         ck_assert_double_eq_tol(same, 0.5, 0.1);
     }
-    ek_module_free(model);
 }
 
 static char logged[2][300];

@@ -101,12 +101,11 @@ TEST(batches_may_be_cut_elsewhere)
     ek_manual_seed(2);
     ek_tensor *x = ek_ones(EK_SHAPE(4, 9, 5));
     assert_ok(ek_to_data(ek_f_dropout(x, 0.5, true), one, sizeof one));
-    ek_module *model = ek_data_parallel(ek_sequential(ek_dropout(0.5)),
-                                        .device_ids = ek_devices(test_kind(), 4), .dim = 1);
+    ek_module *model = held(ek_data_parallel(ek_sequential(ek_dropout(0.5)),
+                                             .device_ids = ek_devices(test_kind(), 4), .dim = 1));
     ek_manual_seed(2);
     assert_ok(ek_to_data(ek_to_device(ek_apply(model, x), ek_cpu()), many, sizeof many));
     ck_assert_mem_eq(many, one, sizeof one);
-    ek_module_free(model);
 }
 
 /* What isn't part of the batch is the same on each replica. */
@@ -124,11 +123,11 @@ TEST(other_tensors_are_common)
     philox();
     ek_tensor *noise = ek_rand(EK_SHAPE(7));
     philox();
-    ek_module *model = ek_data_parallel(ek_module_new(&common_type), ek_devices(test_kind(), 2));
+    ek_module *model =
+        held(ek_data_parallel(ek_module_new(&common_type), ek_devices(test_kind(), 2)));
     ek_tensor *y = ek_to_device(ek_apply(model, ek_zeros(EK_SHAPE(6, 7))), ek_cpu());
     for (int64_t i = 0; i < 42; i++)
         ck_assert(element(y, i) == element(noise, i % 7));
-    ek_module_free(model);
 }
 
 /* Rank r of R, with devices of its own or with cpu alone: its sample i is number i R + r of all. */
@@ -200,11 +199,11 @@ MODULE_TYPE(failing, ek_module)
 TEST(a_failure_leaves_the_generator)
 {
     philox();
-    ek_module *model = ek_data_parallel(ek_module_new(&failing_type), ek_devices(test_kind(), 2));
+    ek_module *model =
+        held(ek_data_parallel(ek_module_new(&failing_type), ek_devices(test_kind(), 2)));
     assert_refused(ek_apply(model, ek_ones(EK_SHAPE(4, 3))), EK_E_USER, "no more");
     ek_tensor *after = ek_rand(EK_SHAPE(9));
     philox();
     assert_made(ek_rand(EK_SHAPE(9)));
     assert_close(ek_rand(EK_SHAPE(9)), after, 0, 0);
-    ek_module_free(model);
 }

@@ -34,12 +34,11 @@ enum { PLANS = sizeof plans / sizeof *plans };
 
 TEST_LOOP(results_are_one_devices, 0, PLANS)
 {
-    ek_module *net = make_net();
+    ek_module *net = held(make_net());
     ek_data_parallel_options options = EK_OPTIONS(ek_data_parallel_options, .module = make_net(),
                                                   .device_ids = devices_of(plans[_i].devices));
     memcpy(options.chunks, plans[_i].chunks, sizeof plans[_i].chunks);
-    ek_module *model = ek_data_parallel_with(options);
-    assert_made(model);
+    ek_module *model = held(ek_data_parallel_with(options));
     for (int batch = 1; batch < 8; batch++) {
         ek_tensor *x = normal((uint64_t)batch, EK_SHAPE(batch, 3), EK_F64, ek_cpu());
         double expected = square_loss(ek_apply(net, x)), got = square_loss(ek_apply(model, x));
@@ -49,8 +48,6 @@ TEST_LOOP(results_are_one_devices, 0, PLANS)
         ek_module_zero_grad(net);
         ek_module_zero_grad(model);
     }
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(idle_devices_keep_no_replica)
@@ -58,17 +55,15 @@ TEST(idle_devices_keep_no_replica)
     uint64_t before = 0;
     assert_made(ek_zeros(EK_SHAPE(1), .device = test_device(3)));
     before = bytes_in_use(test_device(3));
-    ek_module *model = ek_data_parallel(make_net(), devices_of(4), .chunks = {1, 1, 1});
+    ek_module *model = held(ek_data_parallel(make_net(), devices_of(4), .chunks = {1, 1, 1}));
     assert_made(ek_apply(model, normal(3, EK_SHAPE(9, 3), EK_F64, ek_cpu())));
     ck_assert_uint_eq(bytes_in_use(test_device(3)), before);
     /* Nor does device 0, beside the module itself: two copies were sent. */
-    ek_module *others = ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 1, 1});
+    ek_module *others = held(ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 1, 1}));
     assert_made(ek_apply(others, normal(3, EK_SHAPE(9, 3), EK_F64, ek_cpu())));
     uint64_t nbytes = (uint64_t)ek_module_numel(others) * sizeof(double);
     ck_assert_uint_eq(stats_of(others).parameter_nbytes, 2 * nbytes);
     ck_assert_uint_eq(stats_of(others).forwards, 1);
-    ek_module_free(model);
-    ek_module_free(others);
 }
 
 /* ---- buffers ---- */
@@ -95,8 +90,8 @@ static void assert_same_statistics(ek_module *model, ek_module *alone)
 
 TEST(statistics_of_the_first_replica_come_home)
 {
-    ek_module *alone = make_norm();
-    ek_module *model = ek_data_parallel(make_norm(), devices_of(4), .chunks = {0, 4, 0, 2});
+    ek_module *alone = held(make_norm());
+    ek_module *model = held(ek_data_parallel(make_norm(), devices_of(4), .chunks = {0, 4, 0, 2}));
     for (int step = 0; step < 3; step++) {
         bool before = ek_set_grad_enabled(step != 1);
         assert_made(ek_apply(model, batch_of(step)));
@@ -115,31 +110,27 @@ TEST(statistics_of_the_first_replica_come_home)
     assert_close(ek_to_device(ek_apply(model, batch_of(5)), ek_cpu()), ek_apply(alone, batch_of(5)),
                  1e-13, 1e-13);
     ck_assert_uint_eq(ek_tensor_version(ek_module_tensor(model, "0.running_mean")), version);
-    ek_module_free(alone);
-    ek_module_free(model);
 }
 
 TEST(averages_come_home)
 {
-    ek_module *idle = ek_data_parallel(make_norm(), devices_of(3), .chunks = {0, 4, 2},
-                                       .running_stats = EK_RUNNING_STATS_AVERAGE);
-    ek_module *busy = ek_data_parallel(make_norm(), devices_of(2), .chunks = {4, 2},
-                                       .running_stats = EK_RUNNING_STATS_AVERAGE);
+    ek_module *idle = held(ek_data_parallel(make_norm(), devices_of(3), .chunks = {0, 4, 2},
+                                            .running_stats = EK_RUNNING_STATS_AVERAGE));
+    ek_module *busy = held(ek_data_parallel(make_norm(), devices_of(2), .chunks = {4, 2},
+                                            .running_stats = EK_RUNNING_STATS_AVERAGE));
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(idle, batch_of(step)));
         assert_made(ek_apply(busy, batch_of(step)));
         assert_same_statistics(idle, busy);
     }
-    ek_module_free(idle);
-    ek_module_free(busy);
 }
 
 TEST(replicas_with_buffers_of_their_own)
 {
     /* The module shows the first taking part's; each goes on with its own. */
-    ek_module *first = make_norm(), *last = make_norm();
-    ek_module *model = ek_data_parallel(make_norm(), devices_of(3), .plan = "0,4,2; 3: 0,0,6",
-                                        .broadcast_buffers = false);
+    ek_module *first = held(make_norm()), *last = held(make_norm());
+    ek_module *model = held(ek_data_parallel(make_norm(), devices_of(3), .plan = "0,4,2; 3: 0,0,6",
+                                             .broadcast_buffers = false));
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, batch_of(step)));
         assert_made(ek_apply(first, ek_narrow(batch_of(step), 0, 0, 4)));
@@ -154,24 +145,20 @@ TEST(replicas_with_buffers_of_their_own)
     assert_close(ek_to_device(ek_apply(model, batch_of(4)), ek_cpu()), ek_apply(last, batch_of(4)),
                  1e-13, 1e-13);
     ck_assert_double_eq(element(mean, 0), 5);
-    ek_module_free(first);
-    ek_module_free(last);
-    ek_module_free(model);
 }
 
 TEST(a_device_that_comes_back_is_up_to_date)
 {
-    ek_module *alone = make_norm();
-    ek_module *model = ek_data_parallel(make_norm(), devices_of(3),
-                                        .plan = "0,4,2; 1: 6,0,0; 2: 3,0,3; 3: 0,0,1; 4: 0,1,0");
+    ek_module *alone = held(make_norm());
+    ek_module *model =
+        held(ek_data_parallel(make_norm(), devices_of(3),
+                              .plan = "0,4,2; 1: 6,0,0; 2: 3,0,3; 3: 0,0,1; 4: 0,1,0"));
     static const int64_t firsts[] = {4, 6, 3, 6, 6};
     for (int step = 0; step < 5; step++) {
         assert_made(ek_apply(model, batch_of(step)));
         assert_made(ek_apply(alone, ek_narrow(batch_of(step), 0, 0, firsts[step])));
         assert_same_statistics(model, alone);
     }
-    ek_module_free(alone);
-    ek_module_free(model);
 }
 
 /* ---- who is told what ---- */
@@ -199,8 +186,8 @@ MODULE_TYPE_WITH(noting, ek_module, .replicated = noting_replicated)
 
 TEST(replicas_are_counted_without_idle_devices)
 {
-    ek_module *model = ek_data_parallel(ek_module_new(&noting_type), devices_of(4),
-                                        .plan = "0,2,0,1; 1: 0,0,0,1; 2: 1,0,0,0");
+    ek_module *model = held(ek_data_parallel(ek_module_new(&noting_type), devices_of(4),
+                                             .plan = "0,2,0,1; 1: 0,0,0,1; 2: 1,0,0,0"));
     assert_ok(ek_patch_replication_callback(model));
     ek_tensor *x = ek_ones(EK_SHAPE(3));
     assert_made(ek_apply(model, x));
@@ -216,18 +203,16 @@ TEST(replicas_are_counted_without_idle_devices)
     ck_assert_int_eq(told[0][1], 1);
     assert_made(ek_apply(model, x));
     ck_assert_int_eq(told_count, 1);
-    ek_module_free(model);
 }
 
 TEST(errors_name_the_device)
 {
     ek_module *model =
-        ek_data_parallel(ek_module_new(&noting_type), devices_of(4), .chunks = {0, 2, 0, 1});
+        held(ek_data_parallel(ek_module_new(&noting_type), devices_of(4), .chunks = {0, 2, 0, 1}));
     const double x[] = {1, 1, -1};
     assert_refused(ek_apply(model, tensor_of(x, EK_SHAPE(3), EK_F64, ek_cpu())), EK_E_USER,
                    "replica 1 on host:3: noting: below zero");
     assert_made(ek_apply(model, ek_ones(EK_SHAPE(3))));
-    ek_module_free(model);
 }
 
 /* ---- inputs of all sorts ---- */
@@ -247,7 +232,7 @@ MODULE_TYPE(summing, ek_module)
 TEST(nests_and_keywords_follow_the_plan)
 {
     ek_module *model =
-        ek_data_parallel(ek_module_new(&summing_type), devices_of(3), .chunks = {0, 4, 1});
+        held(ek_data_parallel(ek_module_new(&summing_type), devices_of(3), .chunks = {0, 4, 1}));
     for (int batch = 1; batch < 7; batch++) {
         ek_tensor *x = normal(1, EK_SHAPE(batch, 2), EK_F64, ek_cpu()),
                   *y = normal(2, EK_SHAPE(batch, 2), EK_F64, ek_cpu()),
@@ -256,26 +241,22 @@ TEST(nests_and_keywords_follow_the_plan)
         ek_value out = ek_forward_kw(model, ek_value_dict(keywords, 1), EK_LIST(x, y));
         assert_close(ek_to_device(ek_value_tensor(out), ek_cpu()), ek_add(ek_add(x, y), z), 0, 0);
     }
-    ek_module_free(model);
 }
 
 TEST(an_empty_batch)
 {
-    ek_module *net = make_net();
-    ek_module *model = ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 4, 1});
+    ek_module *model = held(ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 4, 1}));
     ek_tensor *x = ek_zeros(EK_SHAPE(0, 3), .dtype = EK_F64);
     ek_tensor *out = ek_apply(model, x);
     assert_made(out);
     ck_assert_int_eq(ek_tensor_size(out, 0), 0);
     ck_assert_int_eq(ek_tensor_size(out, 1), 2);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(what_is_scattered_already_stays_so)
 {
-    ek_module *net = make_net();
-    ek_module *model = ek_data_parallel(make_net(), devices_of(4), .chunks = {0, 4, 1, 1});
+    ek_module *net = held(make_net());
+    ek_module *model = held(ek_data_parallel(make_net(), devices_of(4), .chunks = {0, 4, 1, 1}));
     ek_tensor *x = normal(1, EK_SHAPE(5, 3), EK_F64, ek_cpu()), *expected = ek_apply(net, x);
     ek_tensor *a = ek_narrow(x, 0, 0, 1), *b = ek_narrow(x, 0, 1, 4);
     /* Fewer lists than devices; on cpu, so for the first devices, and if some lie. */
@@ -288,14 +269,12 @@ TEST(what_is_scattered_already_stays_so)
     assert_close(ek_to_device(ek_value_tensor(out), ek_cpu()), expected, 1e-14, 1e-15);
     out = ek_forward(model, EK_SCATTERED(b, a)); /* in another order */
     ck_assert_int_eq(ek_tensor_size(ek_value_tensor(out), 0), 5);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(numbers_per_device_must_suit_the_plan)
 {
     ek_module *model =
-        ek_data_parallel(ek_module_new(&noting_type), devices_of(3), .chunks = {0, 4, 1});
+        held(ek_data_parallel(ek_module_new(&noting_type), devices_of(3), .chunks = {0, 4, 1}));
     ek_tensor *x = ek_ones(EK_SHAPE(5, 3));
     ek_value numbers = EK_SCATTERED(ek_value_of_int(1), ek_value_of_int(2), ek_value_of_int(3));
     ek_value out = ek_forward(model, x, numbers);
@@ -305,23 +284,20 @@ TEST(numbers_per_device_must_suit_the_plan)
                  "the plan cuts a batch of 5 into 2 chunks, but a scattered list has 3 elements");
     out = ek_forward(model, x, EK_SCATTERED(ek_value_of_int(1), ek_value_of_int(2)));
     ck_assert_int_ne(out.kind, EK_VALUE_ERROR);
-    ek_module_free(model);
 }
 
 TEST(a_wrapper_within_a_wrapper)
 {
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), EK_F64, ek_cpu());
-    ek_module *net = make_net();
+    ek_module *net = held(make_net());
     ek_module *inner = ek_data_parallel(make_net(), devices_of(2), .chunks = {0, 1});
-    ek_module *model = ek_data_parallel(ek_sequential(inner), devices_of(3), .chunks = {0, 1, 2});
-    assert_made(model);
+    ek_module *model =
+        held(ek_data_parallel(ek_sequential(inner), devices_of(3), .chunks = {0, 1, 2}));
     double expected = square_loss(ek_apply(net, x)), got = square_loss(ek_apply(model, x));
     ck_assert(fabs(got - expected) <= 1e-13 * expected);
     ek_tensor *gradient = ek_tensor_grad(ek_module_tensor(model, "0.0.weight"));
     assert_close_norm(ek_to_device(gradient, ek_cpu()),
                       ek_tensor_grad(ek_module_tensor(net, "0.weight")), 1e-12);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 /* ---- asking for plans ---- */
@@ -356,7 +332,7 @@ TEST(plans_can_be_asked_for)
 TEST(only_forwards_with_gradients_count)
 {
     /* The first two go by the first entry; evaluation in between only follows it. */
-    ek_module *model = ek_data_parallel(make_net(), devices_of(2), .plan = "1,3; 2: 3,1");
+    ek_module *model = held(ek_data_parallel(make_net(), devices_of(2), .plan = "1,3; 2: 3,1"));
     int64_t sizes[2];
     ek_tensor *x = normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu());
     for (int step = 0; step < 6; step++) {
@@ -368,7 +344,6 @@ TEST(only_forwards_with_gradients_count)
     }
     assert_ok(ek_data_parallel_sizes(model, 4, sizes));
     ck_assert_int_eq(sizes[0], 3);
-    ek_module_free(model);
 }
 
 TEST(wishes_that_contradict_are_errors)

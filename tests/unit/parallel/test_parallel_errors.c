@@ -42,7 +42,7 @@ static ek_module *make_moody(moody **self)
 TEST(the_first_failing_replica_is_named)
 {
     moody *self;
-    ek_module *model = make_moody(&self);
+    ek_module *model = held(make_moody(&self));
     ek_tensor *x = normal(1, EK_SHAPE(8, 3), EK_F64, ek_cpu());
     self->failing = 1u << 3 | 1u << 2;
     ck_assert_ptr_null(ek_apply(model, x));
@@ -52,24 +52,22 @@ TEST(the_first_failing_replica_is_named)
     assert_error(EK_E_SHAPE, "data_parallel: replica 2 on host:2: moody: ");
     self->failing = 0;
     ck_assert_double_gt(square_loss(ek_apply(model, x)), 0);
-    ek_module_free(model);
 }
 
 TEST(a_silent_failure_gets_a_sentence)
 {
     moody *self;
-    ek_module *model = make_moody(&self);
+    ek_module *model = held(make_moody(&self));
     self->failing = 1;
     self->silent = true;
     assert_refused(ek_apply(model, normal(1, EK_SHAPE(8, 3), EK_F64, ek_cpu())), EK_E_STATE,
                    "replica 0 on host:0");
-    ek_module_free(model);
 }
 
 TEST(an_error_in_backward_names_the_device)
 {
     moody *self;
-    ek_module *model = make_moody(&self);
+    ek_module *model = held(make_moody(&self));
     ek_tensor *x = normal(1, EK_SHAPE(8, 3), EK_F64, ek_cpu());
     assert_ok(ek_tensor_set_requires_grad(x, true));
     self->in_backward = true;
@@ -86,15 +84,14 @@ TEST(an_error_in_backward_names_the_device)
     self->in_backward = false;
     ek_module_zero_grad(model);
     square_loss(ek_apply(model, x));
-    ek_module_free(model);
 }
 
 TEST(out_of_memory_in_one_replica)
 {
     ek_manual_seed(1);
     ek_module *model =
-        ek_data_parallel(ek_sequential(ek_linear(256, 256), ek_relu(), ek_linear(256, 256)),
-                         ek_devices(test_kind(), 4));
+        held(ek_data_parallel(ek_sequential(ek_linear(256, 256), ek_relu(), ek_linear(256, 256)),
+                              ek_devices(test_kind(), 4)));
     ek_tensor *small = ek_zeros(EK_SHAPE(8, 256)), *large = ek_zeros(EK_SHAPE(4096, 256));
     square_loss(ek_apply(model, small));
     ek_module_zero_grad(model);
@@ -111,24 +108,22 @@ TEST(out_of_memory_in_one_replica)
     scope = ek_scope_begin();
     square_loss(ek_apply(model, small)); /* a smaller batch succeeds */
     ek_scope_end(&scope);
-    ek_module_free(model);
 }
 
 TEST(no_room_for_a_replica)
 {
     ek_manual_seed(1);
-    ek_module *model = ek_data_parallel(ek_linear(256, 256), ek_devices(test_kind(), 3));
+    ek_module *model = held(ek_data_parallel(ek_linear(256, 256), ek_devices(test_kind(), 3)));
     ek_tensor *x = ek_zeros(EK_SHAPE(6, 256));
     assert_ok(ek_memory_set_capacity(test_device(1), 1000));
     assert_refused(ek_apply(model, x), EK_E_OUT_OF_MEMORY, "host:1");
     assert_ok(ek_memory_set_capacity(test_device(1), 0));
     square_loss(ek_apply(model, x));
-    ek_module_free(model);
 }
 
 TEST(memory_does_not_grow)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 4));
+    ek_module *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 4)));
     uint64_t after[4] = {0};
     for (int step = 0; step < 200; step++) {
         ek_scope scope = ek_scope_begin();
@@ -147,14 +142,13 @@ TEST(memory_does_not_grow)
                 ck_assert_uint_eq(bytes_in_use(test_device(d)), after[d]);
         }
     }
-    ek_module_free(model);
 }
 
 /* ---- parallel_apply by itself ---- */
 
 TEST(apply_checks_its_arguments)
 {
-    ek_module *net = make_net();
+    ek_module *net = held(make_net());
     ek_tensor *x = normal(3, EK_SHAPE(2, 3), EK_F64, ek_cpu());
     ek_args args = {EK_VALUES(x), 1, ek_value_none()};
     ek_device_list devices = EK_DEVICES(ek_cpu());
@@ -164,7 +158,6 @@ TEST(apply_checks_its_arguments)
     assert_refused(ek_parallel_apply(&net, &args, 2, &devices, &out), EK_E_INVALID,
                    "2 modules for 1 devices");
     assert_refused(ek_parallel_apply(&net, &args, 0, &devices, &out), EK_E_INVALID, "0 modules");
-    ek_module_free(net);
 }
 
 TEST(apply_runs_different_modules)
@@ -187,8 +180,8 @@ TEST(apply_runs_different_modules)
 TEST(a_model_on_two_devices)
 {
     ek_manual_seed(7);
-    ek_module *first = ek_linear(3, 5), *second = ek_linear(5, 2);
-    ek_module *net = make_net();
+    ek_module *first = held(ek_linear(3, 5)), *second = held(ek_linear(5, 2));
+    ek_module *net = held(make_net());
     assert_ok(ek_module_to_dtype(first, EK_F64));
     assert_ok(ek_module_to_dtype(second, EK_F64));
     assert_ok(ek_module_to_device(first, test_device(0)));
@@ -206,7 +199,4 @@ TEST(a_model_on_two_devices)
                       ek_tensor_grad(ek_module_tensor(net, "0.weight")), 1e-13);
     assert_close_norm(ek_to_device(ek_tensor_grad(ek_module_tensor(second, "bias")), ek_cpu()),
                       ek_tensor_grad(ek_module_tensor(net, "2.bias")), 1e-13);
-    ek_module_free(first);
-    ek_module_free(second);
-    ek_module_free(net);
 }

@@ -49,9 +49,8 @@ TEST(two_devices_equal_one)
     static const int64_t steps[] = {6, 2, 1, 4, 5};
     ek_tensor *x = normal(3, EK_SHAPE(5, 6, 3), EK_F64, ek_cpu()),
               *lengths = ek_from_data(steps, EK_SHAPE(5), EK_I64);
-    ek_module *net = make_tagger(),
-              *model = ek_data_parallel(make_tagger(), ek_devices(test_kind(), 2));
-    assert_made(model);
+    ek_module *net = held(make_tagger()),
+              *model = held(ek_data_parallel(make_tagger(), ek_devices(test_kind(), 2)));
     ek_tensor *expected = ek_value_tensor(ek_forward(net, x, lengths));
     double loss = square_loss(expected);
     ek_tensor *out = ek_value_tensor(ek_forward(model, x, lengths));
@@ -61,6 +60,4 @@ TEST(two_devices_equal_one)
     compared c = {model, 0};
     assert_ok(ek_module_parameters(net, compare_gradient, &c));
     ck_assert_int_eq(c.count, 2 * 2 * 4 + 2);
-    ek_module_free(net);
-    ek_module_free(model);
 }

@@ -20,7 +20,7 @@ static ek_module *make_bn_net(void)
 
 TEST(replicas_are_complete)
 {
-    ek_module *net = make_bn_net();
+    ek_module *net = held(make_bn_net());
     ek_device_list devices = ek_devices(test_kind(), 3);
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_module *replicas[3];
@@ -47,12 +47,11 @@ TEST(replicas_are_complete)
     assert_refused(ek_replicate(net, &devices, replicas), EK_E_DEVICE,
                    "on device host:1 (device_ids[0])");
     assert_refused(ek_replicate(NULL, &devices, replicas), EK_E_INVALID, "module is NULL");
-    ek_module_free(net);
 }
 
 TEST(gradients_of_replicas_add_up)
 {
-    ek_module *net = ek_linear(1, 1, false), *replicas[3];
+    ek_module *net = held(ek_linear(1, 1, false)), *replicas[3];
     ek_device_list devices = ek_devices(test_kind(), 3);
     assert_ok(ek_module_to_device(net, test_device(0)));
     assert_ok(ek_replicate(net, &devices, replicas));
@@ -64,7 +63,6 @@ TEST(gradients_of_replicas_add_up)
     }
     assert_ok(ek_backward(ek_reduce_add(terms, 3, ek_tensor_device(terms[0]))));
     ck_assert_double_eq(element(ek_tensor_grad(ek_module_tensor(net, "weight")), 0), 6);
-    ek_module_free(net);
 }
 
 typedef struct tied {
@@ -100,19 +98,18 @@ TEST(what_is_shared_stays_shared)
     double scale_gradient = element(ek_tensor_grad(scale), 0);
     ek_module_zero_grad(&self->module);
 
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 3));
+    ek_module *model = held(ek_data_parallel(&self->module, ek_devices(test_kind(), 3)));
     square_loss(ek_apply(model, x));
     assert_close_norm(ek_to_device(ek_tensor_grad(ek_module_tensor(linear, "weight")), ek_cpu()),
                       expected, 1e-13);
     ck_assert(fabs(element(ek_tensor_grad(scale), 0) - scale_gradient) <=
               1e-13 * fabs(scale_gradient));
     ek_release(expected);
-    ek_module_free(model);
 }
 
 TEST(only_what_was_written_is_sent)
 {
-    ek_module *net = make_bn_net(), *replicas[2];
+    ek_module *net = held(make_bn_net()), *replicas[2];
     assert_ok(ek_module_to_device(net, test_device(0)));
     ek_dev *devs[] = {ek_dev_get(test_device(0)), ek_dev_get(test_device(1))};
     const ek_rank_list ranks = {2, {0, 1}};
@@ -139,25 +136,24 @@ TEST(only_what_was_written_is_sent)
     ck_assert_uint_gt(versions[2][1], versions[1][1]);
     ck_assert_ptr_eq(data[0], data[2]); /* the memory persists */
     ek_replica_set_free(set);
-    ek_module_free(net);
 }
 
 TEST(a_module_that_changes_is_looked_at_again)
 {
     ek_module *net = make_net();
-    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(net, ek_devices(test_kind(), 2)));
     ek_tensor *x = normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu());
     assert_made(ek_apply(model, x));
     assert_ok(ek_module_to_dtype(net, EK_F32)); /* other geometry in every copy */
     ek_tensor *out = ek_apply(model, ek_to_dtype(x, EK_F32));
     assert_made(out);
     ck_assert_int_eq(ek_tensor_dtype(out), EK_F32);
-    ek_module_free(model);
 }
 
 TEST(several_forwards_before_backward)
 {
-    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
+    ek_module *net = held(make_net()),
+              *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 3)));
     ek_module *both[2] = {net, model};
     for (int m = 0; m < 2; m++) {
         ek_tensor *sum = NULL;
@@ -169,13 +165,11 @@ TEST(several_forwards_before_backward)
         assert_ok(ek_backward(sum));
     }
     assert_same_gradients(net, model, 1e-13);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(older_graphs_err_after_a_step)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 2)));
     ek_tensor *x = normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu());
     ek_tensor *old = ek_mean(ek_square(ek_apply(model, x)));
     bool before = ek_set_grad_enabled(false);
@@ -185,15 +179,14 @@ TEST(older_graphs_err_after_a_step)
     assert_refused(ek_backward(old), EK_E_MODIFIED, "");
     ek_module_zero_grad(model);
     assert_ok(ek_backward(new));
-    ek_module_free(model);
 }
 
 /* ---- buffers ---- */
 
 TEST(the_first_replicas_buffers_are_the_modules)
 {
-    ek_module *net = make_bn_net(), *alone = make_bn_net();
-    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
+    ek_module *net = make_bn_net(), *alone = held(make_bn_net());
+    ek_module *model = held(ek_data_parallel(net, ek_devices(test_kind(), 2)));
     ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), EK_F64, ek_cpu()), EK_F32);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, x));
@@ -207,15 +200,13 @@ TEST(the_first_replicas_buffers_are_the_modules)
     ek_module_train(model, false);
     ek_module_train(alone, false);
     assert_close(ek_to_device(ek_apply(model, x), ek_cpu()), ek_apply(alone, x), 1e-6, 1e-6);
-    ek_module_free(model);
-    ek_module_free(alone);
 }
 
 TEST(replicas_may_keep_their_own_buffers)
 {
-    ek_module *net = make_bn_net(), *alone = make_bn_net();
+    ek_module *net = make_bn_net(), *alone = held(make_bn_net());
     ek_module *model =
-        ek_data_parallel(net, ek_devices(test_kind(), 2), .broadcast_buffers = false);
+        held(ek_data_parallel(net, ek_devices(test_kind(), 2), .broadcast_buffers = false));
     ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), EK_F64, ek_cpu()), EK_F32);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, x));
@@ -225,8 +216,6 @@ TEST(replicas_may_keep_their_own_buffers)
     ek_module_train(alone, false);
     ek_tensor *second = ek_narrow(ek_to_device(ek_apply(model, x), ek_cpu()), 0, 4, 4);
     assert_close(second, ek_apply(alone, ek_narrow(x, 0, 4, 4)), 1e-6, 1e-6);
-    ek_module_free(model);
-    ek_module_free(alone);
 }
 
 /* ---- slabs ---- */
@@ -236,7 +225,7 @@ TEST(parameters_and_gradients_live_in_slabs)
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "0.weight"), *bias = ek_module_tensor(net, "0.bias");
     ek_tensor *copy = ek_clone(ek_detach(weight));
-    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(net, ek_devices(test_kind(), 2)));
     ck_assert_ptr_eq(weight->storage, bias->storage);
     ck_assert_ptr_ne(weight->version, bias->version);
     ck_assert_int_lt(weight->offset, bias->offset);
@@ -252,7 +241,6 @@ TEST(parameters_and_gradients_live_in_slabs)
     ck_assert_ptr_null(ek_tensor_grad(weight));
     square_loss(ek_apply(model, normal(4, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     ck_assert_ptr_eq(ek_tensor_grad(weight), gradient); /* the slot again */
-    ek_module_free(model);
 }
 
 TEST(two_wrappers_share_a_slab)
@@ -261,8 +249,7 @@ TEST(two_wrappers_share_a_slab)
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
     ek_module *first = ek_data_parallel(net, ek_devices(test_kind(), 2));
     const ek_storage *home = weight->storage;
-    ek_module *second = ek_data_parallel(net, ek_devices(test_kind(), 3));
-    assert_made(second);
+    ek_module *second = held(ek_data_parallel(net, ek_devices(test_kind(), 3)));
     ck_assert_ptr_eq(weight->storage, home);
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), EK_F64, ek_cpu());
     for (int step = 0; step < 3; step++) {
@@ -276,23 +263,20 @@ TEST(two_wrappers_share_a_slab)
     }
     ek_module_free(first);
     assert_made(ek_apply(second, x));
-    ek_module_free(second);
 }
 
 TEST(a_larger_module_takes_in_a_homed_one)
 {
-    ek_module *inner = make_net(), *wrapper = ek_data_parallel(inner, ek_devices(test_kind(), 2));
+    ek_module *inner = make_net();
+    held(ek_data_parallel(inner, ek_devices(test_kind(), 2)));
     const ek_storage *home = ek_module_tensor(inner, "0.weight")->storage;
     ek_module *last = ek_linear(2, 1);
     assert_ok(ek_module_to_dtype(last, EK_F64));
-    ek_module *all = ek_data_parallel(ek_sequential(inner, last), ek_devices(test_kind(), 2));
-    assert_made(all);
+    ek_module *all = held(ek_data_parallel(ek_sequential(inner, last), ek_devices(test_kind(), 2)));
     ck_assert_ptr_eq(ek_module_tensor(inner, "0.weight")->storage, home);
     ck_assert_ptr_ne(ek_module_tensor(last, "weight")->storage, home);
     square_loss(ek_apply(all, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     assert_made(ek_tensor_grad(ek_module_tensor(inner, "2.bias")));
-    ek_module_free(all);
-    ek_module_free(wrapper);
 }
 
 TEST(gradients_and_graphs_from_before_survive)
@@ -304,11 +288,10 @@ TEST(gradients_and_graphs_from_before_survive)
     ek_tensor *loss = ek_mean(ek_square(ek_apply(net, x)));
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
     ek_tensor *before = ek_clone(ek_tensor_grad(weight));
-    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
+    held(ek_data_parallel(net, ek_devices(test_kind(), 2)));
     assert_close(ek_tensor_grad(weight), before, 0, 0);
     assert_ok(ek_backward(loss)); /* recorded before the move */
     assert_close(ek_tensor_grad(weight), ek_mul_scalar(before, 2), 1e-14, 1e-16);
-    ek_module_free(model);
 }
 
 TEST(frozen_parameters_get_no_gradient)
@@ -316,20 +299,20 @@ TEST(frozen_parameters_get_no_gradient)
     ek_module *net = make_net();
     ek_tensor *frozen = ek_module_tensor(net, "0.weight");
     assert_ok(ek_tensor_set_requires_grad(frozen, false));
-    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
+    ek_module *model = held(ek_data_parallel(net, ek_devices(test_kind(), 2)));
     square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     ck_assert_ptr_null(ek_tensor_grad(frozen));
     assert_made(ek_tensor_grad(ek_module_tensor(net, "0.bias")));
     assert_ok(ek_tensor_set_requires_grad(frozen, true)); /* thawed: outside of the slab */
     square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     assert_made(ek_tensor_grad(frozen));
-    ek_module_free(model);
 }
 
 TEST(second_order_through_replicas)
 {
     /* The gradient of a gradient's norm, against one device. */
-    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
+    ek_module *net = held(make_net()),
+              *model = held(ek_data_parallel(make_net(), ek_devices(test_kind(), 3)));
     ek_module *both[2] = {net, model};
     for (int m = 0; m < 2; m++) {
         ek_tensor *x = normal(5, EK_SHAPE(7, 3), EK_F64, ek_cpu()), *gradient;
@@ -340,21 +323,19 @@ TEST(second_order_through_replicas)
         assert_ok(ek_backward(ek_sum(ek_square(gradient))));
     }
     assert_same_gradients(net, model, 1e-12);
-    ek_module_free(net);
-    ek_module_free(model);
 }
 
 TEST(many_buckets_give_the_same_gradients)
 {
     /* 1.1 M parameters in f32: several buckets of 1 and 4 MiB, sent by the workers. */
     ek_manual_seed(1);
-    ek_module *net = ek_sequential(ek_linear(64, 1024), ek_relu(), ek_linear(1024, 1024), ek_relu(),
-                                   ek_linear(1024, 8));
+    ek_module *net = held(ek_sequential(ek_linear(64, 1024), ek_relu(), ek_linear(1024, 1024),
+                                        ek_relu(), ek_linear(1024, 8)));
     ek_manual_seed(1);
     ek_module *model =
-        ek_data_parallel(ek_sequential(ek_linear(64, 1024), ek_relu(), ek_linear(1024, 1024),
-                                       ek_relu(), ek_linear(1024, 8)),
-                         ek_devices(test_kind(), 3));
+        held(ek_data_parallel(ek_sequential(ek_linear(64, 1024), ek_relu(), ek_linear(1024, 1024),
+                                            ek_relu(), ek_linear(1024, 8)),
+                              ek_devices(test_kind(), 3)));
     ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(6, 64), EK_F64, ek_cpu()), EK_F32);
     square_loss(ek_apply(net, x));
     square_loss(ek_apply(model, x));
@@ -362,6 +343,4 @@ TEST(many_buckets_give_the_same_gradients)
     for (int i = 0; i < 4; i++)
         assert_close_norm(ek_to_device(ek_tensor_grad(ek_module_tensor(model, paths[i])), ek_cpu()),
                           ek_tensor_grad(ek_module_tensor(net, paths[i])), 1e-5);
-    ek_module_free(net);
-    ek_module_free(model);
 }

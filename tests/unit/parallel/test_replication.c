@@ -107,7 +107,8 @@ TEST(in_order_of_replicas_and_registration)
 {
     static const int order[] = {0, 1, 3, 2};
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
+    ek_module *model =
+        held(ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4)));
     assert_ok(ek_patch_replication_callback(model));
     for (int forward = 0; forward < 2; forward++) {
         forget_calls();
@@ -134,7 +135,6 @@ TEST(in_order_of_replicas_and_registration)
         ck_assert_int_eq(forwards_at_release, 5 * replicas);
     }
     ck_assert_int_eq(parts[0]->index, -1);
-    ek_module_free(model);
 }
 
 TEST(only_where_modules_are_replicated)
@@ -160,17 +160,17 @@ TEST(only_where_modules_are_replicated)
     ck_assert_int_eq(call_count, 8);
     ek_module_free(outer);
 
-    ek_module *one = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 1));
+    ek_module *one = held(ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 1)));
     assert_ok(ek_patch_replication_callback(one));
     assert_made(ek_apply(one, x));
     ck_assert_int_eq(call_count, 0);
-    ek_module_free(one);
 }
 
 TEST(evaluation_and_no_gradients_replicate_too)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2));
+    ek_module *model =
+        held(ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2)));
     assert_ok(ek_patch_replication_callback(model));
     ek_module_train(model, false);
     bool before = ek_set_grad_enabled(false);
@@ -178,13 +178,13 @@ TEST(evaluation_and_no_gradients_replicate_too)
     ek_set_grad_enabled(before);
     ck_assert_int_eq(call_count, 8);
     ck_assert_int_eq(release_count, 4);
-    ek_module_free(model);
 }
 
 TEST(a_failing_callback_fails_the_forward)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
+    ek_module *model =
+        held(ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4)));
     assert_ok(ek_patch_replication_callback(model));
     ek_tensor *x = ek_zeros(EK_SHAPE(8, 1));
     parts[3]->callback_fails = 1;
@@ -212,26 +212,26 @@ TEST(a_failing_callback_fails_the_forward)
     parts[0]->callback_fails = 0;
     assert_made(ek_apply(model, x));
     ck_assert_int_eq(release_count, 4);
-    ek_module_free(model);
 }
 
 TEST(contexts_are_released_after_failing_forwards)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
+    ek_module *model =
+        held(ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4)));
     assert_ok(ek_patch_replication_callback(model));
     parts[2]->forward_fails = 1;
     assert_refused(ek_apply(model, ek_zeros(EK_SHAPE(8, 1))), EK_E_USER, "replica 1 on host:1: ");
     ck_assert_int_eq(release_count, 4);
     /* The others had ended: 4 of 5 modules where 2 failed before its part 3. */
     ck_assert_int_eq(forwards_at_release, 4 * 5 - 1);
-    ek_module_free(model);
 }
 
 TEST(a_first_error_stays)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2));
+    ek_module *model =
+        held(ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2)));
     assert_ok(ek_patch_replication_callback(model));
     parts[0]->callback_fails = 1;
     ek_tensor *x = ek_zeros(EK_SHAPE(8, 1));
@@ -240,12 +240,11 @@ TEST(a_first_error_stays)
     ck_assert_str_eq(ek_error_message(), strstr(ek_error_message(), "from before"));
     ek_error_clear();
     ck_assert_int_eq(release_count, 4);
-    ek_module_free(model);
 }
 
 TEST(other_modules_cannot_be_patched)
 {
-    ek_module *net = make_net();
+    ek_module *net = held(make_net());
     assert_refused(ek_patch_replication_callback(net), EK_E_INVALID,
                    "sequential is no data-parallel wrapper");
     assert_refused(ek_patch_replication_callback(NULL), EK_E_INVALID,
@@ -253,7 +252,6 @@ TEST(other_modules_cannot_be_patched)
     ek_data_parallel_stats stats;
     assert_refused(ek_data_parallel_get_stats(net, &stats), EK_E_INVALID,
                    "sequential is no data-parallel wrapper");
-    ek_module_free(net);
 }
 
 /* ---- what is sent ---- */
@@ -289,8 +287,8 @@ TEST_LOOP(parameters_are_sent_once_per_step, 0, 2)
     enum { DEVICES = 3, FORWARDS = 3, STEPS = 4 };
     const uint64_t parameters = 4 * (FEATURES * CHANNELS + CHANNELS + 2 * CHANNELS);
     const uint64_t buffers = 4 * 2 * CHANNELS + 8;
-    ek_module *model = ek_data_parallel(make_bn_net(), ek_devices(test_kind(), DEVICES),
-                                        .broadcast_buffers = switches[_i]);
+    ek_module *model = held(ek_data_parallel(make_bn_net(), ek_devices(test_kind(), DEVICES),
+                                             .broadcast_buffers = switches[_i]));
     for (uint64_t step = 1; step <= STEPS; step++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *sum = NULL;
@@ -315,7 +313,6 @@ TEST_LOOP(parameters_are_sent_once_per_step, 0, 2)
         ek_set_grad_enabled(before);
         ek_scope_end(&scope);
     }
-    ek_module_free(model);
 }
 
 TEST(what_does_not_change_is_not_sent)

@@ -47,8 +47,8 @@ TEST_LOOP(they_are_the_weighted_mean_of_the_replicas, 0, CASES)
     const double m = 0.1;
     double mean[CHANNELS] = {0}, var[CHANNELS] = {1, 1, 1};
     ek_module *model =
-        ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), cases[_i].devices),
-                         .split = cases[_i].split, .running_stats = EK_RUNNING_STATS_AVERAGE);
+        held(ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), cases[_i].devices),
+                              .split = cases[_i].split, .running_stats = EK_RUNNING_STATS_AVERAGE));
     for (int step = 0; step < 4; step++) {
         int batch = cases[_i].batch;
         ek_tensor *x =
@@ -79,14 +79,13 @@ TEST_LOOP(they_are_the_weighted_mean_of_the_replicas, 0, CASES)
                      tensor_of(var, EK_SHAPE(CHANNELS), EK_F64, ek_cpu()), 1e-13, 1e-15);
     }
     ck_assert_double_eq(element(on_cpu(model, "0.num_batches_tracked"), 0), 4);
-    ek_module_free(model);
 }
 
 TEST(the_mean_is_the_whole_batchs)
 {
-    ek_module *alone = make_norm(EK_F64);
-    ek_module *model = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 4), .dim = 2,
-                                        .running_stats = EK_RUNNING_STATS_AVERAGE);
+    ek_module *alone = held(make_norm(EK_F64));
+    ek_module *model = held(ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 4),
+                                             .dim = 2, .running_stats = EK_RUNNING_STATS_AVERAGE));
     for (int step = 0; step < 3; step++) {
         /* Cut along the last dimension: 3, 3, 3 and 1 values per sample. */
         ek_tensor *x = normal(30 + (uint64_t)step, EK_SHAPE(4, CHANNELS, 10), EK_F64, ek_cpu());
@@ -103,15 +102,13 @@ TEST(the_mean_is_the_whole_batchs)
     uint64_t version = ek_tensor_version(ek_module_tensor(model, "0.running_mean"));
     assert_close(ek_to_device(ek_apply(model, x), ek_cpu()), ek_apply(alone, x), 1e-12, 1e-12);
     ck_assert_uint_eq(ek_tensor_version(ek_module_tensor(model, "0.running_mean")), version);
-    ek_module_free(alone);
-    ek_module_free(model);
 }
 
 TEST(gradients_are_the_same)
 {
-    ek_module *first = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3));
-    ek_module *average = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3),
-                                          .running_stats = EK_RUNNING_STATS_AVERAGE);
+    ek_module *first = held(ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3)));
+    ek_module *average = held(ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3),
+                                               .running_stats = EK_RUNNING_STATS_AVERAGE));
     ek_tensor *a = NULL, *b = NULL;
     for (int i = 0; i < 2; i++) { /* two forwards, one backward */
         ek_tensor *x = normal(50 + (uint64_t)i, EK_SHAPE(7, CHANNELS, LENGTH), EK_F64, ek_cpu());
@@ -124,8 +121,6 @@ TEST(gradients_are_the_same)
     assert_ok(ek_backward(b));
     assert_close(ek_tensor_grad(ek_module_tensor(average, "0.weight")),
                  ek_tensor_grad(ek_module_tensor(first, "0.weight")), 0, 0);
-    ek_module_free(first);
-    ek_module_free(average);
 }
 
 /* ---- buffers of a user's own ---- */
@@ -173,8 +168,8 @@ static keeper *make_keeper(void)
 TEST(any_floating_buffer_that_was_written)
 {
     keeper *self = make_keeper();
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 3),
-                                        .running_stats = EK_RUNNING_STATS_AVERAGE);
+    ek_module *model = held(ek_data_parallel(&self->module, ek_devices(test_kind(), 3),
+                                             .running_stats = EK_RUNNING_STATS_AVERAGE));
     uint64_t idle = ek_tensor_version(self->idle);
     /* Chunks (1 9), (2 9), (5): weights 2/5, 2/5, 1/5. */
     double x[] = {1, 9, 2, 9, 5};
@@ -198,35 +193,32 @@ TEST(any_floating_buffer_that_was_written)
     uint64_t version = ek_tensor_version(self->wide);
     assert_made(ek_apply(model, tensor_of(x, EK_SHAPE(5), EK_F64, ek_cpu())));
     ck_assert_uint_eq(ek_tensor_version(self->wide), version);
-    ek_module_free(model);
 }
 
 TEST(a_buffer_with_a_gradient_stays_the_first_replicas)
 {
     keeper *self = make_keeper();
     assert_ok(ek_tensor_set_requires_grad(self->wide, true));
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 3),
-                                        .running_stats = EK_RUNNING_STATS_AVERAGE);
+    ek_module *model = held(ek_data_parallel(&self->module, ek_devices(test_kind(), 3),
+                                             .running_stats = EK_RUNNING_STATS_AVERAGE));
     const double x[] = {1, 2, 5};
     assert_made(ek_apply(model, tensor_of(x, EK_SHAPE(3), EK_F64, ek_cpu())));
     ck_assert_double_eq(element(self->wide, 0), 1);
     ck_assert_double_eq(element(self->same, 0), 0.1f);
-    ek_module_free(model);
 }
 
 TEST(keywords_count_samples_too)
 {
     /* The only tensor that is cut is a keyword; positional inputs hold none. */
     keeper *self = make_keeper();
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 2),
-                                        .running_stats = EK_RUNNING_STATS_AVERAGE);
+    ek_module *model = held(ek_data_parallel(&self->module, ek_devices(test_kind(), 2),
+                                             .running_stats = EK_RUNNING_STATS_AVERAGE));
     double x[] = {1, 9, 4};
     ek_tensor *cut = tensor_of(x, EK_SHAPE(3), EK_F64, ek_cpu());
     const ek_value_entry keywords[] = {{"x", EK_VALUE(cut)}};
     ek_value out = ek_forward_kw(model, ek_value_dict(keywords, 1), ek_value_of_int(1));
     ck_assert_int_ne(out.kind, EK_VALUE_ERROR);
     ck_assert(fabs(element(self->wide, 0) - 2) <= 1e-15); /* 2/3 x 1 + 1/3 x 4 */
-    ek_module_free(model);
 }
 
 TEST(wrong_policies_are_errors)

@@ -50,9 +50,8 @@ static void assert_same_tensor(ek_module *a, ek_module *b, const char *path)
 TEST_LOOP(devices_equal_one, 2, 4)
 {
     static const char *const buffers[] = {"0.weight_u", "0.weight_v", "4.weight_u", "4.weight_v"};
-    ek_module *alone = make_critic(), *net = make_critic();
-    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), _i));
-    assert_made(model);
+    ek_module *alone = held(make_critic()), *net = make_critic();
+    ek_module *model = held(ek_data_parallel(net, ek_devices(test_kind(), _i)));
     for (int i = 0; i < 3; i++) {
         ek_tensor *x = normal(60 + (uint64_t)i, EK_SHAPE(7, 2, 5), EK_F64, ek_cpu());
         step(alone, alone, x);
@@ -62,17 +61,14 @@ TEST_LOOP(devices_equal_one, 2, 4)
         for (int b = 0; b < 4; b++)
             assert_same_tensor(alone, model, buffers[b]);
     }
-    ek_module_free(alone);
-    ek_module_free(model);
 }
 
 /* As batch norm's buffers: those of the first device's samples are kept, or their average. */
 TEST(running_statistics_of_instances)
 {
-    ek_module *alone = ek_instance_norm1d(3, .track_running_stats = true);
+    ek_module *alone = held(ek_instance_norm1d(3, .track_running_stats = true));
     assert_ok(ek_module_to_dtype(alone, EK_F64));
-    ek_module *model = ek_data_parallel(ek_module_copy(alone), ek_devices(test_kind(), 2));
-    assert_made(model);
+    ek_module *model = held(ek_data_parallel(ek_module_copy(alone), ek_devices(test_kind(), 2)));
     for (int i = 0; i < 2; i++) {
         ek_tensor *x = normal(70 + (uint64_t)i, EK_SHAPE(4, 3, 5), EK_F64, ek_cpu());
         assert_made(ek_apply(alone, ek_narrow(x, 0, 0, 2)));
@@ -84,6 +80,4 @@ TEST(running_statistics_of_instances)
     ek_module_train(alone, false);
     ek_tensor *x = normal(72, EK_SHAPE(4, 3, 5), EK_F64, ek_cpu());
     assert_close(ek_to_device(ek_apply(model, x), ek_cpu()), ek_apply(alone, x), 1e-12, 1e-12);
-    ek_module_free(alone);
-    ek_module_free(model);
 }

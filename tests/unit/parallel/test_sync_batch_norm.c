@@ -27,11 +27,10 @@ TEST_LOOP(as_one_device_in_every_order, 0, 8)
      * sample, where two values per channel would leave no gradient to speak of. */
     int form = _i % 4, sizes = form == 0 ? 4 : 5;
     ek_dtype dtype = _i < 4 ? EK_F64 : EK_F32;
-    ek_module *model = ek_data_parallel(sync_net(dtype), .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = plain_net(form, dtype);
+    ek_module *model =
+        held(ek_data_parallel(sync_net(dtype), .device_ids = ek_devices(test_kind(), 4)));
+    ek_module *plain = held(plain_net(form, dtype));
     compare(model, plain, form, all_sizes, sizes, dtype, true, _i < 4 ? 1e-12 : 1e-5);
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST(one_chunk_on_four_devices)
@@ -62,8 +61,9 @@ TEST(any_devices)
 
 TEST(without_a_graph_and_in_evaluation)
 {
-    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = plain_net(2, EK_F64);
+    ek_module *model =
+        held(ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 4)));
+    ek_module *plain = held(plain_net(2, EK_F64));
     ek_set_grad_enabled(false);
     compare(model, plain, 2, all_sizes, 5, EK_F64, false, 1e-12);
     ek_set_grad_enabled(true);
@@ -71,25 +71,23 @@ TEST(without_a_graph_and_in_evaluation)
     ek_module_train(plain, false);
     compare(model, plain, 2, all_sizes, 5, EK_F64, true, 1e-12);
     compare(model, plain, 2, (int[]){1}, 1, EK_F64, true, 1e-12);
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST(in_bf16_with_statistics_in_f32)
 {
-    ek_module *model = ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = plain_net(2, EK_F32);
+    ek_module *model =
+        held(ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(test_kind(), 4)));
+    ek_module *plain = held(plain_net(2, EK_F32));
     compare(model, plain, 2, all_sizes, 2, EK_BF16, true, 3e-2);
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST_LOOP(without_weights_or_running_statistics, 0, 4)
 {
     const bool affine = !(_i & 1), tracked = !(_i & 2);
-    ek_module *model = ek_data_parallel(ek_sync_batch_norm(CHANNELS, 1e-2, 0.3, affine, tracked),
-                                        .device_ids = ek_devices(test_kind(), 4));
-    ek_module *plain = ek_batch_norm2d(CHANNELS, 1e-2, 0.3, affine, tracked);
+    ek_module *model =
+        held(ek_data_parallel(ek_sync_batch_norm(CHANNELS, 1e-2, 0.3, affine, tracked),
+                              .device_ids = ek_devices(test_kind(), 4)));
+    ek_module *plain = held(ek_batch_norm2d(CHANNELS, 1e-2, 0.3, affine, tracked));
     ek_tensor *x = ek_to_dtype(normal(1, shape_of(2, 10), EK_F64, ek_cpu()), EK_F32);
     assert_close_norm(here(ek_apply(model, x)), here(ek_apply(plain, x)), 1e-6);
     if (tracked)
@@ -97,15 +95,14 @@ TEST_LOOP(without_weights_or_running_statistics, 0, 4)
             assert_close_norm(here(ek_module_tensor(model, b ? "running_var" : "running_mean")),
                               here(ek_module_tensor(plain, b ? "running_var" : "running_mean")),
                               1e-6);
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST_LOOP(empty_chunks_take_no_part, 0, 3)
 {
     /* Chunk `_i` is empty; the others have 3 samples. */
-    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3));
-    ek_module *plain = plain_net(2, EK_F64);
+    ek_module *model =
+        held(ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3)));
+    ek_module *plain = held(plain_net(2, EK_F64));
     ek_tensor *x = normal(5, shape_of(2, 6), EK_F64, ek_cpu()), *wanted_dx, *dx;
     assert_ok(ek_tensor_set_requires_grad(x, true));
     ek_value parts[3];
@@ -127,18 +124,16 @@ TEST_LOOP(empty_chunks_take_no_part, 0, 3)
     assert_ok(ek_grad(.outputs = &wanted_loss, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &wanted_dx));
     assert_close_norm(dx, wanted_dx, 1e-12);
-    ek_module_free(model);
-    ek_module_free(plain);
 }
 
 TEST(an_empty_batch_changes_nothing)
 {
-    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3));
+    ek_module *model =
+        held(ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3)));
     ek_tensor *out = ek_apply(model, ek_zeros(shape_of(2, 0), .dtype = EK_F64));
     assert_made(out);
     ck_assert_int_eq(ek_tensor_count(out), 0);
     ck_assert_double_eq(element(ek_module_tensor(model, "0.running_var"), 0), 1);
-    ek_module_free(model);
 }
 
 /* ---- failures ---- */
@@ -161,8 +156,7 @@ TEST(a_replica_that_fails_ends_the_waiting)
     /* Before the only one; with a norm on each side, the first of which must pass 666 on. */
     ek_module *net = ek_sequential(ek_module_new(&fragile_type), ek_sync_batch_norm(CHANNELS),
                                    ek_module_new(&fragile_type), ek_sync_batch_norm(CHANNELS));
-    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4));
-    assert_made(model);
+    ek_module *model = held(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4)));
     for (int i = 0; i < 1000; i++) {
         ek_scope scope = ek_scope_begin();
         int chunk = i % 4;
@@ -177,7 +171,6 @@ TEST(a_replica_that_fails_ends_the_waiting)
             assert_made(ek_apply(model, ek_ones(shape_of(0, 8))));
         ek_scope_end(&scope);
     }
-    ek_module_free(model);
 }
 
 /* Norms its input, unless its chunk is marked. */
@@ -210,7 +203,8 @@ static skipping *make_skipping(void)
 TEST(a_replica_that_does_not_come_ends_the_waiting)
 {
     skipping *net = make_skipping();
-    ek_module *model = ek_data_parallel(&net->module, .device_ids = ek_devices(test_kind(), 4));
+    ek_module *model =
+        held(ek_data_parallel(&net->module, .device_ids = ek_devices(test_kind(), 4)));
     for (int i = 0; i < 200; i++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *x = ek_ones(shape_of(0, 8));
@@ -225,7 +219,6 @@ TEST(a_replica_that_does_not_come_ends_the_waiting)
         ek_scope_end(&scope);
     }
     assert_made(ek_apply(model, ek_ones(shape_of(0, 8))));
-    ek_module_free(model);
 }
 
 TEST(what_is_refused)
