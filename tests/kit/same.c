@@ -2,6 +2,7 @@
 #include "kit/same.h"
 
 #include "autograd/shards.h"
+#include "kit/exact.h"
 #include "kit/segmentation.h"
 #include "nn/module_table.h"
 
@@ -26,22 +27,6 @@ static ek_value two_terms_forward(ek_module *module, const ek_args *args)
 
 MODULE_TYPE(two_terms, two_terms)
 
-static int same_fill(const char *path, ek_tensor *parameter, void *user)
-{
-    int *number = user;
-    (void)path;
-    for (int64_t i = 0; i < ek_count(parameter); i++) {
-        double x = cos((double)(i + 31 * *number)) * 0.3;
-        if (parameter->dtype == EK_F64)
-            ((double *)ek_tensor_address(parameter))[i] = x;
-        else
-            ((float *)ek_tensor_address(parameter))[i] = (float)x;
-    }
-    ek_tensor_touch(parameter);
-    ++*number;
-    return 0;
-}
-
 static ek_module *terms_new(const same_setting *setting)
 {
     int inputs = setting->inputs ? setting->inputs : IN;
@@ -58,7 +43,6 @@ static ek_module *terms_new(const same_setting *setting)
 /* On cpu, with the same parameters each time. NULL with an error. */
 ek_module *same_net_new(const same_setting *setting)
 {
-    int number = 0;
     ek_module *net;
     if (setting->net == PICTURES)
         return make_net(true, setting->dtype);
@@ -68,10 +52,7 @@ ek_module *same_net_new(const same_setting *setting)
         net = ek_sequential(ek_conv2d(1, 5, 4, .stride = 2, .padding = 1), ek_leaky_relu(0.2),
                             ek_conv2d(5, 3, 4, .stride = 2), ek_tanh(), ek_flatten(1, -1),
                             ek_linear(27, 1));
-    return net && ek_module_to_dtype(net, setting->dtype) >= 0 &&
-                   ek_module_parameters(net, same_fill, &number) >= 0
-               ? net
-               : NULL;
+    return exact_fill(net) >= 0 && ek_module_to_dtype(net, setting->dtype) >= 0 ? net : NULL;
 }
 
 static int tensor_list_add(const char *path, ek_tensor *tensor, void *user)
@@ -82,11 +63,16 @@ static int tensor_list_add(const char *path, ek_tensor *tensor, void *user)
     return 0;
 }
 
-tensor_list same_parameters(const same_pair *pair, int way)
+tensor_list parameters_of(ek_module *module)
 {
     tensor_list list = {0};
-    ek_module_parameters(pair->nets[way], tensor_list_add, &list);
+    ek_module_parameters(module, tensor_list_add, &list);
     return list;
+}
+
+tensor_list same_parameters(const same_pair *pair, int way)
+{
+    return parameters_of(pair->nets[way]);
 }
 
 /* ---- a pair of models, with an optimizer each ---- */

@@ -156,6 +156,7 @@ typedef struct tensor_list {
     int count;
 } tensor_list;
 
+tensor_list parameters_of(ek_module *module);
 tensor_list same_parameters(const same_pair *pair, int way);
 bool same_bits(ek_tensor *a, ek_tensor *b);
 /* Parameters, gradients, buffers, states and step counts are equal, and so are the losses. */

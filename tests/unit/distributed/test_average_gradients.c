@@ -4,7 +4,7 @@
 #include "evenkeel/ddp.h"
 #include "evenkeel/nn.h"
 #include "evenkeel/ops.h"
-#include "kit/ranks.h"
+#include "kit/same.h"
 #include "kit/shards.h"
 
 enum { RANKS = 3, ROWS = 7, INPUTS = 4, HIDDEN = 5, OUTPUTS = 2 };
@@ -42,26 +42,6 @@ static const char *near(ek_tensor *x, ek_tensor *wanted)
 
 /* ---- modules ---- */
 
-typedef struct list {
-    ek_tensor *tensors[16];
-    int count;
-} list;
-
-static int add_to_list(const char *path, ek_tensor *tensor, void *user)
-{
-    list *l = user;
-    l->tensors[l->count++] = tensor;
-    return 0;
-}
-
-static list parameters(ek_module *module)
-{
-    list l = {{NULL}, 0};
-    if (module)
-        ek_module_parameters(module, add_to_list, &l);
-    return l;
-}
-
 /* The same on all ranks: its values don't come from a generator. */
 static ek_module *network(ek_dtype first, ek_dtype second)
 {
@@ -72,7 +52,7 @@ static ek_module *network(ek_dtype first, ek_dtype second)
         ek_module_to_dtype(b, second);
     }
     ek_module *net = ek_sequential(a, ek_tanh(), b, spare);
-    list l = parameters(net);
+    tensor_list l = parameters_of(net);
     bool before = ek_set_grad_enabled(false);
     for (int i = 0; i < l.count; i++) {
         ek_shape shape = ek_tensor_shape(l.tensors[i]);
@@ -90,7 +70,7 @@ static ek_module *network(ek_dtype first, ek_dtype second)
 /* The sum of the rows' losses. */
 static ek_tensor *loss_of(ek_module *net, int begin, int end)
 {
-    list l = parameters(net);
+    tensor_list l = parameters_of(net);
     ek_tensor *x = ek_narrow(drawn(50, EK_SHAPE(ROWS, INPUTS), EK_F64), 0, begin, end - begin);
     ek_tensor *y =
         ek_f_tanh(ek_f_linear(ek_to_dtype(x, l.tensors[0]->dtype), l.tensors[0], l.tensors[1]));
@@ -110,7 +90,7 @@ RANKS_LOOP(the_mean_of_slices_is_the_gradient_of_one_process, RANKS, 0, 3)
             ek_backward(ek_mul_scalar(loss_of(net, bounds[world->rank], bounds[world->rank + 1]),
                                       world->size)));
         RANKS_OK(ek_dist_average_gradients(net, world));
-        list own = parameters(net), all = parameters(whole);
+        tensor_list own = parameters_of(net), all = parameters_of(whole);
         LOOP_CHECK_EQ(own.count, 6);
         for (int i = 0; i < 4; i++)
             LOOP_PASS(near(ek_tensor_grad(own.tensors[i]), ek_tensor_grad(all.tensors[i])));
@@ -130,7 +110,7 @@ RANKS_TEST(what_any_rank_has_all_have_afterwards, RANKS, 1)
     static const int has[RANKS] = {0x05, 0x21, 0x0d};
     ek_module *net = network(EK_F64, EK_F32);
     LOOP_CHECK(net);
-    list l = parameters(net);
+    tensor_list l = parameters_of(net);
     ek_tensor *slots[6];
     for (int i = 0; i < l.count; i++) {
         slots[i] = drawn(7, ek_tensor_shape(l.tensors[i]), l.tensors[i]->dtype);
@@ -165,7 +145,7 @@ RANKS_TEST(gradients_with_a_graph_lose_it, RANKS, 2)
 {
     ek_module *net = network(EK_F64, EK_F64);
     LOOP_CHECK(net);
-    list l = parameters(net);
+    tensor_list l = parameters_of(net);
     RANKS_OK(ek_backward(loss_of(net, 0, 1 + world->rank), .create_graph = true));
     LOOP_CHECK(ek_tensor_requires_grad(ek_tensor_grad(l.tensors[0])));
     ek_tensor *sum = ek_clone(ek_detach(ek_tensor_grad(l.tensors[0])));
@@ -189,7 +169,7 @@ RANKS_TEST(gradients_in_shards, RANKS, 3)
 {
     ek_module *net = network(EK_F64, EK_F64);
     LOOP_CHECK(net);
-    ek_tensor *w = parameters(net).tensors[0];
+    ek_tensor *w = parameters_of(net).tensors[0];
     ek_tensor *grad = ek_mul_scalar(drawn(3, ek_tensor_shape(w), EK_F64), world->rank);
     RANKS_OK(ek_tensor_set_grad(w, grad));
     ek_shards *shards = hand_shards(2);
@@ -219,7 +199,7 @@ RANKS_TEST(small_gradients_are_one_message, RANKS, 0)
     ek_module *net = ek_sequential_of(modules, 10);
     LOOP_CHECK(net && ek_module_to_device(net, test_home()) >= 0);
     for (int i = 0; i < 10; i++)
-        RANKS_OK(ek_tensor_set_grad(parameters(modules[i]).tensors[0],
+        RANKS_OK(ek_tensor_set_grad(parameters_of(modules[i]).tensors[0],
                                     drawn((uint64_t)i, EK_SHAPE(2, 3), EK_F32)));
     RANKS_OK(ek_dist_average_gradients(net, world)); /* the first use of a GPU is a call more */
     uint64_t before = world->calls;
@@ -235,7 +215,7 @@ RANKS_TEST(large_gradients_are_several_buckets, 2, 0)
     ek_module *net = ek_sequential(ek_linear(3000, 1000), ek_linear(10, 1000),
                                    ek_linear(1000, 3000), ek_linear(2, 2));
     LOOP_CHECK(net && ek_module_to_device(net, test_home()) >= 0);
-    list l = parameters(net);
+    tensor_list l = parameters_of(net);
     for (int i = 0; i < l.count; i++)
         RANKS_OK(
             ek_tensor_set_grad(l.tensors[i], ek_full(i + world->rank, ek_tensor_shape(l.tensors[i]),
@@ -283,7 +263,7 @@ TEST(one_rank_keeps_its_gradients)
     ek_error_clear();
     assert_ok(ek_dist_init_process_group());
     assert_ok(ek_backward(loss_of(net, 0, ROWS)));
-    list l = parameters(net);
+    tensor_list l = parameters_of(net);
     ek_tensor *grad = ek_tensor_grad(l.tensors[0]), *copy = ek_clone(grad);
     assert_ok(ek_dist_average_gradients(net, NULL));
     ck_assert_ptr_eq(ek_tensor_grad(l.tensors[0]), grad);

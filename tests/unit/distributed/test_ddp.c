@@ -2,18 +2,15 @@
  */
 #include "core/tensor.h"
 #include "group/world.h"
-#include "kit/ranks.h"
+#include "kit/exact.h"
+#include "kit/same.h"
 #include "train/reducer.h"
 
-enum { IN = 6, HIDDEN = 300, OUT = 3, STEPS = 5, EACH = 4 };
+enum { HIDDEN = 300, STEPS = 5, EACH = 4 };
 
 static ek_tensor *numbers(int64_t rows, int64_t columns, ek_dtype dtype, int64_t from)
 {
-    double values[1024];
-    for (int64_t i = 0; i < rows * columns; i++)
-        values[i] = sin((double)(i + from * columns) * 1.7) * 0.7;
-    ek_tensor *x = ek_from_data(values, EK_SHAPE(rows, columns), EK_F64, .device = ek_cpu());
-    return ek_to_device(ek_to_dtype(x, dtype), test_home());
+    return ek_to_device(same_rows(rows, columns, dtype, from), test_home());
 }
 
 typedef struct setting {
@@ -24,28 +21,12 @@ typedef struct setting {
     int count;
 } setting;
 
-static int fill(const char *path, ek_tensor *parameter, void *user)
-{
-    int *number = user;
-    int64_t n = ek_count(parameter);
-    for (int64_t i = 0; i < n; i++) {
-        double x = cos((double)(i + 31 * *number)) * 0.3;
-        if (parameter->dtype == EK_F64)
-            ((double *)ek_tensor_address(parameter))[i] = x;
-        else
-            ((float *)ek_tensor_address(parameter))[i] = (float)x;
-    }
-    ek_tensor_touch(parameter);
-    ++*number;
-    return 0;
-}
-
-/* The middle layer makes more than one bucket of 1 KiB. */
-static ek_module *make_net(ek_dtype dtype, int number)
+/* The middle layer makes more than one bucket of 1 KiB. `other`: with random parameters. */
+static ek_module *make_net(ek_dtype dtype, bool other)
 {
     ek_module *net = ek_sequential(ek_linear(IN, HIDDEN), ek_tanh(), ek_linear(HIDDEN, OUT));
-    if (net && ek_module_to_dtype(net, dtype) >= 0 &&
-        ek_module_parameters(net, fill, &number) >= 0 && ek_module_to_device(net, test_home()) >= 0)
+    if (net && (other || exact_fill(net) >= 0) && ek_module_to_dtype(net, dtype) >= 0 &&
+        ek_module_to_device(net, test_home()) >= 0)
         return net;
     ek_module_free(net);
     return NULL;
@@ -77,18 +58,6 @@ static int train(ek_module *model, const setting *s, int64_t first, int64_t rows
     return rc;
 }
 
-typedef struct list {
-    ek_tensor *tensors[16];
-    int count;
-} list;
-
-static int collect(const char *path, ek_tensor *parameter, void *user)
-{
-    list *l = user;
-    l->tensors[l->count++] = parameter;
-    return 0;
-}
-
 static double distance(const ek_tensor *a, const ek_tensor *b)
 {
     double sum = 0, norm = 0;
@@ -103,23 +72,18 @@ static double distance(const ek_tensor *a, const ek_tensor *b)
 static const char *ddp_trains(ek_process_group *world, void *user)
 {
     const setting *s = user;
-    ek_module *net = make_net(s->dtype, world->rank * 7); /* rank 0's values become all ranks' */
+    ek_module *net = make_net(s->dtype, world->rank > 0); /* rank 0's values become all ranks' */
     ek_module *model =
         ek_distributed_data_parallel(net, .process_group = world, .bucket_cap_mb = s->cap);
     LOOP_CHECK(model);
     RANKS_OK(train(model, s, world->rank * EACH, EACH));
-    list l = {0};
-    RANKS_OK(ek_module_parameters(model, collect, &l));
+    tensor_list l = parameters_of(model);
     for (int i = 0; i < l.count; i++) {
         double tolerance = s->dtype == EK_F64 ? 1e-12 : 1e-5;
         LOOP_CHECK(distance(l.tensors[i], s->parameters[i]) <= tolerance);
         ek_tensor *first = ek_clone(ek_detach(l.tensors[i])); /* equal to the bit on all ranks */
         RANKS_OK(ek_dist_broadcast(first, 0, .group = world));
-        first = ek_to_device(first, ek_cpu());
-        ek_tensor *own = ek_to_device(ek_detach(l.tensors[i]), ek_cpu());
-        LOOP_CHECK(first && own);
-        LOOP_CHECK(memcmp(ek_tensor_address(first), ek_tensor_address(own),
-                          (size_t)ek_count(first) * ek_dtype_size(first->dtype)) == 0);
+        LOOP_CHECK(first && same_bits(first, l.tensors[i]));
     }
     ek_module_free(model);
     return NULL;
@@ -128,11 +92,10 @@ static const char *ddp_trains(ek_process_group *world, void *user)
 /* Parameters of one process after the same steps with all ranks' samples. */
 static void reference(setting *s, int ranks)
 {
-    ek_module *net = make_net(s->dtype, 0);
+    ek_module *net = make_net(s->dtype, false);
     assert_made(net);
     assert_ok(train(net, s, 0, ranks * EACH));
-    list l = {0};
-    assert_ok(ek_module_parameters(net, collect, &l));
+    tensor_list l = parameters_of(net);
     s->count = l.count;
     for (int i = 0; i < l.count; i++)
         s->parameters[i] = ek_keep(ek_clone(ek_detach(l.tensors[i])));
@@ -200,7 +163,8 @@ TEST(a_stretch_of_leaves_is_cut_alone)
 /* Rank 0 frees its wrapper, and goes on, before the others free theirs. */
 RANKS_LOOP(a_wrapper_is_freed_without_the_others, 3, 0, 3)
 {
-    ek_module *model = ek_distributed_data_parallel(make_net(EK_F32, 0), .process_group = world);
+    ek_module *model =
+        ek_distributed_data_parallel(make_net(EK_F32, false), .process_group = world);
     LOOP_CHECK(model);
     if (world->rank == 0)
         ek_module_free(model);
@@ -215,7 +179,8 @@ static ek_module *kept[3];
 
 static const char *keep(ek_process_group *world, void *user)
 {
-    kept[world->rank] = ek_distributed_data_parallel(make_net(EK_F32, 0), .process_group = world);
+    kept[world->rank] =
+        ek_distributed_data_parallel(make_net(EK_F32, false), .process_group = world);
     LOOP_CHECK(kept[world->rank]);
     return NULL;
 }
@@ -253,7 +218,7 @@ RANKS_LOOP(wrappers_that_differ_are_refused_everywhere, 3, 0, 5)
         "bf16_gradients is 0 on rank 0 and 1 on rank 1", "shard is 0 on rank 0 and ",
         "require a gradient is 4 on rank 0 and 3 on rank 1",
         "which parameters require a gradient is "};
-    ek_module *net = make_net(EK_F32, 0);
+    ek_module *net = make_net(EK_F32, false);
     LOOP_CHECK(net);
     if (how == 3 && other)
         RANKS_OK(ek_module_parameters(net, freeze, (void *)(uintptr_t) "0.bias"));
@@ -276,7 +241,7 @@ RANKS_LOOP(wrappers_that_differ_are_refused_everywhere, 3, 0, 5)
 RANKS_TEST(a_backward_that_cannot_begin_on_one_rank_ends_on_all, 3, 1)
 {
     setting s = {.dtype = EK_F32};
-    ek_module *net = make_net(EK_F32, 0);
+    ek_module *net = make_net(EK_F32, false);
     ek_module *model = ek_distributed_data_parallel(net, .process_group = world);
     LOOP_CHECK(model);
     if (world->rank == 1)
@@ -322,9 +287,8 @@ static int fit_evaluate(double *loss, void *user)
 /* The distance of all parameters from those in `before`, and from rank 0's. */
 static const char *fit_compare(const fit *f, ek_tensor **before, double *moved)
 {
-    list l = {0};
+    tensor_list l = parameters_of(f->model);
     *moved = 0;
-    RANKS_OK(ek_module_parameters(f->model, collect, &l));
     for (int i = 0; i < l.count; i++) {
         ek_tensor *own = ek_clone(ek_detach(l.tensors[i])), *first = ek_clone(own);
         RANKS_OK(ek_dist_broadcast(first, 0, .group = f->world));
@@ -342,7 +306,7 @@ RANKS_LOOP(a_closure_that_fails_on_one_rank_fails_on_all, 3, 1, 5)
     fit f = {.world = world, .fails_at = *(const int *)user};
     ek_tensor *before[16] = {NULL};
     double moved;
-    ek_module *net = make_net(EK_F64, 0);
+    ek_module *net = make_net(EK_F64, false);
     f.model = ek_distributed_data_parallel(net, .process_group = world);
     LOOP_CHECK(f.model);
     f.optimizer = ek_lbfgs(f.model, .lr = 0.5, .max_iter = 4);
