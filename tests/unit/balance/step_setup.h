@@ -141,6 +141,11 @@ static inline void free_job(job *j)
     ek_module_free(j->criterion);
 }
 
+/* ek_train_step of the job; further options follow. */
+#define train_job(loss, job, ...)                                               \
+    ek_train_step((loss), .model = (job)->model, .criterion = (job)->criterion, \
+                  .optimizer = (job)->optimizer, __VA_ARGS__)
+
 /* Loss and gradients of the whole batch by hand. */
 static inline double whole_batch(job *j, ek_value input, ek_value target)
 {

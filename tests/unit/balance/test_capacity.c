@@ -16,9 +16,8 @@ static int train(const job *j, int64_t batch)
     int rc = 0;
     for (int step = 0; step < STEPS && rc >= 0; step++) {
         ek_scope scope = ek_scope_begin();
-        rc = ek_train_step(NULL, .model = j->model, .criterion = j->criterion,
-                           .optimizer = j->optimizer, .input = EK_VALUE(make_inputs((int)batch)),
-                           .target = EK_VALUE(make_targets((int)batch, 2, 5)));
+        rc = train_job(NULL, j, .input = EK_VALUE(make_inputs((int)batch)),
+                       .target = EK_VALUE(make_targets((int)batch, 2, 5)));
         ek_scope_end(&scope);
     }
     return rc;
@@ -90,11 +89,9 @@ TEST_LOOP(more_parts_take_less, ONE_DEVICE, WAYS)
         for (int step = 0; step < STEPS; step++) {
             ek_scope scope = ek_scope_begin();
             assert_ok(ek_memory_reset_peak(test_device(0)));
-            assert_ok(ek_train_step(NULL, .model = j.model, .criterion = j.criterion,
-                                    .optimizer = j.optimizer,
-                                    .input = EK_VALUE(make_inputs(SAMPLES)),
-                                    .target = EK_VALUE(make_targets(SAMPLES, 2, 5)),
-                                    .micro_batches = parts));
+            assert_ok(train_job(NULL, &j, .input = EK_VALUE(make_inputs(SAMPLES)),
+                                .target = EK_VALUE(make_targets(SAMPLES, 2, 5)),
+                                .micro_batches = parts));
             ek_scope_end(&scope);
         }
         assert_ok(ek_memory_get_stats(test_device(0), &stats));
@@ -121,9 +118,7 @@ TEST_LOOP(a_smaller_part_fits, ONE_DEVICE, WAYS)
     double loss;
     int rc = 0, parts = 1;
     for (; parts <= SAMPLES; parts++) {
-        rc = ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
-                           .optimizer = j.optimizer, .input = x, .target = y,
-                           .micro_batches = parts);
+        rc = train_job(&loss, &j, .input = x, .target = y, .micro_batches = parts);
         if (rc >= 0)
             break;
         assert_error(EK_E_OUT_OF_MEMORY, "train_step: ");

@@ -149,9 +149,7 @@ static int adam_step(int64_t batch, void *user)
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_randn(EK_SHAPE(batch, POINTS, FEATURES), .dtype = EK_F64);
     ek_tensor *target = ek_randint(0, CLASSES, EK_SHAPE(batch, POINTS));
-    int rc =
-        ek_train_step(NULL, .model = j->model, .criterion = j->criterion, .optimizer = j->optimizer,
-                      .input = EK_VALUE(x), .target = EK_VALUE(target));
+    int rc = train_job(NULL, j, .input = EK_VALUE(x), .target = EK_VALUE(target));
     ek_scope_end(&scope);
     return rc;
 }

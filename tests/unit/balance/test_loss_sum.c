@@ -178,10 +178,8 @@ TEST(losses_per_element_are_no_step)
                                                                    .ignore_index = IGNORED),
                                              ek_devices(test_kind(), 3));
     for (int parts = 1; parts <= 2; parts++) {
-        assert_refused(ek_train_step(NULL, .model = j.model, .criterion = j.criterion,
-                                     .optimizer = j.optimizer, .input = EK_VALUE(make_inputs(6)),
-                                     .target = EK_VALUE(make_targets(6, 0, 0)),
-                                     .micro_batches = parts),
+        assert_refused(train_job(NULL, &j, .input = EK_VALUE(make_inputs(6)),
+                                 .target = EK_VALUE(make_targets(6, 0, 0)), .micro_batches = parts),
                        EK_E_SHAPE, "its reduction has to be a mean or a sum");
     }
     free_job(&j);

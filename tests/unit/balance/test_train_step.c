@@ -21,9 +21,8 @@ static void check_parts(way how, loss_kind kind, ek_dtype dtype, int parts, doub
     ek_value x = ek_value_of_tensor(ek_to_dtype(make_inputs(BATCH), dtype));
     ek_value target = make_target(kind, BATCH, dtype);
     double expected = whole_batch(&plain, x, target), loss;
-    assert_ok(ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
-                            .optimizer = j.optimizer, .input = x, .target = target,
-                            .micro_batches = parts, .accumulate_only = true));
+    assert_ok(train_job(&loss, &j, .input = x, .target = target, .micro_batches = parts,
+                        .accumulate_only = true));
     assert_near(loss, expected, tolerance);
     assert_at_most(gradient_distance(j.net, plain.net), tolerance);
     ek_scope_end(&scope);
@@ -96,9 +95,7 @@ TEST_LOOP(whole_steps_are_the_plain_loop, 0, WAYS)
         ek_value x = ek_value_of_tensor(make_inputs(BATCH + step));
         ek_value target = make_target(CROSS_ENTROPY, BATCH + step, EK_F64);
         double loss, expected;
-        assert_ok(ek_train_step(&loss, .model = one.model, .criterion = one.criterion,
-                                .optimizer = one.optimizer, .input = x, .target = target,
-                                .max_norm = 0.01));
+        assert_ok(train_job(&loss, &one, .input = x, .target = target, .max_norm = 0.01));
         ek_value output =
             ek_forward(two.model, ek_value_to_device(x, _i == PLAIN ? test_home() : ek_cpu(), 0));
         if (!output.per_device)
@@ -129,10 +126,8 @@ TEST_LOOP(steps_in_parts_clip_what_has_added_up, 0, WAYS)
         job *jobs[] = {&whole, &parts};
         double losses[2];
         for (int k = 0; k < 2; k++)
-            assert_ok(ek_train_step(&losses[k], .model = jobs[k]->model,
-                                    .criterion = jobs[k]->criterion,
-                                    .optimizer = jobs[k]->optimizer, .input = x, .target = target,
-                                    .micro_batches = k == 0 ? 1 : 3, .max_norm = 0.02));
+            assert_ok(train_job(&losses[k], jobs[k], .input = x, .target = target,
+                                .micro_batches = k == 0 ? 1 : 3, .max_norm = 0.02));
         assert_near(losses[1], losses[0], 1e-11);
         ek_scope_end(&scope);
     }
@@ -158,9 +153,8 @@ TEST_LOOP(denominators_stay_on_devices, (ONE_DEVICE * LOSS_KINDS), (WAYS * LOSS_
     /* Nothing to average in all parts. */
     job j = make_job(how, CROSS_ENTROPY, EK_F64);
     double loss = 0;
-    assert_ok(ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
-                            .optimizer = j.optimizer, .input = EK_VALUE(make_inputs(9)),
-                            .target = EK_VALUE(make_targets(9, 0, 9)), .micro_batches = 3));
+    assert_ok(train_job(&loss, &j, .input = EK_VALUE(make_inputs(9)),
+                        .target = EK_VALUE(make_targets(9, 0, 9)), .micro_batches = 3));
     ck_assert(isnan(loss));
     free_job(&j);
     end_remote();
@@ -175,9 +169,8 @@ TEST_LOOP(gradients_accumulate_over_calls, 0, (2 * WAYS))
         ek_value x = ek_value_of_tensor(make_inputs(BATCH - 2 * call));
         ek_value target = make_target(kind, BATCH - 2 * call, EK_F64);
         whole_batch(&plain, x, target);
-        assert_ok(ek_train_step(NULL, .model = j.model, .criterion = j.criterion,
-                                .optimizer = j.optimizer, .input = x, .target = target,
-                                .micro_batches = 1 + call, .accumulate_only = true));
+        assert_ok(train_job(NULL, &j, .input = x, .target = target, .micro_batches = 1 + call,
+                            .accumulate_only = true));
         assert_at_most(gradient_distance(j.net, plain.net), 1e-12);
     }
     free_job(&plain);
@@ -192,9 +185,8 @@ TEST_LOOP(autocast_holds_in_parts, 0, WAYS)
     ek_value target = make_target(CROSS_ENTROPY, BATCH, EK_F32);
     double exact = whole_batch(&plain, x, target), loss;
     ek_autocast region = ek_autocast_begin(EK_BF16);
-    assert_ok(ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
-                            .optimizer = j.optimizer, .input = x, .target = target,
-                            .micro_batches = 3, .accumulate_only = true));
+    assert_ok(train_job(&loss, &j, .input = x, .target = target, .micro_batches = 3,
+                        .accumulate_only = true));
     ek_autocast_end(&region);
     assert_near(loss, exact, 0.01);
     ck_assert_double_ne(loss, exact);
@@ -287,9 +279,8 @@ TEST_LOOP(empty_parts_add_nothing, 0, (6 * WAYS))
     ek_value x = ek_value_of_tensor(make_inputs(9));
     ek_value target = ek_value_of_tensor(make_targets(9, from[_i / 2 % 3], to[_i / 2 % 3]));
     double expected = whole_batch(&plain, x, target), loss;
-    assert_ok(ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
-                            .optimizer = j.optimizer, .input = x, .target = target,
-                            .micro_batches = 3, .accumulate_only = true));
+    assert_ok(train_job(&loss, &j, .input = x, .target = target, .micro_batches = 3,
+                        .accumulate_only = true));
     assert_near(loss, expected, 1e-12);
     assert_at_most(gradient_distance(j.net, plain.net), 1e-12);
     free_job(&plain);
@@ -305,10 +296,9 @@ TEST_LOOP(nothing_at_all_is_nan_as_one_batch_is, 0, (2 * WAYS))
     bool finite[2];
     for (int k = 0; k < 2; k++) {
         double loss = 0;
-        assert_ok(ek_train_step(&loss, .model = jobs[k]->model, .criterion = jobs[k]->criterion,
-                                .optimizer = jobs[k]->optimizer, .input = EK_VALUE(make_inputs(9)),
-                                .target = EK_VALUE(make_targets(9, 0, 9)),
-                                .micro_batches = k ? 3 : 1, .accumulate_only = true));
+        assert_ok(train_job(&loss, jobs[k], .input = EK_VALUE(make_inputs(9)),
+                            .target = EK_VALUE(make_targets(9, 0, 9)), .micro_batches = k ? 3 : 1,
+                            .accumulate_only = true));
         ck_assert(isnan(loss));
         finite[k] = gradients_are_finite(jobs[k]->net);
     }
@@ -367,9 +357,8 @@ TEST_LOOP(a_failed_part_leaves_no_gradients, 0, 2)
 static void expect_error(const job *j, ek_value x, ek_value target, int parts, double max_norm,
                          int status, const char *text)
 {
-    assert_refused(ek_train_step(NULL, .model = j->model, .criterion = j->criterion,
-                                 .optimizer = j->optimizer, .input = x, .target = target,
-                                 .micro_batches = parts, .max_norm = max_norm),
+    assert_refused(train_job(NULL, j, .input = x, .target = target, .micro_batches = parts,
+                             .max_norm = max_norm),
                    status, text);
     assert_no_gradients(j->net);
 }
