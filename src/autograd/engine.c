@@ -7,12 +7,12 @@
  *     ek_run_walk        walk.c: finds the tasks, and gives each contribution its ordinal
  *     ek_run_execute     here: gives tasks to ready queues (queue.c), and each queue a thread
  *     run_queue          runs the ready task of the highest priority until none remains
- *     task_sum_and_run   completes the sums of the task's input buffers, and shows them to hooks of
- *                        tensors (tensor_hook.c); then a node or a leaf:
+ *     task_sum_and_run   completes the sums of the task's input buffers (gradients.c), and calls
+ *                        hooks of tensors with them (tensor_hook.c); then a node or a leaf:
  *     run_node           calls the node's backward; run_deliver puts the results into buffers
  *     run_leaf           hands the sum to ek_accumulate
  *     ek_accumulate      gradients.c: adds the sum to the leaf's gradient
- *     ek_run_leaf_arrived  grad_hook.c: tells who wants to know that the leaf has it */
+ *     ek_run_leaf_arrived  grad_hook.c: calls the leaf's hook */
 #include <string.h>
 
 #include "autograd/run.h"

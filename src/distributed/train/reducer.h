@@ -3,9 +3,9 @@
  * The road of a gradient between ranks:
  *
  *     ek_backward          autograd/engine.c: calls the reducer, which is a grad hook
- *     reducer_begin        reducer.c: zeroes gradients that will not come, submits the pass as a
- * work reducer_arrived      a leaf has its gradient; the last leaf of a bucket makes the bucket
- * ready pass_go_on           reducer_pass.c: the communication thread averages bucket by bucket
+ *     reducer_begin        reducer.c: zeroes gradients that will not come, submits the pass
+ *     reducer_arrived      a leaf has its gradient; the last leaf of a bucket makes it ready
+ *     pass_go_on           reducer_pass.c: the communication thread averages bucket by bucket
  *     reducer_finish       reports this rank's gradients, waits, and takes those of any rank
  *     ek_rank_sharding_take
  *                          rank_sharding.c, if parameters are sharded over ranks: takes this rank's
