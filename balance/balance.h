@@ -35,9 +35,10 @@ ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double sampl
 int ek_loss_sum_is_empty(const ek_loss_sum *part);
 
 /* Adds the sums and the weights of up to EK_MAX_DEVICES parts in order. The total's sum lies on
- * `root`; its weight lies on cpu if the host knows all weights, else on `root`. An empty part adds
- * nothing and gets no gradient; if the host knows that all are empty, all are added. If a part has
- * no weight, the total has none. */
+ * `root`; its weight lies on cpu if the host knows all weights, else on `root`. A part that the
+ * host knows to be empty is left out and gets no gradient; if all parts are such, all sums are
+ * added. An empty part whose weight lies on a GPU counts as 0. If any part has no weight, the total
+ * has none. */
 int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_loss_sum *total);
 
 /* Returns the loss of all parts, on `root`. It is NaN if all parts are empty. NULL on error. */

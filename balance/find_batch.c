@@ -88,7 +88,9 @@ static int find_gather(ek_ranks *ranks, ek_error_record *error, int64_t **all)
     return rc < 0 ? ek_error_raise(error) : 0;
 }
 
-/* Returns the outcome of a run on all ranks: EK_E_OUT_OF_MEMORY if memory has run out on one. */
+/* Makes one outcome of a run on several ranks. If memory has run out on a rank, and no rank has
+ * failed for another reason, that is EK_E_OUT_OF_MEMORY on all ranks. Otherwise a rank that has
+ * failed returns its own error, and the other ranks EK_E_ABORTED. */
 static int find_agree(ek_ranks *ranks, int rc)
 {
     ek_error_record error = {0};

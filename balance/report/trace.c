@@ -158,8 +158,8 @@ static void trace_put_name(ek_json_writer *json, const char *what, int process, 
     ek_json_close(json, '}');
 }
 
-/* Returns the device under whose name a thread is shown: all spans of the thread are of this
- * device, and the device's worker had no spans. -1 for other threads. */
+/* Returns the device whose name a thread gets in the trace, or -1. A thread gets a device's name if
+ * all its spans are of this device, and the device's worker had no spans. */
 static int trace_only_device(const trace *t, int thread)
 {
     int device = -1;

@@ -118,8 +118,8 @@ EK_API int ek_archive_save(ek_archive *archive, const char *path);
  * numbers beyond 64 bits and objects of other classes are left out, and so are quantized and sparse
  * tensors, with a line in the log. EK_E_FORMAT for files that PyTorch would not write, for
  * TorchScript files, and for compressed or big-endian tensors. Checksums are not verified. Expanded
- * tensors are read; but those that, with the others, are more than 16 times the file and 4 MiB are
- * EK_E_FORMAT when they are used. */
+ * and shared tensors count with all their elements: a tensor that brings the sum of all tensors
+ * above 16 times the file's size plus 4 MiB is EK_E_FORMAT when it is used. */
 EK_API ek_archive *ek_archive_open(const char *path);
 
 /** True if there is a tensor or text of this name, or any below it. */

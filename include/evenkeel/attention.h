@@ -114,11 +114,11 @@ typedef struct ek_multihead_attention_options {
 } ek_multihead_attention_options;
 #define EK_DEFAULTS_ek_multihead_attention_options EK_DEFAULT(bias, true)
 EK_API ek_module *ek_multihead_attention_with(ek_multihead_attention_options options);
-/** Takes query, key and value; keywords attn_mask, key_padding_mask, is_causal, need_weights (off
- * by default, unlike PyTorch's) and average_attn_weights. Gives the output; with need_weights a
- * list of it and the probabilities (batch, L, S), the mean over heads, or (batch, heads, L, S) if
- * average_attn_weights is 0. Without need_weights the probabilities need no memory, see
- * ek_f_scaled_dot_product_attention. */
+/** Its forward takes query, key and value; keywords attn_mask, key_padding_mask, is_causal,
+ * need_weights (off by default, unlike PyTorch's) and average_attn_weights. Gives the output; with
+ * need_weights a list of it and the probabilities (batch, L, S), the mean over heads, or (batch,
+ * heads, L, S) if average_attn_weights is 0. Without need_weights the probabilities need no memory,
+ * see ek_f_scaled_dot_product_attention. */
 #define ek_multihead_attention(...)                                                              \
     EK_CALL_2(ek_multihead_attention_with, ek_multihead_attention_options, embed_dim, num_heads, \
               __VA_ARGS__)
@@ -145,10 +145,10 @@ EK_API ek_module *ek_transformer_encoder_layer_with(ek_transformer_layer_options
 EK_API ek_module *ek_transformer_decoder_layer_with(ek_transformer_layer_options options);
 #define EK_TRANSFORMER_LAYER_CALL(function, ...) \
     EK_CALL_2(function, ek_transformer_layer_options, d_model, nhead, __VA_ARGS__)
-/** Takes src; keywords src_mask, src_key_padding_mask, is_causal. */
+/** Its forward takes src; keywords src_mask, src_key_padding_mask, is_causal. */
 #define ek_transformer_encoder_layer(...) \
     EK_TRANSFORMER_LAYER_CALL(ek_transformer_encoder_layer_with, __VA_ARGS__)
-/** Takes tgt and memory; keywords tgt_mask, memory_mask, tgt_key_padding_mask,
+/** Its forward takes tgt and memory; keywords tgt_mask, memory_mask, tgt_key_padding_mask,
  * memory_key_padding_mask, tgt_is_causal, memory_is_causal. */
 #define ek_transformer_decoder_layer(...) \
     EK_TRANSFORMER_LAYER_CALL(ek_transformer_decoder_layer_with, __VA_ARGS__)
@@ -164,11 +164,11 @@ EK_API ek_module *ek_transformer_encoder_with(ek_transformer_stack_options optio
 EK_API ek_module *ek_transformer_decoder_with(ek_transformer_stack_options options);
 /** Take ownership of `layer` and `norm`, also on an error. The layer is the first of `num_layers`;
  * the others begin as copies of it. `norm`, or NULL, follows the last. */
-/** Takes src; keywords mask, src_key_padding_mask, is_causal. */
+/** Its forward takes src; keywords mask, src_key_padding_mask, is_causal. */
 #define ek_transformer_encoder(...)                                                         \
     EK_CALL_2(ek_transformer_encoder_with, ek_transformer_stack_options, layer, num_layers, \
               __VA_ARGS__)
-/** Takes tgt and memory; keywords as its layers. */
+/** Its forward takes tgt and memory; keywords as its layers. */
 #define ek_transformer_decoder(...)                                                         \
     EK_CALL_2(ek_transformer_decoder_with, ek_transformer_stack_options, layer, num_layers, \
               __VA_ARGS__)
@@ -190,7 +190,7 @@ typedef struct ek_transformer_options {
         EK_DEFAULT(num_decoder_layers, 6), EK_DEFAULT(dim_feedforward, 2048),          \
         EK_DEFAULT(dropout, 0.1), EK_DEFAULT(layer_norm_eps, 1e-5)
 EK_API ek_module *ek_transformer_with(ek_transformer_options options);
-/** Takes src and tgt; keywords src_mask, tgt_mask, memory_mask, src_key_padding_mask,
+/** Its forward takes src and tgt; keywords src_mask, tgt_mask, memory_mask, src_key_padding_mask,
  * tgt_key_padding_mask, memory_key_padding_mask, src_is_causal, tgt_is_causal,
  * memory_is_causal. Matrices are xavier-uniform. */
 #define ek_transformer(...) \

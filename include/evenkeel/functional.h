@@ -26,7 +26,8 @@ typedef struct ek_functional_options {
     ek_tensor *const *v;
     ek_tensor **results; /**< in the scope */
     ek_tensor **outputs; /**< the function's outputs, in the scope; NULL: not wanted */
-    bool create_graph; /**< results can be differentiated, by inputs that require a gradient too */
+    bool create_graph; /**< results and outputs can be differentiated: by the inputs that require a
+                          gradient, and by whatever else the function uses */
 } ek_functional_options;
 #define EK_DEFAULTS_ek_functional_options EK_DEFAULT(output_count, 1)
 

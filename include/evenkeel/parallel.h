@@ -74,8 +74,8 @@ typedef struct ek_data_parallel_options {
      * first_device_batch and plan. A device without samples takes no part: no replica is made
      * there. Inputs that are scattered already keep their sizes; they keep their devices if these
      * are distinct and in the order of device_ids, else they go to the first devices. Forwards
-     * without gradient mode follow the plan, but are neither counted nor measured for it; nor are
-     * those of scattered inputs. */
+     * without gradient mode follow the plan. Neither they nor forwards with scattered inputs are
+     * counted or measured for the plan. */
     ek_split_policy split;
     ek_plan_goal goal; /**< EK_SPLIT_AUTO optimises it */
     /** {12, 20, 20}: samples per device; batches of another sum are cut in proportion. */

@@ -56,8 +56,8 @@ template <typename Op, typename scalar> struct formula_any {
     }
 };
 
-/* One operation of f32 (and bf16 and f16), chosen at compile time; for the operations of training.
- */
+/* One operation of f32 (and bf16 and f16), chosen at compile time; for the lists of reals
+ * (kernels/elementwise.h), which training uses. */
 template <typename Op, Op op> struct formula_one {
     float a, b;
     template <int V, typename... Rest>

@@ -1,7 +1,8 @@
 /* identity_samplers.c: samplers for re-identification, which learns from several pictures of one
  * person at a time. A pass consists of groups of num_instances samples of one identity, in a random
- * order. Numbers are drawn in the order of the Python code, by generators like Python's `random`
- * and NumPy's legacy generator. */
+ * order. Numbers are drawn in the order of the Python classes RandomIdentitySampler and
+ * DistributedRandomIdentitySampler, by generators like Python's `random` and NumPy's legacy
+ * generator. */
 #include <stdlib.h>
 #include <string.h>
 

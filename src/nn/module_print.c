@@ -7,7 +7,7 @@
 #include "nn/module_table.h"
 
 /* Writes the module's description without its children: by its type's `describe`, or the shapes of
- * its tensors if the type has none. */
+ * its parameters if the type has none. */
 static void print_describe(const ek_module *module, char *text, size_t size)
 {
     text[0] = '\0';

@@ -93,8 +93,8 @@ ek_tensor *ek_f_celu(ek_tensor *x, double alpha)
 
 UNARY_OPERATION(ek_f_relu, "relu", RELU, y, ek_relu_gradient(g, y, 0), .wide = false)
 
-/* Saves the output, because the next layer saves it, too. It has the input's sign, as the slope
- * isn't negative. */
+/* leaky_relu saves the output, because the next layer saves it, too: with a slope that isn't
+ * negative, the output has the input's sign. falling_relu, for negative slopes, saves the input. */
 UNARY_ROW(leaky_relu, "leaky_relu", LEAKY_RELU, y, ek_relu_gradient(g, y, a), .wide = false)
 UNARY_ROW(falling_relu, "leaky_relu", LEAKY_RELU, x, ek_relu_gradient(g, x, a), .wide = false)
 

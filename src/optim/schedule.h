@@ -59,8 +59,8 @@ struct ek_schedule {
     double memory[EK_PLATEAU_MEMORY];
 };
 
-/* Makes a schedule with a copy of these settings, and sets the rates of step 0. Owns `children`,
- * also after an error. NULL with an error, which leaves the optimizer unchanged. */
+/* Makes a schedule with a copy of these settings, and sets the rates of step 0. Takes over
+ * `children`, and frees them on an error. It then returns NULL, and the optimizer is unchanged. */
 ek_schedule *ek_schedule_new(const ek_schedule *settings);
 
 /* Returns false, with an error, if a setting is out of its range: a number has to be from 0 to

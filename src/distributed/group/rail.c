@@ -24,8 +24,8 @@ static void rail_free(ek_group_rail *entry)
     free(entry);
 }
 
-/* Frees the rails that a failure has ended. The caller holds the lock, which is released while a
- * rail is freed. */
+/* Frees the rails that a failure has ended and that have no users. The caller holds the lock, which
+ * is released while a rail is freed. */
 static void rail_sweep(ek_process_group *group)
 {
     ek_communication *communication = group->communication;

@@ -55,12 +55,12 @@ struct ek_rail_run {
     ek_bytes *bytes;    /* four lists of the group's size, for the job; owned */
     ek_tensor *scratch; /* on the device; one reference, or NULL */
     bool meets;         /* the ranks still have to tell each other that they are ready */
-    /* The communication thread's; `state` is an ek_rail_state, or negative with `error`: */
+    /* For the communication thread. `state` is an ek_rail_state; if negative, `error` says why. */
     int step, state;
     ek_turn turn;
     uint64_t *times;
     ek_error_record error;
-    uint32_t failure; /* the number of the failure of the job that ended the run; 0: none */
+    uint32_t failure; /* the ranks' job failed, which ended the run: the failure's number; 0: no */
 };
 
 /* Makes a run of a rail, whose user it takes over from the caller. ek_rail_run_close gives up that
@@ -71,7 +71,7 @@ void ek_rail_run_close(ek_rail_run *run, const ek_process_group *group);
  * (-1). */
 int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op op, ek_dtype dtype,
                     char *address, int64_t count, int root);
-/* Sets the job: sends the tensor's memory of the rank `root` to all ranks. */
+/* Sets the job: it sends what rank `root` has in the tensor's memory to all ranks. */
 void ek_rail_run_broadcast(ek_rail_run *run, const ek_tensor *memory, int root);
 /* Sets the job: moves work->out to work->in. If op >= 0, also combines what comes in, in the memory
  * of the work's first tensor. */

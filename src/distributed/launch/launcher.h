@@ -22,8 +22,9 @@ typedef struct ek_launched {
     const char *rank_variable; /* the variable that has the rank; NULL: no launcher */
 } ek_launched;
 
-/* Reads the environment. Without a launcher the process is rank 0 of 1. Returns EK_E_STATE if
- * variables contradict each other, or if RANK and WORLD_SIZE are set without a launcher. */
+/* Reads the environment. Without a launcher the process is rank 0 of 1. Returns EK_E_STATE if a
+ * variable is no number or contradicts another, or if RANK and a WORLD_SIZE other than 1 are set
+ * without a launcher. */
 int ek_launcher_find(ek_launched *launched);
 
 /* Opens the plugin for the launcher's MPI, which stays open, and writes its transport; NULL if

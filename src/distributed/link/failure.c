@@ -208,9 +208,9 @@ bool ek_communication_drain(ek_communication *communication)
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error)
 {
     pthread_mutex_lock(&communication->lock);
-    /* A gradual work of this rank may wait for the caller, and the drain may wait for the work.
-     * Then the caller waits only until the failure begins. A failure that is under way is an error
-     * on all ranks already. */
+    /* A gradual work of this rank may wait for the caller, and the drain may wait for the work. So
+     * while there is one, the caller waits for a failure to begin, but not for the drain. Here a
+     * failure has begun already, and is an error on all ranks: there is nothing to wait for. */
     if (communication->failing && !communication->unreported && communication->gradual > 0) {
         pthread_mutex_unlock(&communication->lock);
         return error->status;

@@ -232,7 +232,8 @@ static int notice_describe(const ek_communication *communication, const ek_dist_
                     where->answered ? where->place : "does not answer");
 }
 
-/* If there is an inquiry, begins the failure once all ranks have answered or have had the time to.
+/* If there is an inquiry, begins a failure (the work's time-out) once all ranks that were asked
+ * have answered or have had the time to. If a failure has begun already, only drops the inquiry.
  * Returns true if the inquiry ended. */
 static bool notice_end_inquiry(ek_communication *communication)
 {

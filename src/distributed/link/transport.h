@@ -58,8 +58,9 @@ struct ek_transport {
                    ek_request **request);
 
     /* Sends out[r] to rank r and receives in[r] from rank r, for every other rank r. A rank's own
-     * out and in are not used. Both lists have `size` members, and are read during the call only.
-     * Both ends of a pair agree on the number of bytes, which may be 0 or beyond 2^31. */
+     * out and in are not used. Both lists have a member per rank of the communicator, and are read
+     * during the call only. Both ends of a pair agree on the number of bytes, which may be 0 or
+     * beyond 2^31. */
     int (*all_to_all)(ek_communicator *communicator, const ek_bytes *out, const ek_bytes *in,
                       ek_request **request);
 

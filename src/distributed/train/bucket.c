@@ -227,8 +227,8 @@ static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket,
         wide[i] = ek_float_of_bf16(narrow[i]);
 }
 
-/* Begins the copy back from the host's memory. The event of the fetch is over, so that no other
- * copy uses the range. */
+/* Begins the copy back from the host's memory. The fetch has ended: no other copy uses the range,
+ * and bucket->event can be recorded after this copy. */
 static void messages_return(ek_reducer *reducer, ek_bucket *bucket)
 {
     ek_dev *dev = bucket_dev(bucket);

@@ -212,7 +212,8 @@ static int step_scatter(ek_rank_sharding *self)
     return rc;
 }
 
-/* Sends the shards. This rank's report tells the other ranks of a failure before that. */
+/* Sends the shards, and then this rank's report. If the rank has failed before, the report tells
+ * the other ranks. */
 static int step_run_publish(ek_process_group *group, void *user)
 {
     const step_call *call = user;

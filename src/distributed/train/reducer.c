@@ -18,8 +18,8 @@
 
 /* ---- the hook: Note [Unused parameters] ---- */
 
-/* Makes the leaf's memory in the slab the memory of its gradient, or zeroes the memory if the leaf
- * has no gradient. */
+/* Moves the leaf's gradient to the leaf's place in the slab, if it lies elsewhere. If the leaf has
+ * no gradient, zeroes the place. */
 static int reducer_settle(ek_tensor *leaf)
 {
     ek_tensor *buffer = leaf->grad_buffer;
@@ -340,7 +340,7 @@ static size_t reducer_room(const ek_storage *storage)
     return (storage->nbytes + EK_SLAB_ALIGNMENT - 1) / EK_SLAB_ALIGNMENT * EK_SLAB_ALIGNMENT;
 }
 
-/* Returns the first bucket in the storage of this bucket. */
+/* Returns the first bucket in reducer->buckets that lies in the storage of this bucket. */
 static const ek_bucket *reducer_first_of_storage(const ek_reducer *reducer, const ek_bucket *bucket)
 {
     const ek_bucket *first = reducer->buckets;
