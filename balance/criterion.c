@@ -6,7 +6,7 @@
  *     ek_train_step        train_step.c: the loss of each micro-batch is a part of the batch's
  *     criterion_forward    here: the loss of each device is a part of the call's
  *     criterion_parts      finds the outputs' devices, cuts the targets as the outputs are cut
- *     ek_wrapper_run       wrapper_call.c: runs replicas of the criterion side by side
+ *     ek_wrapper_run       wrapper_call.c: runs replicas of the criterion concurrently
  *     criterion_part       on each device: spreads an output that is a list, calls the criterion
  *     ek_loss_sum_ask      loss_sum.c: its slot `loss_sum`, or its mean times its `denominator`
  *     criterion_join       adds scalars on the first device; other losses stay on their devices

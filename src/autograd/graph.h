@@ -38,8 +38,8 @@ typedef struct ek_operation {
     /* Optional: frees what the attributes own. Called once if ek_records is true, even if recording
      * fails. */
     void (*destroy)(void *attributes);
-    /* True: a ready backward runs before those of all other nodes. For operations that other
-     * threads wait for or that free memory, like reducing a bucket of gradients. */
+    /* True: a ready backward runs before those of nodes that aren't urgent. For operations that
+     * other threads wait for or that free memory, like reducing a bucket of gradients. */
     bool urgent;
     /* True: the backward communicates with the same node's backward on other ranks. It always runs,
      * because theirs run: a gradient that did not arrive is given as zeros. Such backwards run one
@@ -129,8 +129,9 @@ int ek_node_cast_later(const ek_node *node, int input, ek_tensor *gradient, ek_t
 int ek_cast_lists_flush_all(void);
 /* Returns true if this input's gradient is only added to an existing gradient of a leaf. */
 bool ek_node_accumulates(const ek_node *node, int input);
-/* Returns events after which the gradients of the node's outputs were computed, for the backward of
- * an urgent operation that defers its sections (core/lane.h). Borrowed until the backward ends. */
+/* Returns events that follow the kernels which compute the gradients of the node's outputs, for the
+ * backward of an urgent operation that defers its sections (core/lane.h). Borrowed until the
+ * backward ends. */
 ek_deferral ek_node_arrivals(const ek_node *node);
 
 /* Checks that an operation may meet other ranks here; called before it does, in forward or

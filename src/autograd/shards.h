@@ -29,7 +29,7 @@ typedef struct ek_shards {
     int count;           /* how many shards all leaves have */
     int *first, *counts; /* owned; per leaf: its first shard in `all`, and how many there are */
     ek_ranks *ranks;     /* one reference; the processes that own the leaves; NULL: this one */
-    bool *stepped;       /* owned; per leaf: the optimizer's last step updated the leaf */
+    bool *stepped;       /* owned; per leaf: it takes part in the step; set when the step begins */
     /* Optional: reserves the shards and all copies for the calling thread until `leave`. EK_E_STATE
      * if another thread has reserved them. */
     int (*enter)(struct ek_shards *shards);

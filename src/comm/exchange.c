@@ -11,7 +11,7 @@
 
 enum {
     MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* workers copy from so many bytes on: waking them takes time */
+    WORKER_BYTES = 1 << 18 /* with fewer bytes, waking workers takes longer than it saves */
 };
 
 /* ---- memory for copies, and parts ---- */
@@ -382,7 +382,7 @@ static int exchange_common_length(const exchange *x, int n, int first, int lengt
     return length;
 }
 
-/* Broadcasts moves [first, first + length) of each receiver, which has n, as one block. */
+/* Broadcasts moves [first, first + length) of each receiver's n moves as one block. */
 static int broadcast_block(const exchange *x, int n, int first, int length, ek_tensor *source)
 {
     ek_dev *devs[EK_MOST_DEVICES] = {ek_tensor_dev(x->moves[0].from)};

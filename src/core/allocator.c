@@ -170,8 +170,8 @@ static size_t allocator_segment_size(const ek_dev *dev, size_t block)
 }
 
 /* Makes room for `block` more bytes: takes what is left of the capacity, gives idle segments back,
- * or exceeds the capacity by a quarter at most. Returns the size of the new segment, `wanted` at
- * most; 0 if there is no room. */
+ * or exceeds the capacity by a quarter (or by beyond_floor) at most. Returns the size of the new
+ * segment, `wanted` at most; 0 if there is no room. */
 static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
 {
     ek_memory_stats *stats = &dev->allocator->stats;

@@ -80,7 +80,7 @@ static void generator_twist_all(ek_generator *generator)
     generator->next = 0;
 }
 
-/* Single words are drawn from the last call's number, which no tensor ever gets. */
+/* Single words are those of call UINT64_MAX, a number that no tensor ever gets. */
 static void generator_count_block(ek_generator *generator)
 {
     ek_philox_words_of(generator->seed, UINT64_MAX, generator->drawn / EK_PHILOX_BLOCK,

@@ -209,8 +209,8 @@ static void terms_release(ek_dev *dev, lane_terms *terms)
     }
 }
 
-/* Removes the lane's oldest terms and returns them, if the lane holds more than `most` bytes. The
- * compute stream then waits for their sum. lane->lock is held. */
+/* Removes the lane's oldest terms while it holds more than `most` bytes, and returns them as a
+ * list. The compute stream then waits for their sums. lane->lock is held. */
 static lane_terms *terms_take(ek_dev *dev, uint64_t most)
 {
     ek_lane *lane = dev->lane;

@@ -37,7 +37,7 @@ typedef struct ek_rail_job {
     ek_dist_op op;
     ek_dtype dtype;
 
-    /* 3: as the first; NULL: nothing. */
+    /* Step 3: sends and receives as step 1. NULL: there is no step 3. */
     const ek_bytes *out_after, *in_after;
 
     /* The collective in place of the steps: `nbytes` are broadcast from the root; or, with root -1,

@@ -67,8 +67,9 @@ static int segment_next_list(const ek_segment_kind *kind, int list)
     return -1;
 }
 
-/* Returns the smallest block of a list that is large enough; NULL if none is. The search ends at a
- * block of exactly the size, because lists of small blocks are long. */
+/* Returns the smallest block of a list that is large enough, of equal large ones that at the lowest
+ * address; NULL if none is. For small blocks, whose lists are long, the search ends at the first
+ * block of exactly the size. */
 static ek_block *segment_best(ek_block *first, size_t nbytes)
 {
     ek_block *best = NULL;

@@ -1,10 +1,10 @@
 /* segments.h: memory of one device in segments, which requests share.
  *
  * A segment is one allocation of the system. It is cut into blocks that lie one after another, in
- * use or free. A request takes the smallest free block that is large enough (of equal ones the one
- * at the lowest address) and leaves the rest as a free block. A block that is given back merges
- * with free neighbours, so that memory which batches of one size have used serves batches of any
- * other size. A segment whose only block is free is idle, and can be given back to the system.
+ * use or free. A request takes the smallest free block that is large enough (of equal large ones
+ * the one at the lowest address) and leaves the rest as a free block. A block that is given back
+ * merges with free neighbours, so that memory which batches of one size have used serves batches of
+ * any other size. A segment whose only block is free is idle, and can be given back to the system.
  *
  * Small requests and large ones have separate segments: small blocks often live long, and would
  * keep large blocks from merging.

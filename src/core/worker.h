@@ -42,7 +42,7 @@ void ek_workers_join(void);
  * nor slowed. */
 
 typedef struct ek_work {
-    ek_dev *dev; /* NULL: nested in another stretch, which counts the time */
+    ek_dev *dev; /* NULL: within other work, which counts the time */
     uint64_t began, waited;
 } ek_work;
 

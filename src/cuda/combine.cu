@@ -1,5 +1,5 @@
-/* combine.cu: combinations of the terms that ranks have sent, in the order of ranks. The arithmetic
- * is that of the host (distributed/link/combine.c), to the bit: bf16 and f16 are combined in f32 and
+/* combine.cu: combines the terms that ranks have sent, in the order of ranks. The arithmetic is
+ * that of the host (distributed/link/combine.c), to the bit: bf16 and f16 are combined in f32 and
  * rounded once, integers wrap. */
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"

@@ -101,8 +101,8 @@ ek_memory_format ek_dnn_format(ek_dtype dtype)
 /* Plans per device. A training step of a large model has some hundreds. */
 enum { PLANS = 512 };
 
-/* The workspace that a plan may have at first; room for copies of all three tensors in another
- * order is allowed, too. Without a limit, one layer's workspace could determine the largest batch.
+/* The workspace that a plan may have at first, or room for copies of all three tensors in another
+ * order if that is more. Without a limit, one layer's workspace could determine the largest batch.
  */
 static const int64_t usual_workspace = (int64_t)1 << 30;
 

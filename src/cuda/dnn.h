@@ -24,7 +24,7 @@ typedef struct ek_dnn_problem {
     int64_t stride[3], before[3], after[3], dilation[3]; /* `before` and `after` are the padding */
     int64_t alignment;                                   /* of all addresses, 16 at most */
     int64_t tf32, deterministic;
-    int64_t bias; /* 1: forward adds a bias of O elements side by side, aligned as the rest */
+    int64_t bias; /* 1: forward adds a bias of O contiguous elements, aligned as the rest */
 } ek_dnn_problem;
 
 /* Fills the problem, with alignment 16 and bias 0. The tensor that the operation computes is a

@@ -5,9 +5,9 @@
  * types that elements are computed in. There are three loops:
  *
  *   flat     every operand is one run, or constant: vectors without index arithmetic;
- *   rows     every operand has runs along the innermost dimension, or is constant there (a bias
- * over the channels): vectors, with offsets in 32-bit arithmetic; strided  any strides, and any
- * dtype of each operand: element by element.
+ *   rows     every operand has runs along the innermost dimension, or is constant there: vectors,
+ *            with offsets in 32-bit arithmetic;
+ *   strided  any strides, and any dtype of each operand: element by element.
  *
  * The output may be one of the inputs: the thread that writes an element has read it before. */
 #ifndef EK_CUDA_ELEMENTWISE_CUH

@@ -156,8 +156,8 @@ typedef struct pinned_block {
     size_t nbytes;
     int physical;
     bool held;
-    cudaEvent_t
-        done; /* recorded after each copy from or to the block; complete if never recorded */
+    /* Recorded after each copy from or to the block; complete if never recorded. */
+    cudaEvent_t done;
 } pinned_block;
 
 /* All blocks. Guarded by pinned_lock. */

@@ -134,8 +134,8 @@ template <bool planes, typename T> struct ek_norm_cursor {
 };
 
 /* Gives the vectors of each thread's share to a Body, Body::LOADS at once and the rest one by one.
- * Body says whether they are of PLANES. Threads with columns call begin(norm, share) and then
- * add<U>(cursor), all threads call end(norm, share). */
+ * Body::PLANES tells whether they are vectors of planes. Threads with columns call begin(norm,
+ * share) and then add<U>(cursor), all threads call end(norm, share). */
 template <typename Body, typename T> EK_KERNEL ek_norm_pass(const ek_cuda_norm a)
 {
     enum { U = Body::LOADS };

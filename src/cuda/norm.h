@@ -123,10 +123,11 @@ ek_cuda_norm_launch ek_cuda_launch_norm_elements;
  * multiplied by invstd, if there is one. Sums by group are multiplied by weight per channel. */
 ek_cuda_norm_launch ek_cuda_launch_norm_join_moments, ek_cuda_launch_norm_join_groups,
     ek_cuda_launch_norm_join_columns;
-/* Writes y = (x - mean) * invstd * weight + bias or, with dy, dx = invstd * weight * dy - shift -
- * (x
- * - mean) * slope into y. Shift and slope follow from the sums. Without sum_xhat they are 0, and x
- * isn't read. */
+/* Writes y = (x - mean) * invstd * weight + bias. With dy it writes
+ *
+ *     dx = invstd * weight * dy - shift - (x - mean) * slope
+ *
+ * to y. Shift and slope follow from the sums. Without sum_xhat they are 0, and x isn't read. */
 ek_cuda_norm_launch ek_cuda_launch_norm_line;
 
 /* Moments of chunks (f64 or f32), the steps from chunk to chunk, and what they are merged into. */

@@ -105,8 +105,8 @@ enum {
     BLOCKS = 512,
     SHORT_SUM = 8,  /* least loads that a thread sums up */
     LONG_SUM = 256, /* most loads that a thread sums up in f32 */
-    APPLY = 4,
-    LOADS = 4 /* loads of a thread that are on their way at once */
+    APPLY = 4,      /* least loads of a thread of a line, or of long planes */
+    LOADS = 4       /* loads of a thread that are on their way at once */
 };
 
 static int64_t norm_quotient(int64_t a, int64_t b)

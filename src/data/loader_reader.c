@@ -1,9 +1,9 @@
 /* loader_reader.c: reads a data set without a length for a loader.
  *
- * Workers read batch by batch: the maker of batch b reads its samples once the samples of batch b -
- * 1 are read. So there is one iterator, and samples keep their order with any number of workers.
- * Converting, collating and copying a batch are concurrent with reading the next. This rank takes
- * every ek_world.size-th sample of the data set. */
+ * Workers read batch by batch: the maker of a batch reads its samples once those of the batch
+ * before are read. So there is one iterator, and samples keep their order with any number of
+ * workers. Converting, collating and copying a batch are concurrent with reading the next. This
+ * rank takes every ek_world.size-th sample of the data set. */
 #include "data/loader.h"
 
 #include "core/world.h"

@@ -163,7 +163,7 @@ static int perspective_draw(ek_application *a)
     return 1;
 }
 
-/* Solves the 8 equations by elimination with pivots. False if corners lie on one line. */
+/* Solves the 8 equations by elimination with pivots. Returns false if corners lie on one line. */
 static bool perspective_solve(double rows[8][9], double c[8])
 {
     for (int k = 0; k < 8; k++) {

@@ -155,10 +155,12 @@ static void gather_plane(const gather *self, const gather_run *run, size_t size,
     if (run->how == GATHER_COPY)
         plane += (size_t)columns[0] * size;
     for (int64_t y = 0; y < height; y++, out += pitch) {
+        if (rows[y] < 0)
+            continue;
         const char *row = plane + (size_t)(rows[y] * from) * size;
-        if (rows[y] >= 0 && run->how == GATHER_COPY)
+        if (run->how == GATHER_COPY)
             memcpy(out, row, nbytes);
-        else if (rows[y] >= 0)
+        else
             ek_pick_run(count, columns, size, row, outside, out);
     }
 }

@@ -58,8 +58,8 @@ static resize_span filter_antialias(double *weights, int64_t i, int64_t in, doub
 {
     double center = scale * ((double)i + 0.5), sum = 0, inverse = scale >= 1 ? 1 / scale : 1;
     int64_t first = (int64_t)(center - support + 0.5), end = (int64_t)(center + support + 0.5);
-    first = first > 0 ? first : 0;
-    end = end < in ? end : in;
+    first = first < 0 ? 0 : first < in ? first : in - 1;
+    end = end <= first ? first + 1 : end < in ? end : in;
     for (int64_t j = first; j < end; j++) {
         weights[j - first] = filter_weight(((double)j - center + 0.5) * inverse, how);
         sum += weights[j - first];

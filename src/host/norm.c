@@ -168,6 +168,7 @@ static void norm_set_parameters(void *context, int64_t begin, int64_t end)
             double share = pass->kind == EK_NORM_BATCH && args->invstd ? scale : invstd;
             share = args->sum_xhat ? share / args->count : 0;
             double shift = args->sum_xhat ? share * sum : norm_value(bias, c, 0);
+            /* Either order gives the bits of the loop that it is for. */
             double slope = runs ? share * invstd * product : share * product * invstd;
             const double of[] = {mean, scale, shift, slope};
             ek_norm_pass_set(pass, sample, c, of);

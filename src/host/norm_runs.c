@@ -176,8 +176,7 @@ void EK_NAME(ek_norm_sum_runs)(void *context, int64_t begin, int64_t end)
         EK_NAME(runs_sum_block)(pass, task / parts / groups, task / parts % groups, task % parts);
 }
 
-/* ---- lines: y = (x - center) * scale * weight + bias, or dx = scale * weight * dy - shift - (x -
- * center) * slope ---- */
+/* ---- lines ---- */
 
 EK_MULTIVERSION
 static void EK_NAME(runs_apply)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,

@@ -8,7 +8,8 @@
  * library may cut them by its number of threads: with equal threads they are equal from run to run.
  * Scratch memory comes from ek_dev_alloc as EK_MEMORY_WORKSPACE. A slot returns 0, or a negative
  * status with an error set. On an asynchronous device, an error that only kernels detect (an index
- * out of range) is returned by a later call, at the latest by one that waits for the device. */
+ * out of range) is returned by a later call, at the latest by one that waits for the device or
+ * reads from it. */
 #ifndef EK_KERNELS_KERNELS_H
 #define EK_KERNELS_KERNELS_H
 

@@ -92,7 +92,7 @@ void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position)
         cursor->offset[k] = 0;
     for (int d = walk->ndim - 1; d >= 0; d--) {
         cursor->index[d] = 0;
-        if (position == 0) /* most small walks end here, without slow divisions */
+        if (position == 0) /* most small walks begin at 0, which needs no slow divisions */
             continue;
         int64_t size = walk->shape[d] > 0 ? walk->shape[d] : 1;
         int64_t at = d > 0 ? position % size : position;

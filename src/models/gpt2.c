@@ -168,7 +168,7 @@ typedef struct gpt2_layer {
     double dropout;
 } gpt2_layer;
 
-/* x and what `part` makes of norm(x). Dropout and the sum are one operation if nobody looks at the
+/* x and what `part` makes of norm(x). Dropout and the sum are one operation if no hook reads the
  * part's result. */
 static ek_tensor *gpt2_add(const gpt2_layer *self, ek_tensor *x, ek_module *norm, ek_module *part,
                            const ek_module_type *type, ek_forward_function *undropped)

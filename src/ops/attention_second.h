@@ -26,7 +26,7 @@ static inline ek_tensor *ek_attention_transposed(ek_tensor *x)
 ek_tensor *ek_attention_repeated(ek_tensor *k, int64_t heads);
 
 /* Returns the probabilities of the rows of q, the first of which is row `row` of the queries. k has
- * keys for every head. If all scores of a row are -inf, its probabilities are 0. */
+ * keys for every head. If a mask makes all scores of a row -inf, its probabilities are 0. */
 ek_tensor *ek_attention_softmax(ek_tensor *q, ek_tensor *k, ek_tensor *mask, bool causal,
                                 double scale, int64_t row);
 

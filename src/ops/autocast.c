@@ -80,8 +80,8 @@ static ek_tensor *autocast_cast_parameter(ek_tensor *x)
     return y;
 }
 
-/* Returns true if the thread remembers casts of x. A checkpoint's forward (EK_MODE_ALONE) remembers
- * none, because its recomputation uses new tensors. */
+/* Returns true if the thread remembers casts of x. With EK_MODE_ALONE (a checkpoint's forward,
+ * recomputations, composed gradients) it remembers none, because they use new tensors. */
 static bool autocast_is_remembered(const ek_tensor *x)
 {
     return !x->history && !(ek_thread_self()->modes.flags & EK_MODE_ALONE);

@@ -223,7 +223,8 @@ static ek_tensor *margin_listed(ek_tensor *target)
     return listed ? ek_cumprod(ek_to_dtype(listed, EK_I64), 1) : NULL;
 }
 
-/* Returns the loss per sample, summed over all pairs of a listed and an unlisted class. */
+/* Returns the loss per sample: the sum over all pairs of a listed and an unlisted class, divided by
+ * the number of classes. */
 static ek_tensor *margin_of_labels(ek_tensor *x, ek_tensor *target)
 {
     ek_tensor *listed = margin_listed(target), *index = ek_mul(target, listed);

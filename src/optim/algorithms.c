@@ -172,8 +172,8 @@ static ek_step_rule nadam_step(const ek_optimizer_options *o, int64_t step, doub
     numbers_moments(o, n);
     n->correction = 1 - pow(o->beta2, (double)step);
     n->initial = o->lr * (1 - mu) / (1 - product);
-    n->rate =
-        o->lr * next / (1 - product * next); /* PyTorch 2's formula; 1.13 multiplies by mu twice */
+    /* PyTorch 2's formula; 1.13 multiplies by mu twice. */
+    n->rate = o->lr * next / (1 - product * next);
     *carried = product;
     return EK_STEP_NADAM;
 }

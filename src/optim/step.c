@@ -6,7 +6,7 @@
  *     step_enter           enters shards, and marks the parameters that have a gradient
  *     ek_step_plan_make    plan.c: joins neighbours in memory to ranges, and allocates all memory
  *     step_agree           agrees with other ranks, if they have shards, that all can update
- *     step_update          updates all devices side by side (ek_jobs_run)
+ *     step_update          updates all devices concurrently (ek_jobs_run)
  *     step_update_device   makes one call per dtype, group, phase and carried number
  *     step_call            calls the kernel with the algorithm's rule and numbers (algorithms.c)
  *     step_publish         shards->publish: parallel/sharding.c sends shards to all devices,

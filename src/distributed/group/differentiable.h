@@ -11,8 +11,8 @@
  * The backward of an operation between ranks is a call of all ranks too, so that the operation must
  * be in the graphs of all ranks. Each descriptor tells whether its rank's tensor requires a
  * gradient. If a tensor requires one, all ranks record the operation. A rank whose tensor requires
- * none records a leaf in its place, which gets no gradient. If gradient mode is off on a rank then,
- * the call is an error on all ranks. */
+ * none records a leaf in its place, which gets no gradient. If gradient mode is off on a rank in
+ * that case, the call is an error on all ranks. */
 #ifndef EK_GROUP_DIFFERENTIABLE_H
 #define EK_GROUP_DIFFERENTIABLE_H
 

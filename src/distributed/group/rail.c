@@ -12,8 +12,8 @@
 #include "group/sum.h"
 #include "link/staging.h"
 
-static const double rail_grace =
-    0.5; /* seconds for a rail's job to end after the ranks' job has failed */
+/* Seconds for a rail's job to end after the ranks' job has failed. */
+static const double rail_grace = 0.5;
 
 /* ---- a group's rails ---- */
 

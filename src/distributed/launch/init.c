@@ -17,6 +17,7 @@
 #include "core/ranks.h"
 #include "core/thread.h"
 #include "launch/launcher.h"
+
 static const double default_timeout = 1800; /* seconds */
 
 /* ---- joining ---- */

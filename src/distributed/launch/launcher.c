@@ -174,8 +174,8 @@ static int plugin_open(const char *path, const ek_transport **transport)
                        reason ? reason : "unknown reason");
     }
     const ek_transport *(*of_plugin)(void) = NULL;
-    *(void **)&of_plugin =
-        dlsym(handle, EK_TRANSPORT_SYMBOL); /* POSIX converts dlsym's pointers in this way */
+    /* POSIX converts dlsym's pointers in this way. */
+    *(void **)&of_plugin = dlsym(handle, EK_TRANSPORT_SYMBOL);
     const ek_transport *opened = of_plugin ? of_plugin() : NULL;
     dlclose(handle);
     if (!of_plugin)

@@ -2,11 +2,11 @@
  * same call.
  *
  * A mark in the environment tells the new processes which call it is, and the folder for their
- * words. A word is a file: "began.<rank>" if a rank has reached the call; "cause", the error of a
- * rank that failed alone; "consequence", the error of a rank that failed because of another rank;
- * "ended", the exit status of the first process that did not end well. The shell that each process
- * runs under outlives the process and writes the last word. Files are made exclusively, so that the
- * first word of a name stays. */
+ * messages. A message is a file: "began.<rank>" if a rank has reached the call; "cause", the error
+ * of a rank that failed alone; "consequence", the error of a rank that failed because of another
+ * rank; "ended", the exit status of the first process that did not end well. The shell that each
+ * process runs under outlives the process and writes the last message. Files are made exclusively,
+ * so that the first message of a name stays. */
 #include "evenkeel/spawn.h"
 
 #include <errno.h>
@@ -25,6 +25,7 @@
 #include "core/thread.h"
 #include "evenkeel/dist.h"
 #include "launch/launcher.h"
+
 #define SPAWN_MARK "EVENKEEL_SPAWN" /* "<number of the call>:<folder>" */
 
 enum { SPAWN_FOLDER = 256, SPAWN_PATH = SPAWN_FOLDER + 32, SPAWN_TEXT = 1200 };

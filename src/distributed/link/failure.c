@@ -117,8 +117,8 @@ void ek_communication_fail(ek_communication *communication, int origin,
     communication->failing = true;
     communication->failures++;
     communication->lost = communication->lost || error->status == EK_E_TIMEOUT;
-    communication->unreported =
-        !communication->raise; /* a rank that is raising returns its own error */
+    /* A rank that is raising returns its own error. */
+    communication->unreported = !communication->raise;
     communication->raise = false;
     communication->failure.origin = origin;
     failure_describe(communication, origin, error, &communication->failure.error);
