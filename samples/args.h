@@ -88,8 +88,7 @@ extern const char *const args_dtype_words[], *const args_goal_words[];
 const char *args_pictures(void);
 
 /* Writes the option's value as the command line takes it, "on" or "off" for a switch. Returns
- * `text`.
- */
+ * `text`. */
 char *arg_value_text(const arg_spec *arg, char text[64]);
 
 /* Returns the option that is the first of *names, a list with blanks between, and moves *names

@@ -144,8 +144,7 @@ void run_note(run *r, const char *format, ...) __attribute__((format(printf, 2, 
 void run_say(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Tells whether this process must write files beside the step's checkpoint. It is called at the end
  * of each step, and after the loop for a run that resumes at its end. It returns true once per
- * step.
- */
+ * step. */
 bool run_draws(run *r);
 /* Writes "DIRECTORY/NAME" in --out to `path` and returns `path`. NULL without --out. */
 char *run_path(const run *r, const char *name, char path[4096]);

@@ -65,8 +65,7 @@ EK_API ek_tensor *ek_var_with(ek_variance_options options);
 EK_API ek_tensor *ek_std_with(ek_variance_options options);
 /** Variance and standard deviation: squared differences from the mean are divided by n -
  * correction; NaN if that is not above 0. ek_var_mean also gives the mean: ek_var_mean(&mean, x,
- * EK_DIMS(1)).
- */
+ * EK_DIMS(1)). */
 #define ek_var(...) EK_CALL_1(ek_var_with, ek_variance_options, x, __VA_ARGS__)
 #define ek_std(...) EK_CALL_1(ek_std_with, ek_variance_options, x, __VA_ARGS__)
 EK_API ek_tensor *ek_var_mean_with(ek_tensor **mean, ek_variance_options options);

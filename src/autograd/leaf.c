@@ -218,8 +218,7 @@ int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
 }
 
 /* Returns this process's elements as one flat tensor, for the join of all ranks; NULL with an
- * error.
- */
+ * error. */
 static ek_tensor *shards_own(const ek_shard *shards, int count, const ek_tensor *whole)
 {
     int64_t begin = shards[0].begin;

@@ -29,8 +29,7 @@ int ek_keywords_of(const ek_module *module, const ek_args *args, const char *con
 }
 
 /* Returns a flag, or `fallback` if the value is none. Negative with an error if it isn't an
- * integer.
- */
+ * integer. */
 static int attention_flag(const char *name, ek_value value, bool fallback)
 {
     if (value.kind == EK_VALUE_NONE)

@@ -24,8 +24,7 @@ typedef struct ek_lbfgs {
 } ek_lbfgs;
 
 /* Copies the state to the device and dtype of `there`. After an error the copy must be cleared,
- * too.
- */
+ * too. */
 int ek_lbfgs_copy(const ek_lbfgs *self, const ek_tensor *there, ek_lbfgs *copy);
 
 /* Puts a tensor of the scope in place of another one. If `tensor` is NULL, returns the pending

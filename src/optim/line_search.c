@@ -6,8 +6,7 @@
  *
  * At first, step lengths grow until a point satisfies both conditions, or two points bracket such a
  * point. Then the bracket shrinks. Its end with the lower loss always satisfies the first
- * condition.
- */
+ * condition. */
 #include "optim/line_search.h"
 
 #include <math.h>

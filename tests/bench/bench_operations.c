@@ -16,8 +16,7 @@
  *
  * The second prints how long the host takes for an operation whose kernel has next to nothing to
  * do: microseconds per operation in forward, with a graph, and in backward, with the release of
- * the graph. Sequences have a thousand operations, and the fastest of ROUNDS counts.
- */
+ * the graph. Sequences have a thousand operations, and the fastest of ROUNDS counts. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>

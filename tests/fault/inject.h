@@ -70,8 +70,7 @@ void inject_remember_stacks(bool on);
 /* Does the address sanitizer find a leak? Without that sanitizer: false. */
 bool inject_sanitizer_leaks(void);
 /* Prints the stacks of at most `most` blocks that were allocated since
- * inject_remember_stacks(true).
- */
+ * inject_remember_stacks(true). */
 void inject_print_live(int most);
 
 /* One line per frame: function, file, line if the debug information has them. */

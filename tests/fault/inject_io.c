@@ -149,8 +149,7 @@ static bool stream_exchange(FILE *from, FILE *to)
 }
 
 /* Only the write that fills a stream's buffer reaches the system: of each 4096 bytes one is a
- * point.
- */
+ * point. */
 static bool stream_is_full(size_t nbytes)
 {
     static atomic_size_t written;

@@ -9,8 +9,7 @@
  * stage; tried are K, K + N, K + 2N, ... (1 and 1 if not given; with --every N, K is (N + 1) / 2).
  * Each fails once and, in a second round, with all that follow, unless --once or --persist chooses
  * one. One line is printed per stage, class and round; the exit status is 1 if there is an anomaly,
- * or if whole stages were chosen and nothing was made to fail.
- */
+ * or if whole stages were chosen and nothing was made to fail. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

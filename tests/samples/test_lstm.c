@@ -1,5 +1,4 @@
-/* test_lstm.c: the parts of the sample that tells the language of words, and PyTorch's losses.
- */
+/* test_lstm.c: the parts of the sample that tells the language of words, and PyTorch's losses. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

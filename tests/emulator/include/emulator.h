@@ -16,8 +16,8 @@
  *   EK_EMULATOR_MULTIPROCESSORS  4 by default
  *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
  *                                default; with cudnn in the list, convolutions by cuDNN, too
- *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued: thread,
- *                                device, stream and number of both, what it is, and what it waits for
+ *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued:
+ * thread, device, stream and number of both, what it is, and what it waits for
  *
  * cuDNN suggests five engines for every convolution, in this order:
  *   1  uses tensor cores           40 seconds, as events see it
@@ -26,8 +26,7 @@
  *   2  is nondeterministic         30 seconds
  *   4  needs workspace             20 seconds
  * For weight gradients of 64 channels or more all of them need workspace for copies of tensors that
- * are not channels-last.
- */
+ * are not channels-last. */
 #ifndef EK_EMULATOR_H
 #define EK_EMULATOR_H
 

@@ -154,8 +154,7 @@ TEST(capacity_is_honoured_and_survived)
     ek_error_clear();
 }
 
-/* Gaps that no request fits make a device reserve more than its capacity, but only 20 MiB more.
- */
+/* Gaps that no request fits make a device reserve more than its capacity, but only 20 MiB more. */
 TEST(gaps_are_bounded)
 {
     enum { COUNT = 30, LARGE = 4 };

@@ -10,8 +10,7 @@
 
 enum { NBYTES = 256, ROUNDS = 300 };
 
-/* Two GPUs that NCCL serves, each with a block of memory that is zero. False if there are not.
- */
+/* Two GPUs that NCCL serves, each with a block of memory that is zero. False if there are not. */
 typedef struct pair {
     ek_dev *devs[2];
     void *data[2];

@@ -1,5 +1,4 @@
-/* Page-locked memory: what is sent from it arrives, in order, also if it is given back at once.
- */
+/* Page-locked memory: what is sent from it arrives, in order, also if it is given back at once. */
 #include <pthread.h>
 
 #include "core/staging.h"

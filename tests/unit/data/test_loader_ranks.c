@@ -1,6 +1,5 @@
 /* test_loader_ranks.c: ranks whose share is shorter give empty batches until all have given as
- * many.
- */
+ * many. */
 #include "core/world.h"
 #include "loader_setup.h"
 

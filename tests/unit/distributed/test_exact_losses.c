@@ -37,8 +37,7 @@ static ek_tensor *one_process(exact_task task)
 }
 
 /* In the wrappers of ranks, with the group given to the batch normalisations and not by the
- * wrapper.
- */
+ * wrapper. */
 static int wrap_with_groups(exact_job *job, ek_process_group *world)
 {
     ek_module *net = ek_convert_sync_batch_norm_over(job->model, world);
