@@ -9,7 +9,7 @@
 _Static_assert((int)EK_STATES == (int)EK_STEP_STATES, "states of parameters and of rules");
 
 /* An algorithm that steps all parameters as one vector and evaluates the loss itself. The
- * parameters are one group, and the state belongs to all of them together. Checkpoints have the
+ * parameters are one group, and the state belongs to all of them together. Checkpoints keep the
  * state with the first parameter. */
 typedef struct ek_vector_algorithm {
     size_t memory; /* the size of optimizer->memory, which is zeros at first */
@@ -65,7 +65,8 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given,
 
 /* ---- state.c ---- */
 
-/* Puts a state that a caller gives at its place, which is NULL before. */
+/* Sets *place to a state that a caller gives. Returns EK_E_INVALID if the state is NULL, or if
+ * *place is not, because the state was given before. */
 int ek_state_take(const ek_algorithm *algorithm, const char *name, ek_tensor *state,
                   ek_tensor **place);
 

@@ -1,6 +1,6 @@
-/* algorithms.c: a row per algorithm. A row has the options, the names of the
- * states, and a function that gives a step's rule (kernels/steps.h) and the numbers that the rule
- * computes with. All are torch.optim's of the same name.
+/* algorithms.c: a row per algorithm. A row has the options, the names of the states, and a function
+ * that returns a step's rule (kernels/steps.h) and writes the numbers that the rule computes with.
+ * Each algorithm is torch.optim's of the same name.
  *
  * SGD with momentum:
  *
@@ -34,14 +34,14 @@
 
 /* ---- what several have in common ---- */
 
-/* For steps that all differ, because they correct a bias. */
+/* Returns a phase per step, for algorithms whose numbers change with every step. */
 static int64_t phase_each(const ek_optimizer_options *o, int64_t step)
 {
     (void)o;
     return step;
 }
 
-/* For algorithms whose first step differs from all others. */
+/* Returns a phase for the first step and another phase for all other steps. */
 static int64_t phase_first(const ek_optimizer_options *o, int64_t step)
 {
     (void)o;

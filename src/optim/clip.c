@@ -39,7 +39,7 @@ static int clip_norm(ek_gradient_list *list, const ek_clip_grad_norm_options *op
                        "skip this step",
                        total);
     double scale = options->max_norm / (total + 1e-6);
-    return scale >= 1 /* false for NaN, by which all gradients become NaN */
+    return scale >= 1 /* false if scale is NaN; all gradients become NaN then */
                ? 0
                : ek_gradients_apply(list, EK_UNARY_AFFINE, scale, 0);
 }

@@ -217,8 +217,8 @@ int64_t ek_ema_updates(const ek_ema *ema)
 
 /* ---- showing averages ---- */
 
-/* Swaps the values of all parameters with the averages. All memory is allocated before the first
- * write. */
+/* Swaps the values of all parameters and buffers with the averages. All memory is allocated before
+ * the first write. */
 static int ema_swap(ek_ema *ema)
 {
     ek_scope scope = ek_scope_begin();

@@ -141,7 +141,8 @@ static int gradients_measure_alike(ek_tensor *const *gradients, bool *done, int 
     return status;
 }
 
-/* Measures the gradients of these shards; NULL: those that aren't sharded over ranks. */
+/* Combines with *total the terms of the gradients of these shards. If `shards` is NULL, takes the
+ * gradients that aren't sharded over ranks. */
 static int gradients_measure(const ek_gradient_list *list, const ek_shards *shards,
                              const ek_gradient_measure *measure, double *total)
 {
@@ -160,8 +161,9 @@ static int gradients_measure(const ek_gradient_list *list, const ek_shards *shar
     return status;
 }
 
-/* Returns the shards over ranks of a parameter that has a gradient. Returns NULL if there are
- * none, or if a parameter before has them, too. */
+/* Returns the shards over ranks of parameter `at` if the parameter has a gradient. Returns NULL if
+ * it has no gradient or no such shards, or if an earlier parameter with a gradient has the same
+ * shards. */
 static ek_shards *gradients_shards_of(const ek_tensor_list *parameters, int at)
 {
     const ek_tensor *parameter = parameters->tensors[at];

@@ -26,13 +26,13 @@ int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_
 int ek_gradients_collect(ek_gradient_list *list);
 void ek_gradients_free(ek_gradient_list *list);
 
-/* How to measure gradients. Each gradient is reduced to `terms` numbers, one for each of
- * `kinds`. All numbers are added up. If p is infinite, the largest is taken instead, and a NaN
- * stays. */
+/* How to measure gradients. Each gradient is reduced to `terms` numbers, one for each of `kinds`.
+ * All numbers are added up. If p is infinite, the total is the largest number instead, or NaN if a
+ * number is NaN. */
 typedef struct ek_gradient_measure {
     int terms; /* count of kinds, at most 2 */
     ek_reduce_kind kinds[2];
-    ek_tensor *(*prepare)(ek_tensor *x, double p); /* what is reduced; NULL: the gradient */
+    ek_tensor *(*prepare)(ek_tensor *x, double p); /* returns what is reduced; NULL: x is */
     bool counts_nonfinite; /* a term is replaced by 1 if it isn't finite, else by 0 */
     double p;
 } ek_gradient_measure;

@@ -102,8 +102,8 @@ static int lbfgs_check(const ek_optimizer *optimizer)
     return 0;
 }
 
-/* Returns the parameters or their gradients as one vector, in the scope. Zeros are in place of a
- * gradient that is absent. */
+/* Returns the parameters or their gradients as one vector, in the scope. An absent gradient is
+ * taken as zeros. */
 static ek_tensor *lbfgs_gather(const ek_optimizer *optimizer, bool gradients)
 {
     const ek_tensor *first = optimizer->slots[0]->parameter;
@@ -365,7 +365,7 @@ static void lbfgs_commit(lbfgs_run *run)
         run->optimizer->slots[i]->step = state->iterations;
 }
 
-/* Restores the parameters. The error that is pending stays. */
+/* Restores the parameters. The pending error stays pending. */
 static void lbfgs_restore(const ek_optimizer *optimizer, ek_tensor *const *copies)
 {
     ek_error_record reason;

@@ -13,7 +13,7 @@ typedef struct ek_lbfgs {
     ek_tensor *direction; /* the last iteration's */
     ek_tensor *gradient;  /* the gradient where the last iteration began */
     double loss;          /* the loss where the last iteration began */
-    double t;             /* the last iteration's step length, in directions */
+    double t;             /* the last iteration's step length, as a multiple of `direction` */
     double scale;         /* the inverse Hessian before the history is applied */
 
     /* The history: a pair (y, s) per iteration, the oldest first. */

@@ -126,7 +126,8 @@ static int lbfgs_row_of(const char *name)
     return i;
 }
 
-/* As in PyTorch, evaluations are counted before the first iteration. */
+/* Returns true if there is a state of this row. As in PyTorch, the count of evaluations may exist
+ * before the first iteration. */
 static bool lbfgs_has(const ek_lbfgs *self, int row)
 {
     if (row == EVALUATIONS)
@@ -178,8 +179,9 @@ static int lbfgs_sort(const ek_optimizer *optimizer, int64_t steps, const char *
     return 0;
 }
 
-/* Returns the state of a row where the parameters are, in the scope. It has to be a vector of all
- * parameters, or `pairs` of them (pairs < 0: one vector, without that dimension). */
+/* Returns the state of a row on the parameters' device and in their dtype, in the scope. The state
+ * has to be `pairs` vectors of all parameters, or, if pairs < 0, one vector without that
+ * dimension. */
 static ek_tensor *lbfgs_read(const ek_optimizer *optimizer, ek_tensor *const *sorted, int row,
                              int64_t pairs)
 {

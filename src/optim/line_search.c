@@ -91,8 +91,8 @@ static void search_bracket_between(search *self, const ek_line_point *a, const e
     search_order(self);
 }
 
-/* Lets step lengths grow until two points bracket one that satisfies both conditions, or `now`
- * satisfies them. `before` is the last point before `now`, at first the start. */
+/* Lets step lengths grow until two points bracket a point that satisfies both conditions, or `now`
+ * satisfies both. `before` is the last point before `now`, at first the start. */
 static int search_grow(search *self, ek_line_point *before, ek_line_point *now)
 {
     EK_TRY(search_evaluate(self, self->line->first, now));
@@ -116,9 +116,9 @@ static int search_grow(search *self, ek_line_point *before, ek_line_point *now)
     return 0;
 }
 
-/* Returns the next step length within the bracket. If it is an end, or close to one for the second
- * time in a row, the step length is a tenth of the bracket away from that end. *is_close is true if
- * the last step length was close to an end. */
+/* Returns the next step length within the bracket. If the least point of the cubic is an end, or is
+ * close to an end for the second time in a row, the step length is a tenth of the bracket away from
+ * that end. *is_close tells whether the last step length was close to an end. */
 static double search_choose(const search *self, bool *is_close)
 {
     const ek_line_point *a = &self->ends[0], *b = &self->ends[1];

@@ -6,7 +6,7 @@
 
 /* A point of the line. */
 typedef struct ek_line_point {
-    double t;            /* the step length: how far from the start, in directions */
+    double t;            /* the step length from the start, as a multiple of the direction */
     double loss, slope;  /* the loss at t, and its derivative along the line */
     ek_tensor *gradient; /* one reference, or NULL */
 } ek_line_point;
@@ -26,8 +26,8 @@ typedef struct ek_line {
 } ek_line;
 
 /* Writes a point that satisfies the conditions. If 26 evaluations find none, or no element would
- * move any more, writes the point of the lowest loss. The caller clears the point. Returns the
- * count of evaluations, or a negative status without a point. */
+ * move any more, writes the end of the bracket with the lower loss. The caller clears the point.
+ * Returns the count of evaluations, or a negative status without a point. */
 int ek_line_search(const ek_line *line, ek_line_point *found);
 
 #endif

@@ -96,8 +96,8 @@ int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 /* Sorts the table by group and place in memory. */
 int ek_optimizer_sort(ek_optimizer *optimizer);
 
-/* Returns true if part b follows part a in memory: the parameters, the gradients, and the states
- * whose bits are set. */
+/* Returns true if part b follows part a in memory: their parameters, their gradients, and those of
+ * their states whose bits are set. */
 bool ek_parts_join(const ek_optimizer *optimizer, const ek_part *a, const ek_part *b,
                    unsigned states);
 
@@ -123,6 +123,7 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
 /* Returns this process's elements of a state, on cpu, in the scope. Elements of other processes are
  * zeros. The slot must have the state. */
 ek_tensor *ek_slot_own_state(const ek_slot *slot, int s);
+/* Returns true if the state is sharded over ranks. */
 bool ek_state_parts_have_ranks(const ek_object *parts);
 /* Returns `state` on cpu, in the parameter's shape, dtype and order of memory. The result is a copy
  * in the scope if `state` differs, or shares memory with the slot's state. */
@@ -160,8 +161,8 @@ ek_schedule *ek_schedule_child(const ek_schedule *schedule, int index);
  * none. */
 double *ek_schedule_memory(ek_schedule *schedule, int *count);
 
-/* Sets the schedule's groups to `count`, with these initial rates, and its steps to `steps`. Sets
- * the optimizer's momentum to the schedule's, but leaves the optimizer's rates. */
+/* Gives the schedule `count` groups with these initial rates, and sets its count of steps. Sets the
+ * optimizer's momentum to the schedule's, but leaves the optimizer's rates unchanged. */
 int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *initial, int count);
 
 #endif

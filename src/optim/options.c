@@ -26,7 +26,7 @@ static const range any = {-INFINITY, INFINITY, false, false, "a number"};
 /* The type of the member in the algorithm's own struct: double, bool, or int and enum. */
 typedef enum kind { NUMBER, SWITCH, WHOLE } kind;
 
-/* A row for an option whose name is also the word in sentences. */
+/* A row for an option whose name is also the word in errors. */
 #define OPTION(member, kind, range) [EK_OPTION(member)] = {#member, #member, kind, range}
 
 static const struct option {
@@ -152,7 +152,7 @@ int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
     return option < 0 ? option : 0;
 }
 
-/* Returns true if a parameter of the group has state. */
+/* Returns true if a parameter of the group has been updated. */
 static bool group_has_state(const ek_optimizer *optimizer, int group)
 {
     for (int i = 0; i < optimizer->slot_count; i++)

@@ -365,7 +365,8 @@ static int slot_copy_state(const ek_slot *slot, const ek_slot *fresh, int s)
     return ek_slot_put_state(fresh, s, whole);
 }
 
-/* Exchanges the parts of two slots of one parameter. Counts and numbers of steps stay. */
+/* Exchanges two slots of one parameter, but `slot` keeps its step, its carried number and
+ * takes_part. */
 static void slot_swap_parts(ek_slot *slot, ek_slot *fresh)
 {
     const ek_slot old = *slot;

@@ -92,7 +92,8 @@ static bool range_takes(const ek_step_plan *plan, const ek_step_range *r, const 
             algorithm->phase(&plan->optimizer->groups[r->group], slot->step + 1) == r->phase);
 }
 
-/* Returns the longest range from part `begin` whose parts are neighbours of one phase. */
+/* Returns the longest range from part `begin` whose parts are neighbours of one phase and carried
+ * number. */
 static ek_step_range plan_range(const ek_step_plan *plan, int begin)
 {
     const ek_optimizer *optimizer = plan->optimizer;

@@ -5,8 +5,8 @@
 #include "core/lane.h"
 #include "optim/algorithm.h"
 
-/* A range of memory: parts [begin, end) of a plan, which are neighbours. Ranges of equal phase
- * (algorithm.h) may share a call. */
+/* A range of memory: parts [begin, end) of a plan, which are neighbours. Ranges of equal device,
+ * dtype, group, phase (algorithm.h) and carried number share a call. */
 typedef struct ek_step_range {
     int begin, end;
     ek_dev *dev;
@@ -37,8 +37,8 @@ typedef struct ek_step_plan {
 int ek_step_plan_make(ek_step_plan *plan, ek_optimizer *optimizer);
 void ek_step_plan_clear(ek_step_plan *plan);
 
-/* One kernel call steps the ranges from `begin` on. Returns the index after the last of these
- * ranges. */
+/* Returns the index after the last range that one kernel call steps, if range `begin` is its
+ * first. */
 int ek_step_plan_call_end(const ek_step_plan *plan, int begin);
 
 #endif

@@ -179,8 +179,8 @@ static bool schedule_copy_arrays(ek_schedule *schedule, const ek_schedule *setti
     return schedule->milestones && (!rates || schedule->one_cycle.max_lrs);
 }
 
-/* Sets the initial rates of groups, and the rates of step 0. On an error the optimizer is as
- * before. */
+/* Sets the initial rates of groups, and the rates of step 0. On an error the optimizer is
+ * unchanged. */
 static int schedule_begin(ek_schedule *schedule)
 {
     ek_optimizer *optimizer = schedule->optimizer;

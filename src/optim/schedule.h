@@ -60,7 +60,7 @@ struct ek_schedule {
 };
 
 /* Makes a schedule with a copy of these settings, and sets the rates of step 0. Takes over
- * `children`, and frees them on an error. It then returns NULL, and the optimizer is unchanged. */
+ * `children`. On an error frees them, leaves the optimizer unchanged and returns NULL. */
 ek_schedule *ek_schedule_new(const ek_schedule *settings);
 
 /* Returns false, with an error, if a setting is out of its range: a number has to be from 0 to
@@ -71,6 +71,7 @@ bool ek_schedule_check_count(const char *kind, const char *what, int64_t count);
 /* Returns how many milestones of the schedule are `step` or less. */
 int ek_schedule_milestones_before(const ek_schedule *schedule, int64_t step);
 
+/* Sets the groups' momentum to that after `step` steps, if the kind of schedule does so. */
 int ek_schedule_set_momentum(const ek_schedule *schedule, int64_t step);
 
 extern const ek_schedule_kind ek_schedule_plateau_kind;

@@ -65,7 +65,7 @@ static const ek_schedule *sequential_current(const ek_schedule *schedule, int64_
 }
 
 /* The first child begins with the initial rate. Another child begins with the rate of its closed
- * form, if it has one. */
+ * form, if the child has one. */
 static int sequential_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     const ek_schedule *child = sequential_current(schedule, &step);

@@ -8,7 +8,8 @@
 
 /* ---- names ---- */
 
-/* Indices beside those of states: the number that parameters carry counts as a last state. */
+/* Indices after those of states. The number that a parameter carries (slot->carried) counts as the
+ * last state. */
 enum { STATE_CARRIED = EK_STATES, STATE_NONE };
 
 static const char *state_name(const ek_algorithm *algorithm, int s)
@@ -25,7 +26,8 @@ static int state_index(const ek_algorithm *algorithm, const char *name)
     return STATE_NONE;
 }
 
-/* Returns a bit per state, and one for the number that parameters carry. */
+/* Returns a bit per state that these options need, and a bit for the carried number if the
+ * algorithm has one. */
 static unsigned state_bits(const ek_algorithm *algorithm, const ek_optimizer_options *options)
 {
     return ek_states_of(algorithm, options) | (algorithm->carried ? 1u << STATE_CARRIED : 0);
@@ -208,8 +210,8 @@ static int state_check_call(const ek_optimizer *optimizer, const ek_slot *slot, 
 /* ---- writing state ---- */
 
 /* Gives the slot memory for its states beside its neighbours' state, where the next step expects
- * them. All parameters are taken to have gradients. Slots without updates get new parts, too, so
- * that a program that sets many parameters in turn lays out state once. */
+ * them. Assumes that all parameters have gradients in their grad buffers. Slots without updates are
+ * recut, too, so that a program that sets many parameters in turn lays out state once. */
 static int state_reserve(ek_optimizer *optimizer, ek_slot *slot)
 {
     for (int i = 0; i < optimizer->slot_count; i++)
@@ -256,7 +258,7 @@ static int state_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps, ek_t
     return status < 0 ? status : state_write(slot, steps, states);
 }
 
-/* Sets the state of all parameters, which comes with the first parameter. */
+/* Sets the state of all parameters together, which callers give with the first parameter. */
 static int state_put_vector(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
                             const char *const *names, ek_tensor *const *states, int count)
 {

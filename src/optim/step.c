@@ -61,8 +61,8 @@ static void step_leave(const step *this)
     free(this->shards);
 }
 
-/* Logs a warning if no parameter has a gradient. The next warning needs a step with a gradient
- * before. */
+/* Logs a warning if no parameter has a gradient and none is sharded. The warning isn't repeated
+ * while this is so at every step. */
 static void step_warn(const step *this, bool any)
 {
     ek_optimizer *optimizer = this->optimizer;
@@ -107,7 +107,7 @@ static int step_enter(step *this)
 
 /* ---- shards of several ranks ---- */
 
-/* Tells the other ranks, if parameters are sharded over them, that this rank can't step. Returns
+/* If parameters are sharded over ranks, tells the other ranks that this rank can't step. Returns
  * the status. */
 static int step_tell(const ek_optimizer *optimizer, int status)
 {
@@ -119,7 +119,7 @@ static int step_tell(const ek_optimizer *optimizer, int status)
     return status;
 }
 
-/* Agrees with the other ranks. If it returns 0, all ranks update; else none does. */
+/* Agrees with the other ranks. If the function returns 0, all ranks update. Else no rank does. */
 static int step_agree(step *this)
 {
     int status = 0;

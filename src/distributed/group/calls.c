@@ -12,7 +12,7 @@
 
 /* ---- what the calls have in common ---- */
 
-/* The options of all calls together. */
+/* The options of all kinds of calls. */
 typedef struct calls_options {
     ek_process_group *group;
     ek_dist_work **work;
@@ -49,12 +49,12 @@ static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
     return 0;
 }
 
-/* How a call's tensors become what ranks give to each other. */
+/* How a kind of call uses its tensors. */
 typedef struct pattern {
     const ek_verb *verb;
     bool rooted;       /* there is a root, which alone has a list */
     bool tensor_gives; /* the tensor is sent and the list receives; else the reverse */
-    bool inputs;       /* `inputs` is sent, instead of the tensor */
+    bool inputs;       /* `inputs` is sent and the list receives; there is no tensor */
     bool reduces;      /* the ranks' tensors are combined */
 } pattern;
 
@@ -222,9 +222,9 @@ int ek_dist_recv_with(ek_dist_message_options options)
 
 /* ---- a tensor for each pair of ranks ---- */
 
-/* Adds tensors that this rank gives to rank `rank` of the group, or takes from it; for all ranks if
- * `rank` is negative. `several` tells that each rank has its own tensor. Otherwise tensors[0] is
- * for all. */
+/* Adds the tensor that this rank gives to rank `rank` of the group, or takes from that rank. If
+ * `rank` is negative, adds the tensors for all ranks. If `several`, each rank has its own tensor.
+ * Otherwise tensors[0] is for all ranks. */
 static int calls_add_pairs(ek_dist_work *work, ek_tensor *const *tensors, bool several, int rank,
                            bool gives)
 {
@@ -303,7 +303,7 @@ static int calls_check_pattern(const calls_options *call, const pattern *how,
     return 0;
 }
 
-/* Makes a call of one rank, which takes what it gives. */
+/* Makes a call in a group of one rank, which takes what it gives. */
 static int calls_alone(const calls_options *call, const pattern *how)
 {
     ek_tensor *given = how->inputs         ? call->inputs[0]

@@ -12,7 +12,7 @@
 #include "link/combine.h"
 
 enum {
-    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks; no more than this is gathered whole */
+    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks' tensors together; larger ones are cut in slices */
     SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 
@@ -120,7 +120,8 @@ static size_t sum_scratch(const ek_tensor *memory, int ranks)
     return ek_sum_scratch_nbytes(memory->dtype, count < most ? count : most, ranks);
 }
 
-/* Makes what the sum of the work's tensor needs. */
+/* Prepares the sum of the work's tensor: sets the job of the rail, or allocates lists and
+ * scratch. */
 static int sum_prepare(ek_dist_work *work)
 {
     const ek_tensor *memory = work->tensors[0].memory;
@@ -272,7 +273,8 @@ static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
     return ek_process_group_gather(group, room->verdicts, sizeof *mine, &work->request);
 }
 
-/* Returns the first complaint, which is the same on all ranks. */
+/* Returns the error of the first rank whose shapes differ, which is equal on all ranks; 0 if there
+ * is none. */
 static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
 {
     for (int r = 0; r < work->group->size; r++)
@@ -282,7 +284,8 @@ static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
     return 0;
 }
 
-/* Makes the first stages. Returns 1 once the ranks agree about the shapes, else 0. */
+/* Makes the stages that compare shapes. Returns 1 once the ranks agree about the shapes, 0 before,
+ * or a negative status. */
 static int pairs_agree(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;
@@ -303,9 +306,9 @@ static int pairs_agree(ek_dist_work *work)
     return ek_dist_work_started(work, rc);
 }
 
-enum { PAIRS_MOVE = 2 }; /* the stage that starts the data */
+enum { PAIRS_MOVE = 2 }; /* the stage that starts to send the data */
 
-/* Returns 1 once the data is here, else 0. */
+/* Returns 1 once the data has arrived, 0 before, or a negative status. */
 static int pairs_go_on(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;

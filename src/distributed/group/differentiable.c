@@ -71,7 +71,7 @@ ek_tensor *ek_meeting_call(const char *what, ek_process_group *group,
     meeting_call call = {run, x, NULL, how};
     if (ek_group_call(what, group, meeting_run, &call) < 0)
         return NULL;
-    /* If there is no result, this rank is not in the group. */
+    /* The call has succeeded. If it has no result, this rank is not in the group. */
     return call.y ? call.y : ek_given(what, "x", x) ? ek_itself(x) : NULL;
 }
 
@@ -126,7 +126,7 @@ static ek_dist_work *sum_work(const ek_verb *verb, const ek_tensor *x, ek_tensor
     return NULL;
 }
 
-/* `how` is the verb. */
+/* Returns the sum or mean of the ranks' x. `how` is the verb. */
 static ek_tensor *sum_run(ek_process_group *group, ek_tensor *x, const void *how)
 {
     const ek_verb *verb = how;

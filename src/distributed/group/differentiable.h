@@ -11,20 +11,21 @@
  * The backward of an operation between ranks is a call of all ranks too, so that the operation must
  * be in the graphs of all ranks. Each descriptor tells whether its rank's tensor requires a
  * gradient. If a tensor requires one, all ranks record the operation. A rank whose tensor requires
- * none records a leaf in its place, which gets no gradient. If gradient mode is off on a rank in
- * that case, the call is an error on all ranks. */
+ * none records a leaf in place of the tensor, which gets no gradient. If a tensor requires a
+ * gradient, but gradient mode is off on a rank, the call is an error on all ranks. */
 #ifndef EK_GROUP_DIFFERENTIABLE_H
 #define EK_GROUP_DIFFERENTIABLE_H
 
 #include "link/communication.h"
 
-/* Verbs by which ranks tell each other their parts of a join. Each has the name of the call that
- * joins. */
+/* Verbs by which ranks tell each other their parts of a join. Each verb has the name of the call
+ * that joins. */
 extern const ek_verb ek_verb_join, ek_verb_gather_value, ek_verb_presence;
 
 /* Joins as ek_dist_join does, in the body of a call (world.h) on a group of which this rank is a
- * member. `sizes` can have each rank's size along dim, which saves an agreement; then dim >= 0, and
- * dtypes and other dimensions are equal. NULL: the ranks don't know the sizes. */
+ * member. `sizes` has each rank's size along dim, which saves an agreement, or is NULL if the ranks
+ * don't know the sizes. If `sizes` is given, dim must be 0 or more, and dtypes and other dimensions
+ * must be equal on all ranks. */
 ek_tensor *ek_join(const ek_verb *verb, ek_tensor *x, int dim, const int64_t *sizes,
                    ek_process_group *group);
 /* Makes a call of ek_join. If this rank is not in the group, returns x. */
@@ -45,7 +46,8 @@ void ek_meeting_descriptor(ek_dist_work *work, const ek_tensor *x);
 /* On the communication thread, with the descriptors of all ranks: sets work->result to 1 if the
  * ranks record, else to 0. */
 int ek_meeting_agree(ek_dist_work *work);
-/* Returns what is recorded as the input x. *wanted tells whether x needs a gradient. */
+/* Returns the tensor that is recorded as the input: x, or a leaf in place of x. *wanted tells
+ * whether x needs a gradient. */
 ek_tensor *ek_meeting_input(ek_tensor *x, int records, bool *wanted);
 
 #endif

@@ -149,7 +149,8 @@ static ek_tensor *join_memory(const join_plan *plan, const ek_dist_work *work, c
                                              : ek_stage_memory(dev, x->dtype, &shape);
 }
 
-/* Adds the memory for all parts as the first tensor, and x, which is this rank's part. */
+/* Adds the memory for all parts as the work's first tensor. Copies x, which is this rank's part, to
+ * its place there: at once if there is a rail, else as the work's second tensor. */
 static int join_fill(const join_plan *plan, ek_dist_work *work, ek_tensor *x, ek_tensor *parts)
 {
     ek_tensor *mine = parts ? join_part_of(plan, parts, plan->group->rank) : NULL;
@@ -237,7 +238,7 @@ static ek_tensor *join_record(const join_plan *plan, ek_tensor *y, ek_tensor *x,
     return y;
 }
 
-/* `how` is the plan. */
+/* Returns the join of the ranks' x. `how` is the plan. */
 static ek_tensor *join_run(ek_process_group *group, ek_tensor *x, const void *how)
 {
     const join_plan *plan = how;

@@ -12,7 +12,7 @@
 #include "group/sum.h"
 #include "link/staging.h"
 
-/* Seconds for a rail's job to end after the ranks' job has failed. */
+/* Seconds that a rail's job (ek_rail_job) has to end after a failure of the ranks has begun. */
 static const double rail_grace = 0.5;
 
 /* ---- a group's rails ---- */
@@ -282,7 +282,7 @@ void ek_rail_run_restart(ek_rail_run *run)
     run->error = (ek_error_record){0};
 }
 
-/* Ends the run with the failure of the job. */
+/* Ends the run with the last failure of the ranks. */
 static void run_leave(ek_rail_run *run, const ek_communication *communication)
 {
     run->state = -1;
@@ -298,7 +298,7 @@ static void run_fail(ek_rail_run *run, ek_communication *communication)
     run_leave(run, communication);
 }
 
-/* Returns true if a failure of the job is under way for so long that other ranks' parts of the
+/* Returns true if a failure of the ranks has been under way for so long that their parts of the
  * rail's job will never come. */
 static bool run_is_left(const ek_communication *communication)
 {
@@ -356,7 +356,7 @@ static void run_begin(ek_rail_run *run, ek_communication *communication)
     }
 }
 
-/* Ends the run. If its job has not ended, closes the rail. */
+/* Ends the run. If its job has failed or was left, closes the rail and returns the error. */
 static int run_end(ek_rail_run *run)
 {
     ek_group_rail *rail = run->rail;
@@ -388,7 +388,7 @@ int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_reques
     case RUN_BEGIN:
         run_begin(run, communication);
         return 1;
-    case RUN_ISSUED: /* later jobs of the stream may be issued now */
+    case RUN_ISSUED: /* jobs of other rails may be issued now */
         turn_end(communication, &run->turn);
         return 1;
     default:

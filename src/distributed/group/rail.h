@@ -2,8 +2,9 @@
  *
  * A group has a rail for each device that a call has used on this rank. All ranks make a device's
  * rail together, in the first call that needs the rail. If a rank can't make its part, no rank has
- * the rail, and the device's tensors are staged (staging.h). A failure of the job ends all rails,
- * because NCCL cannot continue what a rank has left undone. The next calls make new rails.
+ * the rail, and the device's tensors are staged (staging.h). A failure of the ranks
+ * (communication.h) ends all rails, because NCCL cannot continue what a rank has left undone. The
+ * next calls make new rails.
  *
  * Note [One order of jobs]
  *
@@ -11,8 +12,8 @@
  * wait for the other one for ever. The order is that of Lamport clocks. Once all ranks of a group
  * are ready for a job, each rank proposes the next reading of its clock. The largest proposal is
  * the job's time, and all clocks continue from that time. Each rank begins the job with the least
- * time among the jobs that the rank knows, if the ranks have agreed on that time. A job that they
- * agree on later gets a larger time. The group's number breaks ties.
+ * time among the jobs that the rank knows, if the ranks have agreed on that time. A job on which
+ * the ranks agree later gets a larger time. The group's number breaks ties.
  *
  * A job begins when its tensors are complete on all ranks. So no GPU ever waits for a rank that
  * computes. */
@@ -34,8 +35,9 @@ typedef struct ek_group_rail {
     bool busy, broken; /* the communication thread's; broken: a failure has ended the rail */
 } ek_group_rail;
 
-/* Finds the rail of the device, or makes it in a collective call. *rail gets one user more. *rail
- * becomes NULL if tensors of the device are staged. `what` begins the sentence of an error. */
+/* Finds the rail of the device, or makes it in a collective call. Writes the rail, with one user
+ * more, or NULL if tensors of the device are staged. `what` begins the sentence of an error.
+ * ek_rail_release takes the user away, and ignores NULL. */
 int ek_rail_find(const char *what, ek_process_group *group, ek_dev *dev, ek_group_rail **rail);
 void ek_rail_release(const ek_process_group *group, ek_group_rail *rail);
 
@@ -55,32 +57,34 @@ struct ek_rail_run {
     ek_bytes *bytes;    /* four lists of the group's size, for the job; owned */
     ek_tensor *scratch; /* on the device; one reference, or NULL */
     bool meets;         /* the ranks still have to tell each other that they are ready */
-    /* For the communication thread. `state` is an ek_rail_state; if negative, `error` says why. */
+    /* For the communication thread. `state` is an ek_rail_state, or negative after the failure that
+     * `error` tells. */
     int step, state;
     ek_turn turn;
     uint64_t *times;
     ek_error_record error;
-    uint32_t failure; /* the ranks' job failed, which ended the run: the failure's number; 0: no */
+    uint32_t failure; /* the number of the failure of the ranks that ended the run; 0: none */
 };
 
-/* Makes a run of a rail, whose user it takes over from the caller. ek_rail_run_close gives up that
- * user. */
+/* Opens a run of a rail. The run takes over the caller's user of the rail, also on an error.
+ * ek_rail_run_close takes the user away. */
 int ek_rail_run_open(ek_rail_run *run, const ek_process_group *group, ek_group_rail *rail);
 void ek_rail_run_close(ek_rail_run *run, const ek_process_group *group);
 /* Sets the job: combines `count` elements of all ranks in place, for the rank `root` or for all
  * (-1). */
 int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op op, ek_dtype dtype,
                     char *address, int64_t count, int root);
-/* Sets the job: it sends what rank `root` has in the tensor's memory to all ranks. */
+/* Sets the job: sends what rank `root` has in the tensor's memory to all ranks. */
 void ek_rail_run_broadcast(ek_rail_run *run, const ek_tensor *memory, int root);
-/* Sets the job: moves work->out to work->in. If op >= 0, also combines what comes in, in the memory
- * of the work's first tensor. */
+/* Sets the job: moves work->out to work->in. If op >= 0, also combines what arrives, and writes the
+ * result to the memory of the work's first tensor. */
 void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op);
 /* Makes run->scratch, with `nbytes` on the rail's device. */
 int ek_rail_run_room(ek_rail_run *run, size_t nbytes);
 
-/* For the communication thread, once this rank is ready for the job, and all ranks are unless
- * run->meets. go_on and ready are as in ek_verb, and go_on starts transfers in *request. */
+/* For the communication thread, once this rank is ready for the job. If run->meets is false, all
+ * ranks must be ready. go_on and ready are as in ek_verb, and go_on starts transfers in
+ * *request. */
 void ek_rail_run_restart(ek_rail_run *run);
 int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_request **request);
 ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group);
@@ -92,7 +96,8 @@ bool ek_rail_run_is_over(const ek_rail_run *run);
  * tensors. */
 int ek_dist_work_rail(ek_dist_work *work, const ek_tensor *tensor);
 
-/* The go_on of works that have a run, and the `ready` of any work. */
+/* ek_rail_go_on is the go_on of works that have a run. ek_rail_ready can be the `ready` of any
+ * work. */
 int ek_rail_go_on(ek_dist_work *work);
 ek_readiness ek_rail_ready(ek_dist_work *work);
 

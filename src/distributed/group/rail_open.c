@@ -1,9 +1,9 @@
 /* rail_open.c: makes a rail, together with all ranks of the group.
  *
- * Descriptors tell what each rank has. From them all ranks conclude alike whether there can be a
- * rail. Then the first rank makes an id and broadcasts it, and each rank begins its part. The ranks
- * tell each other how far they are, again and again, until all have their parts or one has failed
- * or given up. */
+ * Descriptors tell what each rank has. From the descriptors all ranks conclude alike whether there
+ * can be a rail. Then the first rank makes an id and broadcasts it, and each rank begins its part.
+ * The ranks tell each other how far they are, again and again, until all have their parts or one
+ * has failed or given up. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,8 @@
 #include "group/collective.h"
 #include "group/rail.h"
 
-static const double opening_most = 120; /* seconds that a rank waits for NCCL to be ready */
+/* The most seconds that a rank waits for NCCL to be ready. */
+static const double opening_most = 120;
 
 /* What a rank's descriptor tells. */
 typedef struct opening_descriptor {
@@ -24,7 +25,7 @@ typedef struct opening_descriptor {
 } opening_descriptor;
 _Static_assert(sizeof(opening_descriptor) <= EK_DESCRIPTOR_PAYLOAD, "a descriptor has room for it");
 
-/* How far a rank is. */
+/* How far a rank is with its part of the rail. */
 typedef struct opening_progress {
     int32_t state; /* ek_rail_state, or negative */
     char reason[124];
@@ -160,7 +161,7 @@ static int opening_tell(opening *self, ek_dist_work *work)
     return ek_dist_work_started(work, rc);
 }
 
-/* Returns 1 if the ranks must tell each other again. */
+/* Returns 1 if the ranks must tell each other again, else 0. */
 static int opening_hear(opening *self, const ek_process_group *group)
 {
     bool all = true;

@@ -5,8 +5,8 @@
 #include "link/process_group.h"
 
 /* Returns the lists of all ranks, one after another. Each list is the count of its numbers and then
- * the numbers; counts may differ. Called in the body of a call (world.h). In the scope; NULL with
- * an error. */
+ * the numbers; counts may differ. Called in the body of a call (world.h). The result is in the
+ * scope; NULL with an error. */
 const int64_t *ek_group_lists(const int64_t *numbers, int64_t count, ek_process_group *group);
 
 /* Returns the list of the next rank. */
@@ -23,8 +23,8 @@ typedef struct ek_difference {
     int64_t first, other; /* rank 0's number and that of `rank`; 0: none */
 } ek_difference;
 
-/* Compares the first `most` numbers of the lists. The result is alike on all ranks: true if they
- * are equal, else false with *difference. */
+/* Returns true if the first `most` numbers of all lists are equal, else false with *difference. The
+ * result is equal on all ranks. */
 bool ek_group_same(const int64_t *lists, int ranks, int64_t most, ek_difference *difference);
 
 /* Gathers the lists of all ranks and compares them. Returns 1 if they are equal, 0 with *difference

@@ -25,7 +25,7 @@ static char *sum_address(const ek_sum *sum, int rank)
     return sum->address + (size_t)sum_begin(sum, rank) * ek_dtype_size(sum->dtype);
 }
 
-/* Returns the place in scratch of what came from a rank. */
+/* Returns where in scratch the term of a rank lies. */
 static char *sum_term(const ek_sum *sum, int rank)
 {
     return sum->scratch + (size_t)rank * sum_nbytes(sum, 0); /* slice 0 is the largest */

@@ -4,9 +4,10 @@
  *
  * Each rank combines one slice of the elements. An all-to-all brings the rank that slice of every
  * rank. The rank combines the slices in the order of ranks, and an all-gather brings the results to
- * all ranks. Each rank sends 2 (N - 1) / N times the bytes of the range, which is the least that is
- * possible and what a ring needs. The order of additions depends on the number of ranks alone, so
- * that results don't depend on how elements are cut into ranges. */
+ * all ranks. If there is a root, the results go to the root alone. Each rank sends 2 (N - 1) / N
+ * times the bytes of the range, which is the least that is possible and what a ring needs. The
+ * order of additions depends on the number of ranks alone, so that results don't depend on how
+ * elements are cut into ranges. */
 #ifndef EK_GROUP_SUM_H
 #define EK_GROUP_SUM_H
 
@@ -34,10 +35,10 @@ typedef struct ek_sum {
 size_t ek_sum_scratch_nbytes(ek_dtype dtype, int64_t count, int ranks);
 
 /* The three steps of a sum. The first and the third start a transfer and return the transport's
- * status. */
+ * status. The second returns the address of the result, which is `slice` of the third. */
 int ek_sum_spread(const ek_sum *sum, ek_request **request); /* sends slice r to rank r */
 char *ek_sum_slice(const ek_sum *sum);                      /* combines this rank's slice */
-int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request); /* sends all slices */
+int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request); /* sends the results */
 
 /* Combines this rank's slice of elements that this process can write for every rank (window.h). The
  * elements of rank r lie at addresses[r]. The result goes to all ranks, or to the root. The caller

@@ -22,7 +22,7 @@ enum { VALUE_ALIGNMENT = 8 };
 
 /* ---- writing ---- */
 
-/* Where a value is written to. If `bytes` is NULL, the writer counts bytes only. */
+/* Where a value is written. If `bytes` is NULL, the writer counts bytes only. */
 typedef struct value_writer {
     const char *what;
     ek_tensor *bytes; /* u8, on cpu */
@@ -139,7 +139,7 @@ static ek_value value_fail_bytes(const value_reader *reader)
         reader->what);
 }
 
-/* Returns the next bytes, or NULL with an error if there are fewer. */
+/* Returns the next `nbytes` bytes, or NULL with an error if fewer are left. */
 static const char *value_get(value_reader *reader, uint64_t nbytes)
 {
     if (nbytes > reader->nbytes - reader->at) {
@@ -362,7 +362,7 @@ static int value_run_gather(ek_process_group *group, void *user)
     ek_value list = ek_scope_return_value(&scope, value_gather(call->value, group));
     if (list.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    for (int r = 0; r < group->size; r++) /* the list in the scope owns them */
+    for (int r = 0; r < group->size; r++) /* the list in the scope owns the values */
         call->values[r] = ek_value_at(list, r);
     return 0;
 }

@@ -6,17 +6,17 @@
 
 /* Note [One boundary]
  *
- * If a rank fails in a call, the other ranks wait for it until they learn of the failure. So each
- * call of a public header on a group, each backward of a node between ranks and each function of an
- * ek_ranks runs its body behind ek_group_call, which makes the body's error an error of all ranks.
- * Bodies return their errors as everywhere, and may nest such calls: an error is told to the other
- * ranks once. If a failed body leaves an object whose end gives up a group, the caller of
- * ek_group_call destroys the object afterwards, because ranks that don't know of the error yet
- * would find the group given up.
+ * If a rank fails in a call, the other ranks wait for that rank until they learn of the failure. So
+ * each call of a public header on a group, each backward of a node between ranks and each function
+ * of an ek_ranks runs its body behind ek_group_call, which makes the body's error an error of all
+ * ranks. A body returns its errors as any function does, and may call ek_group_call again: the
+ * other ranks are told of an error only once. If a failed body leaves an object whose end gives up
+ * a group, the caller of ek_group_call destroys the object afterwards, because ranks that don't
+ * know of the error yet would find the group given up.
  *
  * Runs `body` with the group `given`, or with the world for NULL, and returns what the body
  * returns. If this rank isn't in the group, writes a log line and returns 0. Without a world
- * returns EK_E_STATE. `what` begins sentences. */
+ * returns EK_E_STATE. `what` begins the sentences of errors. */
 int ek_group_call(const char *what, ek_process_group *given,
                   int (*body)(ek_process_group *group, void *user), void *user);
 
@@ -31,7 +31,8 @@ struct ek_ranks *ek_process_group_ranks(ek_process_group *group);
 
 /* Returns the world's communication, or NULL if there is one rank. */
 ek_communication *ek_world_communication(void);
-/* Sets the world: a communication, or the group of a process that is alone. Both NULL: no world. */
+/* Sets the world: a communication, or the group of a process that is alone. If both are NULL, there
+ * is no world. */
 void ek_world_set(ek_communication *communication, ek_process_group *alone);
 
 /* Destroy one group that ek_dist_new_group has made (EK_E_INVALID for other groups), or all of

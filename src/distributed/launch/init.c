@@ -84,8 +84,8 @@ static double init_timeout(const ek_dist_options *options)
     return seconds;
 }
 
-/* A program that ends without ek_shutdown tells the other ranks why. The other ranks get a short
- * time to end too. */
+/* Runs when a program ends without ek_shutdown: tells the other ranks why the program ends, and
+ * gives them a short time to end too. */
 static void init_at_exit(int status, void *unused)
 {
     ek_communication *communication = ek_world_communication();
@@ -125,7 +125,7 @@ static int init_check_backend(ek_dist_backend backend)
                              reason);
 }
 
-/* Numbers the devices of all ranks, so that each device draws other random numbers. */
+/* Numbers the devices of all ranks, so that no two devices draw the same random numbers. */
 static int init_number_devices(void)
 {
     ek_scope scope = ek_scope_begin();
@@ -174,8 +174,8 @@ static bool init_look(init_wait *wait)
 }
 
 /* If a rank ends before all have joined, Open MPI's launcher ends the other ranks without saying
- * which rank they waited for. The launcher sends them SIGCONT one second before, and this function
- * answers with the missing ranks. */
+ * which rank they waited for. The launcher sends those ranks SIGCONT one second before, and this
+ * function answers with the missing ranks. */
 static void init_answer_signal(void *user)
 {
     init_wait *wait = user;

@@ -18,7 +18,7 @@ typedef struct ek_launched {
     int local_rank;            /* on this machine; -1 if the launcher does not tell it */
     int local_size;            /* on this machine; 0 if the launcher does not tell it */
     const char *mpi;           /* "Open MPI" or "MPICH"; NULL: there is no launcher */
-    bool either;               /* the launcher (Slurm's) can start both, and `mpi` is a guess */
+    bool either;               /* the launcher can start programs of both, and `mpi` is a guess */
     const char *rank_variable; /* the variable that has the rank; NULL: no launcher */
 } ek_launched;
 
@@ -27,26 +27,28 @@ typedef struct ek_launched {
  * without a launcher. */
 int ek_launcher_find(ek_launched *launched);
 
-/* Opens the plugin for the launcher's MPI, which stays open, and writes its transport; NULL if
- * `several` is false. EVENKEEL_DIST_LIBRARY can name the plugin's file. Else the file is
- * libevenkeel_mpi_openmpi.so or libevenkeel_mpi_mpich.so, in the first of these folders that has
- * it: that of the library (or of the program that contains the library), the folder evenkeel in
- * that folder, and ek_plugin_folder. Returns EK_E_BACKEND if there is no fitting plugin. */
+/* Opens the plugin for the launcher's MPI, which stays open, and writes the plugin's transport, or
+ * NULL if launched->several is false. EVENKEEL_DIST_LIBRARY can name the plugin's file. Else the
+ * file is libevenkeel_mpi_openmpi.so or libevenkeel_mpi_mpich.so, in the first of these folders
+ * that has it: that of the library (or of the program that contains the library), the folder
+ * evenkeel in that folder, and ek_plugin_folder. Returns EK_E_BACKEND if there is no fitting
+ * plugin. */
 int ek_launcher_transport(const ek_launched *launched, const ek_transport **transport);
 
-/* Returns true if one of these folders has the plugin for "Open MPI" or "MPICH". */
+/* Returns true if one of the folders of ek_launcher_transport has the plugin for this MPI, "Open
+ * MPI" or "MPICH". */
 bool ek_launcher_has_plugin(const char *mpi);
 
-/* Another folder of plugins: that of the build in programs that are used there, and that of the
- * installation in installed libraries. An installed library must not look in the folder of the
- * build, which may be gone and made anew by anybody. backends.c defines this name. */
+/* A further folder of plugins: the build's in programs of the build, the installation's in
+ * installed libraries. An installed library must not look in the folder of the build, which may be
+ * gone and made anew by anybody. backends.c defines this name. */
 extern const char ek_plugin_folder[];
 
 /* ---- roster.c: who has come ---- */
 
 /* Before MPI connects the processes, no process can ask another one. But /proc shows the job's
- * processes on this machine. Such a process has its rank in its environment, descends from the
- * launcher of this process, and has a communication thread once it has come.
+ * processes on this machine. A process of the job has its rank in its environment, descends from
+ * the launcher of this process, and has a communication thread once it has come.
  *
  * Writes which ranks of the job have not come to ek_dist_init_process_group, as far as this machine
  * shows: "rank 1 on node7 has not called it (process 4711)". Returns true if a rank of this machine

@@ -67,7 +67,7 @@ static bool mpirun_begins(const char *text, const char *const *beginnings)
     return false;
 }
 
-/* Returns true if a launcher tells its processes the variable. Settings that users make for a
+/* Returns true if a launcher sets the variable for its processes. Settings that users make for a
  * launcher don't count. */
 static bool mpirun_is_told(const char *variable)
 {
@@ -93,8 +93,8 @@ static bool mpirun_in_container(void)
     return false;
 }
 
-/* When a setting is needed. The settings are those of samples/mpirun, for Open MPI 4 (OMPI) and 5
- * (PRTE). MPICH needs none. */
+/* Tells when a setting is needed. The settings are those of samples/mpirun, for Open MPI 4 (OMPI)
+ * and 5 (PRTE). MPICH needs none. */
 typedef enum mpirun_need {
     NEED_ALWAYS,
     NEED_AS_ROOT,

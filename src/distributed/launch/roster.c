@@ -17,7 +17,8 @@ enum {
 };
 
 /* What /proc shows of a rank. Helpers of the rank's process, such as a shell, have the same
- * environment. A process that has come counts most, then one that runs this program. */
+ * environment. Of the processes with a rank, one that has come is preferred, then one that runs
+ * this program. */
 typedef struct roster_rank {
     int pid; /* 0: no process was seen */
     bool alike, has_come, is_stopped;
@@ -64,7 +65,7 @@ static int roster_parent(int pid, char *state)
     char text[512];
     int parent = 0;
     roster_read(pid, "stat", text, sizeof text);
-    const char *after = strrchr(text, ')'); /* the program's name before it may contain anything */
+    const char *after = strrchr(text, ')'); /* the program's name before ')' may contain anything */
     return after && sscanf(after, ") %c %d", state, &parent) == 2 ? parent : 0;
 }
 
@@ -147,7 +148,8 @@ static void roster_note(const roster *self, int pid)
         *known = seen;
 }
 
-/* Appends what a rank has not done. *said counts the ranks. */
+/* Appends a rank and `what`, which says why the rank is missing, unless ROSTER_NAMED ranks are
+ * named already. *said counts the ranks. */
 static void roster_say(const roster *self, int number, const char *what, int *said, char *text,
                        size_t room)
 {
@@ -202,7 +204,7 @@ static int roster_count(const roster *self)
     return seen;
 }
 
-/* Writes a sentence if no rank can be named. */
+/* Writes how many processes have come or ended. Called if no rank can be named. */
 static void roster_say_count(const roster *self, char *text, size_t room)
 {
     const ek_launched *launched = self->launched;
@@ -236,7 +238,8 @@ bool ek_roster_describe(const ek_launched *launched, char *text, size_t room)
         int count = self.launcher > 0 ? roster_numbers("/proc", &processes) : 0;
         for (int i = 0; i < count; i++)
             roster_note(&self, processes[i]);
-        bool shown = self.ranks[launched->rank].pid; /* then /proc shows the other ranks too */
+        /* If /proc shows this process, it shows the other ranks of this machine too. */
+        bool shown = self.ranks[launched->rank].pid;
         ended = shown && roster_count(&self) < launched->local_size;
         if (shown && roster_say_missing(&self, text, room) == 0)
             roster_say_count(&self, text, room);

@@ -1,12 +1,12 @@
 /* spawn.c: ek_spawn, which starts this program again by mpirun. The new processes run up to the
  * same call.
  *
- * A mark in the environment tells the new processes which call it is, and the folder for their
- * messages. A message is a file: "began.<rank>" if a rank has reached the call; "cause", the error
- * of a rank that failed alone; "consequence", the error of a rank that failed because of another
- * rank; "ended", the exit status of the first process that did not end well. The shell that each
- * process runs under outlives the process and writes the last message. Files are made exclusively,
- * so that the first message of a name stays. */
+ * A mark in the environment tells the new processes which call of ek_spawn has started them, and
+ * the folder for their messages. A message is a file: "began.<rank>" if a rank has reached the
+ * call; "cause", the error of a rank that failed alone; "consequence", the error of a rank that
+ * failed because of another rank; "ended", the exit status of the first process that did not end
+ * well. The shell that each process runs under outlives the process and writes the last message.
+ * Files are made exclusively, so that the first message of a name stays. */
 #include "evenkeel/spawn.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ static const char *spawn_path(const char *folder, const char *name, char path[SP
     return path;
 }
 
-/* Writes a word in one piece. If the word exists, its first text stays. */
+/* Writes a message in one piece. If a message of this name exists, that message stays. */
 static void spawn_leave_word(const char *folder, const char *name, const char *text)
 {
     char path[SPAWN_PATH];
@@ -51,7 +51,7 @@ static void spawn_leave_word(const char *folder, const char *name, const char *t
     if (file < 0)
         return;
     ssize_t written = write(file, text, strlen(text));
-    (void)written; /* an empty file, as on a full disk, counts as no word */
+    (void)written; /* an empty file, as on a full disk, counts as no message */
     close(file);
 }
 
@@ -171,9 +171,9 @@ static char *spawn_read_arguments(size_t *nbytes)
     return text;
 }
 
-/* Each process runs under this shell, which writes the word "ended". If the caller, whose process
- * id the shell knows, has ended before, the shell removes the folder. The shell passes over signals
- * that end the process, and waits for the process. */
+/* Each process runs under this shell, which writes the message "ended" if the process fails. If the
+ * caller of ek_spawn has ended before ($caller is its process id), the shell removes the folder.
+ * Signals that end the process don't end the shell, which waits for the process. */
 static const char spawn_shell[] =
     "trap : HUP INT TERM\n"
     "folder=$1 caller=$2; shift 2\n"
@@ -293,7 +293,8 @@ static ek_spawned *spawn_start(int nprocs, bool daemon)
 
 /* ---- waiting ---- */
 
-/* Fails with "rank 1: sentence" and the status of a word. Returns 0 if there is no such word. */
+/* Fails with "rank 1: sentence" and the status of the message `name`. Returns 0 if there is no such
+ * message. */
 static int spawn_fail_of_word(const char *folder, const char *name)
 {
     char text[SPAWN_TEXT];
@@ -331,8 +332,8 @@ static int spawn_outcome(const ek_spawned *spawned, int status)
     return 0;
 }
 
-/* Returns 1 if all processes have ended, with *status, else 0. If a rank has failed and others
- * stay, sends them signals after a while. */
+/* Returns 1 if all processes have ended, with *status, else 0. If a rank has failed, but mpirun
+ * does not end, sends mpirun SIGTERM and then SIGKILL (spawn_grace). */
 static int spawn_poll(ek_spawned *spawned, int *status)
 {
     *status = 0;
@@ -406,7 +407,7 @@ int ek_spawn_with(ek_spawn_options options)
     spawn_calls++;
     if (spawn_self.call == spawn_calls)
         spawn_run(&options);
-    if (spawn_self.call > spawn_calls) /* the spawning process has made this call */
+    if (spawn_self.call > spawn_calls) /* the spawning process has made this call already */
         return 0;
     int count = spawn_count(&options);
     if (count <= 1)

@@ -101,8 +101,8 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
         ek_communication_break(communication, "agreement", rc);
 }
 
-/* Ends the work (NULL: none) with the pending error of calls that differ. That error is a failure
- * of the job, because the ranks may wait for each other in other groups too. */
+/* Begins a failure of the job with the pending error of calls that differ, because the ranks may
+ * wait for each other in other groups too. Ends the work (NULL: there is none) with the error. */
 static void agreement_differ(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;
@@ -116,7 +116,7 @@ static void agreement_differ(ek_process_group *group, ek_dist_work *work)
     ek_dist_work_end(work, ek_error_raise(&error));
 }
 
-/* Ends the agreement. The group may be closed, and freed. */
+/* Ends the agreement. The function may close and free the group. */
 static void agreement_end(ek_process_group *group)
 {
     ek_dist_work *work = group->answering ? NULL : group->first;
@@ -186,7 +186,7 @@ static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
     ek_waits_send(group, !work->awaits_caller);
     if (readiness == EK_AWAITS_RANKS)
         agreement_inquire_if_late(group);
-    else if (work->verb->gradual) /* time without this rank's part does not count */
+    else if (work->verb->gradual) /* time in which this rank's part is missing does not count */
         work->began = ek_clock_ns();
     return readiness == EK_READY;
 }
@@ -204,8 +204,8 @@ static int agreement_test(ek_process_group *group, ek_request **request, const c
     return rc > 0;
 }
 
-/* Begins the agreement of the group's first work once its tensors are in the host's memory. Returns
- * false while they are on their way. */
+/* Begins the agreement of the group's first work once the work's tensors are complete
+ * (communication.h, Note [Agreement]). Returns false while they are not. */
 static bool agreement_stage(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;

@@ -1,5 +1,5 @@
-/* combine.h: sums, products, extrema and bitwise operations over the ranks' terms, in their order.
- */
+/* combine.h: sums, products, extrema and bitwise operations over the ranks' terms, in the order of
+ * ranks. */
 #ifndef EK_LINK_COMBINE_H
 #define EK_LINK_COMBINE_H
 

@@ -12,11 +12,12 @@
 #include "core/thread.h"
 #include "core/trace.h"
 
-/* Seconds that other ranks have to end too, after this rank has ended early or after a rank was
+/* Seconds that other ranks have to end too: after this rank has ended early, and after a rank was
  * lost. */
 static const double leave_grace = 1.0, leave_grace_of_lost = 0.5;
 
-/* Microseconds that the rank on which the last failure began has to print it and to end the job. */
+/* Microseconds that the rank on which the last failure began has to print the error and to end the
+ * job. */
 enum { PRINT_GRACE = 500000 };
 
 /* ---- the communication thread ---- */
@@ -146,7 +147,8 @@ static void *communication_main(void *user)
         ek_error_take(&communication->failure.error);
     communication->opened = true;
     pthread_cond_broadcast(&communication->ended);
-    /* The caller makes the world's group from the place, and submits nothing before that. */
+    /* The thread in ek_communication_open makes the world's group from the place. Nothing is
+     * submitted before. */
     while (rc >= 0 && !communication->world && !communication->shut)
         pthread_cond_wait(&communication->wake, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
@@ -222,7 +224,8 @@ static ek_communication *communication_new(const ek_transport *transport, void *
     return NULL;
 }
 
-/* Makes what needs the place in the world, while the communication thread waits. */
+/* Makes the world's group, the board and the mailbox from the place in the world, while the
+ * communication thread waits. */
 static int communication_set_up(ek_communication *communication, int several, double timeout)
 {
     const ek_world_place *place = &communication->place;
@@ -252,7 +255,8 @@ static int communication_set_up(ek_communication *communication, int several, do
     return 0;
 }
 
-/* Waits until the transport is open. Returns false if the other processes do not come in time. */
+/* Waits until the transport is open or has failed to open. Returns false if the other processes do
+ * not come in time. */
 static bool communication_await_open(ek_communication *communication, double timeout,
                                      void (*look)(void *user), void *user)
 {
@@ -330,9 +334,8 @@ static void communication_print_own(const ek_communication *communication,
         ek_communication_print(communication, error, stderr);
 }
 
-/* The rank on which the last failure began prints the error and ends the job, which ends this
- * process too. This function waits for that, and prints the error itself if another rank has ended
- * the job first. */
+/* If the last failure began on another rank, gives that rank time to print the error and to end the
+ * job, which ends this process too. If this process still runs afterwards, prints the error. */
 static void communication_await_print(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);
@@ -346,7 +349,8 @@ static void communication_await_print(ek_communication *communication)
     ek_communication_print(communication, &error, stderr);
 }
 
-/* Waits until all ranks agree to end. Returns EK_E_TIMEOUT if a rank does not come. */
+/* Waits until all ranks agree to end. Returns 0 or a negative status, EK_E_TIMEOUT if a rank does
+ * not come. */
 static int communication_shut(ek_communication *communication, bool soon)
 {
     int rc = -1;

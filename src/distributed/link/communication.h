@@ -28,13 +28,15 @@
  * open on a group after that, so that the group is clean: its communicator can be used again. When
  * all groups of a rank are clean, the failure is drained, and the rank's next epoch begins. Notices
  * and messages carry the epoch, and ranks drop those of an older epoch. Calls that differ are a
- * failure too. All ranks of their group find that failure, and the first rank of the group reports
- * it.
+ * failure too. All ranks of the group find that failure, and the group's first rank sends the
+ * notice.
  *
  * If nothing has made progress for 1.5 seconds, the rank asks all ranks for a sign of life, because
- * a transfer or a verb that waits for its program may take longer. If one of them doesn't answer,
- * because its process has stopped, the world is broken: every call fails with the same sentence,
- * and ek_communication_close ends the job. After a time-out no rank is asked.
+ * a transfer or a verb that waits for its program may take longer. If a rank doesn't answer,
+ * because its process has stopped, or if there is no progress for the time of the world's time-out,
+ * the world is broken: every call fails with the same sentence, and ek_communication_close ends the
+ * job. If the failure is a time-out, no rank is asked: the world is broken after 1.5 seconds
+ * without progress, or 0.3 seconds if a rank did not answer the inquiry.
  *
  * Note [Groups that are given up]
  *
@@ -67,8 +69,8 @@ typedef struct ek_failure {
 
 typedef struct ek_packet ek_packet; /* packet.h */
 
-/* Functions of notice.c and message.c that failure.c, process_group.c and each other call. The
- * functions that open the two set them. */
+/* Functions of notice.c and message.c that failure.c, process_group.c and each other call.
+ * ek_notices_open and ek_messages_open set them. */
 typedef struct ek_peer_calls {
     /* Tells all ranks of a failure of this rank. */
     void (*tell)(ek_communication *communication, const ek_error_record *error);
@@ -81,9 +83,10 @@ typedef struct ek_peer_calls {
     void (*add)(ek_communication *communication, ek_dist_work *work);
     /* Returns a message that this rank waits for, or NULL. */
     const ek_dist_work *(*first)(const ek_communication *communication);
-    /* Ends the messages that their receiver has not accepted. */
+    /* Ends the messages that their receiver has not accepted, or all messages if the world is
+     * broken. */
     void (*abort)(ek_communication *communication);
-    /* Takes one of the three kinds of packet that messages use (packet.h). */
+    /* Handles an offer, an acceptance or a refusal (packet.h). */
     void (*take)(ek_communication *communication, int from, const ek_packet *packet);
 } ek_peer_calls;
 
@@ -100,8 +103,8 @@ struct ek_communication {
     pthread_cond_t wake;  /* wakes the communication thread */
     pthread_cond_t ended; /* signals the end of a work or of a failure */
     /* Written under the lock, read by any thread: */
-    atomic_bool broken;        /* a failure could not be drained, and every call gets it */
-    atomic_bool leave;         /* the thread must end the job */
+    atomic_bool broken; /* a failure could not be drained, and every call returns its error */
+    atomic_bool leave;  /* the thread must end the job */
     _Atomic uint32_t failures; /* how many failures have begun */
     /* Under the lock: */
     ek_dist_work *submitted, **submitted_end;
@@ -110,12 +113,12 @@ struct ek_communication {
     bool woken;  /* ek_communication_wake was called after the last nap began */
     bool raise;  /* `raised` is a failure of this rank that has not begun yet */
     ek_failure raised;
-    bool failing;    /* a failure is under way */
-    bool unreported; /* no call has returned the failure's error yet */
-    bool lost;       /* a rank timed out, and no agreement of all ranks has succeeded since then */
-    ek_failure failure;      /* the last failure */
-    bool opened;             /* the transport is open, or has failed to open */
-    ek_waits waits;          /* of all groups and messages; by rank of the world */
+    bool failing;       /* a failure is under way */
+    bool unreported;    /* no call has returned the failure's error yet */
+    bool lost;          /* a call timed out, and no work of the world has succeeded since then */
+    ek_failure failure; /* the last failure */
+    bool opened;        /* the transport is open, or has failed to open */
+    ek_waits waits;     /* of all groups and messages; by rank of the world */
     ek_dist_work *abandoned; /* ended works whose memory open transfers may use */
 
     /* Used by the communication thread alone, unless said otherwise: */
@@ -140,16 +143,16 @@ struct ek_communication {
  * group exists. `timeout` is the world's, in seconds. `several` is the number of processes that the
  * launcher has named (0: none). If the transport knows another number, returns EK_E_BACKEND. If not
  * all processes come in time, returns EK_E_TIMEOUT, and the program can only end then. While the
- * call waits, it calls `look` now and then (NULL: nothing), which must not use the communication.
+ * call waits, it calls `look` now and then (NULL: nothing). `look` must not use the communication.
  * On an error *communication is NULL. */
 int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
                           bool check, void (*look)(void *user), void *user,
                           ek_communication **communication);
 
-/* Ends the thread and frees the communication. All ranks call this function. If they don't come in
- * time, or if the world is broken, the transport ends the job. They have the world's time-out, or a
- * short time if `soon` or if a rank was missing before. A pending error of the caller stays
- * pending. The rank on which another error began prints it. NULL is ignored. */
+/* Ends the thread and frees the communication. All ranks call this function. If a rank doesn't come
+ * in time, or if the world is broken, the transport ends the job. The ranks have the world's
+ * time-out to come, or a short time if `soon` or if a call has timed out before. A pending error of
+ * the caller stays pending. The rank on which another error began prints it. NULL is ignored. */
 int ek_communication_close(ek_communication *communication, bool soon);
 
 /* Prints an error, with the rank and its machine. */
@@ -160,15 +163,16 @@ void ek_communication_print(const ek_communication *communication, const ek_erro
 void ek_communication_wake(ek_communication *communication);
 
 /* Makes the error a failure of the job, and waits until the failure is drained or the world is
- * broken. */
+ * broken. If a gradual work of this rank is under way, waits only until a failure has begun.
+ * Returns the error's status. */
 int ek_communication_raise(ek_communication *communication, const ek_error_record *error);
 
 /* Returns rc, the outcome of a call on a group (NULL: there is none). If this rank has failed and
  * the other ranks don't know yet, they get its error first. See world.h, Note [One boundary]. */
 int ek_world_outcome(const ek_process_group *group, int rc);
 
-/* Waits for a failure of the job after the first `before` ones. The caller knows that one is on its
- * way. Raises its error and returns the status. */
+/* Waits until more than `before` failures of the job have begun. The caller knows that a failure is
+ * on its way. Raises the last failure's error and returns the status. */
 int ek_communication_take_failure(ek_communication *communication, uint32_t before);
 
 /* ---- for the files of this folder, on the communication thread ---- */
@@ -177,16 +181,16 @@ int ek_communication_take_failure(ek_communication *communication, uint32_t befo
  * lock. */
 bool ek_communication_take_submitted(ek_communication *communication);
 
-/* If a failure is under way, ends it once all groups are clean or have had their time. Returns true
- * if the failure ended. */
+/* If a failure is under way, ends it once all groups are clean. If the failure is stuck
+ * (failure.c), breaks the world first. Returns true if the failure ended. */
 bool ek_communication_drain(ek_communication *communication);
 
 /* Breaks the world after a negative return of the transport in `what`. The error has the
  * transport's reason. */
 void ek_communication_break(ek_communication *communication, const char *what, int status);
 
-/* Begins a failure of the job, with the rank on which it began. Does nothing if a failure is under
- * way. */
+/* Begins a failure of the job. `origin` is the rank on which the failure began. Does nothing if a
+ * failure is under way or the world is broken. */
 void ek_communication_fail(ek_communication *communication, int origin,
                            const ek_error_record *error);
 /* Takes the pending error of this thread, and begins a failure of the job on this rank with it. */
@@ -209,8 +213,7 @@ extern const ek_verb ek_verb_send, ek_verb_recv;
 /* Tells whether messages are under way. */
 bool ek_messages_are_open(const ek_communication *communication);
 /* Asks the ranks of the work's group where they are, and begins the failure EK_E_TIMEOUT once they
- * have answered or had the time to. Asks only `peer` (a rank of the world) unless that is
- * negative. */
+ * have answered or had the time to. If `peer` is not negative, asks only that rank of the world. */
 void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer);
 
 #endif

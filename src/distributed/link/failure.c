@@ -93,8 +93,8 @@ static void failure_abort_waiting(ek_process_group *group)
     }
 }
 
-/* Writes the error of a failure as this rank gets it. Other ranks than `origin` get the sentence
- * with the origin's name. */
+/* Writes the error of a failure as this rank gets it. Ranks other than `origin` get a sentence that
+ * begins with the origin's name, and the status EK_E_TIMEOUT or EK_E_ABORTED. */
 static void failure_describe(const ek_communication *communication, int origin,
                              const ek_error_record *error, ek_error_record *told)
 {
@@ -209,8 +209,9 @@ int ek_communication_raise(ek_communication *communication, const ek_error_recor
 {
     pthread_mutex_lock(&communication->lock);
     /* A gradual work of this rank may wait for the caller, and the drain may wait for the work. So
-     * while there is one, the caller waits for a failure to begin, but not for the drain. Here a
-     * failure has begun already, and is an error on all ranks: there is nothing to wait for. */
+     * while there is a gradual work, the caller waits for a failure to begin, but not for the
+     * drain. Here a failure has begun already, and is an error on all ranks: there is nothing to
+     * wait for. */
     if (communication->failing && !communication->unreported && communication->gradual > 0) {
         pthread_mutex_unlock(&communication->lock);
         return error->status;
@@ -227,8 +228,8 @@ int ek_communication_raise(ek_communication *communication, const ek_error_recor
         pthread_cond_signal(&communication->wake);
     }
     communication->unreported = false;
-    /* Another failure may begin before this thread wakes. The thread's next call returns that
-     * error. */
+    /* Another failure may begin before this thread wakes. The thread's next call returns the error
+     * of that failure. */
     while ((communication->raise || (communication->failing && communication->gradual == 0)) &&
            communication->epoch == epoch && !communication->broken)
         pthread_cond_wait(&communication->ended, &communication->lock);

@@ -24,7 +24,7 @@ typedef struct filler {
 } filler;
 
 struct ek_messages {
-    /* In order of submission. In a send, `done` is the number of the offer. */
+    /* Works in order of submission. `done` of a send is the number of its offer. */
     ek_dist_work *sends, *receives;
     ek_kept_packet *offers; /* offers that fit no receive yet */
     filler *fillers;

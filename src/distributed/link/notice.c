@@ -143,7 +143,7 @@ static void notice_place_in_message(const ek_dist_work *work, char place[NOTICE_
 }
 
 /* Writes where this rank is: in a call of the group that was asked about (NULL: this rank doesn't
- * know it), in a call of another group, in a message, or after its last call. */
+ * know the group), in a call of another group, in a message, or after its last call. */
 static void notice_place(const ek_communication *communication, const ek_process_group *asked,
                          char place[NOTICE_PLACE])
 {
@@ -372,7 +372,8 @@ static bool notice_take_early(ek_communication *communication)
 
 static void notice_take(ek_communication *communication, int from, const ek_packet *packet)
 {
-    /* Questions and answers are taken in any epoch. */
+    /* Inquiries and their answers are taken in any epoch, and so are acceptances, because an
+     * accepted transfer always happens. */
     bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
                     packet->kind == EK_PACKET_ACCEPT;
     if (timeless || packet->epoch == communication->epoch)

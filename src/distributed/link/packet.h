@@ -5,9 +5,9 @@
 #include "link/communication.h"
 
 typedef enum ek_packet_kind {
-    EK_PACKET_FAILURE = 1, /* this rank has failed; has status, text, silent */
-    EK_PACKET_WHERE,       /* asks where the rank is in the group; has group */
-    EK_PACKET_HERE,        /* says where this rank is; has number (of ended calls), in_call, text */
+    EK_PACKET_FAILURE = 1, /* the sender has failed; has status, text, silent */
+    EK_PACKET_WHERE,       /* asks where the receiver is in the group; has group */
+    EK_PACKET_HERE,        /* where the sender is; has number (of ended calls), in_call, text */
     EK_PACKET_OFFER,       /* offers a message; has group, tag, offer, shape */
     EK_PACKET_ACCEPT,      /* accepts an offer; has offer, transfer, number (of bytes) */
     EK_PACKET_REFUSE       /* refuses another shape or dtype; has offer, status, text */

@@ -25,14 +25,14 @@ struct ek_process_group {
     ek_communication *communication; /* NULL: the world has one rank, or has ended */
     int number;                      /* 0: the world */
     char name[32];                   /* "the world", "group 2" */
-    int size, rank;                  /* rank is -1 if this process is not in it */
+    int size, rank;                  /* rank is -1 if this process is not in the group */
     int *ranks;                      /* the members' ranks in the world, ascending; owned */
     double timeout;                  /* seconds that a call may wait */
     int rails_made;                  /* how many rails the group has made; equal on all ranks */
     struct ek_group_rail *rails;     /* under the communication's lock */
-    struct ek_ranks *view; /* the group for other folders (ranks.c); NULL until it is asked for */
-    /* End the rails and the view. The files that make rails and views set the functions. NULL:
-     * there are none. */
+    struct ek_ranks *view;           /* the group for other folders; NULL until ranks.c makes it */
+    /* close_rails frees the rails, and forget_view takes the group away from its view. rail.c and
+     * ranks.c set the functions. NULL: there are no rails, or there is no view. */
     void (*close_rails)(ek_process_group *group);
     void (*forget_view)(ek_process_group *group);
     atomic_bool retired; /* this rank has given the group up to the communication thread */
@@ -61,11 +61,11 @@ struct ek_process_group {
 /* Makes the group of the world's ranks[0 .. count), ascending. A collective call of the world. */
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
                                              int count, double timeout);
-/* Gives up a group that is not the world, also after the world's end. All works of the group have
- * ended. Waits for no other rank. The group is freed once all ranks have given it up. */
+/* Gives up a group that is not the world, also after the world's end. All works of the group must
+ * have ended. Waits for no other rank. The group is freed once all ranks have given it up. */
 void ek_communication_destroy_group(ek_process_group *group);
 
-/* Makes a group of `count` ranks of the world, ascending (NULL: the first ones), without a
+/* Makes a group of `count` ranks of the world, ascending (`ranks` NULL: the first ranks), without a
  * communicator. A communication of NULL means that the process is alone. */
 ek_process_group *ek_process_group_new(ek_communication *communication, int number,
                                        const int *ranks, int count, double timeout);
@@ -73,7 +73,7 @@ void ek_process_group_free(ek_process_group *group);
 /* Returns true if this rank will not call the group any more. */
 bool ek_process_group_is_given_up(const ek_process_group *group);
 /* Closes a group that all its ranks have given up. If a caller still holds the group at the end of
- * the world, that caller frees it. */
+ * the world, that caller frees the group. */
 void ek_process_group_close(ek_process_group *group);
 /* After the thread's end: frees the world and the groups that were given up. Callers free the
  * groups that they hold. */

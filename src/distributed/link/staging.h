@@ -6,7 +6,7 @@
  * device's work before the call is done, and back after the call. The thread that makes the call
  * allocates the memory (EK_MEMORY_COMMUNICATION) and issues the copies, but waits for neither copy.
  * The communication thread tests the event that follows the first copy, and begins the call once
- * the event is over. The communication thread never waits for a device. */
+ * the event has happened. The communication thread never waits for a device. */
 #ifndef EK_LINK_STAGING_H
 #define EK_LINK_STAGING_H
 
@@ -20,7 +20,8 @@ ek_tensor *ek_stage_memory(ek_dev *dev, ek_dtype dtype, const ek_shape *shape);
  * to copy the elements. */
 int ek_stage_open(ek_dist_work_tensor *one, ek_tensor *tensor, bool sends);
 
-/* Starts to copy `tensor` to `memory`, which is row-major, of the host and the caller's. */
+/* Sets one->memory to the caller's `memory`, which is row-major and the host's, and starts to copy
+ * `tensor` there. */
 int ek_stage_fill(ek_dist_work_tensor *one, ek_tensor *tensor, ek_tensor *memory);
 
 /* Returns 1 if one->memory has its elements, 0 if they are on their way, or a negative status if

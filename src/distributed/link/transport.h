@@ -78,7 +78,7 @@ struct ek_transport {
      * be NULL). Returns 0 if the request is not complete. A negative status means that the request
      * has failed and is freed. */
     int (*test)(ek_request **request, int *source);
-    /* Gives up a receive that no message has reached, and frees it. */
+    /* Gives up a receive that no message has reached, and frees the request. */
     void (*cancel)(ek_request **request);
 
     const char *(*reason)(int status);
@@ -86,7 +86,7 @@ struct ek_transport {
     /* Ends the transport. All ranks make this call, with no open requests, after closing their
      * communicators. */
     int (*close)(ek_communicator *world);
-    /* Ends all processes of the job without waiting for any of them. May return. */
+    /* Ends all processes of the job without waiting for any of them. The function may return. */
     void (*end)(ek_communicator *world, int status);
 };
 

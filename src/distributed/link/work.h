@@ -102,12 +102,11 @@ typedef struct ek_verb {
     ek_verb_id id;
     /* Makes the work's next step. Called at once after the agreement (work->stage is 0), and each
      * time that the work's request is complete (stage 1, 2, ...). Starts the next transfer
-     * (work->request), or ends the work by leaving work->request NULL. A negative status, with the
-     * error set, ends the work too. An error of this rank alone must not end the work, because
-     * other ranks expect its transfers. */
+     * (work->request), returns 1 to be called again without a transfer, or ends the work by
+     * returning 0 without a transfer. A negative status, with the error set, ends the work too. An
+     * error of this rank alone must not end the work, because other ranks expect its transfers. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
-    /* Called before go_on; NULL: the work is always ready. If there is a `ready`, go_on can return
-     * 1 to be called again without a transfer between. */
+    /* Called before go_on; NULL: the work is always ready. */
     ek_readiness (*ready)(ek_dist_work *work);
     /* True if the rank gives its part while the work goes on. work->arrived then says when the part
      * was complete. */
@@ -148,8 +147,8 @@ struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    uint64_t began;   /* ek_clock_ns() at submission, or when a gradual work was last ready */
-    uint64_t arrived; /* ek_clock_ns() of this rank's complete data; 0: at the agreement */
+    uint64_t began; /* ek_clock_ns() at submission; of a gradual work, since when it awaits ranks */
+    uint64_t arrived; /* ek_clock_ns() when this rank's part was complete; 0: at the agreement */
     double timeout;   /* seconds that the work may wait */
 
     /* Set before submission and read-only afterwards: */
@@ -178,7 +177,7 @@ struct ek_dist_work {
     uint32_t refused;         /* the epoch of the failure for which the work was refused */
     /* Written under the communication's lock: */
     atomic_bool ended;
-    bool abandoned;   /* transfers may still use the memory, which is never freed */
+    bool abandoned;   /* transfers may use the memory, which is freed with the communication */
     uint32_t failure; /* the number of the failure that ended the work; 0: none */
     ek_error_record error;
 };
@@ -189,15 +188,16 @@ struct ek_dist_work {
 ek_dist_work *ek_dist_work_new(ek_process_group *group, const ek_verb *verb, int count);
 void ek_dist_work_free(ek_dist_work *work);
 
-/* Adds a tensor to work->tensors, which has room for the tensor, with row-major memory on the host:
- * `tensor` itself if possible, else a copy (staging.h). `sends` tells whether a copy needs the
- * elements. */
+/* Adds a tensor to work->tensors, which has room for the tensor, with row-major memory: on the
+ * device of work->rail if there is a rail, else on the host (staging.h). The memory is that of
+ * `tensor` if possible, else of a copy. `sends` tells whether a copy needs the elements. */
 int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives);
 /* Adds a tensor that is sent from `memory`, which is the caller's. */
 int ek_dist_work_add_from(ek_dist_work *work, ek_tensor *tensor, ek_tensor *memory);
 
-/* Hands the work to the communication thread. If a failure is known already, also one of another
- * rank, returns its error and frees the work. */
+/* Hands the work to the communication thread. If no call has returned the last failure's error yet,
+ * also that of another rank, or if the world is broken, frees the work and returns the failure's
+ * error. */
 int ek_dist_work_submit(ek_dist_work *work);
 
 /* Submits the work and waits for it. */

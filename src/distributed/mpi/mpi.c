@@ -21,8 +21,8 @@
 #error "Evenkeel needs MPI 3.0 or later: non-blocking collectives"
 #endif
 
-/* MPI's counts are ints. Transfers of more bytes than this travel in several parts. Tests set a
- * smaller number. */
+/* MPI's counts are ints. Broadcasts of more bytes than this travel in several parts, and messages
+ * as one element of a large datatype (large_type). Tests set a smaller number. */
 #ifndef EK_MPI_PART
 #define EK_MPI_PART ((size_t)1 << 30)
 #endif

@@ -1,9 +1,9 @@
 /* bucket.c: how a bucket travels.
  *
- * Before each pass a bucket takes the first of three routes that it can travel on: the window that
- * all ranks share, a rail between GPUs, or messages. Messages carry memory of the host in place,
- * and memory of a GPU through pinned memory of the host (staging.h). On every route the average
- * begins once the bucket's last gradient has arrived, while backward goes on. */
+ * Before each pass a bucket takes the first route that it can travel on, out of three: the window
+ * that all ranks share, a rail between GPUs, or messages. Messages carry memory of the host in
+ * place, and memory of a GPU through pinned memory of the host (staging.h). On every route the
+ * average begins once the bucket's last gradient has arrived, while backward goes on. */
 #include "comm/exchange.h"
 #include "core/bits.h"
 #include "core/staging.h"
@@ -97,7 +97,7 @@ static int window_begin(ek_reducer *reducer, ek_bucket *bucket)
 static ek_readiness window_ready(ek_reducer *reducer, ek_bucket *bucket)
 {
     uint64_t before = reducer->passes * (uint64_t)reducer->bucket_count;
-    (void)bucket; /* the bucket is the one under way */
+    (void)bucket; /* the bucket is number reducer->bucket */
     for (int r = 0; r < reducer->window->size; r++)
         if (ek_window_count(reducer->window, r) <= before + (uint64_t)reducer->bucket)
             return EK_AWAITS_RANKS;

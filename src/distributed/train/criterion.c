@@ -21,7 +21,8 @@ typedef struct distributed_criterion {
 
 /* ---- this rank's part ---- */
 
-/* Returns how many samples the call has; 1 if its first input has no batch dimension. */
+/* Returns how many samples the call has; 1 if its first input has no batch dimension; or a negative
+ * status. */
 static int64_t criterion_samples(const distributed_criterion *self, const ek_args *args)
 {
     int64_t samples = 0;
@@ -55,8 +56,8 @@ static ek_value criterion_ask(const distributed_criterion *self, const ek_args *
     return weight && ek_loss_sum_of(loss.as.tensor, weight, part) >= 0 ? loss : ek_value_error();
 }
 
-/* Returns the dtype that the criterion's loss has. A sum over devices is f64 and is converted to
- * f32 unless the outputs are f64. */
+/* Returns the dtype of the result: that of this rank's loss, or f32 if the loss is f64, as a sum
+ * over devices is, but the outputs are not. */
 static ek_dtype criterion_dtype(const ek_args *args, const ek_tensor *loss)
 {
     const ek_tensor *output = ek_tree_first(args->inputs[0]);
@@ -118,7 +119,7 @@ static const ek_module_type criterion_type = {.name = "distributed_criterion",
                                               .loss_sum = criterion_loss_sum,
                                               .destroy = criterion_destroy};
 
-/* Answers ek_ranks_of_wrapper for other modules; NULL: nothing does. */
+/* The function that answers ek_ranks_of_wrapper for other types of modules; NULL: there is none. */
 static ek_ranks *(*criterion_others)(ek_module *module, ek_module **child);
 
 static ek_ranks *criterion_ranks(ek_module *module, ek_module **child)

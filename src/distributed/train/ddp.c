@@ -27,9 +27,9 @@ typedef struct distributed {
     ek_module *child;
     ek_process_group *group;
     ek_reducer *reducer;        /* NULL with one rank */
-    ek_rank_sharding *sharding; /* NULL unless parameters are sharded over ranks */
+    ek_rank_sharding *sharding; /* NULL: parameters are not sharded over ranks */
     ek_ranks *ranks;            /* of the group; one reference; NULL with one rank */
-    bool broadcasts;            /* rank 0 sends its buffers before forwards */
+    bool broadcasts;            /* rank 0 sends its buffers before forwards that train */
     bool syncs_statistics;      /* the child's synchronised batch normalisations use the group */
     bool syncs; /* forwards average gradients; false between ek_no_sync_begin and end */
     uint64_t buffer_nbytes;
@@ -187,8 +187,9 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
                          ddp_name);
 }
 
-/* Lists the devices over which this rank shards its part: those of the child if that is a wrapper.
- * Returns their number; 0: parameters stay on their devices. */
+/* Lists the devices over which this rank shards its part: those of the child if the child is a
+ * wrapper with several devices. Returns their number, 0 if parameters stay on their devices, or a
+ * negative status. */
 static int ddp_share_devices(ek_module *child, ek_dev **devs)
 {
     const ek_wrapper *wrapper = ek_wrapper_of(child);
@@ -320,7 +321,7 @@ ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
 
 /* ---- what callers ask ---- */
 
-/* Answers ek_ranks_of_wrapper for other modules; NULL: nothing does. */
+/* The function that answers ek_ranks_of_wrapper for other types of modules; NULL: there is none. */
 static ek_ranks *(*ddp_others)(ek_module *module, ek_module **child);
 
 static ek_ranks *ddp_ranks(ek_module *module, ek_module **child)

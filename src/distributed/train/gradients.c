@@ -19,9 +19,9 @@ static const char gradients_call[] = "average_gradients";
 typedef struct gradient_list {
     ek_module_layout layout; /* the module's parameters */
     bool *present;           /* per parameter: some rank has a gradient; owned */
-    /* The parameters for which some rank has a gradient, and for each the dense memory that becomes
-     * the mean. That is the memory of the gradient itself if the gradient is whole. In the
-     * scope. */
+    /* The parameters for which some rank has a gradient, and for each the tensor that becomes the
+     * mean: the gradient itself, without its history, if the gradient is whole and its elements
+     * don't repeat. In the scope. */
     ek_tensor **parameters, **means; /* one allocation; owned */
     int count;
 } gradient_list;
@@ -175,7 +175,7 @@ static int gradients_average(const gradient_list *list, ek_process_group *group)
     return rc;
 }
 
-/* Sets the means as gradients of parameters that had none, or had theirs in shards. */
+/* Makes each mean the gradient of its parameter, unless the mean is the gradient already. */
 static int gradients_set(const gradient_list *list)
 {
     for (int i = 0; i < list->count; i++)
@@ -221,8 +221,8 @@ int ek_dist_average_gradients(ek_module *module, ek_process_group *group)
 /* ---- gradients with a history ---- */
 
 /* Replaces the gradients of the bucket's leaves by means that have a history. present[leaf] tells
- * whether some rank has a gradient. The gradients travel as one tensor. `parts` has room for a
- * tensor per leaf. */
+ * whether some rank has a gradient of the leaf. The gradients travel as one tensor. `parts` has
+ * room for a tensor per leaf. */
 static int gradients_average_bucket(const ek_reducer *reducer, const ek_bucket *bucket,
                                     const unsigned char *present, ek_tensor **parts)
 {

@@ -44,7 +44,8 @@ void ek_layout_clear(ek_module_layout *layout)
     *layout = (ek_module_layout){0};
 }
 
-/* Fails with what the first rank has at this index, and what the first rank that differs has. */
+/* Fails with the item that rank 0 of the group has at this index, and that of the first rank that
+ * differs. */
 static int layout_complain(const char *what, const ek_module_layout *layout, int64_t index,
                            ek_process_group *group)
 {
@@ -92,7 +93,7 @@ int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group
 
 /* ---- tensors that travel as one ---- */
 
-/* Returns the device of all tensors if that is a GPU, else cpu. */
+/* Returns the GPU on which all tensors lie, or cpu if there is none. */
 static ek_device pack_device(ek_tensor *const *tensors, int count)
 {
     ek_dev *dev = ek_tensor_dev(tensors[0]);

@@ -37,8 +37,8 @@ typedef struct ek_pack {
 } ek_pack;
 
 /* Makes memory for the tensors (at least one). If all tensors lie on one GPU, the memory lies
- * there, else on cpu. Tensors of several dtypes travel as bytes (EK_U8). Each of them then begins
- * at a multiple of 64 bytes. */
+ * there, else on cpu. Tensors of several dtypes travel as bytes (EK_U8). Each tensor then begins at
+ * a multiple of 64 bytes. */
 int ek_pack_open(ek_pack *pack, ek_dtype dtype, ek_tensor *const *tensors, int count);
 void ek_pack_close(ek_pack *pack);
 

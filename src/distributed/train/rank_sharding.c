@@ -22,8 +22,8 @@ static void rank_sharding_destroy(ek_object *object)
     free(self);
 }
 
-/* Returns the leaf's place in memory that has the layout of the leaf's bucket. The handle is shaped
- * like the leaf. */
+/* Returns a handle, shaped like the leaf, on the leaf's place in memory that has the layout of the
+ * leaf's bucket. */
 static ek_tensor *rank_sharding_in(const ek_rank_sharding *self, int leaf, const ek_tensor *memory)
 {
     const ek_tensor *like = self->reducer->leaves[leaf];

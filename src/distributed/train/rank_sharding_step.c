@@ -143,7 +143,7 @@ static int step_wait_commit(ek_rank_sharding *self)
     return ek_dist_wait(work);
 }
 
-/* What ek_rank_sharding_agree and publish give to the bodies of their calls. */
+/* What ek_rank_sharding_agree and ek_rank_sharding_publish give to the bodies of their calls. */
 typedef struct step_call {
     ek_rank_sharding *self;
     int status; /* of this rank so far; if negative, its error is pending */
@@ -194,7 +194,7 @@ static int step_gather(const ek_sharding *s)
     return 0;
 }
 
-/* Copies what other ranks have sent to the parameters. */
+/* Copies to the parameters what other ranks have sent. */
 static int step_scatter(ek_rank_sharding *self)
 {
     ek_sharding *s = &self->sharding;

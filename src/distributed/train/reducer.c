@@ -73,7 +73,7 @@ typedef struct reducer_call {
 
 static const char reducer_name[] = "the reduction of gradients";
 
-/* Settles the gradients that will not come in this pass. */
+/* Settles the gradients of leaves that don't take part in this pass. */
 static int reducer_settle_others(ek_reducer *reducer)
 {
     for (int i = 0; i < reducer->count; i++) {
@@ -203,7 +203,7 @@ static int reducer_finish(ek_grad_hook *hook, int status)
 
 /* ---- buckets: Note [Gradients are the buckets] ---- */
 
-/* Gives the leaves that have no grad buffer one, in a slab per device and dtype. */
+/* Gives a grad buffer to each leaf that has none, in a slab per device and dtype. */
 static int reducer_make_slabs(ek_reducer *reducer)
 {
     size_t count = (size_t)reducer->count;
@@ -266,7 +266,7 @@ int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_buck
     return count;
 }
 
-/* Cuts all leaves, slab by slab. */
+/* Cuts all leaves into buckets, slab by slab. */
 static int reducer_cut_all(ek_reducer *reducer, size_t cap)
 {
     size_t *nbytes = ek_calloc((size_t)reducer->count + 1, sizeof *nbytes);
@@ -414,7 +414,7 @@ static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
     return 0;
 }
 
-/* Makes all that needs the reducer's lock and object. */
+/* Makes the reducer's group, slabs, buckets and window, and sets the leaves' hooks. */
 static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_group *group,
                           double bucket_cap_mb)
 {

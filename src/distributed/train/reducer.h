@@ -50,8 +50,8 @@ typedef struct ek_bucket ek_bucket;
 
 /* A way in which buckets travel (bucket.c). */
 typedef struct ek_route {
-    /* Before a pass: prepares the bucket. Returns 1 if the bucket can travel on this route, or 0 if
-     * the next route must be tried. A collective call. */
+    /* Before a pass: prepares the bucket. Returns 1 if the bucket can travel on this route, 0 if
+     * the next route must be tried, or a negative status. A collective call. */
     int (*begin)(ek_reducer *reducer, ek_bucket *bucket);
     /* Brings the bucket's gradients, which are complete, to the memory from which they travel.
      * NULL: they are in that memory. */
@@ -74,7 +74,7 @@ struct ek_bucket {
     ek_rail_run run;       /* if run.rail: the run of the GPUs' rail, which averages `range` */
     ek_tensor *wire;       /* bf16 for a rail, if reducer->narrow; one reference, or NULL */
     ek_event *event;       /* follows the last copy between `range` and other memory */
-    bool fetched;          /* in this pass the gradients are in the memory from which they travel */
+    bool fetched;          /* the fetch of this pass has been started */
     int pending; /* leaves whose gradients have not arrived yet; under the reducer's lock */
     bool ready;  /* all gradients have arrived; under the reducer's lock */
 };
@@ -110,7 +110,8 @@ struct ek_reducer {
     pthread_mutex_t lock;
     bool closed; /* under the lock: this rank's report is complete */
 
-    /* The pass on the communication thread. `phase` is the step of `bucket`. */
+    /* The pass on the communication thread. `bucket` is the index of the bucket under way
+     * (bucket_count: the reports), and `phase` is the bucket's next step. */
     int bucket, phase;
     int announced;        /* buckets of this pass that the window's counter includes */
     uint64_t passes;      /* how many passes have ended */
@@ -160,9 +161,10 @@ int ek_reducer_average_in_graph(const ek_reducer *reducer);
 
 /* ---- reducer_pass.c ---- */
 
-/* Begin the averaging of a pass, and wait for its end. Both return a status. */
+/* Begins the averaging of a pass. */
 int ek_reducer_pass_begin(ek_reducer *reducer);
-/* `status` is this rank's outcome. If it is negative, its error is pending. */
+/* Waits for the end of the averaging. `status` is this rank's outcome, whose error is pending if it
+ * is negative. Returns the outcome of ek_reducer_judge. */
 int ek_reducer_pass_end(ek_reducer *reducer, int status);
 /* Marks the bucket ready, or with NULL this rank's report complete. Any thread. */
 void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket);
@@ -173,8 +175,8 @@ void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *p
 /* Starts the transfer of all ranks' reports. Returns the transport's status. */
 int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request);
 /* Returns the outcome of a call that has ended with rc. If `status` is negative, the outcome is
- * this rank's own error. Else it is the error of the first rank that has failed. The error in
- * *pending is pending again afterwards. */
+ * `status`, and if rc is negative, rc. Else it is the error of the first rank that has failed, or
+ * 0. The error in *pending is pending again afterwards. */
 int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc);
 
 static inline ek_pass_report *ek_reducer_report(const ek_reducer *reducer, int rank)

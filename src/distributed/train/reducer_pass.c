@@ -10,7 +10,7 @@
 
 /* ---- the communication thread ---- */
 
-/* Adds the next buckets, in their order, to the window's counter while they are ready. The caller
+/* Counts buckets in the window's counter, in their order, until a bucket is not ready. The caller
  * holds the reducer's lock. */
 static void pass_announce(ek_reducer *reducer)
 {
@@ -57,8 +57,8 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
     return ek_process_group_gather(group, reducer->reports, reducer->report_nbytes, request);
 }
 
-/* Makes the next step. Writes the transport's status to *rc. Returns true if go_on must be called
- * again without a transfer between. */
+/* Makes the next step. Writes the transport's status to *rc. Returns true if the work goes on, even
+ * if the step has started no transfer. */
 static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
 {
     ek_bucket *bucket = pass_bucket(reducer);
@@ -181,7 +181,7 @@ int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pen
     if (status >= 0)
         status = rc < 0 ? rc : pass_judge(reducer);
     else if (!pending->told) { /* this rank's own error says more than the others' */
-        pending->told = true;  /* the reports have told it */
+        pending->told = true;  /* the reports have told the other ranks */
         pending->origin = reducer->group->ranks[reducer->group->rank] + 1;
     }
     if (pending->status < 0) {
@@ -199,7 +199,7 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     ek_reducer_report(reducer, group->rank)->raised =
         pending.status < 0 &&
         (!pending.told || group->communication->failures != reducer->failures);
-    /* The other ranks wait for the buckets that will not be ready, so that those are sent
+    /* The other ranks wait for all buckets, so that buckets that will not be ready are sent
      * unchanged. */
     for (int b = 0; b < reducer->bucket_count && status < 0; b++)
         if (!reducer->buckets[b].ready)

@@ -92,7 +92,7 @@ static bool window_is_within_limit(size_t nbytes)
 }
 
 /* Makes this rank's part; *file gets its descriptor. Reserves the pages here. On a machine without
- * memory, touching pages that are not reserved would end the process. */
+ * free memory, touching pages that are not reserved would end the process. */
 static window_offer window_make(ek_window *window, int *file)
 {
     window_offer none = {0};
