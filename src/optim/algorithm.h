@@ -42,7 +42,8 @@ struct ek_algorithm {
     /* Optional: checks the options against each other. */
     int (*check)(const ek_optimizer_options *options);
 
-    /* Optional: returns a bit per state that these options need. If NULL, they need all states. */
+    /* Optional: returns a bit per state that these options need. If NULL, options need all
+     * states. */
     unsigned (*states)(const ek_optimizer_options *options);
 
     /* Optional: returns the phase of a step. Parameters of one group and one phase may share a
@@ -50,8 +51,8 @@ struct ek_algorithm {
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
     /* Returns the rule of a step, which has as many states as these options need, and writes the
-     * rule's numbers, which are 0 before. *carried is what the step before wrote. The first step
-     * doesn't read *carried. */
+     * rule's numbers, which are 0 before. *carried is what the parameter's last step wrote. The
+     * first step doesn't read *carried. */
     ek_step_rule (*step)(const ek_optimizer_options *options, int64_t step, double *carried,
                          ek_step_numbers *numbers);
 };

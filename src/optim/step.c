@@ -22,7 +22,7 @@
 
 typedef struct step_shards {
     ek_shards *shards; /* borrowed; entered */
-    bool takes_part;   /* true if one of their leaves takes part */
+    bool takes_part;   /* true if a leaf of these shards takes part */
     bool agreed;       /* true if shards->agree has succeeded: `publish` must follow */
 } step_shards;
 

@@ -1,5 +1,5 @@
 /* calls.c: the public calls on tensors. Each call checks its arguments, makes a work and submits
- * it, and waits for the work unless the caller asks for the work. */
+ * the work, and waits for the work unless the caller asks for the work. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,7 +12,7 @@
 #include "link/combine.h"
 
 enum {
-    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks' tensors together; larger ones are cut in slices */
+    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks' tensors together; beyond, slices are sent */
     SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 

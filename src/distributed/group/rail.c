@@ -43,8 +43,8 @@ static void rail_sweep(ek_process_group *group)
     }
 }
 
-/* Returns the device's entry that no failure has ended, with one user more; NULL if there is none.
- */
+/* Returns the device's entry, with one user more, if no failure has ended the entry; NULL if there
+ * is none. */
 static ek_group_rail *rail_known(ek_process_group *group, const ek_dev *dev)
 {
     ek_communication *communication = group->communication;

@@ -119,7 +119,7 @@ static void ranks_destroy(ek_object *object)
     free(object);
 }
 
-/* Takes the group, which will be freed, away from its view. */
+/* Takes the group away from its view, because the group will be freed. */
 static void ranks_forget(ek_process_group *group)
 {
     if (group->view)

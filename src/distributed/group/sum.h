@@ -13,8 +13,8 @@
 
 #include "link/communication.h"
 
-/* Slices begin at multiples of this many elements. That is 64 bytes in f32, so that an optimizer
- * can step a slice as it steps a whole slab (core/slab.h). */
+/* Slices begin at multiples of this many elements (64 bytes in f32), so that an optimizer can step
+ * a slice as it steps a whole slab (core/slab.h). */
 enum { EK_SUM_UNIT = 16 };
 
 /* Returns the first element of a rank's slice of `count` elements, or for rank `ranks` the end. */

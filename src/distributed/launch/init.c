@@ -1,4 +1,5 @@
-/* init.c: ek_dist_init_process_group, by which a process joins the job, and leaving the job. */
+/* init.c: ek_dist_init_process_group, by which a process joins the job, and
+ * ek_dist_destroy_process_group, by which the process leaves the job. */
 #include "group/world.h"
 
 #include <math.h>

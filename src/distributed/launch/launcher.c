@@ -13,9 +13,9 @@
 
 /* ---- the environment ---- */
 
-/* The names of a launcher's variables, NULL for those that it doesn't set. The list begins with
- * launchers that run inside of others: if mpirun was started in a job of Slurm's, Slurm's variables
- * are set too. */
+/* The names of a launcher's variables, NULL for those that it doesn't set. Launchers that run
+ * inside of others come first in the list: if mpirun was started in a job of Slurm, Slurm's
+ * variables are set too, and mpirun's count. */
 typedef struct launcher {
     const char *mpi, *size, *rank, *local_rank, *local_size;
     bool either;

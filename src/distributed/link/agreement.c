@@ -237,7 +237,7 @@ bool ek_group_turn(ek_process_group *group)
         return true;
     }
     if (work && work->state == EK_DIST_WORK_REFUSED) {
-        /* The notice of the failure is on its way. The failure before may still be under way. */
+        /* The notice of the failure is on its way. An earlier failure may still be under way. */
         if (!communication->failing || communication->epoch < work->refused)
             return false;
         agreement_pop(group);

@@ -71,8 +71,9 @@ COMBINE_INTEGER(i32, int32_t, uint32_t)
 
 typedef void combine_function(void *restrict out, const void *restrict in, int n);
 
-/* The loops by dtype and by ek_dist_op. An average adds first. Sums of bool are "or" and products
- * "and", which leaves results 0 and 1. bf16 and f16 are widened to f32. */
+/* The loops by dtype and by ek_dist_op. An average is a sum that is divided at the end. Sums of
+ * bool are "or" and products "and", which leaves results 0 and 1. bf16 and f16 are widened to
+ * f32. */
 #define COMBINE_FLOATINGS(dtype)                                                            \
     combine_sum_##dtype, combine_sum_##dtype, combine_product_##dtype, combine_min_##dtype, \
         combine_max_##dtype

@@ -117,7 +117,7 @@ void ek_communication_fail(ek_communication *communication, int origin,
     communication->failing = true;
     communication->failures++;
     communication->lost = communication->lost || error->status == EK_E_TIMEOUT;
-    /* A rank that is raising returns its own error. */
+    /* If a thread of this rank is in ek_communication_raise, that call returns its own error. */
     communication->unreported = !communication->raise;
     communication->raise = false;
     communication->failure.origin = origin;

@@ -91,7 +91,8 @@ bool ek_group_turn(ek_process_group *group);
 
 /* Notes that all ranks' parts of the group's first work are complete now. */
 void ek_waits_time(ek_process_group *group, const ek_dist_work *work);
-/* Finds out from the descriptors of an agreement which rank came last to an earlier call. */
+/* Finds out from the descriptors of an agreement which rank came last to an earlier call, and adds
+ * this rank's wait for that rank. */
 void ek_waits_compare(ek_process_group *group);
 /* Notes whether transfers or sums of the group's work, whose verb has `ready`, are under way. */
 void ek_waits_send(ek_process_group *group, bool sends);

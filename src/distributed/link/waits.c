@@ -7,7 +7,7 @@
  * gradients at the end of its backward. The wait ends when all ranks' parts are there, which all
  * ranks see at about the same time. So the rank with the shortest wait came last. The difference
  * between another rank's wait and the shortest wait is the time that the other rank has waited for
- * the last one. The descriptors of the group's next agreement bring the waits to all ranks. */
+ * the last rank. The descriptors of the group's next agreement bring the waits to all ranks. */
 #include "core/clock.h"
 #include "link/communication.h"
 

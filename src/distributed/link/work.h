@@ -106,10 +106,10 @@ typedef struct ek_verb {
      * returning 0 without a transfer. A negative status, with the error set, ends the work too. An
      * error of this rank alone must not end the work, because other ranks expect its transfers. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
-    /* Called before go_on; NULL: the work is always ready. */
+    /* Tells whether go_on can be called. NULL: always. */
     ek_readiness (*ready)(ek_dist_work *work);
-    /* True if the rank gives its part while the work goes on. work->arrived then says when the part
-     * was complete. */
+    /* True if the rank gives its part while the work is under way. work->arrived then says when the
+     * part was complete. */
     bool gradual;
 } ek_verb;
 

@@ -2,9 +2,9 @@
  * MPI's mpi.h. The library opens the plugin (distributed/launch/launcher.h).
  *
  * One thread makes all calls, and need not be the program's first thread. The plugin asks MPI for
- * MPI_THREAD_FUNNELED, and MPI takes that thread for the main one. If the program has started MPI
- * itself, the program's own thread may call MPI too, and must have started MPI with
- * MPI_THREAD_SERIALIZED at least.
+ * MPI_THREAD_FUNNELED, and MPI takes the thread that makes the calls for the main thread. If the
+ * program has started MPI itself, the program's own thread may call MPI too, and must have started
+ * MPI with MPI_THREAD_SERIALIZED at least.
  *
  * Statuses are MPI's error codes, negated, and the TRANSPORT statuses below. */
 #include <limits.h>
@@ -80,7 +80,7 @@ static const char *transport_reason(int status)
         return "this MPI has fewer than 32769 tags";
     }
     /* MPI has texts only while it runs. The text of a class is short. The text of a code can be a
-     * page, and is used only for codes without a class. */
+     * page, and is used only for codes of the classes OTHER, INTERN and UNKNOWN. */
     int code = -status, class = MPI_ERR_OTHER, length = 0, running = 0, ended = 0;
     MPI_Initialized(&running);
     MPI_Finalized(&ended);
@@ -373,7 +373,7 @@ static int mpi_start(void)
     if (code != MPI_SUCCESS)
         return status_of(code);
     mpi_is_ours = true;
-    /* Errors that belong to no communicator are reported on one of these two. */
+    /* Errors that belong to no communicator are reported on one of these two communicators. */
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     return level < MPI_THREAD_FUNNELED ? TRANSPORT_NO_THREADS : 0;

@@ -3,7 +3,8 @@
  * Before each pass a bucket takes the first route that it can travel on, out of three: the window
  * that all ranks share, a rail between GPUs, or messages. Messages carry memory of the host in
  * place, and memory of a GPU through pinned memory of the host (staging.h). On every route the
- * average begins once the bucket's last gradient has arrived, while backward goes on. */
+ * average begins once the bucket's last gradient has arrived, while backward computes other
+ * gradients. */
 #include "comm/exchange.h"
 #include "core/bits.h"
 #include "core/staging.h"

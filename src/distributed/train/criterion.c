@@ -21,8 +21,8 @@ typedef struct distributed_criterion {
 
 /* ---- this rank's part ---- */
 
-/* Returns how many samples the call has; 1 if its first input has no batch dimension; or a negative
- * status. */
+/* Returns how many samples the call has, or a negative status. An output without a batch dimension
+ * counts as one sample. */
 static int64_t criterion_samples(const distributed_criterion *self, const ek_args *args)
 {
     int64_t samples = 0;

@@ -31,7 +31,7 @@ typedef struct distributed {
     ek_ranks *ranks;            /* of the group; one reference; NULL with one rank */
     bool broadcasts;            /* rank 0 sends its buffers before forwards that train */
     bool syncs_statistics;      /* the child's synchronised batch normalisations use the group */
-    bool syncs; /* forwards average gradients; false between ek_no_sync_begin and end */
+    bool syncs; /* forwards arm the averaging; false between ek_no_sync_begin and end */
     uint64_t buffer_nbytes;
 } distributed;
 
@@ -120,7 +120,7 @@ static const ek_module_type ddp_type = {.name = "distributed_data_parallel",
 
 /* ---- making ---- */
 
-/* Finds the device of the module's tensors, and whether there are several devices. */
+/* Finds the device of the module's first tensor, and whether other tensors lie on other devices. */
 static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
 {
     ek_tensor_list list = {0};

@@ -1,5 +1,5 @@
-/* gradients.c: means over ranks of gradients that are complete: those of a module without a
- * wrapper, and those of a reducer that have a history. */
+/* gradients.c: means over ranks of complete gradients: those of a module without a wrapper, and
+ * those that a reducer has after a backward with create_graph. */
 #include <stdlib.h>
 #include <string.h>
 

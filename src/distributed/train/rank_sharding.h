@@ -66,7 +66,7 @@ void ek_rank_sharding_end(ek_rank_sharding *self);
 /* Before a pass: if the pass is reduced, makes sharded gradients whole, with the other ranks. Else
  * moves them out of the leaves' grad buffers. */
 int ek_rank_sharding_begin(ek_rank_sharding *self, bool reduced);
-/* After a pass: makes this rank's slice of the mean the gradient of the leaf's shards. */
+/* After a pass: gives the leaf's shards on this rank their elements of the mean as gradients. */
 int ek_rank_sharding_take(ek_rank_sharding *self, int leaf);
 
 /* ---- rank_sharding_step.c: members of the ek_shards ---- */

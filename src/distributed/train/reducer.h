@@ -17,7 +17,7 @@
  * were registered. A bucket is a range of a slab, and is averaged in place. Backward finds the last
  * parameters' gradients first, so that buckets are cut from the end. The first bucket is small, so
  * that the averaging begins early. The last buckets are small too, because backward waits for the
- * last one at its end. Numbers don't depend on the cuts (sum.h).
+ * last bucket at its end. Numbers don't depend on the cuts (sum.h).
  *
  * Note [Ranks of one machine share the slabs]
  *

@@ -21,7 +21,7 @@ static int save_meet(int rank, ek_process_group *group)
 }
 
 /* Checks that all ranks' archives have equal lists of states that are sharded over ranks. *sharded
- * tells whether there are such states. */
+ * tells whether this rank's archive has any. */
 static int save_compare(const ek_archive *archive, ek_process_group *group, bool *sharded)
 {
     enum { COUNT, DIGEST, NUMBERS };
