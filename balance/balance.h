@@ -10,9 +10,9 @@
 
 /* ---- data_parallel_model.c ---- */
 
-/* Returns the module as a wrapper if its calls leave an output on each device: if it is an
- * ek_data_parallel_model of several devices, in training mode, without .plain. Otherwise NULL
- * without an error. */
+/* Returns the module as a wrapper if its calls leave an output on each device. Only an
+ * ek_data_parallel_model of several devices, in training mode, without .plain does that. Returns
+ * NULL without an error for other modules. */
 ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 
 /* ---- loss_sum.c: sums and weights are f64 scalars in the caller's scope ---- */
@@ -24,9 +24,9 @@ bool ek_loss_is_scalar(ek_value loss);
  * the sum. */
 int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part);
 
-/* Calls the criterion for a part of a batch. A scalar loss is written to *part; for another loss
- * part->sum is NULL. `samples` is the weight of a mean that has no denominator. Returns the loss
- * that the criterion computed, a mean or a sum; EK_VALUE_ERROR after an error. */
+/* Calls the criterion for a part of a batch. Writes a scalar loss to *part. If the loss isn't a
+ * scalar, part->sum is NULL. `samples` is the weight of a mean without `denominator`. Returns the
+ * loss that the criterion computed, a mean or a sum; EK_VALUE_ERROR after an error. */
 ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double samples,
                          ek_loss_sum *part);
 
@@ -36,9 +36,9 @@ int ek_loss_sum_is_empty(const ek_loss_sum *part);
 
 /* Adds the sums and the weights of up to EK_MAX_DEVICES parts in order. The total's sum lies on
  * `root`; its weight lies on cpu if the host knows all weights, else on `root`. A part that the
- * host knows to be empty is left out and gets no gradient; if all parts are such, all sums are
- * added. An empty part whose weight lies on a GPU counts as 0. If any part has no weight, the total
- * has none. */
+ * host knows to be empty is left out and gets no gradient. If the host knows that all parts are
+ * empty, all sums are added. An empty part whose weight lies on a GPU adds the sum 0. If any part
+ * has no weight, the total has no weight. */
 int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_loss_sum *total);
 
 /* Returns the loss of all parts, on `root`. It is NaN if all parts are empty. NULL on error. */
@@ -55,9 +55,8 @@ ek_tensor *ek_loss_sum_over_ranks(const ek_loss_sum *part, ek_ranks *ranks);
  * rank's gradients of its sum. */
 int ek_loss_sum_of_ranks(const ek_loss_sum *part, ek_ranks *ranks, double *value, double *factor);
 
-/* Returns 0 as a function of the call's tensors, with gradients 0: the sum of a part that doesn't
- * count. So backward runs through the whole model on this rank, too, and meets other ranks there.
- */
+/* Returns 0 as a function of the call's tensors, with gradients 0. As the sum of an empty part, it
+ * makes backward run through the whole model, where this rank may have to meet other ranks. */
 ek_tensor *ek_loss_nothing(const ek_args *args, ek_device device);
 
 /* ---- criterion.c ---- */
@@ -68,7 +67,7 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
 
 /* ---- step_gradients.c: the gradients of a training step, of leaves and of shards ---- */
 
-/* Appends the model's parameters and the optimizer's, each once; both may be NULL. */
+/* Appends the parameters of the model and of the optimizer, each once. Both may be NULL. */
 int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list);
 
 /* Makes an array of references to the tensors that hold gradients: the leaves, and the shards of
@@ -85,11 +84,11 @@ int ek_step_gradients_set_aside(ek_step_gradients *gradients);
 /* Adds the gradients that were moved aside to the step's gradients. */
 int ek_step_gradients_add_earlier(ek_step_gradients *gradients);
 
-/* Multiplies all gradients by `scalar`, an f64 tensor on any device, which the host doesn't read;
- * by `number` if scalar is NULL. */
+/* Multiplies all gradients by `scalar`, an f64 tensor on any device, which the host doesn't read.
+ * If `scalar` is NULL, multiplies them by `number`. */
 int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, ek_tensor *scalar);
 
-/* Removes all gradients. For a step that failed. */
+/* Removes all gradients, after a failed step. */
 void ek_step_gradients_remove(const ek_step_gradients *gradients);
 
 /* ---- training_state.c ---- */
@@ -99,14 +98,14 @@ void ek_step_gradients_remove(const ek_step_gradients *gradients);
  * have been removed. model and optimizer may be NULL. */
 typedef struct ek_training_state ek_training_state;
 ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimizer);
-/* Restores everything; may be called several times. Continues after an error, and returns the first
+/* Restores everything. May be called several times. Continues after an error, and returns the first
  * error. */
 int ek_training_state_restore(ek_training_state *state);
 void ek_training_state_free(ek_training_state *state);
 
 /* ---- gradient_penalty.c ---- */
 
-/* Returns "wgan_gp", "r1", ... for sentences; NULL if `kind` is none of ek_penalty_kind. */
+/* Returns "wgan_gp", "r1", ... for messages; NULL if `kind` is none of ek_penalty_kind. */
 const char *ek_penalty_name(ek_penalty_kind kind);
 
 #endif

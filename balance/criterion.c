@@ -46,7 +46,7 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
     return inputs;
 }
 
-/* Returns how many samples an output has; 1 if it has no batch dimension. */
+/* Returns how many samples an output has, or 1 if the output has no batch dimension. */
 static int64_t criterion_samples_of(ek_value output, int dim)
 {
     int64_t size = ek_tree_batch_size(output, dim);
@@ -93,8 +93,8 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
 
 /* ---- the criterion's call on all devices ---- */
 
-/* Writes the devices of the outputs as indices into device_ids: at most one output lies on each
- * device, and they are in the order of device_ids. */
+/* Writes the devices of the outputs as indices into device_ids. Fails unless outputs lie on
+ * different devices, in the order of device_ids. */
 static int criterion_find_ranks(const data_parallel_criterion *self, ek_value outputs,
                                 ek_rank_list *ranks)
 {
@@ -120,7 +120,7 @@ static int criterion_find_ranks(const data_parallel_criterion *self, ek_value ou
     return 0;
 }
 
-/* Copies the call's inputs, and marks targets as per device if they are scattered already. */
+/* Copies the call's inputs. With is_target_scattered, marks targets as per device. */
 static int criterion_mark_scattered(const data_parallel_criterion *self, int parts,
                                     const ek_args *args, ek_value *inputs)
 {
@@ -266,7 +266,7 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
     return ek_wrapper_call_alone((ek_wrapper *)module, args, criterion_call);
 }
 
-/* The weight of a micro-batch's mean of means is its number of samples. */
+/* Computes the loss of a micro-batch as a mean of means, whose weight is the number of samples. */
 static int criterion_sum_of_means(data_parallel_criterion *self, const ek_args *args,
                                   ek_loss_sum *total)
 {
@@ -287,7 +287,7 @@ static int criterion_sum_of_means(data_parallel_criterion *self, const ek_args *
     return ek_loss_sum_of(loss.as.tensor, weight, total);
 }
 
-/* total->sum is NULL if losses are not scalar. */
+/* Adds the losses of all devices. If losses aren't scalar, total->sum stays NULL. */
 static int criterion_sum_of_parts(data_parallel_criterion *self, const ek_args *args,
                                   ek_loss_sum *total)
 {

@@ -20,7 +20,7 @@ enum {
     RUNS = 2, /* the optimizer makes its state in the first step; the second one has it from the
                  start */
     PLAN_RUNS = 4,   /* EK_SPLIT_AUTO measures over some forwards */
-    PLAN_CHANGES = 8 /* a batch fails for good after so many changes of plan */
+    PLAN_CHANGES = 8 /* a batch that fails again after so many changes of the plan doesn't fit */
 };
 
 typedef struct search {
@@ -70,8 +70,8 @@ static int find_run(search *s, int64_t batch)
 
 /* ---- several ranks ---- */
 
-/* Gathers a number of each rank in *all, which the caller frees. If this rank has no error, the
- * error of another rank becomes its outcome. */
+/* Gathers the status `error->status` of each rank in *all, which the caller frees. If a gather
+ * fails and *error has no error yet, *error becomes the gather's error. */
 static int find_gather(ek_ranks *ranks, ek_error_record *error, int64_t **all)
 {
     *all = ek_calloc((size_t)ranks->size, sizeof **all);
@@ -88,9 +88,9 @@ static int find_gather(ek_ranks *ranks, ek_error_record *error, int64_t **all)
     return rc < 0 ? ek_error_raise(error) : 0;
 }
 
-/* Makes one outcome of a run on several ranks. If memory has run out on a rank, and no rank has
- * failed for another reason, that is EK_E_OUT_OF_MEMORY on all ranks. Otherwise a rank that has
- * failed returns its own error, and the other ranks EK_E_ABORTED. */
+/* Returns the common outcome of a run on several ranks. If memory has run out on a rank, and no
+ * rank has failed for another reason, all ranks return EK_E_OUT_OF_MEMORY. Otherwise, after a
+ * failure, each failed rank returns its own error, and the other ranks return EK_E_ABORTED. */
 static int find_agree(ek_ranks *ranks, int rc)
 {
     ek_error_record error = {0};
@@ -145,8 +145,8 @@ static int find_run_from_start(search *s, int64_t batch, int runs)
     return rc < 0 ? rc : 1;
 }
 
-/* find_run_from_start for EK_SPLIT_AUTO: the batch fits if PLAN_RUNS runs in a row fit. If a
- * failure changes the plan, the count begins again. */
+/* Replaces find_run_from_start for EK_SPLIT_AUTO, for which a batch fits if PLAN_RUNS runs in a row
+ * fit. If a failed run changes the plan, the count begins again. */
 static int find_run_planned(search *s, int64_t batch)
 {
     int64_t before[EK_MAX_DEVICES], after[EK_MAX_DEVICES];
@@ -187,8 +187,8 @@ static int find_try_batch(search *s, int64_t batch)
 
 /* ---- which batch next ---- */
 
-/* Returns how many more samples fit on device d by its line, at most `most`; `most` if the device
- * has no capacity or no line. */
+/* Returns how many more samples fit on device d by its line, at most `most`. If the device has no
+ * capacity or no line, returns `most`. */
 static double find_room_on(const search *s, int d, double most)
 {
     ek_memory_stats stats;
@@ -210,7 +210,7 @@ static int64_t find_next_to_grow(search *s)
     if (more >= (double)(s->most - s->fits)) /* also what int64_t doesn't hold */
         return s->most;
     int64_t growth = (int64_t)more / multiple * multiple;
-    if (growth < s->least_growth) { /* the line may be too steep: the least growth itself grows */
+    if (growth < s->least_growth) { /* the line may be too steep, so that least_growth doubles */
         growth = s->least_growth;
         s->least_growth *= 2;
     }
@@ -285,7 +285,7 @@ static int find_open_devices(search *s)
     return 0;
 }
 
-/* Restores state and peaks. The pending error, if any, stays. */
+/* Restores state and peaks. An error that is pending stays. */
 static int find_put_back(search *s, const ek_memory_stats *before)
 {
     ek_error_record error;

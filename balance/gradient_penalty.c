@@ -38,7 +38,7 @@ static bool penalty_needs_fake(ek_penalty_kind kind)
 
 /* ---- what a penalty needs ---- */
 
-/* This rank's samples among those of all ranks: [first, first + count) of `all`. */
+/* This rank's samples: [first, first + count) of the `all` samples of all ranks. */
 typedef struct penalty_rows {
     ek_ranks *ranks; /* NULL: all samples are this process's */
     int64_t first, all;
@@ -199,7 +199,7 @@ static ek_tensor *penalty_points_of_kind(ek_tensor *real, ek_tensor *fake, ek_pe
     return other ? penalty_interpolate(real, other, rows, generator) : NULL;
 }
 
-/* Finds out which samples are this rank's. Collective if there are other ranks. */
+/* Finds which of all samples this rank has. Collective if there are other ranks. */
 static int penalty_find_rows(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind,
                              penalty_rows *rows)
 {
@@ -262,8 +262,8 @@ typedef struct penalty {
     ek_tensor *sums[EK_MAX_DEVICES]; /* per part, the sum of its samples' penalties */
 } penalty;
 
-/* Returns the device of the single leaf: the device of a wrapper's outputs; of x if the critic is
- * no wrapper. */
+/* Returns the device of the single leaf. If the critic is a wrapper, that is the device of its
+ * outputs, otherwise the device of x. */
 static ek_device penalty_place_of(ek_module *critic, const ek_tensor *x)
 {
     ek_device device = ek_tensor_device(x);
@@ -306,7 +306,8 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     return ek_error_status();
 }
 
-/* Cuts x for a critic whose outputs stay apart, or moves it; results are in the scope. */
+/* Cuts x for a critic whose outputs stay apart, or moves x to the critic's device. Results are in
+ * the scope. */
 static int penalty_place_points(ek_module *critic, ek_tensor *x, penalty *p)
 {
     ek_wrapper *wrapper = ek_data_parallel_model_apart(critic);
@@ -495,7 +496,7 @@ static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, penalty
     return sum ? penalty_mean(p, sum, options->weight) : NULL;
 }
 
-/* Finds the ranks: a given group's, with a reference, or the critic's. */
+/* Finds the ranks: those of a given group (with one reference), or those of the critic. */
 static int penalty_find_ranks(const ek_gradient_penalty_options *options, penalty *p,
                               ek_ranks **given)
 {

@@ -42,7 +42,8 @@ int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part)
     return part->sum ? 0 : ek_error_pending();
 }
 
-/* Returns the criterion's sum or weight as an f64 scalar; checks that it is one number. */
+/* Returns the sum or weight that a criterion computed as an f64 scalar. Fails if it isn't one
+ * number. */
 static ek_tensor *loss_told_number(const ek_module *criterion, const char *what, ek_tensor *number)
 {
     char text[200];
@@ -53,7 +54,7 @@ static ek_tensor *loss_told_number(const ek_module *criterion, const char *what,
     return ek_to_dtype(is_scalar ? number : ek_reshape(number, ek_scalar_shape()), EK_F64);
 }
 
-/* Returns the weight of a criterion that returns a mean. */
+/* Returns the weight of a criterion's mean: its type's `denominator`, or `samples` without one. */
 static ek_tensor *loss_denominator(ek_module *criterion, const ek_args *args, double samples)
 {
     if (!criterion->type->denominator)
@@ -123,8 +124,8 @@ int ek_loss_sum_is_empty(const ek_loss_sum *part)
     return weight == 0;
 }
 
-/* Returns the sum of a part. If the weight lies on a GPU, where the host can't leave an empty part
- * out, the sum is 0 where the weight is 0. */
+/* Returns the sum of a part. If the weight lies on a GPU and is 0, the sum becomes 0 there, because
+ * the host doesn't know that the part is empty. */
 static ek_tensor *loss_sum_of_counted(const ek_loss_sum *part)
 {
     if (!part->weight || loss_weight_is_known(part))

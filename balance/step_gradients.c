@@ -140,8 +140,8 @@ int ek_step_gradients_add_earlier(ek_step_gradients *gradients)
 
 /* ---- the step's gradients ---- */
 
-/* Returns the scalar with a gradient's device and dtype. `last`, the previous result, is reused if
- * it has them. */
+/* Returns the scalar with a gradient's device and dtype. If `last`, the previous result, has both,
+ * returns `last`. */
 static ek_tensor *gradients_scalar_for(const ek_tensor *gradient, ek_tensor *scalar,
                                        ek_tensor *last)
 {

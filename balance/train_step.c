@@ -12,7 +12,7 @@
  * make equally many parts, some of which may be empty, because each forward may meet the other
  * ranks. Gradients must have their final scale before they are averaged. The sum of the weights is
  * known after the last forward, so that the gradients so far are scaled before the last backward.
- * With an ek_distributed_criterion the weights are those of all ranks. */
+ * With an ek_distributed_criterion the sum is over the parts of all ranks. */
 #include "evenkeel/train.h"
 
 #include <stdlib.h>
@@ -35,12 +35,13 @@ typedef struct train_step {
     /* Note [Micro-batches of ranks] */
     bool distributed;          /* the model or the criterion goes over ranks */
     ek_ranks *averages, *adds; /* the model's ranks; the criterion's; NULL: none */
-    double loss;               /* once the last part is done, if `distributed` */
+    double loss;               /* with ranks and several parts: set before the last backward */
 } train_step;
 
 /* ---- micro-batches ---- */
 
-/* Cuts as torch.chunk does; one part if there is nothing to cut. */
+/* Finds the size and number of parts as torch.chunk does. If nothing can be cut, there is one part.
+ * If `distributed`, there are options->micro_batches parts, of which the last may be empty. */
 static int step_plan(train_step *step)
 {
     const ek_train_options *options = step->options;
@@ -142,8 +143,8 @@ static ek_value step_run_model(const train_step *step, int index)
     return output;
 }
 
-/* Replaces the loss of a part of weight 0 by one without effect: the part's backward runs, too,
- * because other ranks' parts do. */
+/* If a part's weight is 0, replaces its sum by a sum with gradients 0. The backward of an empty
+ * part must run, because the backwards of other ranks' parts may meet it. */
 static int step_leave_empty_out(const ek_args *args, ek_loss_sum *part)
 {
     double weight = 1;
@@ -154,8 +155,7 @@ static int step_leave_empty_out(const ek_args *args, ek_loss_sum *part)
     return part->sum ? 0 : ek_error_pending();
 }
 
-/* Computes the part's loss: a sum and a weight. If there is a single part, the loss without a
- * weight. */
+/* Computes the part's loss as a sum and a weight. The loss of a single part has no weight. */
 static int step_run_criterion(const train_step *step, int index, ek_value output, ek_loss_sum *part)
 {
     const ek_train_options *options = step->options;
@@ -195,8 +195,8 @@ static int step_add_to_total(train_step *step, const ek_loss_sum *part)
     return 0;
 }
 
-/* After the last forward: computes the loss and the factor of the last sum's gradient, and scales
- * the gradients so far by this factor. */
+/* Called after the last forward. Computes the loss, and the factor of all sums' gradients. The
+ * gradients so far have the factor `share`, and are scaled by factor / share. */
 static int step_scale_earlier(train_step *step, double share, double *factor)
 {
     const ek_loss_sum *total = &step->total;
@@ -213,7 +213,7 @@ static int step_scale_earlier(train_step *step, double share, double *factor)
     return ek_step_gradients_scale(step->gradients, *factor / share, NULL);
 }
 
-/* The backward of a part (Note [Micro-batches of ranks]). */
+/* Runs the backward of a part (Note [Micro-batches of ranks]). */
 static int step_backward_of_ranks(train_step *step, const ek_loss_sum *part, int index)
 {
     bool last = index == step->parts - 1;
@@ -224,8 +224,9 @@ static int step_backward_of_ranks(train_step *step, const ek_loss_sum *part, int
     return gradient ? ek_backward(part->sum, .gradient = gradient) : ek_error_pending();
 }
 
-/* Runs forward and backward of one part. A part with weight 0 has no backward. If all parts have
- * weight 0, the backward of the last part runs, which gives the gradients of one whole batch. */
+/* Runs forward and backward of one part. Without ranks, a part that the host knows to be empty has
+ * no backward. If all parts are empty, the backward of the last part runs, so that gradients are
+ * those of one whole batch. */
 static int step_run_part(train_step *step, int index)
 {
     ek_loss_sum part = {0};
@@ -249,8 +250,9 @@ static int step_run_part(train_step *step, int index)
 
 /* ---- after the last part ---- */
 
-/* Computes the factor for all gradients: *scalar if the weight lies on a GPU, else *number. If the
- * weight is 0, the factor is 1, so that only the loss is NaN. */
+/* Computes the factor for all gradients: *scalar if the weight lies on a GPU, else *number. If
+ * there is no weight, the factor is 1. If the weight is 0, the factor is 1, so that only the loss
+ * is NaN. */
 static int step_final_factor(const train_step *step, double *number, ek_tensor **scalar)
 {
     ek_tensor *weight = step->total.weight;

@@ -38,7 +38,7 @@ static uint64_t state_version_of(const ek_tensor *tensor)
     return atomic_load(&tensor->version->count);
 }
 
-/* Returns the first error. Callers continue after an error, so that the rest is restored. */
+/* Returns the first of two errors, or 0. Callers continue after an error to restore the rest. */
 static int state_first_of(int status, int next)
 {
     return status < 0 ? status : next;
@@ -129,7 +129,7 @@ static int state_restore_gradient(const saved_tensor *saved)
     return gradient ? ek_tensor_set_grad(holder, gradient) : ek_error_pending();
 }
 
-/* Removes gradients that tries have left, because restoring states needs their memory. */
+/* Removes gradients that training steps have left, because restoring states needs their memory. */
 static void state_drop_gradients(const ek_training_state *state)
 {
     for (int i = 0; i < state->gradient_count; i++)

@@ -18,7 +18,8 @@ static size_t label_append(char *label, size_t used, size_t room, const char *te
     return used;
 }
 
-/* Removes a multi-byte character (UTF-8) at the end of a full label, because it may be cut. */
+/* Removes a multi-byte character (UTF-8) at the end of a full label, because the character may be
+ * cut. */
 static void label_drop_cut_letter(char *label, size_t used)
 {
     while (used > 0 && ((unsigned char)label[used - 1] & 0xC0) == 0x80)
@@ -167,7 +168,7 @@ static void report_on_span(const ek_span *span, uint64_t ended, void *user)
     ek_log *log = device >= 0 ? report_own_log(report) : NULL;
     if (!log)
         return;
-    /* Time before the step began counts in no step. */
+    /* The part of a span before the step began counts in no step. */
     const uint64_t began = atomic_load_explicit(&report->step_began, memory_order_relaxed);
     const uint64_t most = ended > began ? ended - began : 0;
     const uint64_t self = ended - span->began - span->inner;
@@ -208,7 +209,7 @@ static void report_on_memory(const ek_dev *dev, const ek_memory_stats *stats, co
 
 /* ---- steps ---- */
 
-/* Ends the device's step at `clock`, or with the last change of its memory if that came later. */
+/* Ends the device's step at `clock`, or at the last change of its memory if the change is later. */
 static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
 {
     const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
@@ -324,8 +325,8 @@ static int report_open(ek_report *report, const ek_report_options *options)
     return ek_steps_init(&report->steps, list.count);
 }
 
-/* Levels are recorded before the tracer is set, so that every series has a first moment, and again
- * after it, because memory may have changed between. */
+/* Records levels of memory before the tracer is set, so that every series has a first moment, and
+ * once more afterwards, because memory may have changed in between. */
 static int report_begin(ek_report *report)
 {
     const int before = ek_error_status();

@@ -11,8 +11,8 @@
 
 /* ---- the spans of one thread ----
  *
- * Each thread that works while a report collects has a log of its own. Other threads take its lock
- * only when a step ends. */
+ * Each thread that works while a report collects has a separate log. Other threads take a log's
+ * lock only when a step ends. */
 
 /* A span in a log. begin and end are nanoseconds of ek_clock_ns. */
 typedef struct ek_log_span {
@@ -37,7 +37,7 @@ typedef struct ek_log {
     int worker; /* index of the device whose worker the thread is; -1: it is no worker */
     pthread_mutex_t lock;
     ek_log_page pages[2]; /* guarded by lock */
-    int current; /* guarded by lock: the running step's page; the other is the last step's */
+    int current; /* guarded by lock: the running step's page; the other page is the last step's */
     ek_busy busy[EK_MAX_DEVICES]; /* guarded by lock: the running step's times */
 } ek_log;
 
@@ -115,7 +115,7 @@ struct ek_report {
 
     ek_process_group *group;       /* the ranks that write together; NULL: the world */
     int rank, rank_count;          /* when the report began */
-    ek_waited at_start, at_finish; /* the latter: at the end of the last finished step */
+    ek_waited at_start, at_finish; /* at_finish: at the end of the last finished step */
     ek_sent *sent;
 
     atomic_bool lost; /* there was no memory for a thread's log */

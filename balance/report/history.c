@@ -37,8 +37,8 @@ void ek_series_restart(ek_series *series, const ek_series *before)
     series->count = 0;
 }
 
-/* Doubles the stretches. Of the two peaks in a new stretch the higher stays; of equal peaks the
- * earlier. */
+/* Doubles the length of stretches. A new stretch keeps the higher of its two peaks, the earlier if
+ * both are equal. */
 static void series_merge(ek_series *series)
 {
     int kept = 0;

@@ -43,8 +43,8 @@ void ek_series_note(ek_series *series, const ek_moment *moment);
 const ek_moment *ek_series_last(const ek_series *series);
 
 /* Reads the level over time up to `ns`; each sample holds until the next. The samples are the peaks
- * of stretches, and the last change of a stretch that is followed by one without a change. Copies
- * at most `room` samples; returns how many there are. */
+ * of stretches. If a stretch precedes a stretch without changes, its last change is a sample, too.
+ * Copies at most `room` samples. Returns how many samples there are. */
 int ek_series_read(const ek_series *series, uint64_t ns, ek_memory_sample *samples, int room);
 
 ek_memory_sample ek_moment_sample(const ek_moment *moment);
@@ -80,11 +80,11 @@ typedef struct ek_steps {
 int ek_steps_init(ek_steps *steps, int devices);
 void ek_steps_free(ek_steps *steps);
 
-/* Adds a finished step. If several threads worked for a device, its times may add up to more than
- * the step's time `ns`; then they are scaled down to that. */
+/* Adds a finished step. If several threads worked for a device, the device's times may add up to
+ * more than the step's time `ns`. In this case they are scaled down to add up to `ns`. */
 void ek_steps_add(ek_steps *steps, uint64_t ns, const ek_busy *busy);
 
-/* The median of the records' seconds per step; 0 if there are none. */
+/* Returns the median of the records' seconds per step, or 0 if there are no records. */
 double ek_steps_median(const ek_steps *steps);
 
 #endif

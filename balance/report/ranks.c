@@ -12,8 +12,8 @@
 #include "evenkeel/autograd.h"
 #include "report/collect.h"
 
-/* *ranks becomes one reference; NULL if there are no other ranks. An error that was pending before
- * stays, and doesn't fail this call. */
+/* Sets *ranks to one reference, or to NULL if there are no other ranks. An error that was pending
+ * before stays, and doesn't fail this call. */
 static int ranks_of(ek_process_group *group, ek_ranks **ranks)
 {
     ek_error_record before;
@@ -99,8 +99,8 @@ typedef struct share_head {
     int devices, spans, threads;
 } share_head;
 
-/* The head of a rank's data. After it come, for each device, its numbers, counts and samples; then
- * spans; then the devices of threads. */
+/* The head of a rank's data. Each device's numbers, counts and samples follow, then spans, then the
+ * devices of threads. */
 typedef struct share {
     char *bytes;
     int count, room;
@@ -200,7 +200,7 @@ static int sent_take_device(ek_sent *sent, const char **from)
     return 0;
 }
 
-/* Adds a rank's data. Its devices and threads get the numbers after those of earlier ranks. */
+/* Adds a rank's data. The rank's devices and threads are numbered after those of earlier ranks. */
 static int sent_take_rank(ek_sent *sent, const char *from)
 {
     const int devices = sent->device_count, threads = sent->thread_count;

@@ -204,7 +204,7 @@ int ek_report_get_rank(const ek_report *report, int index, ek_rank_report *rank)
 
 /* ---- the last finished step's spans ---- */
 
-/* Returns the lock without const, because reading a report locks, too. */
+/* Returns the lock without const, because functions that only read a report lock it, too. */
 static pthread_mutex_t *logs_lock(const ek_report *report)
 {
     return &((ek_report *)report)->logs_lock;
@@ -251,8 +251,9 @@ static void log_copy_page(const ek_report *report, const ek_log *log, ek_report_
     }
 }
 
-/* Called with logs_lock held, which guards the list of logs. Pages of finished steps need no lock:
- * only ek_report_step changes them, which the caller's thread calls. */
+/* Gathers the spans of the last finished step. logs_lock is held, which guards the list of logs.
+ * Pages of finished steps need no lock, because only ek_report_step changes them, which the
+ * caller's thread calls. */
 static int gathered_read(const ek_report *report, ek_gathered *gathered)
 {
     int count = 0;

@@ -13,7 +13,7 @@
 typedef struct ek_report_span {
     int device; /* index in the report */
     int thread; /* the thread's number, from 0 */
-    int depth;  /* how many spans of the same thread and device are around it */
+    int depth;  /* how many spans of the same thread and device enclose this span */
     ek_span_kind kind;
     double begin, end; /* seconds since the step began */
     char label[96];    /* "backward of conv2d" */
@@ -39,26 +39,26 @@ int64_t ek_report_spans_dropped(const ek_report *report);
 /* The order of spans, for qsort. */
 int ek_report_span_compare(const void *a, const void *b);
 
-/* ek_report_memory for the last finished step only, and finer. Seconds count from the step's begin.
- */
+/* Reads memory as ek_report_memory does, but finer, and only for the last finished step. Seconds
+ * count from the step's begin. */
 int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *samples, int room);
 
-/* Returns the number given to ek_report_set_largest_batch; 0: it was not called. */
+/* Returns the number given to ek_report_set_largest_batch, or 0 if that was not called. */
 int64_t ek_report_largest_batch(const ek_report *report);
 
 /* ---- writing ---- */
 
 /* Begins a call that writes reports: exchanges the data of all ranks. Collective; `rc` is the
  * outcome of this rank's checks. Returns 1 if this rank writes, 0 if another rank does, or a
- * negative status. Without reports it isn't collective. */
+ * negative status. Without reports the call isn't collective. */
 int ek_report_begin_writing(ek_report *const *reports, int count, int rc);
-/* Ends it with the outcome of writing. */
+/* Ends the call with the outcome of writing. */
 int ek_report_end_writing(ek_report *const *reports, int count, int rc);
 
-/* "host:0"; "rank 1 host:0" if there are several ranks. Returns `text`. */
+/* Writes "host:0", or "rank 1 host:0" if there are several ranks. Returns `text`. */
 char *ek_report_device_text(const ek_report *report, const ek_device_report *device, char text[40]);
 
-/* The reports as JSON; in_html: on one line, for a script element. */
+/* Writes the reports as JSON. With in_html, on one line, for a script element. */
 int ek_report_put(FILE *stream, bool in_html, ek_report *const *reports, int count);
 
 #endif

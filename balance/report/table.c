@@ -73,7 +73,8 @@ static void table_write_share(double seconds, double all, int64_t steps, FILE *s
             all > 0 ? 100 * seconds / all : 0);
 }
 
-/* A step ends for all ranks' devices when their own rank ends it. */
+/* Writes a device's times as means per step of the device's rank; nothing if the rank has finished
+ * no step. */
 static int table_write_time(const ek_report *report, int index, FILE *stream)
 {
     ek_device_report device;

@@ -145,7 +145,7 @@ static int npy_parse_size(npy_parser *p, int64_t *size)
 #define TYPES \
     "'<f2', '<f4', '<f8', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4' and '|b1' are read"
 
-/* Types of one byte are accepted with any byte order. */
+/* Parses an element type. Types of one byte may have any byte order. */
 static int npy_parse_descr(npy_parser *p, array_header *header)
 {
     static const struct {
@@ -244,7 +244,7 @@ static int npy_parse(npy_parser *p, array_header *header)
 
 /* ---- NumPy: the header ---- */
 
-/* The length is little-endian: 2 bytes in version 1, 4 bytes in later versions. */
+/* Reads the header's length, which is little-endian: 2 bytes in version 1, 4 in later versions. */
 static int npy_read_length(ek_byte_stream *stream, size_t *length)
 {
     uint8_t start[8], bytes[4] = {0};

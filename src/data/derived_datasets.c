@@ -71,8 +71,8 @@ static void view_destroy(ek_dataset *dataset)
     free(self->indices);
 }
 
-/* The first type lacks get_batch, the second has it. A view gets the first one if any of its parts
- * lacks get_batch, so that callers read the view sample by sample. */
+/* The first type lacks get_batch, the second type has it. A view gets the first type if any of its
+ * parts lacks get_batch, so that callers read the view sample by sample. */
 #define VIEW_TYPES(kind)                                                                          \
     {                                                                                             \
         {.name = (kind),                                                                          \
@@ -206,7 +206,8 @@ static int split_check_lengths(const int64_t *lengths, int count, int64_t length
     return 0;
 }
 
-/* Lengths are rounded down. Samples left over go one by one to the parts, from the first. */
+/* Writes the parts' lengths, rounded down. Samples that are left over are given one by one to the
+ * parts, from the first part on. */
 static int split_lengths_of(const double *fractions, int count, int64_t length, int64_t *lengths)
 {
     double sum;

@@ -94,7 +94,8 @@ static int entry_by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Lists a directory by name. Returns how many entries; the caller frees them and the array. */
+/* Lists a directory in the order of names. Returns the number of entries. The caller frees the
+ * entries and the array. */
 static int entry_list(const char *path, struct dirent ***entries)
 {
     int count;
@@ -111,8 +112,7 @@ static void entry_free_all(struct dirent **entries, int count)
     free(entries);
 }
 
-/* What a name stands for. A link counts as its target. Pipes, sockets and devices are
- * KIND_OTHER. */
+/* What has a name. A link counts as its target. Pipes, sockets and devices are KIND_OTHER. */
 typedef enum kind {
     KIND_ERROR = -1,
     KIND_OTHER,
@@ -121,7 +121,8 @@ typedef enum kind {
     KIND_LINKED_DIRECTORY
 } kind;
 
-/* A link without a target counts as a file, so that reading it gives the error. */
+/* Returns the kind of what has this path. A path that leads nowhere, such as a link without a
+ * target, counts as a file, so that reading it fails with an error. */
 static kind entry_kind_of_path(const char *path)
 {
     struct stat status;
@@ -168,7 +169,7 @@ static int walk_classes(const char *root, texts *names)
     return count < 0 ? count : status;
 }
 
-/* ---- the walk: all directories below one ---- */
+/* ---- the walk: a directory and all directories below it ---- */
 
 typedef struct directory {
     size_t path;    /* the path's index in the walk's `paths` */
@@ -244,7 +245,8 @@ static int walk_take(walk *self, int64_t number, const char *path, struct dirent
     return status;
 }
 
-/* Lists a directory. Its array of entries is reused for the pictures among them. */
+/* Lists a directory, unless it is within itself. The array of entries becomes the array of the
+ * pictures among them. */
 static int walk_enter(walk *self, int64_t number)
 {
     struct stat status;
@@ -277,7 +279,7 @@ static int walk_by_path(const void *a, const void *b, void *paths)
                   texts_at(paths, (int64_t)((const directory *)b)->path));
 }
 
-/* Appends the paths of all pictures, sorted. Makes the members `parent` invalid. */
+/* Appends the sorted paths of all pictures. Sorts the directories, so that `parent` is invalid. */
 static int walk_give_paths(walk *self, texts *paths)
 {
     qsort_r(self->all, (size_t)self->count, sizeof *self->all, walk_by_path, &self->paths);

@@ -38,7 +38,7 @@ static uint64_t jpeg_count_scans(const uint8_t *bytes, size_t nbytes)
     return count;
 }
 
-/* True if an end marker follows the scan. Within a scan's data 0xff is followed by zero. */
+/* Returns true if an end marker follows the scan. In a scan's data, zero follows 0xff. */
 static bool jpeg_has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
 {
     for (size_t at = nbytes - 2; at > scan; at--)
@@ -75,7 +75,8 @@ static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
 
 /* ---- decoding ---- */
 
-/* TurboJPEG reports a lack of memory in its messages alone: its own message, or libjpeg's. */
+/* Returns true for the messages by which TurboJPEG, or libjpeg in it, reports a lack of memory.
+ * There is no other sign. */
 static bool jpeg_lacks_memory(const char *text)
 {
     return strstr(text, "Memory allocation failure") || strstr(text, "Insufficient memory");
@@ -89,9 +90,9 @@ static int jpeg_fail(const ek_encoded *picture, tjhandle handle)
                : EK_FAIL_IN(EK_E_FORMAT, picture, "no JPEG that can be read: %s", text);
 }
 
-/* Returns true if decoding ended with one of the warnings that Pillow ignores, too; the pixels are
- * then valid. Compares messages, because the error code remains a warning's even if an error
- * followed the warning. */
+/* Returns true if decoding ended with one of the warnings that Pillow ignores, too. In this case
+ * the pixels are valid. Compares messages, because after a warning the error code says "warning"
+ * even if an error followed. */
 static bool jpeg_is_harmless(tjhandle handle)
 {
     static const char *const texts[] = {"Corrupt JPEG data", "Warning: unknown JFIF revision",

@@ -60,7 +60,8 @@ static void decoding_give_bytes(png_structp png, png_bytep data, size_t nbytes)
 
 /* ---- steps ---- */
 
-/* A deflated byte expands to at most 1032, so a small file cannot ask for much memory. */
+/* Refuses a picture that is larger than the file can hold. A deflated byte expands to at most 1032
+ * bytes, so that a small file can't claim much memory. */
 static int decoding_check_claim(const png_decoding *self, int64_t width, int64_t height)
 {
     uint64_t nbytes = (uint64_t)png_get_rowbytes(self->png, self->info) * (uint64_t)height;
@@ -148,7 +149,7 @@ static int decoding_decode(png_decoding *self)
     return 0;
 }
 
-/* libpng fails to begin if memory is short, or if its version is not that of its headers. */
+/* Fails after libpng failed to begin: memory is short, or its version isn't that of its headers. */
 static int decoding_fail_begin(const png_decoding *self)
 {
     if (self->png || self->no_memory)

@@ -137,7 +137,7 @@ static void grid_place(const pictures *p, int64_t index, float *grid, const ek_s
                    (size_t)p->width * sizeof *grid);
 }
 
-/* A single picture is its own grid, without a border. */
+/* Returns the grid of the pictures. A single picture becomes a grid without a border. */
 static ek_tensor *grid_of(const pictures *p, int columns, int padding, double pad_value)
 {
     if (p->count == 1)

@@ -172,7 +172,7 @@ void ek_loader_go_on(ek_loader *loader)
         loader->workers[w].generator = loader->after[w];
 }
 
-/* Draws in PyTorch's order: first the base seed by random_() of an int64, then the sampler. */
+/* Draws a pass in PyTorch's order: first the base seed, as random_() of an int64, then samples. */
 static int loader_begin_pass(ek_loader *loader)
 {
     uint64_t base_seed = ek_random_u64(loader->options.generator) & INT64_MAX;
@@ -338,7 +338,7 @@ static int loader_give_next(ek_loader *loader, ek_batch *batch)
         loader->after[loader->given % loader->options.workers] = slot->after;
     loader->given++;
     if (loader->options.workers)
-        loader_hand_out(loader); /* before the error: user functions need a state without errors */
+        loader_hand_out(loader); /* before the error is raised: user functions must not see it */
     ek_loader_slot *next = loader->sends_ahead ? ek_loader_made_already(loader) : NULL;
     if (next)
         ek_loader_send_ahead(loader, next);

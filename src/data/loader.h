@@ -33,14 +33,14 @@ typedef struct ek_loader_slot {
     int64_t sizes[EK_MAX_DEVICES]; /* samples of each device; sizes[0] if no device is named */
     bool made;                     /* guarded by lock: the worker is done with the slot */
     /* Of a data set without a length: `count` is known once the batch is made. */
-    bool over;        /* the data set has ended before this batch */
-    int64_t position; /* how many samples of this rank were read then */
+    bool over;        /* the data set ended before this batch */
+    int64_t position; /* how many samples of this rank were read, with this batch */
     int parts;
     ek_value part[EK_MAX_DEVICES]; /* one reference per device that has samples, in order */
     int device[EK_MAX_DEVICES];    /* index of each part's device in device_ids */
     bool sent;                     /* the copies of the parts to their devices have begun */
-    ek_error_record error;         /* why the batch could not be made, or, before it is, why its
-                                      sizes could not; status 0: no error */
+    ek_error_record error;         /* why making the batch failed; before it is made: why making its
+                                      sizes failed; status 0: no error */
     ek_generator after; /* EK_SEED_WORKER: the worker's generator after the batch. While an empty
                            batch is made: the generator from which its sample draws */
 } ek_loader_slot;
@@ -100,7 +100,7 @@ struct ek_loader {
 
     int slot_count;
     ek_loader_slot *slots;
-    ek_loader_maker *workers; /* one without a thread if there are no workers */
+    ek_loader_maker *workers; /* without workers: a single maker without a thread */
     bool started;             /* the threads run */
 
     pthread_mutex_t lock;
@@ -123,9 +123,9 @@ void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot);
 ek_value *ek_loader_room(ek_loader_maker *worker, int64_t count);
 /* Calls worker_start, on the worker's thread. */
 void ek_loader_start_worker(ek_loader_maker *worker);
-/* Begins the copies of a made slot's parts to their devices, without waiting for them. On an error
- * the slot is unchanged, and is sent when it is taken. If a device is out of memory, the loader
- * stops sending ahead. */
+/* Begins the copies of a made slot's parts to their devices, without waiting for the copies. After
+ * an error the slot is unchanged, and is sent when the caller takes it. If a device is out of
+ * memory, the loader stops sending ahead. */
 void ek_loader_send_ahead(ek_loader *loader, ek_loader_slot *slot);
 /* Moves a made slot's parts to the loader's data, input and target, or raises the slot's error. */
 int ek_loader_take(ek_loader *loader, ek_loader_slot *slot);
@@ -143,7 +143,7 @@ int ek_loader_start(ek_loader *loader);
 void ek_loader_hand_out(ek_loader *loader, int64_t end);
 /* Waits until batch loader->given is made. */
 void ek_loader_wait(ek_loader *loader);
-/* Returns the slot of batch loader->given if that is made already, else NULL. Does not wait. */
+/* Returns the slot of batch loader->given if the batch is made already, else NULL. Doesn't wait. */
 ek_loader_slot *ek_loader_made_already(ek_loader *loader);
 /* Waits until no worker makes a batch, and takes back all batches that were handed out. The next
  * batch to hand out is then `number`. */
@@ -176,8 +176,8 @@ int ek_loader_cut(const ek_loader *loader, ek_loader_slot *slot);
 /* Returns into how many batches the loader cuts so many samples. */
 int64_t ek_loader_batches_of(const ek_loader *loader, int64_t samples);
 
-/* Writes the range of the pass's indices that batch `number` has. For batches after those of the
- * pass it is the empty range at the end. */
+/* Writes the range of the pass's indices that batch `number` has. For batches after the pass's last
+ * batch, writes the empty range at the end. */
 void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, int64_t *end);
 /* Returns how many batches a pass, or the rest of one, has. */
 int64_t ek_loader_batches_in(const ek_loader *loader, const ek_pass *pass);

@@ -98,7 +98,7 @@ static ek_value maker_collate(ek_loader_maker *worker, const maker_source *from,
     return ek_value_error();
 }
 
-/* Replaces a tensor by one without samples. One without dimensions stays. */
+/* Replaces a tensor by a tensor without samples. A tensor without dimensions stays. */
 static bool part_empty(ek_value *value, void *user)
 {
     (void)user;
@@ -114,7 +114,8 @@ static bool part_empty(ek_value *value, void *user)
     return true;
 }
 
-/* With `empty`, the samples are only read for their shapes, and the part has none of them. */
+/* Makes the part of one device. With `empty`, samples are read only for their shapes, and the part
+ * has no samples. */
 static ek_value maker_make_part(ek_loader_maker *worker, const maker_source *from, int64_t count,
                                 bool empty, ek_device device)
 {
@@ -188,10 +189,10 @@ static int maker_make_by_index(ek_loader_maker *worker, ek_loader_slot *slot)
                             (maker_source){slot->count ? slot->indices : &first_sample, NULL});
 }
 
-/* Makes a batch of a data set without a length. A batch whose sizes have failed is read, too, so
- * that its turn passes and the next batch begins after it; after the data set's end the pass ends.
- * An empty batch has no sizes, and so no such error. Random numbers that an empty batch's sample
- * draws don't change the numbers of other batches. */
+/* Makes a batch of a data set without a length. A batch whose sizes could not be made is read, too,
+ * so that its turn passes, and the next batch begins after its samples. If the data set has ended,
+ * or the batch is empty, the error of its sizes is dropped. Random numbers that an empty batch's
+ * sample draws don't change the numbers of other batches. */
 static int maker_make_by_reading(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     ek_loader *loader = worker->loader;
@@ -289,8 +290,8 @@ void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
         slot->after = worker->generator;
 }
 
-/* worker_start draws from a separate generator, so that batches don't depend on when a thread
- * starts. */
+/* Calls worker_start, which draws from a separate generator, so that batches don't depend on when a
+ * thread starts. */
 void ek_loader_start_worker(ek_loader_maker *worker)
 {
     const ek_loader_options *options = &worker->loader->options;

@@ -86,7 +86,8 @@ static int loader_check_devices(const ek_loader_options *o)
     return 0;
 }
 
-/* A data set without a length has no samples by index, and its last batch is not known in time. */
+/* Refuses options that a data set without a length can't have: it has no samples by index, and
+ * which batch is its last is known too late. */
 static int loader_check_iterable(const ek_loader_options *o)
 {
     if (!o->dataset->type->next)

@@ -57,7 +57,8 @@ void ek_loader_reader_begin(ek_loader *loader, int64_t number, int64_t position)
     reader->ended = false;
 }
 
-/* Skips to a sample of the data set. Returns 1, 0 if it ends before, or a negative status. */
+/* Skips to a sample of the data set. Returns 1, 0 if the data set ends before this sample, or a
+ * negative status. */
 static int reader_skip_to(ek_loader_reader *reader, int64_t sample)
 {
     int64_t skipped = ek_iterator_skip(reader->iterator, sample - reader->passed);
@@ -110,13 +111,13 @@ static int reader_next(ek_loader *loader, ek_value *sample)
     if (rc > 0 && wanted == 0 && loader->evens)
         reader->first = ek_value_keep(*sample);
     reader->ended = rc == 0;
-    reader->position += rc != 0; /* one that failed is lost */
+    reader->position += rc != 0; /* a sample that failed is lost */
     return rc;
 }
 
 /* ---- batches ---- */
 
-/* Returns the number of batches of the rank with the most, once the data set has ended. */
+/* Returns the number of batches of the rank with the most. The data set has ended. */
 static int64_t reader_longest(const ek_loader *loader)
 {
     int64_t samples = loader->reader.passed, ranks = ek_world.size;

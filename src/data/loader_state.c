@@ -40,7 +40,7 @@ static int64_t loader_seeded_workers(const ek_loader *loader)
 
 enum { NO_LENGTH = -1 };
 
-/* Returns the data set's length; NO_LENGTH if it has none, or a status below that. */
+/* Returns the data set's length, NO_LENGTH if it has no length, or a status below NO_LENGTH. */
 static int64_t loader_samples(const ek_loader *loader)
 {
     int64_t length = loader->iterates ? NO_LENGTH : ek_dataset_length(loader->options.dataset);

@@ -324,8 +324,8 @@ static int pickle_push_persistent(ek_pickle *p)
     return pickle_push_new(p, (ek_pickle_object){EK_PICKLE_PERSISTENT, .as.persistent = id});
 }
 
-/* Sets the state of the object below the top. Objects without a state in this reader are
- * unchanged. */
+/* Pops a state, and stores it in the object below, if that is a call. This reader keeps no state of
+ * other objects. */
 static int pickle_build(ek_pickle *p)
 {
     int state = pickle_pop(p);
@@ -339,7 +339,8 @@ static int pickle_build(ek_pickle *p)
 
 /* ---- operations: the memo ---- */
 
-/* Python numbers the objects that it memorises from 0 on, so no number exceeds the length. */
+/* Stores the object at the top under a number. Python numbers stored objects from 0 on, so that no
+ * number exceeds the pickle's length. */
 static int pickle_memo_put(ek_pickle *p, uint64_t number)
 {
     int top = pickle_top(p);

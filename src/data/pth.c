@@ -15,7 +15,7 @@ enum {
     PTH_DEPTH = 100,
     PTH_NAME_SHARE = 4,
     PTH_FREE = 1 << 16,
-    PTH_FREE_ELEMENTS = 1 << 22, /* bytes of shared elements that any file may have */
+    PTH_FREE_ELEMENTS = 1 << 22, /* bytes of shared elements that a file of any size may have */
     PTH_LONGEST_NAME = 4096
 };
 

@@ -246,7 +246,8 @@ typedef struct batch_sampler {
     bool drop_last;
 } batch_sampler;
 
-/* Returns how many batches so many samples make, or the error that `samples` is. */
+/* Returns how many batches `samples` samples make. If `samples` is a negative status, returns it.
+ */
 static int64_t batch_count(const ek_sampler *sampler, int64_t samples)
 {
     const batch_sampler *self = (const batch_sampler *)sampler;

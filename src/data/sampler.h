@@ -13,7 +13,7 @@ typedef struct ek_index_sampler {
     ek_sampler sampler;
     int64_t low, high; /* samples lie in [low, high), also in a loaded state */
     int64_t length;    /* samples in a pass */
-    int64_t lacks;     /* how many more the longest pass of any rank has */
+    int64_t lacks;     /* how many more samples the longest pass of any rank has */
     int64_t room;      /* how many samples `fill` may write; at least the length */
     void *owned;       /* memory that is freed with the sampler; NULL: none */
 } ek_index_sampler;
@@ -45,7 +45,7 @@ void *ek_index_sampler_new(const ek_index_sampler_type *type, int64_t high, int6
 /* ---- checks: EK_E_INVALID with a message in the name of `function` ---- */
 
 int ek_sampler_check_least(const char *function, const char *what, int64_t value, int64_t least);
-/* Checks that an array of `count` values is not NULL; it may be if `count` is 0. */
+/* Checks that an array of `count` values isn't NULL. If `count` is 0, the array may be NULL. */
 int ek_sampler_check_array(const char *function, const char *what, const void *array,
                            int64_t count);
 /* Resolves num_replicas and rank: EK_UNSET becomes the world's size and rank.

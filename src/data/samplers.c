@@ -33,8 +33,9 @@ typedef struct random_sampler {
     bool replacement;
 } random_sampler;
 
-/* Writes whole permutations, then a part of one more. PyTorch draws the last permutation even if no
- * sample of it is needed, which matters only if the generator is used afterwards (`goes_on`). */
+/* Writes whole permutations, then the begin of another permutation. PyTorch draws that permutation
+ * even if none of its samples is needed. This matters only if the generator is used afterwards
+ * (`goes_on`). */
 static int random_fill_permutations(ek_generator *generator, bool goes_on, int64_t count,
                                     int64_t *indices, int64_t wanted)
 {
@@ -207,7 +208,7 @@ typedef struct distributed_sampler {
     bool repeat_last; /* pads with the last sample instead of the first ones */
 } distributed_sampler;
 
-/* Makes the order of all samples; NULL in *order stands for 0, 1, 2, ... The caller frees it. */
+/* Makes the order of all samples, which the caller frees. *order NULL means 0, 1, 2, ... */
 static int distributed_order(const distributed_sampler *self, int64_t **order)
 {
     ek_generator generator;
@@ -241,7 +242,8 @@ static const ek_index_sampler_type distributed_type =
 static const ek_index_sampler_type inference_type =
     EK_INDEX_SAMPLER_TYPE("distributed_inference", distributed_sampler, distributed_fill);
 
-/* Without padding and drop_last, the first count % num_replicas ranks have one sample more. */
+/* Makes the sampler of a rank's share. Without padding and drop_last, the shares of the first
+ * count % num_replicas ranks have one more sample. */
 static distributed_sampler *distributed_new(const ek_index_sampler_type *type, const char *function,
                                             ek_distributed_sampler_options *options)
 {

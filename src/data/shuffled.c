@@ -49,8 +49,8 @@ static void *shuffled_open(ek_dataset *dataset, int64_t epoch)
     return cursor;
 }
 
-/* Gives place `at` of the buffer to the caller's scope, and puts `next` (or the last sample) there.
- */
+/* Moves the sample at place `at` of the buffer to the caller's scope. Stores `next` at this place;
+ * if `next` is NULL, moves the buffer's last sample there. */
 static int shuffled_give(shuffled_cursor *cursor, int64_t at, const ek_value *next,
                          ek_value *sample)
 {

@@ -159,7 +159,7 @@ static char *stream_path(const char *directory, const char *name, const char *en
     return path;
 }
 
-/* True if nothing has this name. Other obstacles are reported when the file is opened. */
+/* Returns true if no file has this name. Other obstacles are reported when the file is opened. */
 static bool stream_is_missing(const char *path)
 {
     return access(path, F_OK) != 0 && errno == ENOENT;

@@ -46,8 +46,9 @@ int ek_byte_stream_append_elements(ek_byte_stream *stream, size_t count, size_t 
  * to more than a tensor may have. A size of 0 does not excuse other sizes that are too large. */
 int ek_byte_stream_add_size(const ek_byte_stream *stream, ek_shape *shape, int64_t size);
 
-/* Returns the path of <directory>/<name>, or of <name>.gz if only that exists. The caller frees it.
- * NULL with EK_E_IO if neither exists: the message ends with what the directory `must_hold`. */
+/* Returns the path <directory>/<name>, or <directory>/<name>.gz if only this file exists. The
+ * caller frees the path. NULL with EK_E_IO if neither file exists; the message ends with what the
+ * directory `must_hold`. */
 char *ek_byte_stream_find(const char *what, const char *directory, const char *name,
                           const char *must_hold);
 

@@ -30,7 +30,7 @@ static void tokens_copy(const token_dataset *self, int64_t sample, int64_t skip,
     self->type->read(self->tokens + (size_t)at * self->type->nbytes, to, self->length);
 }
 
-/* Inputs and targets of these samples, each of `shape`. */
+/* Returns the inputs and the targets of these samples, each of `shape`. */
 static ek_value tokens_pair(const token_dataset *self, const int64_t *samples, int64_t count,
                             ek_shape shape, ek_dev *dev)
 {

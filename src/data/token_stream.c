@@ -15,7 +15,7 @@ typedef struct token_stream {
     int64_t length;
 } token_stream;
 
-/* The last token of a window is the first one of the next, so it stays. */
+/* The position in the file. The last token of a window is kept, as the next window's first. */
 typedef struct token_cursor {
     ek_byte_stream stream;
     ek_bytes bytes;

@@ -66,7 +66,7 @@ static int affine_apply(ek_application *a)
     return affine_warp(a->options, a->number, a->in, a->out);
 }
 
-/* Turns counter-clockwise, which is against random_affine's direction. */
+/* Rotates by the drawn angle, counter-clockwise. random_affine rotates clockwise. */
 static int rotation_apply(ek_application *a)
 {
     const double number[] = {-a->number[0], 0, 0, 1, 0, 0};
@@ -80,7 +80,7 @@ static const ek_operation random_rotation = {EK_OPERATION(random_rotation, ek_af
                                                           EK_PICTURE, affine_describe, affine_draw,
                                                           rotation_apply)};
 
-/* Sets a range of angles that is not written to +-number. */
+/* If a range of angles is not written, sets it to +-number. */
 static int affine_angles(const char *name, const char *option, double number, double range[2])
 {
     bool given = affine_given(range);

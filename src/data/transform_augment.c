@@ -257,7 +257,8 @@ static int augment_apply_auto(ek_application *a)
     return 0;
 }
 
-/* Draws each operation when the one before is done, as torchvision does; no operation draws. */
+/* Draws an operation after the operation before is applied, as torchvision does. Operations draw no
+ * numbers. */
 static int augment_apply_rand(ek_application *a)
 {
     const augment *o = a->options;

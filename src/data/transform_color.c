@@ -119,8 +119,8 @@ EK_PIXEL_ROWS(DEFINE_SATURATION)
 #define OF_SHARE_f32(v) (v)
 #define OF_SHARE_f64(v) (v)
 
-/* Goes through hue, saturation and value: each step is one of torchvision's, rounded as there. The
- * hue is in units of a circle, of which `sector` is the sixth. */
+/* Shifts the hue by way of hue, saturation and value, in torchvision's steps with its rounding. A
+ * hue of 1 is a whole circle; `sector` counts sixths of the circle. */
 #define DEFINE_HUE(name, element, real, white)                                                    \
     EK_MULTIVERSION                                                                               \
     static void hue_##name(const color_part *c)                                                   \
@@ -158,8 +158,8 @@ EK_PIXEL_ROWS(DEFINE_HUE)
 
 /* ---- sharpness ---- */
 
-/* A pixel on the edge is blended with itself; one inside with the mean of its 3 x 3 neighbourhood,
- * in which it counts fivefold. */
+/* Blends an inner pixel with the mean of its 3 x 3 neighbourhood, in which the pixel counts
+ * fivefold, and a pixel on the edge with itself. A picture with a side of 1 or 2 stays. */
 #define DEFINE_SHARPNESS(name, element, real, white)                                         \
     EK_MULTIVERSION                                                                          \
     static void sharpness_##name(const color_part *c)                                        \
@@ -188,7 +188,7 @@ EK_PIXEL_ROWS(DEFINE_SHARPNESS)
 
 /* ---- each pixel separately ---- */
 
-/* Inverts pixels from the threshold on, which is at most 255 for bytes. */
+/* Inverts values that are at least the threshold. The threshold of bytes is at most 255. */
 #define LIMIT_u8(threshold) ((uint8_t)((threshold) > 0 ? ceil(threshold) : 0))
 #define LIMIT_f32(threshold) ((float)(threshold))
 #define LIMIT_f64(threshold) (threshold)
@@ -214,8 +214,8 @@ static void posterize(const color_part *c)
 
 /* ---- pixels by the range and the histogram of their plane ---- */
 
-/* torchvision stretches [least, most] to [black, white], with a rounded reciprocal; a plane of one
- * value stays. */
+/* Stretches [least, most] to [black, white], as torchvision does, with a rounded reciprocal. A
+ * plane of one value stays. */
 #define DEFINE_AUTOCONTRAST(name, element, real, white)                           \
     EK_MULTIVERSION                                                               \
     static void autocontrast_##name(const color_part *c)                          \
@@ -239,8 +239,8 @@ static void posterize(const color_part *c)
     }
 EK_PIXEL_ROWS(DEFINE_AUTOCONTRAST)
 
-/* Replaces each value by its place in the sum of the histogram. The last value that occurs does
- * not count towards the step. */
+/* Replaces each value by the sum of the histogram before it, divided by `step`. The largest value
+ * that occurs doesn't count towards the step. If the step is 0, the plane stays. */
 static void equalize(const color_part *c)
 {
     const int64_t count = c->plane;

@@ -103,8 +103,8 @@ void ek_pick_run(int64_t count, const int64_t *places, size_t size, const void *
 
 /* ---- pictures ---- */
 
-/* Runs of fewer neighbours than GATHER_LEAST are picked. The places of small pictures lie on the
- * stack: to allocate memory takes as long as to move a row. */
+/* Runs of fewer than GATHER_LEAST columns are picked. The places of small pictures lie on the
+ * stack, because allocating memory takes as long as moving a row. */
 enum { GATHER_RUNS = 4, GATHER_LEAST = 8, GATHER_ROOM = 512 };
 
 /* Returns the longest run that begins at column `first`. */
@@ -120,8 +120,8 @@ static gather_run gather_next(const int64_t *columns, int64_t first, int64_t cou
     return run;
 }
 
-/* Splits the columns that are not filled into runs. If there are too many, the last run picks all
- * further columns. Returns the number of runs. */
+/* Splits the columns that are not filled into runs. If there are more than GATHER_RUNS, the last
+ * run picks all further columns. Returns the number of runs. */
 static int gather_split(const gather *self, gather_run runs[GATHER_RUNS])
 {
     int n = 0;

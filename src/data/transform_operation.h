@@ -119,7 +119,7 @@ ek_picture ek_picture_of(const ek_array *array);
 void *ek_picture_row(const ek_array *array, int64_t plane, int64_t row);
 /* Sets the last two dimensions. */
 void ek_picture_set_size(ek_array *array, int64_t height, int64_t width);
-/* The number of channels; 1 if there are only two dimensions. */
+/* Returns the number of channels, or 1 if there are only two dimensions. */
 int64_t ek_picture_channels(const ek_array *array);
 
 /* Pixels that are computed: name, element, the type that an element is computed in, white. */
@@ -160,7 +160,7 @@ int ek_picture_gather(const ek_array *in, ek_array *out, ek_places *find, const 
  * Arrays are EK_COLORS. Numbers are rounded as by torchvision's functions of the same names. */
 
 typedef enum ek_adjustment {
-    EK_ADJUST_BRIGHTNESS, /* by a factor, as are contrast, saturation and sharpness */
+    EK_ADJUST_BRIGHTNESS, /* by a factor; contrast, saturation and sharpness also by a factor */
     EK_ADJUST_CONTRAST,
     EK_ADJUST_SATURATION, /* changes nothing if there is one channel */
     EK_ADJUST_HUE,        /* by a shift; changes nothing if there is one channel */

@@ -259,7 +259,7 @@ static int resize_planes(const ek_array *in, const ek_window *window, ek_array *
 
 /* ---- a window of a picture ---- */
 
-/* The nearest pixels as in PyTorch, which computes in float for every dtype. */
+/* Writes the places of the nearest pixels. Computes in float, as PyTorch does for every dtype. */
 static void nearest_places(const void *user, int side, int64_t out, int64_t *places)
 {
     const ek_window *window = user;
@@ -271,8 +271,8 @@ static void nearest_places(const void *user, int side, int64_t out, int64_t *pla
     }
 }
 
-/* Resizes the window of every plane of `in`, which lies inside it, to the size of `out`. A window
- * of that size is copied unchanged. */
+/* Resizes a window inside the picture, in every plane of `in`, to the size of `out`. A window of
+ * the size of `out` is copied unchanged. */
 static int resize_window(const ek_array *in, const ek_window *window, ek_array *out,
                          const resizing *how)
 {

@@ -90,7 +90,8 @@ void ek_warp_affine(ek_warp *warp, const double center[2], double angle, const d
 DEFINE_PLACES(f32, float, fmaf, floorf)
 DEFINE_PLACES(f64, double, fma, floor)
 
-/* The nearest pixel's index in a plane; -1: none, outside. Halves go to the even neighbour. */
+/* Returns the nearest pixel's index in a plane, or -1 if it is outside. Halves are rounded to even.
+ */
 static int64_t warp_nearest(double x, double y, int64_t h, int64_t w)
 {
     double column = rint(x), line = rint(y);
@@ -100,8 +101,8 @@ static int64_t warp_nearest(double x, double y, int64_t h, int64_t w)
 
 /* ---- rows ---- */
 
-/* The four pixels' sum. It is fused in the order of PyTorch's grid_sample, so that bytes are
- * rounded alike. */
+/* Returns the weighted sum of four pixels, fused in the order of PyTorch's grid_sample, so that
+ * bytes are rounded as there. */
 #define DEFINE_MIX(name, element, real, kind, stored, fused)                           \
     EK_MULTIVERSION                                                                    \
     static void warp_mix_##name(int64_t count, const void *found, const ek_warp *warp, \

@@ -37,7 +37,7 @@ static int part_find_key(const ek_part *self, ek_value sample, int *at)
                    self->key);
 }
 
-/* Finds the element's index in a sample or batch. EK_E_INVALID if there is none. */
+/* Finds the element's index in a sample or batch. EK_E_INVALID if there is no such element. */
 static int part_find(const ek_part *self, ek_value sample, int *at)
 {
     if (self->key)

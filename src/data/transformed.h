@@ -30,9 +30,9 @@ bool ek_part_same(const ek_part *a, const ek_part *b);
 ek_tensor *ek_part_tensor(const ek_part *self, ek_value sample, int *at);
 /* Returns the sample with `tensor` as its element `at`; an error if `tensor` is NULL. */
 ek_value ek_part_replaced(ek_value sample, int at, ek_tensor *tensor);
-/* Runs parts 0 to count - 1 of one sample until one fails. Each of them draws the same numbers.
- * Afterwards the generator stands where the first part left it. No lock of the generator is held
- * meanwhile, because transforms may be the user's functions. */
+/* Runs parts 0 to count - 1 of one sample until a part fails. All parts draw the same numbers.
+ * Afterwards the generator has the state after the first part. While parts run, the generator isn't
+ * locked, because transforms may be the user's functions. */
 int ek_parts_run_alike(int count, int (*run)(void *user, int number), void *user);
 
 /* ---- batches (transformed_rows.c) ---- */

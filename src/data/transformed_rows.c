@@ -55,7 +55,7 @@ static int rows_run_one(void *user, int number)
                         out + (size_t)run->row * r->out_nbytes, NULL);
 }
 
-/* Goes row by row, so that random numbers are drawn in the same order as for single samples. */
+/* Transforms row by row, so that random numbers are drawn in the order of single samples. */
 static int rows_run_all(rows *parts, int part_count, const int64_t *samples, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -139,8 +139,8 @@ static ek_value rows_make_parts(const ek_transformed_set *self, const around *ou
     return rc < 0 ? ek_value_error() : batch;
 }
 
-/* Makes a batch in which parts that no outer set transforms again are written on `dev`; all else
- * lies on cpu. *raw becomes true once the raw batch could be made. */
+/* Makes a batch in which parts that no outer set transforms again lie on `dev`, and all else on
+ * cpu. *raw becomes true if the raw batch could be made. */
 static ek_value rows_make_batch(ek_transformed_set *self, const around *outer,
                                 const int64_t *samples, int64_t count, ek_dev *dev, bool *raw)
 {
@@ -157,7 +157,7 @@ static ek_value rows_make_batch(ek_transformed_set *self, const around *outer,
     return rows_make_parts(self, outer, batch, samples, count, dev);
 }
 
-/* True if raw samples may differ in shape or dtype; transforms may make them alike. */
+/* Returns true if raw samples may differ in shape or dtype, which transforms may make equal. */
 static bool rows_differ(int status)
 {
     return status == EK_E_SHAPE || status == EK_E_DTYPE;

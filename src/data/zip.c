@@ -85,7 +85,7 @@ static int zip_find_directory(const ek_zip *zip, directory *d)
     return 0;
 }
 
-/* Replaces each of the three numbers whose bits are all ones by a 64-bit number of the extra
+/* Replaces each of the three numbers that is UINT32_MAX by the next 64-bit number in the extra
  * fields. */
 static void zip_widen(const unsigned char *extra, size_t nbytes, uint64_t *const numbers[3])
 {

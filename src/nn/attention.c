@@ -39,7 +39,7 @@ static int attention_flag(const char *name, ek_value value, bool fallback)
     return value.as.integer != 0;
 }
 
-/* *mask becomes a mask; NULL if the value is none. EK_E_INVALID if it isn't a tensor. */
+/* Sets *mask to the value's tensor, or to NULL if the value is none. EK_E_INVALID for others. */
 static int attention_mask_of(const char *name, ek_value value, ek_tensor **mask)
 {
     *mask = value.kind == EK_VALUE_TENSOR ? value.as.tensor : NULL;
@@ -52,7 +52,7 @@ static int attention_mask_of(const char *name, ek_value value, ek_tensor **mask)
 
 typedef struct multihead {
     ek_module module;
-    ek_tensor *in_proj_weight; /* (3 E, E), of q, k, v; or NULL if sizes differ, and then */
+    ek_tensor *in_proj_weight; /* (3 E, E), of q, k, v; NULL if sizes differ, which need three */
     ek_tensor *q_proj_weight, *k_proj_weight, *v_proj_weight; /* (E, E), (E, kdim), (E, vdim) */
     ek_tensor *in_proj_bias;                                  /* (3 E), or NULL */
     ek_module *out_proj;

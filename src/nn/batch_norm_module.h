@@ -4,8 +4,7 @@
 
 #include "nn/nn.h"
 
-/* The struct of all batch norm types. They share it, so that a module can change its type in place.
- */
+/* The struct that all batch norm types share, so that a module can change its type in place. */
 typedef struct ek_batch_norm_module {
     ek_module module;
     ek_tensor *weight, *bias;              /* (features); NULL if affine is off */

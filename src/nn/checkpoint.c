@@ -83,7 +83,7 @@ static void checkpoint_destroy_record(ek_object *object)
     free(self);
 }
 
-/* True if `tensor`, which has this index in `tensors`, is a buffer that the body may write to. */
+/* Returns true if tensor `index` of the record is a buffer that the body may write to. */
 static bool checkpoint_is_state(const record *self, int index, const ek_tensor *tensor)
 {
     return index >= self->argument_tensors + self->parameters && !tensor->requires_grad;
@@ -171,7 +171,7 @@ static record *checkpoint_new_record(ek_module *body, const ek_args *args)
 }
 
 /* Records the state that the forward will read: structs, generator and buffers. inputs[i] becomes
- * tensor i; a copy of it if it is a buffer. */
+ * tensor i or, if that is a buffer, its copy. */
 static int checkpoint_look(record *self, ek_tensor **inputs)
 {
     int first = self->argument_tensors;

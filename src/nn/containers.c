@@ -16,7 +16,7 @@ static ek_value container_forward(ek_module *module, const ek_args *args)
     return ek_value_error();
 }
 
-/* No members in the struct: children are in the table only. */
+/* This type's struct has no members, because children are in the table only. */
 static const ek_module_type list_type = {.name = "module_list",
                                          .size = sizeof(ek_module),
                                          .forward = container_forward};

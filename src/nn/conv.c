@@ -42,7 +42,7 @@ typedef struct conv {
     ek_tensor *bias; /* (out), or NULL */
     const conv_family *family;
     ek_conv_transpose_options options; /* all options but the tensors */
-    /* EK_PAD_CONSTANT: the operation pads with zeros. Otherwise x is padded by `pad` before it. */
+    /* EK_PAD_CONSTANT: the operation pads with zeros. Other modes: `pad` pads x first. */
     ek_pad_mode padding_mode;
     int64_t pad[6];
 } conv;

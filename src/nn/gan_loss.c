@@ -10,13 +10,15 @@ typedef struct gan_loss {
     ek_gan_role role;
 } gan_loss;
 
-/* +1 if the loss falls when d grows, -1 if it rises. It rises only for a critic on fakes. */
+/* Returns -1 for a critic on fakes, whose loss rises when d grows. Other roles have losses that
+ * fall when d grows, and get +1. */
 static double gan_loss_direction(ek_gan_role role)
 {
     return role == EK_GAN_CRITIC_FAKE ? -1 : 1;
 }
 
-/* max(0, 1 - d) for real samples, max(0, 1 + d) for fakes. A generator's loss has no margin: -d. */
+/* Returns max(0, 1 - d) for a critic on real samples, max(0, 1 + d) for a critic on fakes, and -d
+ * for a generator. */
 static ek_tensor *gan_loss_hinge(ek_tensor *d, ek_gan_role role)
 {
     if (role == EK_GAN_GENERATOR)

@@ -47,7 +47,7 @@ static double *matrix_read(ek_tensor *tensor)
     return values;
 }
 
-/* Writes and frees the elements. NULL returns the pending error. */
+/* Writes and frees the elements. If `values` is NULL, returns the pending error. */
 static int matrix_write(ek_tensor *tensor, double *values)
 {
     if (!values)
@@ -64,7 +64,8 @@ static int matrix_write(ek_tensor *tensor, double *values)
 
 /* ---- truncated normal ---- */
 
-/* The inverse of erf, by a rational function (Giles 2012) and two steps of Newton's method. */
+/* Returns the inverse of erf, by a rational function (Giles 2012) and two steps of Newton's method.
+ */
 static double matrix_erfinv(double y)
 {
     if (y <= -1 || y >= 1)

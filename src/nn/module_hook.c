@@ -183,7 +183,8 @@ static const ek_operation hooked_outputs = {.name = "module outputs",
                                             .destroy = hooked_release};
 
 /* Replaces the tensors among `items` that carry a gradient by outputs of a node that changes
- * nothing. *places lists their indices. Returns how many there are, or a negative status. */
+ * nothing. Writes the indices of these tensors to *places. Returns their number, or a negative
+ * status. */
 static int hooked_attach(hooked_call *call, const ek_operation *operation, ek_value *items,
                          int count, int **places)
 {
@@ -269,7 +270,8 @@ static int hooked_begin(const ek_module *module, ek_hook_list *hooks, ek_args *a
                hooked_attach(call, &hooked_inputs, inputs, args->count, &call->places);
 }
 
-/* Sets *args to the inputs that a hook returned, which lie in `items`, memory for `room` of them.
+/* Sets *args to the inputs that a hook returned, and stores them in `items`, which has `room`
+ * places.
  */
 static int hook_take_inputs(const ek_module *module, ek_value given, ek_args *args,
                             ek_value **items)

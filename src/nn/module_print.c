@@ -6,8 +6,8 @@
 #include "core/tensor.h"
 #include "nn/module_table.h"
 
-/* Writes the module's description without its children: by its type's `describe`, or the shapes of
- * its parameters if the type has none. */
+/* Writes the module's description without its children. If the module's type has no `describe`,
+ * writes the shapes of parameters. */
 static void print_describe(const ek_module *module, char *text, size_t size)
 {
     text[0] = '\0';

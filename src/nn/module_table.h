@@ -27,12 +27,12 @@ typedef struct ek_member {
     } slot;
 } ek_member;
 
-/* Return how many entries there are, and an entry, in the order of registration. Slots stay valid
+/* Return the number of entries, and entry `index` in the order of registration. Slots stay valid
  * until the next registration. */
 int ek_module_member_count(const ek_module *module);
 ek_member ek_module_member(const ek_module *module, int index);
 
-/* Makes an empty replica: a copy of the struct with a table that shares the layout, all slots NULL,
+/* Makes an empty replica: a copy of the struct whose table shares the layout, with all slots NULL
  * and is_replica set. Owned by the caller; NULL with an error. */
 ek_module *ek_module_replicate_struct(const ek_module *module);
 
@@ -75,7 +75,7 @@ void **ek_module_slot(const ek_module *module, int index);
 
 /* ---- hooks (module_hook.c) ---- */
 
-/* Calls `forward` between the module's hooks. Called if members->hooks isn't NULL. */
+/* Calls `forward` between the module's hooks. members->hooks isn't NULL. */
 ek_value ek_module_call_hooked(ek_module *module, const ek_args *args,
                                ek_value (*forward)(ek_module *self, const ek_args *args));
 

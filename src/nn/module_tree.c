@@ -45,7 +45,7 @@ static size_t path_append(walk *w, size_t length, const char *name)
     return length + name_length;
 }
 
-/* A module's own tensors come before its children's, as in PyTorch. */
+/* Visits a module and its descendants. A module's tensors precede its children's, as in PyTorch. */
 static int walk_module(walk *w, ek_module *module, size_t length)
 {
     int status = 0;
@@ -304,9 +304,8 @@ void ek_module_train(ek_module *module, bool training)
 
 /* ---- moves to another device or dtype, which keep the handles ---- */
 
-/* Drops the tensor's gradient, shards and grad buffer, because they have the device and dtype that
- * the tensor is about to leave. The gradient is dropped first, because without it the other calls
- * can't fail. */
+/* Drops the tensor's gradient, shards and grad buffer, which have the old device and dtype. The
+ * gradient is dropped first, because without a gradient the other calls can't fail. */
 static void forget_gradient(ek_tensor *tensor)
 {
     ek_tensor_set_grad(tensor, NULL);
@@ -316,7 +315,7 @@ static void forget_gradient(ek_tensor *tensor)
 
 typedef ek_tensor *convert_function(ek_tensor *tensor, const void *user);
 
-/* Converts all tensors first, so that none has moved when one fails. */
+/* Converts all tensors before any tensor changes, so that a failed conversion changes none. */
 static int convert_all(ek_module *module, convert_function *convert, const void *user)
 {
     ek_tensor_list list = {0};

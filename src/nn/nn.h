@@ -20,13 +20,13 @@ int ek_check_batch(const char *name, ek_value value, int dim);
 /* Makes an uninitialised tensor on cpu, in the scope, counted as EK_MEMORY_PARAMETER. */
 ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype);
 
-/* Makes and registers "weight" and "bias", with PyTorch's initial values of layers: kaiming_uniform
+/* Makes and registers "weight" and "bias" with PyTorch's initial values for layers: kaiming_uniform
  * with a = sqrt(5) for the weight, then uniform in +-1 / sqrt(fan in) for the bias. The bias has
  * one dimension; it is NULL if its size is 0. The module's scope is open. */
 void ek_register_layer(ek_module *module, ek_tensor **weight, ek_shape shape, ek_tensor **bias,
                        int64_t bias_size);
 
-/* A module's forward; one that replaces the forward of the module's type. */
+/* A function that replaces the forward of a module's type. */
 typedef ek_value ek_forward_function(ek_module *self, const ek_args *args);
 ek_value ek_module_call(ek_module *module, const ek_args *args, ek_forward_function *forward);
 
@@ -47,12 +47,12 @@ bool ek_module_is_transposed(const ek_module *module);
 
 bool ek_module_is_batch_norm(const ek_module *module);
 bool ek_module_is_relu(const ek_module *module);
-/* Return a forward that includes a ReLU; NULL if the layer has none. */
+/* Return a forward that includes a ReLU; NULL if the layer has no such forward. */
 ek_forward_function *ek_batch_norm_with_relu(const ek_module *layer);
 ek_forward_function *ek_linear_with_relu(const ek_module *layer);
 
-/* Returns residual + dropout(x), as one operation if the dropout module has no hooks. NULL for
- * NULL. */
+/* Returns residual + dropout(x), as one operation if the dropout module has no hooks. If an operand
+ * is NULL, returns NULL. */
 ek_tensor *ek_dropout_module_added(ek_module *dropout, ek_tensor *residual, ek_tensor *x);
 
 #endif

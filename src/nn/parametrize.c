@@ -52,8 +52,8 @@ static bool parametrized_twice(const ek_module_type *type, ek_module *module,
 }
 
 /* Returns the parameter of this name, of the module or of a module that it wraps. NULL with an
- * error if there is none, or if a wrapper of this type has it: two wrappers would use equal names.
- */
+ * error if there is no such parameter, or if a wrapper of this type already computes a weight from
+ * it: both wrappers would use equal names. */
 static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *module, const char *name)
 {
     for (ek_module *at = module; at; at = parametrized_wrapped(at))
@@ -71,7 +71,7 @@ static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *modul
                         module->type->name, name);
 }
 
-/* Calls the body with `weight` in place of its parameter. */
+/* Calls the body with `weight` in place of the body's parameter. */
 static ek_value parametrized_call(const parametrized *self, ek_tensor *weight, const ek_args *args)
 {
     ek_module *copy = weight ? ek_module_copy_with(self->body, &self->weight, &weight, 1) : NULL;

@@ -76,8 +76,8 @@ static ek_recurrent_weights recurrent_weights(const recurrent *self, int layer, 
 
 /* ---- the arguments of a call ---- */
 
-/* recurrent_batch returns the batch dimension of inputs, recurrent_state_batch that of states; -1
- * without a batch. */
+/* recurrent_batch returns the batch dimension of inputs, recurrent_state_batch the batch dimension
+ * of states. Both return -1 if there is no batch. */
 static int recurrent_batch(const recurrent *self, bool batched)
 {
     return !batched ? -1 : self->is_cell || self->batch_first ? 0 : 1;
@@ -161,7 +161,8 @@ static int recurrent_check_state(const char *name, const ek_tensor *state, ek_sh
                          RECURRENT_SHAPE(&shape), RECURRENT_TENSOR(state));
 }
 
-/* Checks a given state, or makes a state of zeros. Its shape is `shape` with another last size. */
+/* Checks a given state, or makes a state of zeros. The state's shape is `shape` with another last
+ * size. */
 static int recurrent_start(const recurrent *self, const ek_tensor *x, ek_shape shape,
                            ek_recurrent_state *state)
 {
@@ -385,7 +386,7 @@ static ek_value recurrent_cell_forward(ek_module *module, const ek_args *args)
 
 /* ---- constructors ---- */
 
-/* Types in the order of ek_recurrence; tanh and relu share one. */
+/* Types in the order of ek_recurrence; tanh and relu share a type. */
 #define RECURRENT_TYPE(id, function)                               \
     {                                                              \
         .name = id, .size = sizeof(recurrent), .forward = function \

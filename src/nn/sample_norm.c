@@ -16,7 +16,7 @@ typedef struct sample_norm {
 
 /* ---- layer norm, and RMS norm ---- */
 
-/* The input, if it ends in the normalised shape. */
+/* Returns the input. Fails if the input's shape doesn't end with the normalised shape. */
 static ek_tensor *sample_norm_last_input(const sample_norm *self, const ek_args *args)
 {
     ek_tensor *x = ek_only_input(&self->module, args);

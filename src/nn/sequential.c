@@ -27,8 +27,8 @@ static ek_value sequential_adopt(ek_value value)
     return ek_scope_adopt(object) ? value : ek_value_error();
 }
 
-/* Returns a forward that is `layer` and the ReLU `next` as one operation, if there is one and
- * neither module has hooks; else NULL. */
+/* Returns a forward of `layer` and the ReLU `next` as one operation. NULL if there is no such
+ * forward, or if one of the modules has hooks. */
 static ek_forward_function *sequential_fused(const ek_module *layer, const ek_module *next)
 {
     if (!next || !ek_module_is_relu(next) || layer->members->hooks || next->members->hooks)

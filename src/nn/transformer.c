@@ -11,7 +11,7 @@
 
 /* ---- calls of children ---- */
 
-/* Makes a dictionary of the entries whose values are given. */
+/* Makes a dictionary of the entries whose values aren't none; none if there are no such entries. */
 static ek_value transformer_dict(const ek_value_entry *entries, int count)
 {
     enum { MOST = 8 };

@@ -90,7 +90,7 @@ ek_tensor *ek_div(ek_tensor *x, ek_tensor *y)
     return EK_RECORD(z, &div_operation, EK_INPUTS(x, y), EK_SAVED(y, ek_wants(y) ? z : NULL));
 }
 
-/* ---- maximum, minimum: the gradient goes to the winner, or half to each if they tie ---- */
+/* ---- maximum, minimum: the chosen operand gets the gradient; equal operands get half each ---- */
 
 static int choice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {

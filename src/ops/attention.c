@@ -97,8 +97,8 @@ static ek_tensor *attention_composed(const ek_attention_call *call, ek_tensor **
 
 EK_OPERATION(attention_gradient, "attention_gradient", ek_attention_gradient_backward);
 
-/* Makes a tensor with x's sizes but a last size of `width`. Its heads lie outside or inside of rows
- * like x's, so that a module joins its heads without a copy. */
+/* Makes a tensor with x's sizes but a last size of `width`. In memory its heads lie outside or
+ * inside of rows, as x's do, so that a module joins the heads without a copy. */
 static ek_tensor *attention_new(const ek_tensor *x, int64_t width)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -150,8 +150,8 @@ EK_OPERATION(attention, "attention", attention_backward);
 
 /* ---- attention of heads ---- */
 
-/* Begins a call of the generator for dropout of the probabilities. Returns false if the
- * probabilities must exist as a tensor for that. */
+/* Begins the generator's draw for dropout of the probabilities. Returns false if dropout needs the
+ * probabilities as a tensor. */
 static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
                             ek_attention_attributes *attributes)
 {
@@ -251,9 +251,8 @@ static ek_shape attention_lead(const ek_tensor *x, int last)
     return shape;
 }
 
-/* Returns x with four dimensions. Its leading dimensions are expanded to `lead`; if there are more
- * than four dimensions in all, they are then joined to one. `heads` is the size of the third last
- * dimension. */
+/* Returns x with four dimensions. The dimensions before the last three are expanded to `lead`, then
+ * joined to one dimension. The third last dimension is expanded to `heads`. */
 static ek_tensor *attention_four(ek_tensor *x, const ek_shape *lead, int64_t heads)
 {
     ek_shape wanted = *lead;

@@ -4,9 +4,9 @@
 
 #include "evenkeel/attention.h"
 
-/* Returns a mask as numbers of `dtype` that are added to scores; NULL for NULL. A floating mask has
- * such numbers already. In a mask of bool or u8 an element takes part if it isn't 0, with
- * `inverted` if it is 0; elements that take part become 0, others -inf. */
+/* Returns a mask as numbers of `dtype` that are added to scores; NULL for NULL. A floating mask
+ * holds these numbers already. In a mask of bool or u8, elements that aren't 0 (with `inverted`:
+ * elements that are 0) take part. They become 0, other elements -inf. */
 ek_tensor *ek_attention_bias(const char *operation, ek_tensor *mask, ek_dtype dtype, bool inverted);
 
 typedef struct ek_attention_call {
@@ -16,8 +16,8 @@ typedef struct ek_attention_call {
     double dropout_p, scale;
 } ek_attention_call;
 
-/* The output (B, H, L, D). With `weights`, also the probabilities (B, H, L, S) after dropout; they
- * and all that leads to them are then kept in memory. Differentiable to any order. */
+/* Returns the output (B, H, L, D). If `weights` isn't NULL, *weights becomes the probabilities
+ * (B, H, L, S) after dropout; all scores are then kept in memory. Differentiable to any order. */
 ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek_tensor **weights);
 
 #endif

@@ -51,7 +51,7 @@ static ek_tensor *attention_times(ek_tensor *x, ek_tensor *y)
     return x && y ? ek_mul(x, y) : NULL;
 }
 
-/* x - y; a NULL y counts as zero, and NULL stays NULL. */
+/* Returns x - y. A NULL y counts as zero. If x is NULL, returns NULL. */
 static ek_tensor *attention_minus(ek_tensor *x, ek_tensor *y)
 {
     return x && y ? ek_sub(x, y) : x;
@@ -180,7 +180,7 @@ static int attention_second_parts(const attention_rows *all, int64_t groups,
 
 /* ---- the operation ---- */
 
-/* Inputs dout, q, k, v; saved dout, q, k, v, mask. */
+/* The backward of attention's gradients. Inputs dout, q, k, v; saved dout, q, k, v, mask. */
 int ek_attention_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const ek_attention_attributes *attributes = ek_node_attributes(node);

@@ -80,8 +80,8 @@ static ek_tensor *autocast_cast_parameter(ek_tensor *x)
     return y;
 }
 
-/* Returns true if the thread remembers casts of x. With EK_MODE_ALONE (a checkpoint's forward,
- * recomputations, composed gradients) it remembers none, because they use new tensors. */
+/* Returns true if the thread remembers casts of x: x has no history, and EK_MODE_ALONE is off. In
+ * that mode (a checkpoint's forward, recomputations, composed gradients) tensors are new. */
 static bool autocast_is_remembered(const ek_tensor *x)
 {
     return !x->history && !(ek_thread_self()->modes.flags & EK_MODE_ALONE);
@@ -193,7 +193,7 @@ static bool autocast_is_stale(const ek_cast *entry)
     return entry->count != autocast_writes_of(entry->version);
 }
 
-/* Forgets all casts; without `all`, the stale ones. */
+/* Forgets all casts, or without `all` only stale casts. */
 static void autocast_forget(ek_thread *thread, bool all)
 {
     for (ek_cast **at = &thread->casts; *at;) {
@@ -285,7 +285,7 @@ static void narrow_replace(narrow *self, ek_storage *elements, ek_dtype dtype, i
 
 /* Drops a storage's narrow elements after a write. A write is counted before this looks for
  * elements, and ek_narrow_keep stores elements before it reads the count. So one of the two sees
- * the other, and a write that finds no elements takes no lock. */
+ * what the other did, and a write that finds no elements takes no lock. */
 static void narrow_outdated(ek_derived *derived)
 {
     narrow *self = (narrow *)derived;
@@ -302,7 +302,8 @@ static void narrow_destroy(ek_object *object)
     free(self);
 }
 
-/* Returns the `narrow` of a storage (borrowed), which is made on first use; NULL with an error. */
+/* Returns the struct `narrow` of a storage (borrowed), which the first call makes. NULL with an
+ * error. */
 static narrow *narrow_of(ek_storage *storage)
 {
     narrow *known = (narrow *)ek_storage_derive(storage, NULL);

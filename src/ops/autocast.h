@@ -26,7 +26,7 @@
 /* Casts to the narrow dtype. A parameter is cast with all of its slab, once after each write. */
 ek_tensor *ek_autocast_narrow(ek_tensor *x);
 
-/* Casts to the narrow dtype, and images to channels-last in the same pass. */
+/* Casts to the narrow dtype, and converts images to channels-last in the same kernel. */
 ek_tensor *ek_autocast_image(ek_tensor *x);
 
 /* Casts bf16 and f16 to f32. */
@@ -38,14 +38,14 @@ static inline bool ek_autocast_widens(const ek_tensor *x)
     return x && ek_dtype_is_narrow(x->dtype) && ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
 }
 
-/* Casts both operands to f32 if they are two of f32, bf16 and f16. */
+/* Casts both operands to f32 if they have two different dtypes of f32, bf16 and f16. */
 void ek_autocast_promote(ek_tensor **x, ek_tensor **y);
 
 /* Returns true if autocast is on and the tensors have at least two dtypes of f32, bf16 and f16.
  * NULLs are skipped. */
 bool ek_autocast_mixes(ek_tensor *const *tensors, int count);
 
-/* Casts y to x's dtype if they are two of f32, bf16 and f16. */
+/* Casts y to x's dtype if x and y have two different dtypes of f32, bf16 and f16. */
 ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x);
 
 /* ---- parameters that are cast ----

@@ -8,7 +8,7 @@
 
 /* ---- positions of what isn't 0 ---- */
 
-/* Counts the marks that are 1. They lie in memory of the host. */
+/* Counts the marks that aren't 0. Marks lie in memory that the host can read. */
 static int64_t choice_count(const uint8_t *mark, int64_t size)
 {
     int64_t found = 0;
@@ -17,8 +17,8 @@ static int64_t choice_count(const uint8_t *mark, int64_t size)
     return found;
 }
 
-/* Writes the positions of the `count` marks that are 1. Has no branches, because marks may be
- * random. */
+/* Writes the positions of the `count` marks that aren't 0. Has no branch that depends on a mark,
+ * because marks may be random. */
 static void choice_scan(const uint8_t *mark, int64_t *positions, int64_t count)
 {
     int64_t found = 0;

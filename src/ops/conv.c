@@ -35,13 +35,13 @@ typedef struct conv_attributes {
 
 /* ---- the three operations ---- */
 
-/* The order of memory that the device prefers for images. */
+/* Returns the order of memory that the device prefers for images. */
 static ek_memory_format conv_format(const ek_tensor *x)
 {
     return ek_kernels_of(x)->conv_format(ek_tensor_dev(x), x->dtype);
 }
 
-/* Images get the device's order, volumes become row-major. */
+/* Returns images in the order of memory that the device prefers, and volumes row-major. */
 static ek_tensor *conv_ordered(ek_tensor *x)
 {
     return x ? ek_contiguous(x, conv_format(x)) : NULL;
@@ -67,7 +67,7 @@ static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
                      EK_ATTRIBUTES(*attributes));
 }
 
-/* x += bias, per channel, without history: x is fresh memory. */
+/* Adds the bias to the channels of x, without history, because no graph holds the new tensor x. */
 static int conv_add_to_channels(ek_tensor *x, const ek_tensor *bias)
 {
     ek_tensor view;
@@ -136,7 +136,7 @@ static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attribut
 
 /* ---- backwards, which every family has ---- */
 
-/* The gradient of a bias: the sum over batch and space. */
+/* Returns the gradient of a bias: y summed over batch and space. */
 static ek_tensor *conv_sum_to_channels(ek_tensor *y)
 {
     return ek_sum_mask(y, ~2U, ~2U);
@@ -290,7 +290,7 @@ static int conv_check_sizes(const conv_family *family, const ek_tensor *x, const
     return 0;
 }
 
-/* The size of a convolution's result in direction i. */
+/* Sets the size of a convolution's result in direction i. */
 static int conv_output_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
                             int64_t *result)
 {
@@ -307,7 +307,7 @@ static int conv_output_size(const conv_attributes *a, int i, int64_t size, int64
     return 0;
 }
 
-/* The size of a transposed convolution's result in direction i. */
+/* Sets the size of a transposed convolution's result in direction i. */
 static int conv_transposed_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
                                 int64_t output_padding, int64_t *result)
 {

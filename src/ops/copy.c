@@ -20,7 +20,7 @@ static int copy_bytes(const ek_tensor *x, const ek_tensor *y)
     return rc;
 }
 
-/* Only dense blocks travel between devices. Conversions happen before and after. */
+/* Converts before and after the copy between devices, which copies dense blocks only. */
 int ek_transfer(ek_tensor *x, const ek_tensor *y)
 {
     ek_dev *to = x->storage->dev, *from = y->storage->dev;

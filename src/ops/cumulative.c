@@ -167,7 +167,7 @@ static int product_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 EK_OPERATION(product, "prod", product_backward);
 
-/* The product over one dimension, which gets size 1. */
+/* Returns the product over one dimension, which gets size 1. */
 static ek_tensor *product_along(ek_tensor *x, int dim)
 {
     if (!x)

@@ -54,7 +54,7 @@ static ek_tensor *extreme_reduce(const ek_operation *operation, ek_reduce_kind k
                                    (unsigned)mask, options->keepdim);
 }
 
-/* The extreme of all elements. A NaN's gradient goes to the elements that are NaN. */
+/* Returns the extreme of all elements. If the extreme is NaN, all NaNs share its gradient. */
 static ek_tensor *extreme_of_all(const ek_operation *operation, ek_reduce_kind kind, ek_tensor *x)
 {
     ek_reduce_options all = EK_DEFAULTS(ek_reduce_options);

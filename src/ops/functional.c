@@ -52,8 +52,8 @@ static int functional_call(functional *f)
     return 0;
 }
 
-/* Writes the gradients of the inputs from those outputs that require a gradient; zeros for an input
- * that no output depends on. */
+/* Writes the gradients of the inputs from the outputs that require a gradient. If no output depends
+ * on an input, writes zeros. */
 static int functional_grad(ek_tensor *const *y, ek_tensor *const *v, int outputs,
                            ek_tensor *const *x, int inputs, ek_tensor **results, bool create_graph)
 {
@@ -79,8 +79,8 @@ static int functional_grad(ek_tensor *const *y, ek_tensor *const *v, int outputs
     return 0;
 }
 
-/* Returns true if every v[i] has the shape of x[i]. A v[i] may be missing if x[i] has one element.
- */
+/* Returns true if every v[i] has the shape, device and dtype of x[i]. If x[i] has one element, v[i]
+ * may be NULL. */
 static bool functional_fits(const functional *f, ek_tensor *const *x, int count, const char *what)
 {
     for (int i = 0; i < count; i++) {
@@ -126,7 +126,8 @@ static int functional_jvp(functional *f)
     return functional_grad(rows, ones, o->input_count, u, f->outputs, o->results, o->create_graph);
 }
 
-/* Derivatives of each element of y by the inputs: results[i] gets y's dimensions, then x[i]'s. */
+/* Computes derivatives of each element of y by the inputs. The shape of results[i] has y's
+ * dimensions, then those of x[i]. */
 static int functional_rows(const functional *f, ek_tensor *y, ek_tensor **results,
                            bool create_graph)
 {

@@ -34,7 +34,7 @@ static int grid_sample_backward(ek_node *node, ek_tensor *const *gradients, ek_t
     return 0;
 }
 
-/* saved: grid, dy if the grid wants a gradient */
+/* The backward of the adjoint. Saved grid, and dy if the grid wants a gradient. */
 static int grid_adjoint_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const grid_attributes *a = ek_node_attributes(node);
@@ -190,7 +190,7 @@ static ek_tensor *affine_coordinates(const ek_tensor *theta, int64_t count, bool
     return ek_linspace(-end, end, count, theta->dtype, device);
 }
 
-/* Column j of theta (N, dims, dims + 1), for all places. */
+/* Returns column j of theta (N, dims, dims + 1) in a shape that broadcasts over all places. */
 static ek_tensor *affine_column(ek_tensor *theta, int64_t j, int dims)
 {
     ek_tensor *column = ek_select(theta, 2, (int)j);

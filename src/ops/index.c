@@ -65,7 +65,8 @@ EK_BACKWARD(scatter_add, index_attributes, ek_gather_dim(g, a->dim, ek_node_save
 EK_OPERATION(gather, "gather_dim", gather_backward);
 EK_OPERATION(scatter_add, "scatter_add_dim", scatter_add_backward);
 
-/* Checks that `index` isn't larger than `whole` in any dimension other than dim. */
+/* Checks that `index` has as many dimensions as `whole`, and isn't larger than `whole` in any
+ * dimension other than dim. */
 static bool index_addresses(const char *operation, const ek_tensor *index, const ek_shape *whole,
                             int dim)
 {
@@ -141,7 +142,8 @@ static int scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 EK_OPERATION(scatter, "scatter_dim", scatter_backward);
 
-/* x and source have one device and dtype, and source has the index's shape. */
+/* Returns a copy of x into which source is written. Both have one device and dtype, and source has
+ * the index's shape. */
 static ek_tensor *index_scatter(const char *operation, ek_tensor *x, int dim, ek_tensor *index,
                                 ek_tensor *source)
 {

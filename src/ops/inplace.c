@@ -35,8 +35,8 @@ static ek_tensor *inplace_operand(const char *operation, ek_tensor *x, ek_tensor
     return ek_expand(y, shape);
 }
 
-/* inplace_operand for a y that must have x's device and dtype. A scalar on cpu is moved, and
- * autocast casts y. */
+/* Calls inplace_operand for a y that must have x's device and dtype, after a scalar on cpu has been
+ * moved, and autocast has cast y. */
 static ek_tensor *inplace_like_operand(const char *operation, ek_tensor *x, ek_tensor *y,
                                        bool saved)
 {

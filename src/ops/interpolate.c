@@ -50,7 +50,7 @@ static bool interpolate_check(const char *name, const ek_tensor *x, const int64_
     return true;
 }
 
-/* Returns how many dimensions after (N, C) a mode requires; 0: any of 1 to 3. */
+/* Returns how many dimensions after (N, C) a mode requires; 0 for modes that accept 1 to 3. */
 static int interpolate_dims(ek_upsample_mode mode)
 {
     return mode == EK_LINEAR                           ? 1

@@ -225,8 +225,8 @@ int ek_split_sizes(ek_tensor *x, const int64_t *sizes, int count, int dim, ek_te
     return join_split(x, dim, 0, sizes, count, out);
 }
 
-/* torch.chunk: pieces of ceil(n / k) elements, which may be fewer than k. n = 0 gives k empty
- * pieces. */
+/* chunk_size and chunk_count return the size and number of torch.chunk's pieces of n elements: the
+ * size is ceil(n / k), which may make fewer than k pieces. If n is 0, there are k empty pieces. */
 static int64_t chunk_size(int64_t n, int k)
 {
     if (n < 0 || k < 1)

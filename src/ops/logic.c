@@ -82,7 +82,7 @@ ek_tensor *ek_isfinite(ek_tensor *x)
     return ek_given("isfinite", "x", x) ? logic_compare_magnitude(ek_lt, ek_eq, x) : NULL;
 }
 
-/* The largest finite number of a floating dtype. */
+/* Returns the largest finite number of a floating dtype. */
 static double logic_largest(ek_dtype dtype)
 {
     const double largest_bf16 = 3.3895313892515355e38;
@@ -116,8 +116,9 @@ static ek_tensor *logic_admit(ek_tensor *condition, ek_tensor *g)
     return g ? ek_where(condition, g, ek_number_like(g, 0)) : NULL;
 }
 
-/* If x lies between the bounds or on one, its gradient is g; otherwise the bound that the result
- * equals gets g. If the lower bound is above the upper, the upper gets g. */
+/* If x lies between the bounds or equals a bound, the gradient of x is g; otherwise the bound that
+ * the result equals gets g. If the lower bound is above the upper bound, the upper bound gets g. If
+ * both are equal and x is below them, no operand gets g. */
 static int clamp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *g = gradients[0], *x = ek_node_saved(node, 0);

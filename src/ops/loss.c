@@ -113,7 +113,8 @@ EK_PUBLIC_LOSS(l1_loss, ek_loss_options,
                loss_checked_difference(&options, EK_BINARY_ABSOLUTE_DIFFERENCE,
                                        &absolute_difference_operation))
 
-/* Huber's loss divided by beta; the absolute difference for beta 0. The reduced loss is divided. */
+/* Returns Huber's loss divided by beta after its reduction. If beta is 0, returns the absolute
+ * difference. */
 static ek_tensor *loss_huber(const char *name, ek_tensor *x, ek_tensor *y, ek_reduction reduction,
                              double delta, bool divided)
 {
@@ -200,7 +201,8 @@ ek_tensor *ek_f_poisson_nll_loss_with(ek_poisson_nll_options options)
     return ek_loss_return(&scope, loss, options.reduction);
 }
 
-/* The variances at the input's shape, or with size 1 in its last dimension. */
+/* Returns the variances in the input's shape, or with size 1 in the last dimension, which `var` may
+ * lack. */
 static ek_tensor *loss_variance(const char *name, const ek_tensor *x, ek_tensor *var)
 {
     if (!ek_given(name, "var", var) || !ek_alike(name, x, var))

@@ -6,7 +6,7 @@
 #include "ops/ops.h"
 
 /* Reduces a loss to its mean or sum, or not at all. EK_BATCH_MEAN divides the sum by the size of
- * dimension 0, 1 for a scalar. */
+ * dimension 0, or by 1 if the loss is a scalar. */
 ek_tensor *ek_loss_reduce(ek_tensor *loss, ek_reduction reduction);
 /* Reduces the loss, ends the scope and returns the result. */
 static inline ek_tensor *ek_loss_return(ek_scope *scope, ek_tensor *loss, ek_reduction reduction)
@@ -14,7 +14,7 @@ static inline ek_tensor *ek_loss_return(ek_scope *scope, ek_tensor *loss, ek_red
     return ek_scope_return(scope, ek_loss_reduce(loss, reduction));
 }
 
-/* The reduction is EK_MEAN, EK_SUM or EK_NONE. */
+/* Checks that the reduction is EK_MEAN, EK_SUM or EK_NONE. */
 bool ek_loss_check_reduction(const char *name, ek_reduction reduction);
 /* Checks that operands x and y (called `other` in sentences) are floating, with one device, dtype
  * and shape. Broadcasting is refused, because in a loss it is nearly always a forgotten squeeze. */

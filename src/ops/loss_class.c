@@ -47,7 +47,7 @@ static ek_tensor *loss_index_scalar(ek_dev *dev, int64_t index)
     return ek_to_device(ek_from_data(&index, scalar, EK_I64), dev->id);
 }
 
-/* A mask: true if the target counts, false if it is ignored. */
+/* Returns a mask: true where the target counts, false where the target is ignored. */
 static ek_tensor *loss_counted(ek_tensor *target, int64_t ignore_index)
 {
     if (!target)
@@ -55,14 +55,14 @@ static ek_tensor *loss_counted(ek_tensor *target, int64_t ignore_index)
     return ek_ne(target, loss_index_scalar(ek_tensor_dev(target), ignore_index));
 }
 
-/* The target, with class 0 in place of the ignored index. */
+/* Returns the target, with class 0 in place of the ignored index. */
 static ek_tensor *loss_class_index(ek_tensor *target, ek_tensor *counts)
 {
     return ek_mul(target, ek_to_dtype(counts, EK_I64));
 }
 
-/* weight[t] for each element of `index`, or 1 without weight; 0 if the target doesn't count. The
- * result has `dtype`. */
+/* Returns weight[t] for each element t of `index`, or 1 if `weight` is NULL. Targets that don't
+ * count get 0. The result has `dtype`. */
 static ek_tensor *loss_weight_per_element(ek_tensor *weight, ek_tensor *index, ek_tensor *counts,
                                           ek_dtype dtype)
 {
@@ -76,7 +76,7 @@ static ek_tensor *loss_weight_per_element(ek_tensor *weight, ek_tensor *index, e
     return ek_mul(picked, counts_as_number);
 }
 
-/* W of the formulas above, per element. */
+/* Returns W of the formulas above, per element. */
 static ek_tensor *loss_total_weight(const target_options *options, const ek_tensor *x)
 {
     ek_tensor *counts = loss_counted(options->target, options->params.ignore_index);

@@ -224,7 +224,8 @@ static ek_tensor *ctc_forward(ek_tensor *x, const ctc_targets *t)
     return last ? ek_logsumexp(last, EK_DIMS(1)) : NULL;
 }
 
-/* Infinity, or 0, in place of the losses of samples that have no path. */
+/* Returns the losses from the sums. Samples without a possible path get infinity, with
+ * zero_infinity 0. */
 static ek_tensor *ctc_loss_of(ek_tensor *sums, bool zero_infinity)
 {
     if (!sums)
@@ -236,7 +237,7 @@ static ek_tensor *ctc_loss_of(ek_tensor *sums, bool zero_infinity)
     return ek_where(kept, ek_neg(sums), instead);
 }
 
-/* The mean of losses divided by the lengths of their targets. */
+/* Returns the mean of the losses, each divided by the length of its target, at least 1. */
 static ek_tensor *ctc_mean(ek_tensor *losses, const ctc_targets *t)
 {
     for (int64_t i = 0; i < t->samples; i++)

@@ -12,7 +12,7 @@ static ek_tensor *margin_clamp(ek_tensor *x)
     return ek_clamp(x, 0, (double)INFINITY);
 }
 
-/* Returns x where the target equals `number` (with `equal` false: differs from it), else 0. */
+/* Returns x where the target equals `number`, or with `equal` false where it differs; else 0. */
 static ek_tensor *margin_where(ek_tensor *target, bool equal, double number, ek_tensor *x)
 {
     if (!x)
@@ -61,7 +61,7 @@ static ek_tensor *margin_dot(ek_tensor *x, ek_tensor *y)
     return product ? ek_sum(product, EK_DIMS(-1)) : NULL;
 }
 
-/* PyTorch adds its own epsilon to each square here. */
+/* Returns the cosines of rows. As in PyTorch, an epsilon is added to each squared norm. */
 static ek_tensor *margin_cosine(ek_tensor *x, ek_tensor *y)
 {
     ek_tensor *xx = ek_add_scalar(margin_dot(x, x), 1e-12);

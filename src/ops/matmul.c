@@ -32,8 +32,8 @@ static ek_tensor *matmul_matrix_of(const ek_tensor *x, int64_t rows, int64_t col
     return ek_tensor_new(ek_tensor_dev(x), x->dtype, &EK_SHAPE(rows, columns), EK_CONTIGUOUS);
 }
 
-/* The product of two matrices, or of two batches of equal size. The gradients are such products
- * again. */
+/* Returns the product of two matrices, or of two batches of equal size. The gradients of the
+ * product are products of this kind again. */
 static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y);
 
 /* `view` shows x with its last two dimensions exchanged; for kernels only. */
@@ -85,7 +85,7 @@ static ek_tensor *matmul_product(ek_tensor *x, ek_tensor *y)
 
 /* ---- matmul: operands of other dimensions become two or three ---- */
 
-/* x with its leading dimensions expanded to `batch` and joined to one dimension. */
+/* Returns x with its leading dimensions expanded to `batch` and joined to one dimension. */
 static ek_tensor *matmul_with_batch(ek_tensor *x, ek_shape batch)
 {
     ek_shape expanded = batch;
@@ -114,7 +114,7 @@ static ek_tensor *matmul_batched(ek_tensor *x, ek_tensor *y)
                       result);
 }
 
-/* The product of operands of two or more dimensions. */
+/* Returns the product of operands of two or more dimensions. */
 static ek_tensor *matmul(ek_tensor *x, ek_tensor *y)
 {
     if (x->ndim == 2 && y->ndim == 2)
@@ -218,7 +218,7 @@ static ek_tensor *linear_gradient_of(const ek_tensor *dy, int64_t columns, bool 
                   : matmul_matrix_of(dy, dy->shape[1], columns);
 }
 
-/* The gradients of w and of the bias if no graph is recorded. */
+/* Computes the gradients of w and of the bias. No graph is recorded. */
 static int linear_gradients(ek_node *node, ek_tensor *x, ek_tensor *dy, ek_tensor **results)
 {
     const linear_attributes *attributes = ek_node_attributes(node);

@@ -8,8 +8,8 @@
  *     dx = r (g - sum(g) / n - xhat sum(g xhat) / n),   g = w dy,   over what shares a statistic,
  *     dx = r g if mean and var are constants.
  *
- * Fused kernels make the gradients. If they are to be differentiated, they are made of operations
- * instead; r is an operation of x then, with dr/dx = -r^2 xhat / n.
+ * Fused kernels compute the gradients. If a graph of the gradients is recorded, operations compute
+ * them instead, and r is an operation of x, with dr/dx = -r^2 xhat / n.
  *
  * Weight and bias are per channel or, with one group, per element of a sample (layer norm). */
 #include "ops/norm.h"
@@ -71,8 +71,8 @@ static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attribut
     return shape;
 }
 
-/* u, or with statistics of samples the view of u whose first two dimensions are those of a
- * statistic. */
+/* Returns u. With statistics of samples, returns a view of u whose first two dimensions are those
+ * of a statistic. */
 static ek_tensor *norm_grouped(ek_tensor *u, ek_norm_attributes attributes)
 {
     return !u || attributes.batch ? u : ek_reshape(u, norm_split_shape(u, attributes));
@@ -84,13 +84,14 @@ static unsigned norm_shared(ek_norm_attributes attributes)
     return attributes.batch ? ~2U : ~3U;
 }
 
-/* The sum over what shares a statistic, for a grouped u. Size 1 stays. */
+/* Returns the sums of a grouped u over the values that share a statistic. Summed dimensions stay,
+ * with size 1. */
 static ek_tensor *norm_sum_statistic(ek_tensor *u, ek_norm_attributes attributes)
 {
     return ek_sum_mask(u, norm_shared(attributes), 0);
 }
 
-/* A statistic that broadcasts over a grouped u. */
+/* Returns the statistic in a shape that broadcasts over a grouped u. */
 static ek_tensor *norm_spread(ek_tensor *statistic, ek_tensor *u, ek_norm_attributes attributes)
 {
     return u ? ek_reshape(statistic, ek_reduced_shape(u, norm_shared(attributes))) : NULL;
@@ -129,7 +130,7 @@ static ek_tensor *norm_invstd_of(ek_tensor *x, ek_norm_statistics stats,
 
 /* ---- the gradients ---- */
 
-/* r (g - sum(g) / n - xhat sum(g xhat) / n), or r g if r is constant. */
+/* Returns r (g - sum(g) / n - xhat sum(g xhat) / n), or r g if r is constant. */
 static ek_tensor *norm_projection(ek_tensor *g, ek_tensor *xhat, ek_tensor *r,
                                   ek_norm_attributes attributes)
 {
@@ -144,7 +145,7 @@ static ek_tensor *norm_projection(ek_tensor *g, ek_tensor *xhat, ek_tensor *r,
     return dx ? ek_reshape(dx, ek_tensor_shape(g)) : NULL;
 }
 
-/* The gradients as operations, in the statistics' dtype. */
+/* Computes the gradients by operations, in the statistics' dtype. */
 static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_tensor *w,
                                ek_tensor *y_relu, ek_norm_statistics stats,
                                ek_norm_attributes attributes, ek_tensor **results)
@@ -158,7 +159,7 @@ static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_te
         return ek_error_pending();
     if (ek_node_needs(node, 0)) {
         ek_tensor *r = norm_invstd_of(wide, stats, attributes), *u = g;
-        /* What shares a statistic may share a weight, which then comes out of the sums. */
+        /* If values that share a statistic also share a weight, the weight is a factor of sums. */
         if (attributes.batch || (attributes.groups == x->shape[1] && !attributes.element))
             r = w ? ek_mul(r, w) : r;
         else
@@ -174,7 +175,7 @@ static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_te
 }
 
 /* Inputs x, w, b; saved x, w, mean, invstd, and y with a ReLU. dx needs dw and db if statistics are
- * of the batch, and sums of its own if they are of samples. */
+ * of the batch, and separate sums if statistics are of samples. */
 static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);

@@ -6,15 +6,15 @@
 #include "core/tensor.h"
 #include "evenkeel/ops.h"
 
-/* batch_norm(x), or with `relu` max(batch_norm(x), 0) in one pass over memory instead of two,
- * forward and backward, with one activation less to keep. Differentiable to any order. `batches`,
- * an i64 scalar on x's device or NULL, counts the batches that moved the running statistics; with
- * it momentum may be EK_CUMULATIVE. */
+/* Returns batch_norm(x), or with `relu` max(batch_norm(x), 0) in one pass over memory instead of
+ * two, forward and backward, with one activation less to keep. Differentiable to any order.
+ * `batches`, an i64 scalar on x's device or NULL, counts the batches that updated the running
+ * statistics; only with `batches` may momentum be EK_CUMULATIVE. */
 ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_tensor *batches);
 
-/* instance_norm(x) in training, or without running statistics; else batch_norm(x) by the running
- * ones. In training these move towards the averages over samples of each channel's mean and
- * unbiased variance. */
+/* Returns instance_norm(x) in training, or without running statistics; else batch_norm(x) by the
+ * running statistics. In training the running statistics move towards the averages over samples of
+ * each channel's mean and unbiased variance. */
 ek_tensor *ek_instance_norm_tracked(ek_batch_norm_options options);
 
 /* ---- chunks: batch_norm(x) is ek_norm_chunk_apply of the chunks of x, after ek_norm_chunks_merge
@@ -87,7 +87,7 @@ static inline ek_dtype ek_norm_dtype(const ek_tensor *x)
 ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attributes);
 /* The shape of weight and bias. */
 ek_shape ek_norm_affine_shape(const ek_tensor *x, ek_norm_attributes attributes);
-/* u * w, for u of x's shape. A w of NULL counts as 1. */
+/* Returns u * w, for u of x's shape. If w is NULL, returns u. */
 ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes);
 
 /* Checks the operands, except for the number of values. */
@@ -95,8 +95,8 @@ int ek_check_batch_norm(const ek_batch_norm_options *options);
 /* EK_E_SHAPE if a channel has one value in all. The error names x's shape. */
 int ek_check_values_per_channel(const ek_tensor *x, int64_t count);
 
-/* Fills `update` for a kernel that updates what is tracked. ek_norm_tracking_end follows the
- * kernel. */
+/* Fills `update` for a kernel that updates the tracked statistics. Call ek_norm_tracking_end after
+ * the kernel. */
 struct ek_norm_update;
 int ek_norm_tracking_begin(const ek_norm_tracking *tracking, int64_t count,
                            struct ek_norm_update *update);

@@ -14,8 +14,8 @@
  *
  * (z1 has a term -z2 (mean - c), too, which is 0 but has a gradient.) The gradient of x' is a
  * product that isn't formed: dy arrives as its gradient, and the other factor as the gradient of s.
- * That saves a pass over memory for dx. One kernel makes all that is sent back. If the gradients
- * are to be differentiated, they are made of operations instead. */
+ * That saves a pass over memory for dx. One kernel computes all that is sent back. If a graph of
+ * the gradients is recorded, operations compute them instead. */
 #include "ops/norm.h"
 #include "ops/ops.h"
 
@@ -40,7 +40,7 @@ static ek_tensor *chunk_wide(ek_tensor *x)
     return x ? ek_to_dtype(x, ek_norm_dtype(x)) : NULL;
 }
 
-/* Values (C) in the shape that broadcasts over x. */
+/* Returns the values (C) in a shape that broadcasts over x. */
 static ek_tensor *chunk_spread(ek_tensor *values, const ek_tensor *x)
 {
     return values ? ek_reshape(values, ek_reduced_shape(x, ~2U)) : NULL;
@@ -48,7 +48,7 @@ static ek_tensor *chunk_spread(ek_tensor *values, const ek_tensor *x)
 
 /* ---- the moments of a chunk ---- */
 
-/* s dx' + z1 + z2 (x - c) as operations. s and dx', or z, may be NULL. */
+/* Computes s dx' + z1 + z2 (x - c) by operations. s and dx', or z, may be NULL. */
 static ek_tensor *chunk_line(ek_tensor *dy, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
                              ek_tensor *center)
 {
@@ -156,8 +156,8 @@ EK_OPERATION(statistics, "norm_chunk_statistics", statistics_backward);
 
 /* ---- the gradients that are sent back ---- */
 
-/* What chunk_apply saved. Z, the sums that make mean and r, is not among it: gradients of mean and
- * r reach it through their histories. */
+/* The tensors that chunk_apply saved. It doesn't save the sums Z: the gradients of mean and r reach
+ * Z through the histories of mean and r. */
 typedef struct chunk_operands {
     ek_tensor *dy, *x, *mean, *r, *w, *center;
     double count;

@@ -6,7 +6,7 @@
 
 static const char batch_norm_name[] = "batch_norm";
 
-/* The result for an x without elements, which still depends on the operands. */
+/* Returns the result for an x without elements. The result still depends on the operands. */
 static ek_tensor *norm_empty(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
                              ek_norm_attributes attributes)
 {
@@ -17,7 +17,7 @@ static ek_tensor *norm_empty(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
                 : y;
 }
 
-/* True if a parameter or running statistic is NULL or fits x. */
+/* Returns true if `tensor`, a parameter or running statistic, is NULL or fits x. */
 static bool norm_fits(const char *operation, const char *name, const ek_tensor *x,
                       const ek_tensor *tensor, ek_norm_attributes attributes)
 {
@@ -102,7 +102,7 @@ void ek_norm_tracking_end(const ek_norm_tracking *tracking)
             ek_tensor_written(written[i], batch_norm_name);
 }
 
-/* Computes x's own statistics and updates the running ones. */
+/* Computes the statistics of x, and updates the running statistics. */
 static int norm_own_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, double eps,
                                ek_norm_attributes attributes, ek_norm_statistics *stats)
 {
@@ -118,7 +118,8 @@ static int norm_own_statistics(const ek_tensor *x, const ek_norm_tracking *track
     return 0;
 }
 
-/* Copies of the running statistics, so that a later training pass may move them before backward. */
+/* Computes mean and invstd from the running statistics. The results are new tensors, so that a
+ * later forward in training may update the running statistics before backward. */
 static int norm_running_statistics(const ek_batch_norm_options *options, double eps,
                                    ek_norm_attributes attributes, ek_norm_statistics *stats)
 {
@@ -133,7 +134,7 @@ static int norm_running_statistics(const ek_batch_norm_options *options, double 
                                         (const double[]){1}, &update);
 }
 
-/* The running statistics that this call updates. */
+/* Returns the running statistics that this call updates. */
 static ek_norm_tracking norm_tracking_of(const ek_batch_norm_options *options, ek_tensor *batches)
 {
     if (!options->training || !options->running_mean)
@@ -251,7 +252,7 @@ ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, 
                        (ek_norm_attributes){.groups = groups});
 }
 
-/* Moves the running statistics by those of x (N, C, ...). */
+/* Updates the running statistics from the statistics of x (N, C, ...). */
 static int norm_track_instances(const ek_batch_norm_options *o)
 {
     ek_variance_options spatial = EK_DEFAULTS(ek_variance_options);

@@ -55,14 +55,14 @@
 #define EK_SIZE_TEXT(x) EK_SHAPE_TEXT((ek_shape[]){ek_tensor_shape(x)})
 #define EK_SHAPE_TEXT(shape) ek_shape_text((shape), (char[160]){0})
 
-/* Writes y by a slot of its device's kernels if y has elements. Its value is y; NULL if y is NULL
- * or the slot fails. */
+/* Writes y by a kernel (a slot) of y's device if y has elements. The macro's value is y, or NULL if
+ * y is NULL or the kernel fails. */
 #define EK_RUN(y, slot, ...)                                                                      \
     ((y) && (ek_count(y) == 0 || ek_kernels_of(y)->slot(ek_tensor_dev(y), (y), __VA_ARGS__) >= 0) \
          ? (y)                                                                                    \
          : NULL)
 
-/* Records an operation in place that has written x. Gives x. */
+/* Records an operation in place that has written x. The macro's value is x. */
 #define EK_RECORD_WRITTEN(x, operation, ...)    \
     (ek_tensor_written((x), (operation)->name), \
      ek_record_in_place((x), (operation), &(const ek_record_options){__VA_ARGS__}))
@@ -109,7 +109,7 @@ int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim);
 /* Returns true if x is a scalar and `dim` 0 or -1, which PyTorch accepts as a dimension of scalars.
  */
 bool ek_is_scalar_dim(const ek_tensor *x, int64_t dim);
-/* ek_dimension that returns 0 if ek_is_scalar_dim: for operations composed of reductions. */
+/* Returns 0 if ek_is_scalar_dim, else ek_dimension. For operations composed of reductions. */
 int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim);
 /* Returns a scalar as a row of one element; other tensors and NULL unchanged. */
 ek_tensor *ek_row_of(ek_tensor *x);
@@ -176,7 +176,7 @@ typedef ek_tensor *ek_composition(ek_tensor *x, double a);
  * result is differentiable. For operations that are one kernel and equal a composition. */
 ek_tensor *ek_composed_gradient(ek_tensor *g, ek_composition *composition, ek_tensor *x, double a);
 
-/* A tensor filled with a number, without history. */
+/* Returns a tensor filled with a number, without history. */
 ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value);
 /* A scalar of x's device and dtype. */
 ek_tensor *ek_number_like(const ek_tensor *x, double value);
@@ -192,12 +192,12 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 /* Records y, which has x's elements in another floating dtype, as a result of ek_to_dtype. */
 ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 
-/* x's shape with size 1 in the dimensions of the mask, which are reduced. */
+/* Returns x's shape with size 1 in the mask's dimensions, which are reduced. */
 ek_shape ek_reduced_shape(const ek_tensor *x, unsigned mask);
-/* y without the dimensions in the mask, which have size 1; y itself with `keepdim`. */
+/* Returns y without the dimensions in the mask, which have size 1; with `keepdim` y itself. */
 ek_tensor *ek_reduced(ek_tensor *y, unsigned mask, bool keepdim);
-/* The sum over the dimensions in the mask `reduced`. Dimensions in `dropped` disappear, others get
- * size 1. NULL for NULL. */
+/* Returns the sum over the dimensions in the mask `reduced`. Reduced dimensions in `dropped`
+ * disappear, other reduced dimensions get size 1. NULL for NULL. */
 ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
 /* a * x + b, in one kernel. x's dtype holds both numbers. */
 ek_tensor *ek_affine(ek_tensor *x, double a, double b);
@@ -229,13 +229,13 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
  * ek_index_select. */
 ek_tensor *ek_index_sum(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
 
-/* y * (dy - sum(dy * y)) along dim for y = softmax(x): the gradient of x from dy, the gradient of
- * y. Differentiable in both. */
+/* Returns y * (dy - sum(dy * y)) along dim for y = softmax(x): the gradient of x from dy, the
+ * gradient of y. Differentiable in dy and y. */
 ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim);
 
 /* The backward of ek_lerp_scalar, with the weight as attribute. */
 int ek_lerp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
-/* The backwards of x + alpha * y, which has the attribute alpha, and of x * y, which has saved x
+/* The backwards of x + alpha * y, with the attribute alpha, and of x * y. The latter has saved x
  * and y in this order, each if the other operand wants a gradient. */
 int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);

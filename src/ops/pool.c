@@ -131,8 +131,8 @@ static int64_t pool_window_count(int64_t size, const ek_pool_params *params, int
 }
 
 /* Returns true if a window reads only padding, and so has no maximum and no average. A window that
- * starts inside the input reads an element. A window that starts in the padding reads one if its
- * first tap after the padding is inside. */
+ * starts inside the input reads an element. A window that starts in the padding reads an element
+ * if its first position after the padding is inside. */
 static bool pool_has_empty_window(int64_t size, int64_t count, const ek_pool_params *params, int i)
 {
     const int64_t dilation = params->dilation[i];
@@ -176,7 +176,7 @@ static int pool_read(pool_attributes *a, const ek_max_pool_options *options)
 
 /* ---- calls ---- */
 
-/* *index becomes the positions of maxima, if `index` isn't NULL. */
+/* Computes a pool. If `index` isn't NULL, *index becomes the positions of maxima. */
 typedef ek_tensor *pool_function(ek_tensor *x, const pool_attributes *attributes,
                                  ek_tensor **index);
 
@@ -219,7 +219,7 @@ static ek_tensor *pool_run(pool_function *function, pool_attributes *a, ek_tenso
     return y;
 }
 
-/* pool_run for the caller's x, which may be a single sample. */
+/* Calls pool_run for the caller's x, which may be a single sample. */
 static ek_tensor *pool_call(pool_function *function, pool_attributes *a, ek_tensor *x, bool single,
                             ek_tensor **index)
 {

@@ -4,8 +4,8 @@
 
 /* ---- medians ---- */
 
-/* Returns the median's rank in its sorted line along dim, which gets size 1; i64. If a line has
- * NaNs, that is the rank of the first NaN; with skip_nan NaNs don't count. */
+/* Returns the median's rank (i64) in each sorted line along dim, which gets size 1. If a line has
+ * NaNs, the rank is that of the first NaN; with skip_nan NaNs don't count. */
 static ek_tensor *median_rank(ek_tensor *x, int dim, bool skip_nan)
 {
     const int64_t size = x->shape[dim];
@@ -21,7 +21,7 @@ static ek_tensor *median_rank(ek_tensor *x, int dim, bool skip_nan)
     return ek_to_dtype(rank, EK_I64);
 }
 
-/* The position of the median along dim, whose size is kept as 1. */
+/* Returns the position of the median along dim, which gets size 1. */
 static ek_tensor *median_position(const char *name, ek_tensor *x, int dim, bool skip_nan)
 {
     if (x->shape[dim] == 0)

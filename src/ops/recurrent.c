@@ -13,7 +13,7 @@ int ek_recurrence_gates(ek_recurrence kind)
 /* ---- a step after its product with weight_hh is one kernel. The gates, which its gradient needs,
  * are an output of the node, so that the gradient is differentiable with respect to them ---- */
 
-/* The gradients of x and of c before, in differentiable operations. */
+/* Computes the gradients of x and of the previous c by differentiable operations. */
 static int lstm_composed_gradient(ek_tensor *const *gradients, ek_tensor *gates, ek_tensor *before,
                                   ek_tensor *c, ek_tensor **results)
 {
@@ -54,7 +54,7 @@ static int lstm_composed_gradient(ek_tensor *const *gradients, ek_tensor *gates,
     return results[0] && results[2] ? 0 : ek_error_pending();
 }
 
-/* The gradients of x, of the product and of h before, in differentiable operations. */
+/* Computes the gradients of x, the product and the previous h by differentiable operations. */
 static int gru_composed_gradient(ek_tensor *const *gradients, ek_tensor *gates, ek_tensor *before,
                                  ek_tensor **results)
 {

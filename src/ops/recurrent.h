@@ -24,7 +24,7 @@ typedef struct ek_recurrent_weights {
 /* Returns how many gates a cell has: its weights have gates * hidden rows. */
 int ek_recurrence_gates(ek_recurrence kind);
 
-/* Replaces the state by the state after a step, in the scope. x (N, gates * hidden) is the product
+/* Replaces the state by the next state, in the scope. x (N, gates * hidden) is the product
  * of the step's input and weight_ih, plus bias_ih. `mask` (bool, (N, 1)) is 0 for samples whose
  * state stays; NULL: none stays. Differentiable. Returns 0 or a negative status. */
 int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *weights,

@@ -54,7 +54,7 @@ ek_tensor *ek_run_reduce(ek_reduce_kind kind, const ek_tensor *x, unsigned mask,
     return y && ek_kernels_of(x)->reduce(ek_tensor_dev(x), kind, y, x) >= 0 ? y : NULL;
 }
 
-/* How many elements are summed for one element of the result. */
+/* Returns how many elements are summed for one element of the result. */
 static int64_t reduce_summed_count(const ek_tensor *x, unsigned mask)
 {
     int64_t count = 1;
@@ -129,7 +129,8 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
 
 /* ---- extremes: elements are gathered, so that gradients go to the gathered elements ---- */
 
-/* The positions of the extremes along *dim, with size 1 there. *dim becomes non-negative. */
+/* Returns the positions of the extremes along *dim, which gets size 1. *dim becomes non-negative.
+ */
 static ek_tensor *reduce_positions(const char *operation, ek_reduce_kind kind, ek_tensor *x,
                                    int *dim)
 {
@@ -253,7 +254,7 @@ static ek_tensor *reduce_sum_squares(ek_tensor *x, unsigned mask)
 
 /* ---- norms ---- */
 
-/* x^p for x >= 0. Elements in the mask become 0, with gradient 0. */
+/* Returns x^p for x >= 0. Elements in the mask become 0, with gradient 0. */
 static ek_tensor *reduce_masked_power(ek_tensor *x, ek_tensor *mask, double p)
 {
     if (!x || !mask)
@@ -262,13 +263,13 @@ static ek_tensor *reduce_masked_power(ek_tensor *x, ek_tensor *mask, double p)
     return ek_where(mask, ek_number_like(x, 0), ek_pow_scalar(base, p));
 }
 
-/* x^p for x >= 0, with value and gradient 0 at 0. */
+/* Returns x^p for x >= 0. If p isn't 1, value and gradient are 0 at 0. */
 static ek_tensor *reduce_safe_power(ek_tensor *x, double p)
 {
     return p == 1 ? x : reduce_masked_power(x, ek_eq_scalar(x, 0), p);
 }
 
-/* The p-norm for p < 0. It is 0, with gradient 0, as soon as one element is 0. */
+/* Returns the p-norm for p < 0. If an element is 0, the norm and its gradient are 0. */
 static ek_tensor *reduce_negative_norm(ek_tensor *magnitude, double p, unsigned mask)
 {
     ek_tensor *is_zero = ek_eq_scalar(magnitude, 0);
@@ -300,7 +301,7 @@ static ek_tensor *reduce_norm(ek_tensor *x, double p, unsigned mask)
     return reduce_safe_power(ek_sum_mask(reduce_safe_power(magnitude, p), mask, 0), 1 / p);
 }
 
-/* bf16 and f16 are computed in f32, because squares are soon too large for f16. */
+/* Computes norms of bf16 and f16 in f32, because squares may be too large for f16. */
 ek_tensor *ek_norm_with(ek_p_norm_options options)
 {
     int mask = EK_REDUCED("norm", &options);
@@ -381,7 +382,7 @@ static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
 
 EK_OPERATION(variance, "var", variance_backward);
 
-/* Two passes: the mean, then the squared differences from it. */
+/* Computes the mean, then the sum of squared differences from the mean. */
 static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attributes)
 {
     ek_shape whole = ek_tensor_shape(x), kept = ek_reduced_shape(x, attributes.mask);
@@ -400,8 +401,8 @@ static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attribut
     return ek_run_unary(EK_UNARY_AFFINE, y, attributes.share, 0);
 }
 
-/* bf16 and f16 are computed in f32, because a mean rounded to 16 bits is too far from the true one.
- */
+/* Computes variances of bf16 and f16 in f32, because a mean rounded to 16 bits is too far from the
+ * true mean. */
 static ek_tensor *reduce_variance(const char *operation, const ek_variance_options *options)
 {
     int mask = EK_REDUCED(operation, options);

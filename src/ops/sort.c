@@ -31,7 +31,7 @@ static ek_tensor *sort_pick(ek_tensor *x, int dim, ek_tensor *at, ek_tensor **in
     return y;
 }
 
-/* Turns the results for a row of one element into those for a scalar. */
+/* Turns the results for a row of one element into the results for a scalar. */
 static ek_tensor *sort_scalar(ek_tensor *y, ek_tensor **index)
 {
     if (y && index && !(*index = ek_scalar_of(*index)))
@@ -128,7 +128,7 @@ static ek_tensor *unique_marks(ek_tensor *sorted)
     return first && differ ? ek_cat((ek_tensor *const[]){first, differ}, 2, 0) : NULL;
 }
 
-/* Returns the distance from each of `starts` to the next, for the last to `size`. */
+/* Returns the distance from each of `starts` to the next start, from the last start to `size`. */
 static ek_tensor *unique_counts(ek_tensor *starts, int64_t size)
 {
     ek_tensor *end = ek_filled(ek_tensor_dev(starts), EK_I64, &EK_SHAPE(1), (double)size);

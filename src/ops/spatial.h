@@ -8,7 +8,7 @@
 /* Returns the memory order of x, which results keep; channels-last if x has both orders. */
 ek_memory_format ek_spatial_format(const ek_tensor *x);
 
-/* Checks that x is floating and has `dims` dimensions behind (N, C). */
+/* Checks that x is floating and has `dims` dimensions after (N, C). */
 int ek_spatial_check(const char *name, const ek_tensor *x, int dims);
 
 /* Returns x with a batch dimension. If x is a single sample (C, ...), with `dims` dimensions after
@@ -16,7 +16,7 @@ int ek_spatial_check(const char *name, const ek_tensor *x, int dims);
  * NULL. */
 ek_tensor *ek_spatial_batched(ek_tensor *x, int dims, bool *single);
 
-/* The name of direction i of `dims`: "length", "height", ... */
+/* Returns the name of direction i of `dims`: "length", "height", ... */
 const char *ek_spatial_direction(int dims, int i);
 
 /* Reads an option that is given for all directions or for each. result[i] is each[i], or `all` if
@@ -24,8 +24,7 @@ const char *ek_spatial_direction(int dims, int i);
  * `least`. */
 int ek_spatial_option(const char *name, const char *option, int dims, const int each[3], int all,
                       int64_t least, int64_t result[3]);
-/* ek_spatial_option for a stride whose `all` may be EK_UNSET, which stands for the kernel's size.
- */
+/* Reads a stride as ek_spatial_option does. If `all` is EK_UNSET, it is the kernel's size. */
 int ek_spatial_stride(const char *name, int dims, const int each[3], int all,
                       const int64_t kernel[3], int64_t result[3]);
 
@@ -37,8 +36,8 @@ int ek_spatial_least(const char *name, const char *option, int dims, const int64
  * kernels need to support only two and three. */
 void ek_spatial_lift(int64_t values[3], int64_t first);
 
-/* ek_f_conv1d to ek_f_conv_transpose3d, by `dims` and `transposed`. A convolution without
- * `transposed` has no output_padding. */
+/* Calls one of ek_f_conv1d to ek_f_conv_transpose3d, chosen by `dims` and `transposed`. A
+ * convolution that isn't transposed has no output_padding. */
 ek_tensor *ek_convolve(int dims, bool transposed, ek_conv_transpose_options options);
 
 #endif

@@ -212,8 +212,8 @@ typedef struct dropout_attributes {
     ek_dtype from; /* x's dtype */
 } dropout_attributes;
 
-/* Dropout whose mask Philox draws in the kernel, in forward and again in backward: dropout is
- * linear in x, and its gradient is dropout with this mask, and the opposite cast if forward casts.
+/* Applies dropout whose mask Philox draws in the kernel, in forward and again in backward. Dropout
+ * is linear in x: its gradient is dropout with this mask and, if forward casts, the opposite cast.
  * Adds the result to `residual`, which may be NULL. */
 static ek_tensor *dropout_apply(ek_tensor *x, ek_tensor *residual, ek_dtype dtype,
                                 const ek_draw *draw);

@@ -260,7 +260,8 @@ static int slice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
 EK_OPERATION(slice, "slice", slice_backward);
 EK_OPERATION(select, "select", slice_backward);
 
-/* The caller has checked that 0 <= start and that start + (length - 1) * step is inside. */
+/* Returns a slice. The caller has checked that 0 <= start, and that start + (length - 1) * step is
+ * inside. */
 static ek_tensor *view_slice(ek_tensor *x, int dim, int64_t start, int64_t length, int64_t step)
 {
     ek_tensor part;

@@ -39,7 +39,7 @@ static ek_tensor *window_view(ek_tensor *x, const window_attributes *a)
                      &window_operation, EK_INPUTS(x), EK_ATTRIBUTES(*a));
 }
 
-/* Zeros for the sum of windows, in their order of memory. */
+/* Returns zeros to which windows are added, in the windows' order of memory. */
 static ek_tensor *window_place(const ek_tensor *x, const window_attributes *a)
 {
     ek_tensor like, *y;
@@ -52,7 +52,7 @@ static ek_tensor *window_place(const ek_tensor *x, const window_attributes *a)
     return EK_RUN(y, fill, 0);
 }
 
-/* Adds element j of all windows at once, j = 0, 1, ... */
+/* Returns the sum of windows. Adds element j of all windows at once, for j = 0, 1, ... */
 static ek_tensor *window_sum(ek_tensor *x, const window_attributes *a)
 {
     if (!x)
