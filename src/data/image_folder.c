@@ -112,7 +112,8 @@ static void entry_free_all(struct dirent **entries, int count)
     free(entries);
 }
 
-/* What has a name. A link counts as its target. Pipes, sockets and devices are KIND_OTHER. */
+/* The kind of a directory's entry. A link has its target's kind. Pipes, sockets and devices are
+ * KIND_OTHER. */
 typedef enum kind {
     KIND_ERROR = -1,
     KIND_OTHER,
@@ -121,8 +122,8 @@ typedef enum kind {
     KIND_LINKED_DIRECTORY
 } kind;
 
-/* Returns the kind of what has this path. A path that leads nowhere, such as a link without a
- * target, counts as a file, so that reading it fails with an error. */
+/* Returns the kind of the entry at a path. If nothing is there, or a link has no target, the entry
+ * counts as a file, so that reading the file fails with an error. */
 static kind entry_kind_of_path(const char *path)
 {
     struct stat status;

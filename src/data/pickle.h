@@ -77,7 +77,7 @@ typedef struct ek_pickle {
 int ek_pickle_read(ek_pickle *pickle);
 void ek_pickle_close(ek_pickle *pickle);
 
-/* True if the object is a text, or a global's "module.name", that equals `text`. */
+/* Returns true if the object is a text, or a global's "module.name", that equals `text`. */
 bool ek_pickle_is_text(const ek_pickle *pickle, int object, const char *text);
 bool ek_pickle_is_global(const ek_pickle *pickle, int object, const char *module, const char *name);
 /* Returns the items of a list or a dictionary, or the objects appended to the result of a call.

@@ -13,7 +13,7 @@
 
 #include "data/safetensors.h"
 
-/* True if the bytes begin as such a file does. */
+/* Returns true if the bytes begin as such a file does. */
 bool ek_pth_begins(const unsigned char *bytes, size_t nbytes);
 /* Reads a mapped file's tensors and texts, and fills the other members, which are zero before.
  * EK_E_FORMAT says what is wrong. ek_safetensors_close frees them, also after a failure. */

@@ -24,7 +24,7 @@ typedef struct ek_pth_file {
     int storage_count, storage_room;
 } ek_pth_file;
 
-/* True if the bytes begin as a file from before PyTorch 1.6 does. */
+/* Returns true if the bytes begin as a file from before PyTorch 1.6 does. */
 bool ek_pth_is_old(const unsigned char *bytes, size_t nbytes);
 /* Reads the pickles of a mapped file. `p` is zero before. Returns the index of the object that was
  * saved, or EK_E_FORMAT. ek_pth_file_close frees what was read, also after a failure. */

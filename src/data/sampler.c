@@ -246,8 +246,8 @@ typedef struct batch_sampler {
     bool drop_last;
 } batch_sampler;
 
-/* Returns how many batches `samples` samples make. If `samples` is a negative status, returns it.
- */
+/* Returns how many batches `samples` samples make. If `samples` is a negative status, returns
+ * `samples`. */
 static int64_t batch_count(const ek_sampler *sampler, int64_t samples)
 {
     const batch_sampler *self = (const batch_sampler *)sampler;

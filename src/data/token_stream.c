@@ -15,7 +15,8 @@ typedef struct token_stream {
     int64_t length;
 } token_stream;
 
-/* The position in the file. The last token of a window is kept, as the next window's first. */
+/* The file's stream, and the bytes read for a window. The last token of a window is kept, because
+ * the next window begins with it. */
 typedef struct token_cursor {
     ek_byte_stream stream;
     ek_bytes bytes;

@@ -90,8 +90,8 @@ void ek_warp_affine(ek_warp *warp, const double center[2], double angle, const d
 DEFINE_PLACES(f32, float, fmaf, floorf)
 DEFINE_PLACES(f64, double, fma, floor)
 
-/* Returns the nearest pixel's index in a plane, or -1 if it is outside. Halves are rounded to even.
- */
+/* Returns the nearest pixel's index in a plane, or -1 if the pixel is outside. Halves are rounded
+ * to even. */
 static int64_t warp_nearest(double x, double y, int64_t h, int64_t w)
 {
     double column = rint(x), line = rint(y);

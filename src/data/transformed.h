@@ -23,7 +23,7 @@ typedef struct ek_transformed_set {
 
 /* ---- elements (transformed.c) ---- */
 
-/* True if both name the same element. */
+/* Returns true if both name the same element. */
 bool ek_part_same(const ek_part *a, const ek_part *b);
 /* Returns the element's tensor and its index *at; a number becomes a zero-dimensional one. NULL
  * with EK_E_INVALID if the sample has no such tensor. */

@@ -23,7 +23,7 @@ typedef struct ek_zip {
     int count, room;
 } ek_zip;
 
-/* True if the bytes begin as a zip archive does. */
+/* Returns true if the bytes begin as a zip archive does. */
 bool ek_zip_begins(const unsigned char *bytes, size_t nbytes);
 /* Reads the directory. The members before `entries` are set, the others zero. EK_E_FORMAT says what
  * is wrong. ek_zip_close frees what was read, even after a failure. */

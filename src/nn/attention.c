@@ -52,7 +52,7 @@ static int attention_mask_of(const char *name, ek_value value, ek_tensor **mask)
 
 typedef struct multihead {
     ek_module module;
-    ek_tensor *in_proj_weight; /* (3 E, E), of q, k, v; NULL if sizes differ, which need three */
+    ek_tensor *in_proj_weight; /* (3 E, E), of q, k, v; NULL: q, k, v have separate weights */
     ek_tensor *q_proj_weight, *k_proj_weight, *v_proj_weight; /* (E, E), (E, kdim), (E, vdim) */
     ek_tensor *in_proj_bias;                                  /* (3 E), or NULL */
     ek_module *out_proj;

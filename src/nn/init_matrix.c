@@ -64,8 +64,8 @@ static int matrix_write(ek_tensor *tensor, double *values)
 
 /* ---- truncated normal ---- */
 
-/* Returns the inverse of erf, by a rational function (Giles 2012) and two steps of Newton's method.
- */
+/* Returns the inverse of erf, by a rational function (Giles 2012) and two steps of Newton's
+ * method. */
 static double matrix_erfinv(double y)
 {
     if (y <= -1 || y >= 1)

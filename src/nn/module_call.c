@@ -5,7 +5,7 @@
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
-/* True if an argument is an error or a NULL tensor. */
+/* Returns true if an argument is an error or a NULL tensor. */
 static bool call_has_error(const ek_args *args)
 {
     for (int i = 0; i < args->count; i++)

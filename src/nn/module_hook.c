@@ -270,9 +270,8 @@ static int hooked_begin(const ek_module *module, ek_hook_list *hooks, ek_args *a
                hooked_attach(call, &hooked_inputs, inputs, args->count, &call->places);
 }
 
-/* Sets *args to the inputs that a hook returned, and stores them in `items`, which has `room`
- * places.
- */
+/* Sets *args to the inputs that a hook returned, and stores the inputs in `items`, which has room
+ * for `room` of them. */
 static int hook_take_inputs(const ek_module *module, ek_value given, ek_args *args,
                             ek_value **items)
 {

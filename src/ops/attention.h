@@ -17,7 +17,8 @@ typedef struct ek_attention_call {
 } ek_attention_call;
 
 /* Returns the output (B, H, L, D). If `weights` isn't NULL, *weights becomes the probabilities
- * (B, H, L, S) after dropout; all scores are then kept in memory. Differentiable to any order. */
+ * (B, H, L, S) after dropout, which are then kept in memory with all that leads to them.
+ * Differentiable to any order. */
 ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek_tensor **weights);
 
 #endif

@@ -22,7 +22,7 @@ static inline ek_tensor *ek_attention_transposed(ek_tensor *x)
     return x ? ek_transpose(x, -2, -1) : NULL;
 }
 
-/* Repeats every group of k (B, G, S, E) for each of its heads: (B, H, S, E). */
+/* Repeats every group of k (B, G, S, E) for each head of the group: (B, H, S, E). */
 ek_tensor *ek_attention_repeated(ek_tensor *k, int64_t heads);
 
 /* Returns the probabilities of the rows of q, the first of which is row `row` of the queries. k has

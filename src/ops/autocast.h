@@ -26,13 +26,13 @@
 /* Casts to the narrow dtype. A parameter is cast with all of its slab, once after each write. */
 ek_tensor *ek_autocast_narrow(ek_tensor *x);
 
-/* Casts to the narrow dtype, and converts images to channels-last in the same kernel. */
+/* Casts to the narrow dtype. An image that isn't a parameter becomes channels-last by this copy. */
 ek_tensor *ek_autocast_image(ek_tensor *x);
 
 /* Casts bf16 and f16 to f32. */
 ek_tensor *ek_autocast_wide(ek_tensor *x);
 
-/* True if ek_autocast_wide would cast x. */
+/* Returns true if ek_autocast_wide would cast x. */
 static inline bool ek_autocast_widens(const ek_tensor *x)
 {
     return x && ek_dtype_is_narrow(x->dtype) && ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;

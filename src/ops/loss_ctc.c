@@ -224,8 +224,8 @@ static ek_tensor *ctc_forward(ek_tensor *x, const ctc_targets *t)
     return last ? ek_logsumexp(last, EK_DIMS(1)) : NULL;
 }
 
-/* Returns the losses from the sums. Samples without a possible path get infinity, with
- * zero_infinity 0. */
+/* Returns the losses from the sums. Samples without a possible path get infinity, or 0
+ * with zero_infinity. */
 static ek_tensor *ctc_loss_of(ek_tensor *sums, bool zero_infinity)
 {
     if (!sums)

@@ -49,15 +49,15 @@ ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes att
     return ek_mul(u, factor && w->dtype != u->dtype ? ek_to_dtype(factor, u->dtype) : factor);
 }
 
-/* The sum over what shares a weight. */
+/* Returns the sums over the values that share a weight. */
 static ek_tensor *norm_sum_affine(ek_tensor *u, ek_norm_attributes attributes)
 {
     const unsigned shared = attributes.element ? 1U : ~2U;
     return ek_sum_mask(u, shared, shared);
 }
 
-/* x's shape with the channels as two dimensions: groups, and channels of a group. If that makes one
- * dimension too many, the last two become one. */
+/* Returns x's shape with the channels as two dimensions: groups, and channels of a group. If this
+ * shape has one dimension too many, its last two dimensions become one. */
 static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attributes)
 {
     ek_shape shape = {.ndim = 3,

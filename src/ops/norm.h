@@ -50,10 +50,10 @@ int ek_norm_chunks_merge(ek_tensor *statistics, ek_tensor *moments, const int64_
 /* Counts a batch that has no values, and updates nothing else. */
 int ek_norm_count_batch(const ek_norm_tracking *tracking);
 
-/* weight * xhat + bias with xhat = (x - mean) / sqrt(var + eps); weight and bias (C) may be NULL.
- * `shared` stands for the chunk's statistics in the graph: it is an output of one node for all
- * chunks. That node has the chunks' moments as inputs, and gives each input the sum of the
- * gradients of all outputs. `total` is the number of values of a channel in all chunks.
+/* Returns weight * xhat + bias with xhat = (x - mean) / sqrt(var + eps); weight and bias (C) may be
+ * NULL. In the graph, `shared` takes the place of the chunk's statistics: it is an output of one
+ * node for all chunks. This node has the chunks' moments as inputs, and gives each input the sum of
+ * the gradients of all outputs. `total` is the number of values of a channel in all chunks.
  * Differentiable to any order. */
 ek_tensor *ek_norm_chunk_apply(const ek_norm_chunk *chunk, ek_tensor *shared, int64_t total,
                                ek_tensor *weight, ek_tensor *bias);
@@ -75,7 +75,8 @@ typedef struct ek_norm_attributes {
     bool relu;
 } ek_norm_attributes;
 
-/* w * xhat + b with xhat = (x - mean) * invstd, recorded. x isn't empty; w and b may be NULL. */
+/* Returns w * xhat + b with xhat = (x - mean) * invstd, and records it. x isn't empty; w and b may
+ * be NULL. */
 ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
                              ek_norm_attributes attributes);
 

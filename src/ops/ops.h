@@ -199,7 +199,7 @@ ek_tensor *ek_reduced(ek_tensor *y, unsigned mask, bool keepdim);
 /* Returns the sum over the dimensions in the mask `reduced`. Reduced dimensions in `dropped`
  * disappear, other reduced dimensions get size 1. NULL for NULL. */
 ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
-/* a * x + b, in one kernel. x's dtype holds both numbers. */
+/* Returns a * x + b, by one kernel. x's dtype holds both numbers. */
 ek_tensor *ek_affine(ek_tensor *x, double a, double b);
 /* log(1 + e^x), without softplus's threshold. */
 ek_tensor *ek_log1p_exp(ek_tensor *x);
@@ -211,10 +211,10 @@ ek_tensor *ek_extreme(const char *operation, ek_tensor *x, bool largest, unsigne
 ek_tensor *ek_record_chosen(ek_tensor *y, ek_tensor *x);
 /* Returns slope * x where y <= 0, else x (for a NaN y, too). Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
-/* x * y * (1 - y) for sigmoid, and x * (1 - y^2) for tanh. */
+/* Return x * y * (1 - y) for sigmoid, and x * (1 - y^2) for tanh. */
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y);
-/* exp(-x^2 / 2) / sqrt(2 pi), the derivative of ek_ndtr. */
+/* Returns exp(-x^2 / 2) / sqrt(2 pi), the derivative of ek_ndtr. */
 ek_tensor *ek_normal_density(ek_tensor *x);
 /* Returns max(x, low) with the gradient of x in both cases, as PyTorch clamps without a gradient of
  * the bound. */

@@ -1,8 +1,8 @@
 /* rearrange.c: elements in another order, repeated, or along diagonals. */
 #include "ops/ops.h"
 
-/* Makes the entries of `dims`, dimensions of x, non-negative. Returns false with an error if a
- * dimension occurs twice. */
+/* Makes the entries of `dims`, dimensions of x, non-negative. Returns false with an error if x
+ * lacks a dimension, or a dimension occurs twice. */
 static bool rearrange_dims(const char *operation, const ek_tensor *x, ek_shape *dims)
 {
     unsigned seen = 0;

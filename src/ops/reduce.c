@@ -129,8 +129,8 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
 
 /* ---- extremes: elements are gathered, so that gradients go to the gathered elements ---- */
 
-/* Returns the positions of the extremes along *dim, which gets size 1. *dim becomes non-negative.
- */
+/* Returns the positions of the extremes along dimension *dim, which gets size 1. *dim becomes
+ * non-negative. */
 static ek_tensor *reduce_positions(const char *operation, ek_reduce_kind kind, ek_tensor *x,
                                    int *dim)
 {
