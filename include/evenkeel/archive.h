@@ -39,8 +39,8 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_archive ek_archive;
 
-/** What a training goes on from. Parts that are NULL are left out. The comments give the names in
- * the archive. */
+/** The parts from which a training is resumed; NULL parts are left out. Each comment shows the
+ * part's name in the archive. */
 typedef struct ek_training_state {
     ek_module *model;        /**< "model" */
     ek_optimizer *optimizer; /**< "optimizer", of parameters of the model */
@@ -56,45 +56,46 @@ EK_API void ek_archive_free(ek_archive *archive); /**< NULL is ignored */
 
 /* ---- writing ----
  *
- * A put keeps references to tensors. ek_archive_save reads their elements, so no training step may
- * come between; modules and optimizers may be freed. The name "" puts without a prefix.
+ * A put keeps references to tensors, and ek_archive_save reads their elements: no training step may
+ * run between put and save, but modules and optimizers may be freed. The name "" means no prefix.
  * EK_E_INVALID if a name is taken, if a tensor's name is also a prefix of others, and for a name
- * with an empty part ("a..b") or more than 128 parts. A put that fails has put nothing; as long as
- * its error is pending, ek_archive_save fails with it and writes nothing. */
+ * with an empty part ("a..b") or more than 128 parts. A put that fails has put nothing; while its
+ * error is pending, ek_archive_save fails with this error and writes nothing. */
 
-/** An empty archive, owned by the caller; NULL with an error. */
+/** Makes an empty archive, owned by the caller; NULL with an error. */
 EK_API ek_archive *ek_archive_new(void);
 /** Puts a tensor, a number, or a dictionary or list of these. A number becomes an i64 or f64 tensor
- * without dimensions. Elements get the names "name.key" and "name.0". A value that is none puts
- * nothing. ek_archive_get gives a list back as a dictionary with keys "0", "1", ..., a number as a
+ * without dimensions. Elements get the names "name.key" and "name.0". For EK_VALUE_NONE nothing is
+ * put. ek_archive_get returns a list as a dictionary with keys "0", "1", ..., and a number as a
  * tensor. */
 EK_API int ek_archive_put(ek_archive *archive, const char *name, ek_value value);
 /** Puts a text. Texts do not nest: "a" and "a.b" may both exist. Names "evenkeel.*" are reserved.
  */
 EK_API int ek_archive_put_text(ek_archive *archive, const char *name, const char *text);
-/** Puts parameters and buffers by their paths. Absent ones (a bias that is off) are left out. One
- * with several paths (tied weights) is written once, by the first path of ek_module_parameters. */
+/** Puts parameters and buffers by their paths. An absent parameter (a bias that is off) is left
+ * out. A parameter with several paths (tied weights) is written once, under the first path that
+ * ek_module_parameters lists. */
 EK_API int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *module);
 /** Puts "<name>.<path>.steps" and the states of each parameter of `module` that the optimizer has,
- * and "<name>.lr" per group, and options that ek_optimizer_set has changed ("<name>.momentum").
- * EK_E_INVALID if it has a parameter that the module lacks. */
+ * "<name>.lr" per group, and options that ek_optimizer_set has changed ("<name>.momentum").
+ * EK_E_INVALID if the optimizer has a parameter that the module lacks. */
 EK_API int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer *optimizer,
                                     ek_module *module);
-/** Puts the number of steps, the first learning rates ("initial_lr") and the present ones ("lr"),
- * and what schedules that look at measures or are made of others go on from. */
+/** Puts the number of steps, the first learning rates ("initial_lr"), the present ones ("lr"), and
+ * the state of schedules that follow a measure or are made of other schedules. */
 EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule);
 /** Puts the averages by their paths, and the number of updates. */
 EK_API int ek_archive_put_ema(ek_archive *archive, const char *name, ek_ema *ema);
-/** Puts the scale and the number of updates since it changed (scaler.h). */
+/** Puts the scale, and the number of updates since the scale changed (scaler.h). */
 EK_API int ek_archive_put_grad_scaler(ek_archive *archive, const char *name,
                                       ek_grad_scaler *scaler);
-/** Puts all generators: the default one, devices', Python's, NumPy's (random.h). No work may run.
- */
+/** Puts all generators: the default one, devices', Python's, NumPy's (random.h). No device may be
+ * computing meanwhile. */
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
-/** Puts one generator of the caller. */
+/** Puts one generator that the caller owns. */
 EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator);
-/** Puts the plans of a data-parallel wrapper as a text for .plan, to be read with
- * ek_archive_get_text. Puts nothing if there are none yet. */
+/** Puts the plans of a data-parallel wrapper as a text: ek_archive_get_text reads it, and the
+ * option .plan takes it. If there are no plans yet, puts nothing. */
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 /** Puts all parts of a training by the functions above, "<name>.model" and so on. EK_E_INVALID for
  * an optimizer without its model. */
@@ -108,32 +109,33 @@ EK_API int ek_archive_save(ek_archive *archive, const char *path);
 /* ---- reading ---- */
 
 /** Opens and maps a file; tensors are read when they are loaded. Any safetensors file can be
- * opened, also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open. If
+ * opened, also a file that Python wrote. EK_E_IO and EK_E_FORMAT as in ek_safetensors_open. If
  * another process truncates the file, readers are killed (SIGBUS).
  *
- * A file of torch.save (.pth, .pt) can be opened too. What nests in it gets dotted names:
+ * A file of torch.save (.pth, .pt) can be opened too. Nested entries get dotted names:
  * {"model": {"0.weight": w}, "epoch": 7} has the tensor "model.0.weight" and the number "epoch".
  * Texts are read by ek_archive_get_text. A module that was saved whole has the names of its state
  * dictionary. The file's pickle is read as data: no class is looked up, no function called. None,
- * numbers beyond 64 bits and objects of other classes are left out, and so are quantized and sparse
- * tensors, with a line in the log. EK_E_FORMAT for files that PyTorch would not write, for
+ * numbers beyond 64 bits, objects of other classes, and quantized and sparse tensors are left out,
+ * with a line in the log. EK_E_FORMAT for files that PyTorch would not write, for
  * TorchScript files, and for compressed or big-endian tensors. Checksums are not verified. Expanded
  * and shared tensors count with all their elements: a tensor that brings the sum of all tensors
  * above 16 times the file's size plus 4 MiB is EK_E_FORMAT when it is used. */
 EK_API ek_archive *ek_archive_open(const char *path);
 
-/** True if there is a tensor or text of this name, or any below it. */
+/** True if the archive has a tensor or text `name`, or one whose name begins with "<name>.". */
 EK_API bool ek_archive_has(const ek_archive *archive, const char *name);
-/** The tensor `name` on cpu, or a dictionary of all tensors below `name`, nested by the dots of
- * their names. In the scope; an error if there is none. Keys that are numbers come first, by value;
- * the others follow in the order of strcmp. EK_E_FORMAT for a file that has tensors below a
- * tensor's name, or a name of more than 128 parts. */
+/** Returns the tensor `name` on cpu, or a dictionary of all tensors below `name`, nested by the
+ * dots of their names. In the scope; an error if there is no such tensor. Keys that are numbers
+ * come first, by value; the others follow in the order of strcmp. EK_E_FORMAT for a file that has
+ * tensors below a tensor's name, or a name of more than 128 parts. */
 EK_API ek_value ek_archive_get(const ek_archive *archive, const char *name);
-/** Reads a number. EK_E_INVALID if there is none of this name; EK_E_DTYPE or EK_E_SHAPE if the
- * tensor is not such a number. */
+/** Reads the number `name`. EK_E_INVALID if the name is missing; EK_E_DTYPE or EK_E_SHAPE if its
+ * tensor is not one integer (get_int) or one floating number (get_float). */
 EK_API int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value);
 EK_API int ek_archive_get_float(const ek_archive *archive, const char *name, double *value);
-/** A text, valid as long as the archive; NULL without an error if there is none. */
+/** Returns the text `name`, valid as long as the archive; NULL without an error if it is missing.
+ */
 EK_API const char *ek_archive_get_text(const ek_archive *archive, const char *name);
 
 /** Pairs of devices, as torch.load's map_location: a tensor saved from `from` is loaded to `to`. */
@@ -143,9 +145,9 @@ typedef struct ek_device_map {
         ek_device from, to;
     } pairs[EK_MAX_DEVICES];
 } ek_device_map;
-/** A tensor, in the scope, on the device where it lay when it was put, or on the one that the map
- * (NULL: none) gives for that. EK_E_DEVICE if the device does not exist. A tensor that another
- * program wrote is on cpu. */
+/** Returns the tensor `name`, in the scope, on the device where it lay when it was put, or, if the
+ * map (NULL: none) has that device, on the device that it is mapped to. EK_E_DEVICE if the device
+ * does not exist. A tensor that another program wrote counts as one of cpu. */
 EK_API ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name,
                                     const ek_device_map *map);
 
@@ -161,8 +163,8 @@ typedef struct ek_load_options {
     const char *name;
     ek_module *module;
     /** True: tensors that only the file or only the module has are an error, which lists
-     * them. False: those that both have are loaded. Shapes must agree in any case; dtypes are
-     * converted. */
+     * them. False: the tensors that both have are loaded. Shapes must agree in both cases; dtypes
+     * are converted. */
     bool strict EK_IS(true);
     ek_load_report *report; /**< may be NULL */
 } ek_load_options;
@@ -170,8 +172,8 @@ typedef struct ek_load_options {
 
 EK_API int ek_archive_load_module_with(ek_load_options options);
 /** ek_archive_load_module(a, "model", net, .strict = false) */
-/** Loads parameters and buffers in place, on their devices. Handles, gradients and optimizers stay
- * as they are. All replicas have the new values at the next forward, also with .broadcast_buffers
+/** Loads parameters and buffers in place, on their devices. Handles, gradients and optimizers are
+ * unchanged. All replicas have the new values at the next forward, also with .broadcast_buffers
  * off. Names in the file may begin with "module." after `name`. Tied weights load from any of their
  * paths. If the file has several of these paths, tensors that differ from the first are unexpected.
  * EK_E_INVALID if names do not match, EK_E_SHAPE, and EK_E_DTYPE for dtypes that cannot be read. If
@@ -179,25 +181,26 @@ EK_API int ek_archive_load_module_with(ek_load_options options);
 #define ek_archive_load_module(...) \
     EK_CALL_3(ek_archive_load_module_with, ek_load_options, archive, name, module, __VA_ARGS__)
 /** Loads learning rates, step counts and states for those parameters of the module that the
- * optimizer has, and the options that were changed. The file must have all of them, and the same
- * number of groups. Other options stay. */
+ * optimizer has, and the options that were changed before saving; other options are unchanged. The
+ * file must have the states of all these parameters, and the optimizer's number of groups. */
 EK_API int ek_archive_load_optimizer(const ek_archive *archive, const char *name,
                                      ek_optimizer *optimizer, ek_module *module);
 /** Loads a schedule and sets the optimizer's learning rates to the saved ones. */
 EK_API int ek_archive_load_schedule(const ek_archive *archive, const char *name,
                                     ek_schedule *schedule);
-/** Loads averages and the number of updates. The file must have all of them, in their shapes. */
+/** Loads averages and the number of updates. The file must have all averages, in their shapes. */
 EK_API int ek_archive_load_ema(const ek_archive *archive, const char *name, ek_ema *ema);
-/** Loads scale and number of updates. Factors and interval stay. */
+/** Loads the scale and the number of updates. Factors and interval are unchanged. */
 EK_API int ek_archive_load_grad_scaler(const ek_archive *archive, const char *name,
                                        ek_grad_scaler *scaler);
-/** Loads what ek_archive_put_random has put. Devices that do not exist here are skipped; devices
- * that the file lacks are seeded from the default generator. No work may run. */
+/** Loads the generators that ek_archive_put_random has put. Devices that do not exist here are
+ * skipped; devices that the file lacks are seeded from the default generator. No device may be
+ * computing meanwhile. */
 EK_API int ek_archive_load_random(const ek_archive *archive, const char *name);
 EK_API int ek_archive_load_generator(const ek_archive *archive, const char *name,
                                      ek_generator *generator);
-/** Loads what ek_archive_put_training has put, part by part. If a part fails, those before it in
- * ek_training_state are loaded. The archive may hold more parts. */
+/** Loads the parts that `state` has, in its order. If a part fails, the parts before it have been
+ * loaded. The archive may hold more parts. */
 EK_API int ek_archive_load_training(const ek_archive *archive, const char *name,
                                     ek_training_state state);
 

@@ -13,11 +13,12 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** True for leaves that want a gradient, and for what operations made of such. */
+/** True for leaves that require a gradient, and for results that operations recorded. */
 EK_API bool ek_tensor_requires_grad(const ek_tensor *tensor);
-/** For leaves only (else EK_E_AUTOGRAD), and for floating dtypes only. */
+/** Sets whether a leaf requires a gradient. EK_E_AUTOGRAD if the tensor is no leaf; only floating
+ * dtypes can require one. */
 EK_API int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad);
-/** True unless an operation that is recorded made the tensor. */
+/** False if a recorded operation made the tensor, else true. */
 EK_API bool ek_tensor_is_leaf(const ek_tensor *tensor);
 
 /** The accumulated gradient, owned by `tensor`; NULL, without an error, if there is none. */
@@ -26,16 +27,16 @@ EK_API ek_tensor *ek_tensor_grad(const ek_tensor *tensor);
  * a sharded parameter it replaces the gradients of all shards. */
 EK_API int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad);
 
-/** The whole gradient of a parameter, on its device. If it is sharded (EK_SHARD_OPTIMIZER), this is
- * a gathered copy in the scope, else ek_tensor_grad. NULL, without an error, if there is none. If
- * it is sharded over ranks (ddp.h), all of them call this. */
+/** Returns the whole gradient of a parameter, on its device: a gathered copy in the scope if the
+ * parameter is sharded (EK_SHARD_OPTIMIZER), else ek_tensor_grad. NULL, without an error, if there
+ * is no gradient. If the parameter is sharded over ranks (ddp.h), all ranks call this function. */
 EK_API ek_tensor *ek_gather_grad(ek_tensor *parameter);
 
-/** A handle, in the scope, on the same memory and version, without history. */
+/** Returns a handle, in the scope, on the tensor's memory and version, without history. */
 EK_API ek_tensor *ek_detach(ek_tensor *tensor);
 
-/** Gradient mode of the thread, on at first; ek_set_grad_enabled returns what it was. Jobs on
- * workers inherit it. */
+/** Gradient mode of the calling thread, on at first; ek_set_grad_enabled returns the mode before.
+ * Work that the thread hands to device threads has the same mode. */
 EK_API bool ek_grad_enabled(void);
 EK_API bool ek_set_grad_enabled(bool enabled);
 
@@ -50,13 +51,13 @@ typedef struct ek_backward_options {
 
 EK_API int ek_backward_with(ek_backward_options options);
 /** ek_backward(loss, .retain_graph = true): adds d loss / d leaf to the gradient of every leaf
- * that requires one. A node's saved tensors are freed when it has run, unless the graph is
- * retained. The nodes of each device run on its worker, side by side; the call returns when all
- * are done. A NULL loss gives the pending error.
+ * that requires one. A node's saved tensors are freed when the node has run, unless the graph is
+ * retained. Each device's nodes run on the device's thread, and devices run in parallel; the call
+ * returns when all nodes are done. For a NULL loss it returns the pending error.
  *
  * With create_graph a leaf's gradient holds the graph that made it, and the graph holds the
- * leaf: they are freed only if the gradient is removed. So to differentiate gradients use
- * ek_grad, which stores none in leaves, or remove the gradients after use (ek_module_zero_grad,
+ * leaf: both are freed only if the gradient is removed. To differentiate gradients, use ek_grad,
+ * which stores no gradient in leaves, or remove the gradients after use (ek_module_zero_grad,
  * ek_zero_grad, ek_tensor_set_grad). ek_module_free detaches the gradients of its parameters
  * from their graphs. */
 #define ek_backward(...) EK_CALL_1(ek_backward_with, ek_backward_options, loss, __VA_ARGS__)
@@ -68,40 +69,42 @@ typedef struct ek_grad_options {
     ek_tensor *const *inputs;
     int input_count;
     ek_tensor **gradients; /**< result: input_count tensors, in the scope */
-    /** One per output; NULL: all are NULL. A NULL entry is 1, for an output of one element. */
+    /** One per output. NULL: all entries are NULL. A NULL entry means 1, and its output must have
+     * one element. */
     ek_tensor *const *grad_outputs;
     bool retain_graph; /**< as that of ek_backward */
     bool create_graph;
-    /** On: an input that has no part in the outputs gets the gradient NULL. Off: such an input is
-     * EK_E_AUTOGRAD. Masks (of relu, abs, clamp, max, ...) are constants: an input that acts
-     * through a mask alone has no part, whereas torch gives it zeros. */
+    /** True: an input on which no output depends gets the gradient NULL. False: it is an error,
+     * EK_E_AUTOGRAD. Masks (of relu, abs, clamp, max, ...) are constants: no output depends on an
+     * input that is used in a mask alone (PyTorch gives it a gradient of zeros). */
     bool allow_unused;
 } ek_grad_options;
 #define EK_DEFAULTS_ek_grad_options EK_NO_DEFAULTS
 
 EK_API int ek_grad_with(ek_grad_options options);
 /** Computes the gradients of the sum of the outputs, weighted by grad_outputs, with respect to the
- * inputs. Leaves' accumulated gradients stay. Only nodes on a path to an input run. */
+ * inputs. Leaves' accumulated gradients are unchanged. Only nodes on a path to an input run. */
 #define ek_grad(...) EK_CALL(ek_grad_with, ek_grad_options, __VA_ARGS__)
 
 /* ---- hooks ---- */
 
-/** Is called with the gradient of a tensor whenever a pass has computed it, before anything uses
- * it. Returns the gradient to go on with, in the scope, of the same shape, dtype and device;
- * `gradient` itself, or NULL, to keep it; NULL with an error set fails the pass. With create_graph
- * its operations are recorded. It runs on the thread of the tensor's device. */
+/** A hook is called with the gradient of a tensor whenever a backward pass has computed it, before
+ * anything uses it. The hook returns the gradient to be used instead, in the scope, of the same
+ * shape, dtype and device. `gradient` itself, or NULL, keeps the gradient; NULL with an error set
+ * fails the backward pass. With create_graph the hook's operations are recorded. It runs on the
+ * thread of the tensor's device. */
 typedef ek_tensor *ek_tensor_hook(ek_tensor *gradient, void *user);
 
-/** As torch.Tensor.register_hook. Hooks of a tensor are called in order of registration, each with
- * the gradient that the one before returned. Those of a leaf see the sum of all that arrives in
- * this pass, from all replicas, before it is added to the leaf's gradient; those of other tensors
- * belong to the operation that made it, and are freed with the graph. While a pass is under way,
- * only a hook may register and remove hooks, of the tensor that it is called for; this counts from
- * that tensor's next gradient. Returns an id, which is positive; EK_E_AUTOGRAD if the tensor
- * requires no gradient; EK_E_STATE if it is sharded (EK_SHARD_OPTIMIZER), because gradients go to
- * its shards. */
+/** Registers a hook, as torch.Tensor.register_hook. A tensor's hooks are called in the order of
+ * registration, each with the gradient that the hook before it returned. A leaf's hooks see the sum
+ * of all gradients that arrive in one backward pass, from all replicas, before the sum is added to
+ * the leaf's gradient. Another tensor's hooks belong to the operation that made the tensor, and are
+ * freed with the graph. During a backward pass only a hook may register and remove hooks, and only
+ * of the tensor that it is called for; the change takes effect at that tensor's next gradient.
+ * Returns a positive id; EK_E_AUTOGRAD if the tensor requires no gradient; EK_E_STATE if it is
+ * sharded (EK_SHARD_OPTIMIZER), because gradients go to its shards. */
 EK_API int64_t ek_tensor_register_hook(ek_tensor *tensor, ek_tensor_hook *hook, void *user);
-/** EK_E_INVALID if the tensor has no hook of this id. */
+/** Removes a hook. EK_E_INVALID if the tensor has no hook of this id. */
 EK_API int ek_tensor_remove_hook(ek_tensor *tensor, int64_t id);
 
 /* ---- checking ---- */

@@ -11,15 +11,15 @@ EK_BEGIN_DECLARATIONS
 
 EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
 /** ek_data_parallel without the gather. The output is a list marked per_device, with one element
- * per replica in the order of device_ids; devices without samples have none. With at most one
- * device, or in evaluation mode, or with .plain, it is the plain module's output, not a list.
+ * per replica in the order of device_ids; a device without samples has no element. With at most one
+ * device, in evaluation mode, or with .plain, the output is the wrapped module's, not a list.
  * Inputs may be scattered already: a list marked per_device (EK_SCATTERED). */
 #define ek_data_parallel_model(...) \
     EK_CALL_1(ek_data_parallel_model_with, ek_data_parallel_options, module, __VA_ARGS__)
 
 typedef enum ek_loss_reduction {
     /** The devices' sums of losses, added up and divided by the sum of their weights (ek_loss_sum).
-     * This is the loss and gradient of one device, for any chunks and any ignored targets. */
+     * Loss and gradient equal those of one device, for any chunks and any ignored targets. */
     EK_EXACT = 0,
     /** The mean of the devices' means, as in the literature. */
     EK_MEAN_OF_MEANS = 1
@@ -42,18 +42,19 @@ EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_opt
 /** Called as ek_loss(criterion, outputs, target, ...), with the outputs of ek_data_parallel_model,
  * any number of targets, and keyword arguments. Targets are cut to the outputs' chunk sizes, unless
  * they are scattered already. On each device the criterion is called as (output, target, ...); if
- * the output is a list, as (output[0], output[1], ..., target, ...). An output that is not marked
- * per_device (evaluation, one device, .plain) is one call on device 0, with a list spread in the
- * same way. Only a criterion without this wrapper gets a list as it is: (output, target, ...). So
- * the forward of a criterion of several outputs that is called both ways has to read both.
+ * the output is a list, as (output[0], output[1], ..., target, ...). For an output that is not
+ * marked per_device (evaluation, one device, .plain) the criterion is called once, on device 0, and
+ * a list is spread in the same way. Without this wrapper a criterion gets the list itself: (output,
+ * target, ...). A criterion of several outputs that is called with and without the wrapper must
+ * accept both forms.
  *
  * The criterion is replicated to the outputs' devices, which must be the model's, in the same
  * order. Scalar losses are reduced onto device 0. Losses that are no scalars (reduction none) stay
  * on their devices, in a list marked per_device that ek_value_to_device joins in batch order. A
- * device whose weight (its denominator) is zero contributes zero, and gets no gradient; on GPUs it
- * gets the gradient 0, because waiting for weights would cost time. If all weights are zero the
- * loss is NaN, as on one device. A criterion of the user must not turn that 0 into NaN, as 0 / 0
- * does; one with ek_module_type.loss_sum never does. */
+ * device whose weight (the denominator of its loss) is 0 contributes 0, and gets no gradient; on
+ * GPUs it gets the gradient 0, because waiting for weights would cost time. If all weights are 0,
+ * the loss is NaN, as on one device. The backward of a criterion that the user wrote must not make
+ * NaN of the gradient 0, as 0 / 0 does; criteria with ek_module_type.loss_sum never do. */
 #define ek_data_parallel_criterion(...)                                                    \
     EK_CALL_1(ek_data_parallel_criterion_with, ek_data_parallel_criterion_options, module, \
               __VA_ARGS__)

@@ -22,20 +22,20 @@ enum { EK_COMM_BUFFER_BYTES = 10485760 };
  * device the output is an alias. Backward: reduce_add onto that device. */
 EK_API int ek_broadcast(ek_tensor *tensor, const ek_device_list *devices, ek_tensor **out);
 
-/** Broadcasts many tensors, sent in buffers: out[d * count + i] is tensor i on device d. All must
- * lie on devices[0] (EK_E_DEVICE names the first that does not). A buffer holds one dtype and
- * closes when it has buffer_nbytes or more. */
+/** Broadcasts many tensors, sent in buffers: out[d * count + i] is tensor i on device d. All
+ * tensors must lie on devices[0] (EK_E_DEVICE names the first that does not). A buffer holds one
+ * dtype and is sent when it has buffer_nbytes or more. */
 EK_API int ek_broadcast_coalesced(ek_tensor *const *tensors, int count,
                                   const ek_device_list *devices, size_t buffer_nbytes,
                                   ek_tensor **out);
 
 /** The sum, on `destination`, of tensors of one shape and dtype. One of them, the root, must lie on
- * `destination`; if several do, the root is the last of these. A single input is returned as it is.
+ * `destination`; if several do, the last of them is the root. A single input is returned itself.
  * Backward: broadcast. */
 EK_API ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination);
 
 /** Sums lists of tensors: inputs[d * count + i] is tensor i of device d. Writes `count` sums to
- * `out`. A buffer closes before it would exceed buffer_nbytes. */
+ * `out`. A buffer is sent before it would exceed buffer_nbytes. */
 EK_API int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count,
                                    ek_device destination, size_t buffer_nbytes, ek_tensor **out);
 
@@ -51,20 +51,21 @@ EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device dest
 
 /** Sums over devices and gives every device the result. tensors[d * num_inputs + i] is tensor i of
  * device d, and count / num_inputs is the number of devices. out[d * num_inputs + i] gets the sum
- * of tensors i, on device d. It is a reduce_add onto the first device and a broadcast,
+ * of tensors i, on device d. The call is a reduce_add onto the first device and a broadcast,
  * differentiable to any order.
  *
  * In a replica's forward, `tensors` are those of this replica alone (count == num_inputs), and the
  * call waits for the same call of all other replicas. A replica that has nothing to add passes
  * zeros. If a replica fails, the others get EK_E_ABORTED with its error. EK_E_STATE if a replica
- * ends without this call or makes a different one; also in backward and inside ek_checkpoint. With
- * gradient mode off, a replica's sums have no history, and nothing flows back to its tensors. */
+ * ends without this call or makes a different one, and for a call in backward or inside
+ * ek_checkpoint. With gradient mode off, a replica's sums have no history, and its tensors get no
+ * gradient. */
 EK_API int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor **out);
 
 /* ---- trees of values: tensors are cut or joined, other leaves repeated or compared ----
  *
  * A tensor whose batch is marked (ek_value_batched) is cut and joined along the marked dimension,
- * others along `dim`. Tensors that were cut, and those that were marked and joined, are marked. */
+ * others along `dim`. Every cut tensor is marked; a joined tensor is marked if its parts were. */
 
 /** Cuts a tree into chunks: writes one value per chunk to `out` (room for devices->count) and
  * returns how many there are. chunk_sizes as in ek_scatter. Tensors of different batch sizes are
@@ -75,14 +76,16 @@ EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
                             const int64_t *chunk_sizes, int dim, ek_value *out);
 
 /** Joins trees, one per replica. Tensors are joined along `dim` on `destination`; lists and
- * dictionaries (by key) element by element. Integers become an i64 vector there, floats an f64 one.
- * None stays none. Pointers and marks must be equal. On error EK_VALUE_ERROR, with the index of the
- * first misfit. */
+ * dictionaries (by key) element by element. Integers become an i64 vector on `destination`, floats
+ * an f64 vector. None stays none. Pointers and marks must be equal in all trees. On error
+ * EK_VALUE_ERROR, with the index of the first tree that does not fit. */
 EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device destination, int dim);
 
-/** The tree with its tensors on `device`. Lists marked per_device (outputs of a data-parallel
- * model) are joined there along `dim`, in batch order. Differentiable. Returns the value itself if
- * nothing moves, and EK_VALUE_ERROR, with the first element that does not fit, on error. */
+/** Returns the tree with its tensors on `device`. Lists marked per_device (outputs of a
+ * data-parallel model) are joined there along `dim`, in batch order. Differentiable. Returns the
+ * value itself if nothing moves; EK_VALUE_ERROR, with the first element that does not fit, on
+ * error.
+ */
 EK_API ek_value ek_value_to_device(ek_value value, ek_device device, int dim);
 
 EK_END_DECLARATIONS

@@ -1,7 +1,7 @@
 /** @file
  * criteria.h: losses as modules: ek_loss(criterion, input, target). Ownership and errors are those
- * of nn.h. Options mean what loss.h says. `weight` and `pos_weight` become buffers, each with a
- * reference of its own. */
+ * of nn.h. loss.h explains the options. `weight` and `pos_weight` become buffers, which keep their
+ * own references. */
 #ifndef EVENKEEL_CRITERIA_H
 #define EVENKEEL_CRITERIA_H
 #pragma GCC system_header /* see base.h */

@@ -44,14 +44,14 @@ EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek
  * converted as by Pillow's convert. Alpha is dropped without compositing, or is 255 if the file has
  * none. Brightness is 0.299 R + 0.587 G + 0.114 B. Of 16 bits the upper 8 are kept.
  *
- * Transparency that the file does not store as a channel becomes one only if alpha is asked for.
+ * Transparency that the file does not store as a channel is read only if `channels` is 2 or 4.
  * Gamma, color profiles and orientation are ignored. EK_E_IO if unreadable. EK_E_FORMAT with the
  * decoder's reason, also for a file whose end is missing, for more than 2^28 pixels, and for a JPEG
  * file of more than 4096 pixels for each of its bytes, counted in each of its scans. A JPEG file
- * that has its end is read even if bytes before that are missing or wrong. EK_E_BACKEND if libpng
+ * whose end is there is read even if earlier bytes are missing or wrong. EK_E_BACKEND if libpng
  * is of another version than Evenkeel was compiled for. */
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
-/** The same for a file in memory; error sentences call it `name`. */
+/** Does what ek_read_image does, for a file in memory; error sentences call the file `name`. */
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);
 
 typedef struct ek_grid_options {
@@ -98,11 +98,11 @@ typedef struct ek_metadata {
 EK_API int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
                                const ek_metadata *metadata, int metadata_count);
 
-/** An open file, mapped to memory, with its header checked. EK_E_IO if it is missing or unreadable.
- * EK_E_FORMAT says what is wrong and where: broken or too deep JSON, lengths that overflow, offsets
- * that overlap, leave gaps or lie outside the file, names that repeat or hold a NUL, unknown
- * dtypes. Any thread may read. The file may be replaced meanwhile; but if another process truncates
- * it, readers are killed (SIGBUS). */
+/** An open file, mapped to memory, with its header checked. Opening a file that is missing or
+ * unreadable is EK_E_IO. EK_E_FORMAT says what is wrong and where: broken or too deep JSON, lengths
+ * that overflow, offsets that overlap, leave gaps or lie outside the file, names that repeat or
+ * hold a NUL, unknown dtypes. Any thread may read. The file may be replaced while it is open; but
+ * if another process truncates it, readers are killed (SIGBUS). */
 typedef struct ek_safetensors ek_safetensors;
 EK_API ek_safetensors *ek_safetensors_open(const char *path);
 EK_API void ek_safetensors_close(ek_safetensors *file);
@@ -122,7 +122,8 @@ EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
  * NULL with EK_E_INVALID if there is no such tensor, EK_E_DTYPE for the other dtypes of the format
  * (U64, C64, F4, F6), EK_E_SHAPE for more than EK_MAX_DIMS dimensions. */
 EK_API ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name);
-/** The value of a metadata key, valid as long as the file is open; NULL, no error, if none. */
+/** The value of a metadata key, valid as long as the file is open; NULL, without an error, if the
+ * file lacks the key. */
 EK_API const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key);
 
 EK_END_DECLARATIONS

@@ -54,27 +54,28 @@ typedef struct ek_dataset_type {
      * the generator that the loader has set up (evenkeel/loader.h). */
     ek_value (*get)(ek_dataset *self, int64_t index);
 
-    /** Optional: makes samples[0..count-1] into one batch, as ek_collate would. Its tensors lie on
-     * `device`, which is cpu or one whose memory the CPU can write to. For sets that can copy rows
-     * straight into a batch, without an allocation or a call per sample. Threads as for `get`. */
+    /** Optional: makes samples[0..count-1] into one batch, as ek_collate would. The batch's tensors
+     * lie on `device`: cpu, or a device whose memory the CPU can write to. For data sets that can
+     * copy rows straight into a batch, without an allocation or a call per sample. Called by
+     * several threads at a time. */
     ek_value (*get_batch)(ek_dataset *self, const int64_t *samples, int64_t count,
                           ek_device device);
 
     /** Optional: frees what the struct owns, and drops its data sets with ek_dataset_free. */
     void (*destroy)(ek_dataset *self);
 
-    /** A data set without a length has these in place of length, get and get_batch
+    /** A data set without a length has open, next and close in place of length, get and get_batch
      * (evenkeel/iterable.h). `open` returns a cursor before the first sample, or NULL on error;
      * `epoch` is the number of the pass. `next` returns 1 with a sample in the caller's scope, 0 at
      * the end, or a negative status. One thread at a time uses a cursor. */
     void *(*open)(ek_dataset *self, int64_t epoch);
     int (*next)(ek_dataset *self, void *cursor, ek_value *sample);
-    /** Optional: skips `count` samples, faster than by `next`. Returns how many there were. */
+    /** Optional: skips `count` samples, faster than by `next`. Returns how many were skipped. */
     int64_t (*skip)(ek_dataset *self, void *cursor, int64_t count);
     void (*close)(ek_dataset *self, void *cursor);
-    /** Optional: what is left to be done with a sample that `next` gave, by several threads at a
-     * time. Returns the sample, in the caller's scope. Random numbers should be drawn here: a run
-     * that is resumed reads samples again, but converts each once. */
+    /** Optional: finishes a sample that `next` has read (decoding, transforms). Called by several
+     * threads at a time. Returns the finished sample, in the caller's scope. Draw random numbers
+     * here, not in `next`: a run that is resumed reads samples again, but converts each once. */
     ek_value (*convert)(ek_dataset *self, ek_value sample);
 } ek_dataset_type;
 
@@ -82,24 +83,24 @@ struct ek_dataset {
     const ek_dataset_type *type;
 };
 
-/** A zeroed struct of type->size bytes with one reference. EK_E_INVALID for a type without name,
- * for one with neither length and get nor open, next and close, or with a size that is too small.
- */
+/** Makes a zeroed struct of type->size bytes with one reference. EK_E_INVALID for a type without a
+ * name, with a size that is too small, or with neither length and get nor open, next and close. */
 EK_API ek_dataset *ek_dataset_new(const ek_dataset_type *type);
 /** Adds a reference; NULL stays NULL. Returns its argument. Any thread. */
 EK_API ek_dataset *ek_dataset_keep(ek_dataset *dataset);
 /** Drops a reference; NULL is ignored. Any thread. */
 EK_API void ek_dataset_free(ek_dataset *dataset);
 
-/** The number of samples, or a negative status: the type's error, or EK_E_INVALID if it set none,
- * and for a data set without a length. */
+/** The number of samples, or a negative status: the error that the type's `length` has set
+ * (EK_E_INVALID if it has set none), or EK_E_INVALID for a data set without a length. */
 EK_API int64_t ek_dataset_length(ek_dataset *dataset);
-/** One sample, in the scope; a negative index counts from the end. EK_E_INVALID if it is out of
- * range. Errors of the type name the data set and the sample. */
+/** Returns one sample, in the scope; a negative index counts from the end. EK_E_INVALID if the
+ * index is out of range. Errors of the type's `get` name the data set and the sample. */
 EK_API ek_value ek_dataset_get(ek_dataset *dataset, int64_t index);
-/** One or more samples, each index in [0, length), as one batch in the scope: by the type's
- * get_batch, or by `get` for each in order and ek_collate. `device` is cpu or one whose memory the
- * CPU can write to, else EK_E_DEVICE. An error names the sample if one is to blame. */
+/** Returns one or more samples, each index in [0, length), as one batch in the scope. The type's
+ * get_batch makes it; without get_batch, `get` reads the samples in order and ek_collate joins
+ * them. `device` is cpu or a device whose memory the CPU can write to, else EK_E_DEVICE. An error
+ * that one sample has caused names the sample. */
 EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                      ek_device device);
 
@@ -109,15 +110,15 @@ EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples
  * 0. Integers become i64 (N), floats f64 (N). Lists and dictionaries are collated element by
  * element, and none stays none. Errors name the first sample that differs, and how. Tensors are
  * made in the scope, on `device`: cpu, or one whose memory the CPU can write to. */
-/** `count` samples as one batch. */
+/** Makes one batch of `count` samples. */
 EK_API ek_value ek_collate(const ek_value *samples, int64_t count, ek_device device);
 
 /* ---- data sets of data sets ---- */
 
 EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
 /** Sample i is row i of each of the tensors, as a list, or as a bare tensor if there is one. The
- * tensors lie on cpu and have equal sizes along dimension 0. The data set keeps references of its
- * own. Row-major tensors are shared, and single samples are views of them: a write to a tensor or a
+ * tensors lie on cpu and have equal sizes along dimension 0. The data set keeps its own references.
+ * Row-major tensors are shared, and single samples are views of them: a write to a tensor or a
  * sample is seen in later samples. Other tensors, and batches, are copies. */
 #define ek_tensor_dataset(...) \
     ek_tensor_dataset_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
@@ -135,15 +136,16 @@ typedef struct ek_token_options {
 EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
 /** ek_token_dataset(tokens, 128) or ek_token_dataset(.path = "train.bin", .length = 128): what a
  * language model is trained on. Sample i is a list of two i64 tensors (length): tokens
- * [i * stride, i * stride + length), and as targets the same, one later. EK_E_SHAPE if there are
- * fewer than length + 1 tokens, EK_E_FORMAT for a file that ends within one, EK_E_INVALID for
- * tokens and a path together, and for a type without a path. If another process truncates the file,
+ * [i * stride, i * stride + length), and as targets the tokens one position later. EK_E_SHAPE if
+ * there are fewer than length + 1 tokens, EK_E_FORMAT for a file that ends within a token,
+ * EK_E_INVALID for `tokens` with `path`, or `type` without `path`. If another process truncates the
+ * file,
  * readers are killed (SIGBUS). */
 #define ek_token_dataset(...) \
     EK_CALL_2(ek_token_dataset_with, ek_token_options, tokens, length, __VA_ARGS__)
 
-/** The samples indices[0..count-1] (copied) of `dataset`. Indices may repeat. EK_E_INVALID names
- * the first that is out of range. */
+/** Makes a data set of the samples indices[0..count-1] of `dataset`. Indices are copied and may
+ * repeat. EK_E_INVALID names the first index that is out of range. */
 EK_API ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_t count);
 
 EK_API ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count);
@@ -188,7 +190,8 @@ EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 EK_API ek_dataset *ek_mnist(const char *directory, bool train);
 /** CIFAR-10: data_batch_[1-5].bin or test_batch.bin. A sample is (u8 (3, 32, 32), i64 scalar). */
 EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
-/** CIFAR-100: train.bin or test.bin; 100 fine labels or 20 coarse ones. Samples as above. */
+/** CIFAR-100: train.bin or test.bin; 100 fine labels or 20 coarse ones. Samples are as those of
+ * ek_cifar10. */
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
 typedef struct ek_image_folder_options {
@@ -210,7 +213,7 @@ EK_API ek_dataset *ek_image_folder_with(ek_image_folder_options options);
 #define ek_image_folder(...) \
     EK_CALL_1(ek_image_folder_with, ek_image_folder_options, root, __VA_ARGS__)
 /** The name of a class, and the path of a sample; valid as long as the folder. NULL with
- * EK_E_INVALID if out of range, or for a data set of another type. */
+ * EK_E_INVALID for a number out of range, or for a data set of another type. */
 EK_API const char *ek_image_folder_class(ek_dataset *folder, int64_t number);
 EK_API const char *ek_image_folder_path(ek_dataset *folder, int64_t index);
 

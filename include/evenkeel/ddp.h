@@ -53,11 +53,12 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
 /** Wraps a module; all ranks of the group do so, with modules of the same parameters (else
  * EK_E_STATE names the first that differs). Parameter paths are the wrapped module's.
  *
- * Backward. Gradients are averaged in buckets while backward goes on. Every ek_backward that
- * reaches the module's parameters is one pass of all ranks: each rank makes as many, in the same
- * order. A parameter that got a gradient on some ranks only counts as zero on the others; one that
- * got none anywhere stays without. Gradients that were there before are averaged with the new ones,
- * which leaves alone what is equal on all ranks. With create_graph the averaged gradients can be
+ * Backward. Gradients are averaged in buckets while backward runs. All ranks take part in every
+ * ek_backward that reaches the module's parameters: each rank makes equally many, in the same
+ * order. If a parameter got a gradient only on some ranks, the others count as zero; if it got none
+ * on any rank, it has no gradient afterwards. Gradients from before the backward are averaged with
+ * the new ones, which does not change what is equal on all ranks. With create_graph the averaged
+ * gradients can be
  * differentiated again. ek_grad averages nothing. A failed backward is an error on all ranks, and
  * drops the gradients of its parameters.
  *
@@ -67,19 +68,21 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  * with an error; the module is freed.
  *
  * With EK_SHARD_OPTIMIZER (ZeRO-1) each device of each rank owns a range of every bucket. After a
- * backward each rank has its ranges of the averaged gradients, ek_step updates them, with their
- * state, on their devices, and then all ranks get all parameters. That is as much communication as
- * without, and a rank's share of the state's memory. Parameters and state are the same to the bit,
+ * backward each rank has its ranges of the averaged gradients, ek_step updates these ranges of
+ * parameters and state on their devices, and then all ranks get all parameters. Communication is as
+ * much as without sharding, and each rank holds only its share of the state. Parameters and state
+ * are the same to the bit as without sharding,
  * with any optimizer, with ek_no_sync and ek_train_step; but ek_clip_grad_norm adds the ranges'
  * squares, so that the norm's last bits may differ (it is the same on all ranks).
  *
- * These are calls of all ranks then: ek_step of an optimizer that has such parameters with
- * gradients, the same ones on all ranks, else EK_E_STATE; ek_clip_grad_norm; ek_gather_grad and
- * ek_optimizer_state, which join the whole; and a backward that finds averaged gradients from
- * before. A failure of one rank before its update leaves all parameters and states as they were; a
- * later one is an error on all ranks, which have equal parameters. ek_tensor_grad is NULL but for
- * gradients that are not averaged yet, or were set. A backward inside of ek_no_sync after one that
- * was averaged, without ek_zero_grad between, adds up in another order, so that last bits may
+ * With EK_SHARD_OPTIMIZER all ranks must make these calls together: ek_step of an optimizer that
+ * has sharded parameters with gradients (the same parameters on all ranks, else EK_E_STATE);
+ * ek_clip_grad_norm; ek_gather_grad and ek_optimizer_state, which gather all ranges; and a backward
+ * that finds averaged gradients from an earlier one. If a rank fails before its update, all
+ * parameters and states are unchanged; if a rank fails later, all ranks get an error and have equal
+ * parameters. ek_tensor_grad is NULL except for gradients that are not averaged yet, or were set. A
+ * backward inside of ek_no_sync after a backward that was averaged, without ek_zero_grad between
+ * them, adds up in another order, so that last bits may
  * differ if several such backwards follow each other. Gradients with a history (create_graph) are
  * whole on each rank until the step.
  *
@@ -103,18 +106,19 @@ typedef struct ek_distributed_criterion_options {
 #define EK_DEFAULTS_ek_distributed_criterion_options EK_NO_DEFAULTS
 
 EK_API ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options options);
-/** A criterion for the outputs of ek_distributed_data_parallel, called as the one that it wraps, by
- * all ranks. The result is the loss of all ranks' samples, the same number on each; the mean of the
- * ranks' gradients is its gradient, to any order. Also in evaluation and without gradient mode. A
- * rank whose batch is empty, or has ignored targets only, adds nothing, and goes forward and
- * backward as the others do. If all do so the loss is NaN, and gradients are 0. Losses that are no
- * scalars (reduction none) stay as they are, without communication. With one rank everything is a
- * plain call. NULL with an error; the module is freed. */
+/** A criterion for the outputs of ek_distributed_data_parallel. All ranks call it, with the
+ * arguments of the wrapped criterion, also in evaluation and without gradient mode. The result is
+ * the loss of all ranks' samples, the same number on each rank; the mean of the ranks' gradients is
+ * its gradient, to any order. A rank whose batch is empty, or has only ignored targets, adds
+ * nothing, but runs forward and backward as the others do. If no rank adds anything, the loss is
+ * NaN and gradients are 0. Losses that are no scalars (reduction none) are returned unchanged,
+ * without communication. With one rank the wrapped criterion is called alone. NULL with an error;
+ * the module is freed. */
 #define ek_distributed_criterion(...) \
     EK_CALL_1(ek_distributed_criterion_with, ek_distributed_criterion_options, module, __VA_ARGS__)
 
-/** Between begin and end, gradients add up on each rank alone. The first backward through a forward
- * after the end averages the sums. As in PyTorch, it is the forward that counts. */
+/** Between begin and end, gradients add up on each rank alone. The first backward whose forward ran
+ * after the end averages the sums. As in PyTorch, the time of the forward decides. */
 typedef struct ek_no_sync {
     ek_module *model;
     bool before;
@@ -124,16 +128,16 @@ EK_API void ek_no_sync_end(ek_no_sync *no_sync);
 
 /** What a wrapper has sent so far. Seconds are those of this rank. */
 typedef struct ek_distributed_stats {
-    uint64_t backwards;     /**< passes that were averaged */
-    uint64_t buckets;       /**< in all passes */
+    uint64_t backwards;     /**< backward passes whose gradients were averaged */
+    uint64_t buckets;       /**< buckets of all these passes */
     uint64_t nbytes;        /**< bytes of gradients that were averaged */
     uint64_t buffer_nbytes; /**< bytes of buffers that rank 0 has sent */
     uint64_t shared_nbytes; /**< bytes of sharded parameters that all ranks got after steps */
     double communicating;   /**< seconds in which averages were under way */
     double exposed;         /**< seconds that backward waited for averages after its own work */
-    /** Seconds of `exposed` in which the averages waited for ranks that finished their backward
-     * later, and the rank of the world that most often was the last to finish; -1: none so far.
-     * Ranks tell each other in a backward what the one before it was like. */
+    /** waited: seconds of `exposed` in which averages waited for ranks whose backward ended later.
+     * waited_for: the rank of the world whose backward most often ended last; -1: none so far. Both
+     * exclude the last backward, because ranks exchange their times in the next one. */
     double waited;
     int waited_for;
     bool shares_memory; /**< all ranks are on one machine: gradients are averaged in memory that
@@ -149,16 +153,16 @@ EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stat
  * All ranks call it with modules of the same parameters, else EK_E_STATE. A gradient that only some
  * ranks have counts as zeros on the others, and all have it afterwards; one that no rank has stays
  * absent. Many gradients travel as one message. Means have no history. Gradients may lie on any
- * devices and be sharded. After an error some of them may have been averaged; a repeated call
- * averages the others too, and leaves these as they are but for rounding. */
+ * devices and be sharded. After an error some gradients may have been averaged; a repeated call
+ * averages the others too, and changes the averaged ones only by rounding. */
 EK_API int ek_dist_average_gradients(ek_module *module, ek_process_group *group);
 
 /** ek_archive_save on the rank `rank`, which all ranks of the group call. The other ranks' archives
- * may be NULL, unless they hold states that are sharded over ranks (EK_SHARD_OPTIMIZER): then each
- * rank puts the same states into its own, and the file gets the whole ones, so that it can be
- * loaded on any number of ranks, sharded or not. Nothing else of these archives is read. Only one
- * whole state at a time takes memory. It returns when the file is written, so that any rank may
- * open it then. If it cannot be written, that is an error on all ranks. */
+ * may be NULL, unless states are sharded over ranks (EK_SHARD_OPTIMIZER): then each rank puts these
+ * states into its own archive, and the file gets the whole states, so that it can be loaded on any
+ * number of ranks, sharded or not. Nothing else of the other ranks' archives is read. Only one
+ * whole state at a time takes memory. The call returns when the file is written: any rank may then
+ * open it. If the file cannot be written, all ranks get an error. */
 EK_API int ek_dist_archive_save(ek_archive *archive, const char *path, int rank,
                                 ek_process_group *group);
 

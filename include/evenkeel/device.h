@@ -86,8 +86,8 @@ EK_API int ek_device_count(ek_device_kind kind);
 /** The kind that is used if none is named: EK_CUDA if there is a CUDA device, else EK_HOST. */
 EK_API ek_device_kind ek_default_device_kind(void);
 
-/** The first `count` devices of a kind, or all if count is 0. If there are not so many, or none at
- * all: EK_E_DEVICE, and a list of count -1. */
+/** The first `count` devices of a kind, or all if count is 0. If there are fewer than `count`, or
+ * none, it fails with EK_E_DEVICE and returns a list of count -1. */
 EK_API ek_device_list ek_devices(ek_device_kind kind, int count);
 
 /** A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */
@@ -119,9 +119,9 @@ EK_API int ek_cuda_devices_configure(const char *specification);
 EK_API int ek_synchronize(ek_device device);
 
 /** How many threads a host device computes with; by default its share of the cores, at least 1
- * (EVENKEEL_THREADS, above). A thread that cannot get so many from the system computes with fewer,
- * and a log line says so. EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not to be set while
- * work runs on the device. */
+ * (EVENKEEL_THREADS, above). If the system refuses that many threads, the device computes with
+ * fewer, and a log line says so. EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Must not be set
+ * while the device computes. */
 EK_API int ek_device_set_threads(ek_device device, int count);
 EK_API int ek_device_threads(ek_device device);
 
@@ -145,10 +145,10 @@ typedef enum ek_memory_category {
 /** The name of a category, as reports show it: a static string. */
 EK_API const char *ek_memory_category_name(ek_memory_category category);
 
-/** Bytes on one device. `in_use` counts what tensors and workspaces hold; `reserved` is what the
- * device has from the system, in segments that requests share: also what is cached, and gaps
- * between blocks in use. `now` is in_use by category, and `at_peak` what it was when in_use was
- * largest. */
+/** Bytes on one device. `in_use` is the memory of tensors and workspaces. `reserved` is all memory
+ * that the device has from the system, in segments that requests share, with cached blocks and gaps
+ * between blocks in use. `now` is in_use by category, and `at_peak` is in_use by category at the
+ * moment when in_use was largest. */
 typedef struct ek_memory_stats {
     uint64_t in_use;
     uint64_t peak;
@@ -172,11 +172,11 @@ EK_API int ek_memory_get_stats(ek_device device, ek_memory_stats *stats);
 /** Sets the peaks to what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);
 
-/** Limits what may be in use on a device, to the byte (0: no limit). Reserved bytes stay below too,
- * but for gaps between blocks in use (a GPU's blocks have multiples of 512 bytes, `in_use` counts
- * multiples of 64). With these they may exceed it by a quarter, or by 20 MiB if that is more: a
- * request that would take more fails with EK_E_OUT_OF_MEMORY, which tells of the gaps. Returns 0,
- * or EK_E_STATE if more is in use. */
+/** Limits the bytes in use on a device, to the byte (0: no limit). Reserved bytes stay below the
+ * limit too, not counting gaps between blocks in use (a GPU's blocks have multiples of 512 bytes,
+ * `in_use` counts multiples of 64). With the gaps, reserved bytes may exceed the limit by a
+ * quarter, or by 20 MiB if that is more: a request that needs more fails with EK_E_OUT_OF_MEMORY,
+ * whose sentence tells of the gaps. Returns 0, or EK_E_STATE if more than nbytes is in use. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 
 /** Gives cached memory back to the system, and memory that the calling thread keeps for handles. */

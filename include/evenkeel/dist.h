@@ -11,12 +11,12 @@
  * Collectives change tensors in place, without history. Sums are made in the order of ranks, so
  * that they are the same to the bit in every run and with every MPI.
  *
- * A failure of one rank is an error on all: EK_E_ABORTED, with that rank and its sentence. It comes
- * with the call that a rank is in, or with its next one. Afterwards the groups work again. A
- * process that dies ends the job.
+ * If one rank fails, all ranks get an error: EK_E_ABORTED, with the failed rank and its error
+ * sentence. A rank gets it from the call that it is in, or from its next call. Afterwards the
+ * groups can be used again. If a process dies, the launcher ends all of them.
  *
- * These calls are for one thread at a time. The ranks src and dst are ranks of the world, even in
- * calls on a group. A NULL group is the world. A call on a group that this rank is not in does
+ * All calls below are for one thread at a time. The ranks src and dst are ranks of the world, even
+ * in calls on a group. A NULL group is the world. A call on a group that this rank is not in does
  * nothing, writes a log line and returns 0. */
 #ifndef EVENKEEL_DIST_H
 #define EVENKEEL_DIST_H
@@ -65,10 +65,10 @@ typedef struct ek_dist_options {
         EK_DEFAULT(check, true)
 
 EK_API int ek_dist_init_process_group_with(ek_dist_options options);
-/** Joins the processes of the job. EK_E_STATE if the process has joined already; EK_E_BACKEND, with
- * the package to install, if a launcher runs and its MPI is missing. While the call waits it
- * catches SIGCONT, if the program doesn't: Open MPI's launcher sends it when it begins to end a job
- * that a rank has left. */
+/** Joins the processes that the launcher has started. EK_E_STATE if the process has joined already;
+ * EK_E_BACKEND, with the package to install, if there is a launcher but its MPI is missing. While
+ * the call waits it catches SIGCONT, unless the program does: Open MPI's launcher sends this signal
+ * before it ends the other processes because a rank has ended early. */
 #define ek_dist_init_process_group(...) \
     EK_CALL(ek_dist_init_process_group_with, ek_dist_options, __VA_ARGS__)
 
@@ -115,7 +115,8 @@ EK_API ek_process_group *ek_dist_new_group_with(ek_group_options options);
  * with an error. */
 #define ek_dist_new_group(...) EK_CALL(ek_dist_new_group_with, ek_group_options, __VA_ARGS__)
 
-/** The rank in the group of a rank of the world, and the reverse. EK_E_INVALID if there is none. */
+/** ek_dist_group_rank converts a rank of the world to the rank in the group, ek_dist_global_rank
+ * the reverse. EK_E_INVALID if there is no such rank. */
 EK_API int ek_dist_group_rank(const ek_process_group *group, int rank);
 EK_API int ek_dist_global_rank(const ek_process_group *group, int group_rank);
 
@@ -123,7 +124,7 @@ EK_API int ek_dist_global_rank(const ek_process_group *group, int group_rank);
 
 typedef enum ek_dist_op {
     EK_DIST_SUM = 0,
-    EK_DIST_AVG, /**< the sum over the number of ranks; floating dtypes */
+    EK_DIST_AVG, /**< the sum divided by the number of ranks; floating dtypes */
     EK_DIST_PRODUCT,
     EK_DIST_MIN, /**< EK_DIST_MIN and EK_DIST_MAX: NaN if any is NaN */
     EK_DIST_MAX,
@@ -142,8 +143,9 @@ typedef struct ek_dist_work ek_dist_work;
  * not be written, and tensors that are received must not be read. `tensor` has any layout, and lies
  * on GPUs on all ranks, or on none. `src` and `dst` are ranks of the world. */
 
-/** Waits for the call and frees it; NULL is a call that has ended. Returns 0; for a receive, the
- * sender's rank. EK_E_MODIFIED if the tensor was written during the call. */
+/** Waits until the call that stored itself in `work` has ended, and frees `work`; NULL is a call
+ * that has ended. Returns 0; for a receive, the sender's rank. EK_E_MODIFIED if the tensor was
+ * written during the call. */
 EK_API int ek_dist_wait(ek_dist_work *work);
 /** 1 if ek_dist_wait would not wait, else 0. */
 EK_API int ek_dist_is_completed(const ek_dist_work *work);
@@ -151,7 +153,7 @@ EK_API int ek_dist_is_completed(const ek_dist_work *work);
 typedef struct ek_dist_message_options {
     int begin; /**< no option, see base.h */
     ek_tensor *tensor;
-    int rank; /**< of the world: who receives, or who sends */
+    int rank; /**< the other rank, of the world: the receiver (send) or the sender (recv) */
     ek_process_group *group;
     int tag; /**< not negative */
     ek_dist_work **work;
@@ -217,7 +219,7 @@ typedef struct ek_dist_barrier_options {
 } ek_dist_barrier_options;
 #define EK_DEFAULTS_ek_dist_barrier_options EK_NO_DEFAULTS
 EK_API int ek_dist_barrier_with(ek_dist_barrier_options options);
-/** Waits until all ranks of the group have called it. */
+/** Waits until all ranks of the group have called ek_dist_barrier. */
 #define ek_dist_barrier(...) EK_CALL(ek_dist_barrier_with, ek_dist_barrier_options, __VA_ARGS__)
 /** A barrier with a time-out in seconds: EK_E_TIMEOUT names the first missing rank; with
  * wait_all_ranks all missing ranks. */
@@ -238,7 +240,7 @@ typedef struct ek_dist_all_gather_options {
 } ek_dist_all_gather_options;
 #define EK_DEFAULTS_ek_dist_all_gather_options EK_NO_DEFAULTS
 EK_API int ek_dist_all_gather_with(ek_dist_all_gather_options options);
-/** Every rank's tensor, in each rank's list. */
+/** Copies every rank's tensor to the list of each rank. */
 #define ek_dist_all_gather(...) \
     EK_CALL_2(ek_dist_all_gather_with, ek_dist_all_gather_options, tensor, list, __VA_ARGS__)
 
@@ -288,8 +290,8 @@ EK_API int ek_dist_reduce_scatter_with(ek_dist_reduce_scatter_options options);
 
 typedef struct ek_dist_all_to_all_options {
     int begin;                /**< no option, see base.h */
-    ek_tensor *const *list;   /**< what comes in */
-    ek_tensor *const *inputs; /**< what goes out */
+    ek_tensor *const *list;   /**< tensors to receive */
+    ek_tensor *const *inputs; /**< tensors to send */
     ek_process_group *group;
     ek_dist_work **work;
 } ek_dist_all_to_all_options;
@@ -303,8 +305,8 @@ EK_API int ek_dist_all_to_all_with(ek_dist_all_to_all_options options);
 /* ---- values ---- */
 
 /* Trees of tensors of any shape, dtype and device, of numbers, lists, dictionaries and none.
- * Results are new values in the scope, with tensors on cpu and without history. A pointer is
- * EK_E_INVALID on its rank, and an error on all. */
+ * Results are new values in the scope, with tensors on cpu and without history. A value that holds
+ * a pointer is EK_E_INVALID on its rank, and an error on all ranks. */
 
 /** Returns the value of rank src on all ranks; values of other ranks are not read. EK_VALUE_ERROR
  * with an error. EK_VALUE_NONE if this rank is not in the group. */
@@ -326,7 +328,7 @@ EK_API int ek_dist_all_gather_value(ek_value value, ek_value *values, ek_process
 
 /** The sum over all ranks, whose tensors have one shape and dtype. */
 EK_API ek_tensor *ek_dist_sum(ek_tensor *x, ek_process_group *group);
-/** The sum over the number of ranks; floating dtypes. */
+/** The sum over all ranks divided by the number of ranks; floating dtypes. */
 EK_API ek_tensor *ek_dist_mean(ek_tensor *x, ek_process_group *group);
 /** Concatenates all ranks' tensors along dim, as ek_cat does. Sizes along dim may differ, and may
  * be 0; other sizes and dtypes must agree, else EK_E_SHAPE or EK_E_DTYPE. The gradient is this

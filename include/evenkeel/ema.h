@@ -14,7 +14,7 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_ema ek_ema;
 
 typedef enum ek_ema_buffers {
-    EK_EMA_BUFFERS_COPY,   /**< buffers are the module's of the last update */
+    EK_EMA_BUFFERS_COPY,   /**< each update copies the module's buffers */
     EK_EMA_BUFFERS_AVERAGE /**< floating buffers are averaged too (use_buffers), others copied */
 } ek_ema_buffers;
 
@@ -22,7 +22,7 @@ typedef struct ek_ema_options {
     int begin;                 /**< no option, see base.h */
     ek_module *module;         /**< borrowed: it may be freed before */
     double decay EK_IS(0.999); /**< average = decay * average + (1 - decay) * parameter */
-    bool equal;                /**< every update counts alike, and there is no decay (SWA) */
+    bool equal;                /**< equal weights for all updates, without decay (SWA) */
     ek_ema_buffers buffers;
 } ek_ema_options;
 #define EK_DEFAULTS_ek_ema_options EK_DEFAULT(decay, 0.999)
@@ -35,14 +35,15 @@ EK_API ek_ema *ek_ema_new_with(ek_ema_options options);
 /** NULL is ignored. */
 EK_API void ek_ema_free(ek_ema *ema);
 
-/** One pass over all parameters. All memory is taken before the first write, so that without enough
- * of it nothing has changed. After an error of a device, some averages may be those of this update,
- * and ek_ema_updates doesn't count it. */
+/** Adds the parameters' present values to the averages. If there is not enough memory, nothing has
+ * changed. After an error of a device some averages may be updated, but ek_ema_updates doesn't
+ * count this update. */
 EK_API int ek_ema_update(ek_ema *ema);
 EK_API int64_t ek_ema_updates(const ek_ema *ema);
 
-/** The module shows the averages until ek_ema_restore brings its own values back, for evaluation
- * and saving. EK_E_STATE if they are (not) shown already, as for updates in between. */
+/** Puts the averages into the module, for evaluation and saving, until ek_ema_restore puts the
+ * module's values back. EK_E_STATE for an apply when the averages are in the module already, for a
+ * restore when they are not, and for updates in between. */
 EK_API int ek_ema_apply(ek_ema *ema);
 EK_API int ek_ema_restore(ek_ema *ema);
 

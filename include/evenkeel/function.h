@@ -36,16 +36,16 @@ typedef struct ek_function_call ek_function_call;
 
 typedef struct ek_function {
     const char *name; /**< name in error sentences; must outlive the graph (a string literal) */
-    int outputs;      /**< number of outputs, at most EK_FUNCTION_TENSORS; 0 stands for 1 */
+    int outputs;      /**< number of outputs, at most EK_FUNCTION_TENSORS; 0 means 1 */
 
     /** Writes the outputs, in the scope. An output must not be an input or a view of one, and
      * inputs must not be modified (EK_E_AUTOGRAD). Returns 0 or a negative status. A NULL output
      * means that its operation failed, with an error pending. */
     int (*forward)(ek_function_call *call, ek_tensor *const *inputs, ek_tensor **outputs);
 
-    /** Writes the gradients of the inputs to `results`. NULL stands for zero, and is right for
-     * inputs for which ek_function_needs is false. gradients[o] is NULL if none arrived for output
-     * o (but see `meets`). Gradient mode is on if its results are to be differentiated. If
+    /** Writes the gradients of the inputs to `results`. A NULL result means zero, and is right for
+     * inputs for which ek_function_needs is false. gradients[o] is NULL if no gradient arrived for
+     * output o (but see `meets`). Gradient mode is on if results must be differentiable. If
      * `backward` is NULL, outputs carry no gradient. */
     int (*backward)(ek_function_call *call, ek_tensor *const *gradients, ek_tensor **results);
 
@@ -53,12 +53,12 @@ typedef struct ek_function {
      * the forward if it failed or nothing was recorded. */
     void (*destroy)(void *user);
 
-    /** True: its backward meets other ranks (calls ek_dist_*). The backward then runs also if no
-     * gradient arrived, as those of other ranks may have: gradients that didn't arrive are zeros,
-     * and NULL only for outputs that carry none. Such backwards run one after another, in the
-     * opposite order of their forwards, which is to be the same on all ranks; so does the backward
-     * of ek_checkpoint around one. EK_E_STATE inside of a replica, because replicas run side by
-     * side. */
+    /** True: the backward communicates with other ranks (calls ek_dist_*). It then runs even if no
+     * gradient arrived on this rank, because other ranks may have gradients. gradients[o] is zeros
+     * if none arrived, and NULL only if output o carries no gradient. These backwards, and the
+     * backward of an ek_checkpoint around one of them, run one after another, in the reverse order
+     * of their forwards, which must be the same on all ranks. EK_E_STATE inside of a replica,
+     * because replicas run in parallel. */
     bool meets;
 } ek_function;
 
@@ -71,15 +71,15 @@ EK_API int ek_function_apply_user(const ek_function *function, ek_tensor *const 
 #define ek_function_apply(function, inputs, count, outputs) \
     ek_function_apply_user((function), (inputs), (count), (outputs), NULL)
 
-/** Saves tensors for the backward: inputs, outputs, or others. Others count as constants when
+/** Saves tensors for the backward: inputs, outputs, or other tensors, which count as constants when
  * gradients are differentiated. NULLs stay NULL. Called in forward, at most once. */
 EK_API int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int count);
 /** Saved tensor `index`, in the scope. Called in backward. NULL with EK_E_MODIFIED if the tensor
  * has been modified since; NULL with EK_E_STATE if an earlier backward has freed it. */
 EK_API ek_tensor *ek_function_saved(ek_function_call *call, int index);
-/** True if the gradient of this input is needed. In forward: true if it may be. */
+/** True if the gradient of this input is needed; in forward, if it may be needed. */
 EK_API bool ek_function_needs(const ek_function_call *call, int input);
-/** What ek_function_apply_user was given; NULL with ek_function_apply. */
+/** The `user` that ek_function_apply_user was given; NULL with ek_function_apply. */
 EK_API void *ek_function_user(const ek_function_call *call);
 
 EK_END_DECLARATIONS

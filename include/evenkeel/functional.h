@@ -36,7 +36,7 @@ EK_API int ek_jvp_with(ek_functional_options options);
 EK_API int ek_jacobian_with(ek_functional_options options);
 EK_API int ek_hessian_with(ek_functional_options options);
 /** The function is called with handles on the inputs' memory that require a gradient, in gradient
- * mode. What has no part in an output has the derivative 0.
+ * mode. The derivative of an output by an input that it does not depend on is 0.
  *
  * ek_vjp: results[i] is the sum over outputs of v' J, of input i's shape.
  * ek_jvp: results[o] is the sum over inputs of J v, of output o's shape; by differentiating v' J.

@@ -103,8 +103,8 @@ EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
  *
  * Over several ranks the result is the penalty of all samples on each, and the mean of the ranks'
  * gradients is its gradient, to any order. If the ranks' generators are in one state, each rank
- * draws the numbers of all samples and takes those of its own, so that they do not depend on the
- * number of ranks; that of the first samples is rank 0. */
+ * draws the numbers of all samples and takes those of its own samples, so that numbers do not
+ * depend on the number of ranks; the first samples are rank 0's. */
 #define ek_gradient_penalty(...)                                                         \
     EK_CALL_3(ek_gradient_penalty_with, ek_gradient_penalty_options, critic, real, fake, \
               __VA_ARGS__)

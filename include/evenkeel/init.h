@@ -27,8 +27,8 @@ typedef enum ek_nonlinearity {
 EK_API double ek_init_calculate_gain(ek_nonlinearity nonlinearity, double parameter);
 
 typedef enum ek_fan_mode { EK_FAN_IN, EK_FAN_OUT } ek_fan_mode;
-/** Fan in is the size of dimension 1 times those of the dimensions after it (the kernel's); fan out
- * is that of dimension 0 times them. */
+/** Fan in is the size of dimension 1 times the sizes of the kernel's dimensions (2 and up); fan out
+ * is the size of dimension 0 times the kernel's. */
 typedef struct ek_init_kaiming_options {
     int begin; /**< no option, see base.h */
     ek_tensor *tensor;
@@ -50,11 +50,11 @@ EK_API int ek_init_xavier_normal(ek_tensor *tensor, double gain);
 
 /** A (semi-)orthogonal matrix times gain; dimensions after the first count as one. */
 EK_API int ek_init_orthogonal(ek_tensor *tensor, double gain);
-/** The identity matrix of 2 dimensions; and weights of a convolution (3 to 5 dimensions) that pass
- * channels on as they are, within each of `groups` groups. */
+/** ek_init_eye: the identity matrix (2 dimensions). ek_init_dirac: weights of a convolution (3 to 5
+ * dimensions) whose output repeats its input channels, within each of `groups` groups. */
 EK_API int ek_init_eye(ek_tensor *tensor);
 EK_API int ek_init_dirac(ek_tensor *tensor, int64_t groups);
-/** Normal numbers, with the part `sparsity` (0 to 1) of each column zero. Of 2 dimensions. */
+/** Fills a matrix with normal numbers; the fraction `sparsity` (0 to 1) of each column is zero. */
 EK_API int ek_init_sparse(ek_tensor *tensor, double sparsity, double std);
 
 EK_END_DECLARATIONS

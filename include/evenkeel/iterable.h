@@ -27,14 +27,13 @@
  *         free(cursor);
  *     }
  *
- * A loader (evenkeel/loader.h) reads it in turns: whichever worker makes the next batch reads that
- * batch's samples, and goes on to convert and collate them while another worker reads. So each
- * sample comes once, in the same order for any number of workers. Of several ranks
- * (evenkeel/dist.h), rank r of R gets samples r, r + R, r + 2 R, ... With empty_batches all ranks
- * give equally many batches.
+ * One worker of a loader (evenkeel/loader.h) reads at a time: it reads the samples of the next
+ * batch, then converts and collates them while another worker reads. So each sample comes once, and
+ * the order is the same for any number of workers. With several ranks (evenkeel/dist.h), rank r of
+ * R gets samples r, r + R, r + 2 R, ... With empty_batches all ranks return equally many batches.
  *
- * ek_transformed and its relatives (evenkeel/transform.h) take these data sets too; they transform
- * outside the turn. */
+ * ek_transformed and its relatives (evenkeel/transform.h) take these data sets too; several workers
+ * transform at a time. */
 #ifndef EVENKEEL_ITERABLE_H
 #define EVENKEEL_ITERABLE_H
 #pragma GCC system_header /* see base.h */
@@ -47,15 +46,16 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_iterator ek_iterator;
 
-/** An iterator before the first sample of a pass, owned by the caller. Any data set can be iterated
- * over; one with a length gives its samples by index. Takes over one reference of the data set,
- * also if it fails. `epoch` is the number of the pass, on which shuffled orders depend. */
+/** Makes an iterator before the first sample of a pass, owned by the caller. Any data set can be
+ * iterated over; samples of one with a length come in the order of their indices. Takes over one
+ * reference of the data set, also if it fails. `epoch` is the number of the pass, on which shuffled
+ * orders depend. */
 EK_API ek_iterator *ek_iterate(ek_dataset *dataset, int64_t epoch);
 EK_API void ek_iterator_free(ek_iterator *iterator); /**< NULL is ignored */
 /** Returns 1 with the next sample, in the scope; 0 at the end, and from then on; or a negative
  * status. For one thread at a time. */
 EK_API int ek_iterator_next(ek_iterator *iterator, ek_value *sample);
-/** Skips `count` samples. Returns how many there were to skip: fewer only at the end; or a negative
+/** Skips `count` samples. Returns how many were skipped (fewer only at the end), or a negative
  * status. */
 EK_API int64_t ek_iterator_skip(ek_iterator *iterator, int64_t count);
 
@@ -69,8 +69,8 @@ typedef struct ek_text_lines_options {
 #define EK_DEFAULTS_ek_text_lines_options EK_DEFAULT(max_line, 1 << 26)
 EK_API ek_dataset *ek_text_lines_with(ek_text_lines_options options);
 /** ek_text_lines("corpus.txt.gz"): the lines of a text file, plain or gzip: u8 (bytes) without "\n"
- * or "\r\n". EK_E_IO if the file cannot be read, when it is opened; EK_E_FORMAT for a longer line
- * than .max_line: some kilobytes of gzip can hold gigabytes without an end. */
+ * or "\r\n". If the file cannot be read, opening it is EK_E_IO. A line longer than .max_line is
+ * EK_E_FORMAT: some kilobytes of gzip can hold a line of gigabytes. */
 #define ek_text_lines(...) EK_CALL_1(ek_text_lines_with, ek_text_lines_options, path, __VA_ARGS__)
 
 typedef struct ek_token_stream_options {
@@ -82,8 +82,8 @@ typedef struct ek_token_stream_options {
 #define EK_DEFAULTS_ek_token_stream_options EK_NO_DEFAULTS
 EK_API ek_dataset *ek_token_stream_with(ek_token_stream_options options);
 /** ek_token_stream("train.bin.gz", 128): ek_token_dataset's samples with a stride of `length`, read
- * from beginning to end instead of mapped: two i64 tensors (length), the second one token later. A
- * last window that is not full is left out. EK_E_FORMAT for a file that ends within a token. */
+ * from beginning to end instead of mapped: two i64 tensors (length), the second one token later. An
+ * incomplete last sample is left out. EK_E_FORMAT for a file that ends within a token. */
 #define ek_token_stream(...) \
     EK_CALL_2(ek_token_stream_with, ek_token_stream_options, path, length, __VA_ARGS__)
 
@@ -95,10 +95,10 @@ typedef struct ek_shuffled_options {
 } ek_shuffled_options;
 #define EK_DEFAULTS_ek_shuffled_options EK_DEFAULT(buffer, 1000)
 EK_API ek_dataset *ek_shuffled_with(ek_shuffled_options options);
-/** ek_shuffled(dataset, 10000): the samples of any data set, read into a buffer, from which a
- * random one is given for each that is read, as by torch.utils.data's Shuffler. The order follows
- * from seed and epoch alone, so that ranks agree on it. What comes after it is ek_transformed, so
- * that the buffer holds samples before they are transformed. */
+/** ek_shuffled(dataset, 10000): the samples of any data set, shuffled as by torch.utils.data's
+ * Shuffler: samples are read into a buffer, and for each that is read a random one leaves the
+ * buffer. The order depends on seed and epoch alone, so that ranks agree on it. Apply
+ * ek_transformed after ek_shuffled: the buffer then holds samples that are not yet transformed. */
 #define ek_shuffled(...) \
     EK_CALL_2(ek_shuffled_with, ek_shuffled_options, dataset, buffer, __VA_ARGS__)
 

@@ -32,29 +32,31 @@ typedef enum ek_seeding {
      * are the same for any number of workers, and after a resume. */
     EK_SEED_BATCH = 0,
     /** As in PyTorch: worker w has one generator per pass, seeded by base seed + w, and batch b is
-     * made by worker b % workers. Without workers it is the default generator. */
+     * made by worker b % workers. Without workers the default generator is used. */
     EK_SEED_WORKER = 1
 } ek_seeding;
 
 /** Makes samples into a batch in place of ek_collate. Called in a worker, for each device's part of
- * a batch separately; the result is in the caller's scope. For an empty batch it gets one sample,
- * and its tensors lose their rows (dimension 0). */
+ * a batch separately; the result is in the caller's scope. For an empty batch the function gets one
+ * sample, and the loader then removes the rows (dimension 0) of the result's tensors. */
 typedef ek_value ek_collate_function(const ek_value *samples, int64_t count, void *user);
-/** Called in each worker before its first batch. Numbers that it draws do not change those of
- * batches. Returns 0, or a negative status, which every batch then returns. */
+/** Called in each worker before its first batch. Random numbers that it draws do not change those
+ * of batches. Returns 0, or a negative status, which ek_loader_next then returns for every batch.
+ */
 typedef int ek_worker_function(int worker, void *user);
 /** Writes how many samples of a batch that isn't empty each device gets; `sizes` is zeroed, and its
  * sum must be `batch`. It may call ek_data_parallel_sizes. It runs in the thread that calls
  * ek_loader_next, when a worker is assigned the batch: up to workers * prefetch batches before the
- * batch is returned. Returns 0 or a negative status, which loses the batch: the next one begins
- * behind it. */
+ * batch is returned. Returns 0, or a negative status: then the batch is lost, and the next batch
+ * begins after its samples. */
 typedef int ek_sizes_function(int64_t batch, int64_t *sizes, void *user);
 
 typedef struct ek_loader_options {
     int begin; /**< no option, see base.h */
-    /** One reference is taken over (evenkeel/dataset.h). One without a length (evenkeel/iterable.h)
-     * excludes shuffle and samplers (EK_E_INVALID; ek_shuffled shuffles), and `sizes` unless
-     * drop_last is on. Its batches are cut from its own order, or this rank's share of it. */
+    /** One reference is taken over (evenkeel/dataset.h). A data set without a length
+     * (evenkeel/iterable.h) excludes shuffle and samplers (EK_E_INVALID; ek_shuffled shuffles), and
+     * `sizes` unless drop_last is on. Its samples, or this rank's share of them, form batches in
+     * their own order. */
     ek_dataset *dataset;
 
     /** The order of samples: 0, 1, 2, ...; shuffled by ek_random_sampler with `generator`; that of
@@ -66,12 +68,12 @@ typedef struct ek_loader_options {
     ek_sampler *batch_sampler;
     int64_t batch_size EK_IS(1); /**< 0: samples as they are, not collated */
     bool drop_last;              /**< leaves out a last batch that is smaller */
-    /** True: a pass goes on with empty batches until every rank has had as many as the one with the
-     * most, so that all take part in each step. Nothing is communicated: the sampler knows the
-     * shares of all ranks (ek_sampler_longest), which only differ if it doesn't pad. An empty batch
-     * has what a batch of the data set's first sample has, with 0 samples: tensors of the same
-     * dtypes and shapes with 0 rows. It is plain, or on the first of several devices. With
-     * batch_size 0 there are none. */
+    /** True: empty batches follow at the end of a pass until every rank has had as many batches as
+     * the rank with the most, so that all ranks take part in each step. Nothing is communicated:
+     * the sampler knows the shares of all ranks (ek_sampler_longest), which only differ if it
+     * doesn't pad. An empty batch is a batch of the data set's first sample without its row:
+     * tensors of the same dtypes and shapes, but with 0 rows. With several device_ids it is on the
+     * first. With batch_size 0 there are no empty batches. */
     bool empty_batches EK_IS(true);
 
     union {
@@ -90,17 +92,17 @@ typedef struct ek_loader_options {
 
     /** Batches are cut into parts for these devices. Values are then lists marked per_device, as
      * the data-parallel wrappers take them, with one element per device that gets samples, in this
-     * order. A part for a host device is written to its memory; one for a GPU to pinned memory, and
-     * copied while the GPU computes (see send_ahead). With one device: plain values there. Empty:
-     * plain values on cpu. */
+     * order. A part for a host device is written to its memory; a part for a GPU is written to
+     * pinned memory and copied while the GPU computes (see send_ahead). With one device: values on
+     * this device, not lists. Empty: values on cpu, not lists. */
     ek_device_list device_ids;
     ek_split_policy split;    /**< EK_SPLIT_CHUNK or EK_SPLIT_EVEN */
     ek_sizes_function *sizes; /**< used in place of `split`; may be NULL */
     void *sizes_user;
     /** When a GPU's part of a batch is sent. True: while the batch before it is in use, if
-     * workers have made it by then. The GPU then holds one more batch while a step runs; if a step
-     * has no room for that, set this to false. If a batch finds no room on the GPU when it is sent
-     * ahead, none is sent ahead from then on. False: when the batch is asked for. */
+     * workers have made the part by then. The GPU then holds one more batch while a step runs; if
+     * memory is short for that, set this to false. If a batch finds no room on the GPU when it is
+     * sent ahead, no later batch is sent ahead. False: when ek_loader_next returns the batch. */
     bool send_ahead EK_IS(true);
 } ek_loader_options;
 #define EK_DEFAULTS_ek_loader_options                                                    \
@@ -115,13 +117,13 @@ EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
  * loaders before ek_shutdown, because their threads use the library. NULL is ignored. */
 EK_API void ek_loader_free(ek_loader *loader);
 
-/** One batch. The loader owns values and indices: they are valid in any scope until the next batch
- * is asked for, or the loader is reset, loaded or freed. ek_value_keep keeps a value longer. If
- * `data` is marked per_device, so are `input` and `target`. */
+/** One batch. The loader owns values and indices: they are valid in any scope until the next call
+ * of ek_loader_next, or until the loader is reset, loaded or freed. ek_value_keep keeps a value
+ * longer. If `data` is marked per_device, `input` and `target` are marked too. */
 typedef struct ek_batch {
     ek_value data;          /**< the collated samples */
     ek_value input, target; /**< elements 0 and 1 of samples that are lists, else `data` and none */
-    /** of the samples; NULL for an empty batch, and if there is no length */
+    /** The samples' indices; NULL for an empty batch, and if the data set has no length. */
     const int64_t *indices;
     int64_t count;  /**< number of samples; 0: an empty batch */
     int64_t number; /**< number of the batch in its pass, from 0 */
@@ -129,15 +131,16 @@ typedef struct ek_batch {
 
 /** Returns 1 with the next batch; 0 at the end of a pass, after which the next call begins another;
  * or a negative status. An error in a data set names the sample, and the worker if there is one;
- * that batch is lost, and the next call goes on with the one after it. For one thread at a time. */
+ * the failed batch is lost, and the next call returns the batch after it. For one thread at a time.
+ */
 EK_API int ek_loader_next(ek_loader *loader, ek_batch *batch);
 /** Abandons the current pass; the next call of ek_loader_next begins another. */
 EK_API int ek_loader_reset(ek_loader *loader);
-/** How many batches a pass has, with the empty ones; samples if batch_size is 0. EK_E_INVALID for a
- * data set without a length. */
+/** How many batches a pass has, empty ones included; if batch_size is 0, how many samples.
+ * EK_E_INVALID for a data set without a length. */
 EK_API int64_t ek_loader_length(ek_loader *loader);
-/** Sets the sampler's epoch, for the next pass; or that of a data set without a length, which
- * otherwise counts the passes from 0. */
+/** Sets the epoch of the next pass: the sampler's, or that of a data set without a length, whose
+ * epochs otherwise count the passes from 0. */
 EK_API int ek_loader_set_epoch(ek_loader *loader, int64_t epoch);
 /** The data set and the sampler; borrowed, valid as long as the loader. NULL for the sampler of a
  * data set without a length. */
@@ -149,7 +152,8 @@ typedef struct ek_worker_info {
     int worker, workers; /**< the worker's number, from 0; how many workers there are */
     uint64_t seed;       /**< base seed of the pass + worker */
 } ek_worker_info;
-/** Returns false, leaving *info as it is, on a thread that is no loader's worker. */
+/** Describes the calling worker in *info and returns true. On a thread that is no loader's worker,
+ * returns false and leaves *info unchanged. */
 EK_API bool ek_loader_worker(ek_worker_info *info);
 
 /** Totals since the loader was made. */
@@ -163,10 +167,10 @@ EK_API int ek_loader_get_stats(ek_loader *loader, ek_loader_stats *stats);
 /** The loader's position, for checkpoints: a dictionary of tensors, with the sampler's state, in
  * the scope. It counts the batches that ek_loader_next has returned, not those made ahead.
  * ek_loader_load_state restores it in a loader with the same data set, sampler and batch size (else
- * EK_E_FORMAT or EK_E_INVALID); the pass goes on with the next batch. Workers, devices and prefetch
- * may differ, but with EK_SEED_WORKER the number of workers must be the same. A data set without a
- * length is read, or skipped, up to the position when the next batch is made; the number of ranks
- * must be the same. */
+ * EK_E_FORMAT or EK_E_INVALID); the pass continues with the next batch. Workers, devices and
+ * prefetch may differ, but with EK_SEED_WORKER the number of workers must be the same. A data set
+ * without a length is read, or skipped, up to the position when the next batch is made; for such a
+ * data set the number of ranks must be the same. */
 EK_API ek_value ek_loader_state(ek_loader *loader);
 EK_API int ek_loader_load_state(ek_loader *loader, ek_value state);
 

@@ -11,8 +11,8 @@ EK_BEGIN_DECLARATIONS
 /** EK_BATCH_MEAN, for kl_div only, divides the sum by the size of dimension 0. */
 typedef enum ek_reduction { EK_MEAN = 0, EK_SUM = 1, EK_NONE = 2, EK_BATCH_MEAN = 3 } ek_reduction;
 
-/* Input and target are floating, of one shape, unless a loss says else. Operands that are said to
- * broadcast do so as in ops.h. */
+/* Input and target are floating, of one shape, unless a comment below says otherwise. Broadcasting
+ * is that of ops.h. */
 
 /* ---- classes ---- */
 
@@ -28,8 +28,8 @@ typedef struct ek_nll_loss_options {
 EK_API ek_tensor *ek_f_nll_loss_with(ek_nll_loss_options options);
 /** -weight[target] input[target], where input, (N, C) or (N, C, d1, ...), holds logarithms of
  * probabilities; target i64 or i32, (N) or (N, d1, ...). A target outside [0, C) that is not
- * ignore_index is EK_E_INVALID. The mean divides by the sum of the weights of all targets but the
- * ignored. */
+ * ignore_index is EK_E_INVALID. The mean divides by the sum of the weights of all targets that are
+ * not ignored. */
 #define ek_f_nll_loss(...) \
     EK_CALL_2(ek_f_nll_loss_with, ek_nll_loss_options, input, target, __VA_ARGS__)
 
@@ -47,16 +47,16 @@ EK_API ek_tensor *ek_f_cross_entropy_with(ek_cross_entropy_options options);
 EK_API ek_tensor *ek_f_token_cross_entropy_with(ek_cross_entropy_options options);
 /** nll_loss of log_softmax(input). Cross entropy also takes the classes' probabilities as target:
  * floating, of the input's shape. The mean then divides by the number of predictions, whatever the
- * weights, and there is no ignore_index. */
+ * weights, and ignore_index has no effect. */
 #define ek_f_cross_entropy(...) \
     EK_CALL_2(ek_f_cross_entropy_with, ek_cross_entropy_options, input, target, __VA_ARGS__)
-/** Cross entropy for a language model, which has its classes in the last dimension: logits (N, ...,
- * C) and tokens (N, ...). */
+/** Cross entropy with the classes in the last dimension, as language models have them: logits
+ * (N, ..., C) and tokens (N, ...). */
 #define ek_f_token_cross_entropy(...) \
     EK_CALL_2(ek_f_token_cross_entropy_with, ek_cross_entropy_options, input, target, __VA_ARGS__)
 
 /** The divisor of the mean of nll_loss and cross_entropy: the sum of the weights (NULL: 1 each) of
- * all targets but the ignored, as a scalar of `dtype` on the target's device. */
+ * all targets that are not ignored, as a scalar of `dtype` on the target's device. */
 EK_API ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
                                    ek_dtype dtype);
 
@@ -86,7 +86,7 @@ typedef struct ek_smooth_l1_options {
 } ek_smooth_l1_options;
 #define EK_DEFAULTS_ek_smooth_l1_options EK_DEFAULT(beta, 1)
 EK_API ek_tensor *ek_f_smooth_l1_loss_with(ek_smooth_l1_options options);
-/** With d = |input - target|: d^2 / (2 beta) below beta, d - beta / 2 from there; d for beta 0. */
+/** With d = |input - target|: d^2 / (2 beta) if d < beta, else d - beta / 2. */
 #define ek_f_smooth_l1_loss(...) \
     EK_CALL_2(ek_f_smooth_l1_loss_with, ek_smooth_l1_options, input, target, __VA_ARGS__)
 
@@ -99,7 +99,7 @@ typedef struct ek_huber_options {
 } ek_huber_options;
 #define EK_DEFAULTS_ek_huber_options EK_DEFAULT(delta, 1)
 EK_API ek_tensor *ek_f_huber_loss_with(ek_huber_options options);
-/** d^2 / 2 below delta, delta (d - delta / 2) from there. */
+/** With d = |input - target|: d^2 / 2 if d < delta, else delta (d - delta / 2). */
 #define ek_f_huber_loss(...) \
     EK_CALL_2(ek_f_huber_loss_with, ek_huber_options, input, target, __VA_ARGS__)
 
@@ -129,10 +129,10 @@ typedef struct ek_bce_options {
 #define EK_DEFAULTS_ek_bce_options EK_NO_DEFAULTS
 EK_API ek_tensor *ek_f_bce_with(ek_bce_options options);
 EK_API ek_tensor *ek_f_multilabel_soft_margin_loss_with(ek_bce_options options);
-/** Binary cross entropy of probabilities. Their logarithms count as -100 below that, as in PyTorch;
- * NaN comes of inputs outside [0, 1]. */
+/** Binary cross entropy of probabilities. Logarithms are at least -100, as in PyTorch. Inputs
+ * outside [0, 1] give NaN. */
 #define ek_f_bce(...) EK_CALL_2(ek_f_bce_with, ek_bce_options, input, target, __VA_ARGS__)
-/** bce_with_logits of C labels, (C) or (..., C), in the mean over these: a loss per sample. */
+/** The mean of bce_with_logits over C labels, for input (C) or (..., C): one loss per sample. */
 #define ek_f_multilabel_soft_margin_loss(...) \
     EK_CALL_2(ek_f_multilabel_soft_margin_loss_with, ek_bce_options, input, target, __VA_ARGS__)
 
@@ -146,13 +146,13 @@ typedef struct ek_kl_div_options {
     int begin; /**< no option, see base.h */
     ek_tensor *input;
     ek_tensor *target;
-    ek_reduction reduction; /**< EK_BATCH_MEAN is the divergence, a sample's mean */
+    ek_reduction reduction; /**< EK_BATCH_MEAN: the divergence, averaged over samples */
     bool log_target;
 } ek_kl_div_options;
 #define EK_DEFAULTS_ek_kl_div_options EK_NO_DEFAULTS
 EK_API ek_tensor *ek_f_kl_div_with(ek_kl_div_options options);
-/** target (log(target) - input), where input holds logarithms of probabilities; with log_target the
- * target does, too. */
+/** target (log(target) - input), where input holds logarithms of probabilities. With log_target,
+ * `target` holds logarithms, too. */
 #define ek_f_kl_div(...) EK_CALL_2(ek_f_kl_div_with, ek_kl_div_options, input, target, __VA_ARGS__)
 
 typedef struct ek_poisson_nll_options {
@@ -166,8 +166,8 @@ typedef struct ek_poisson_nll_options {
 } ek_poisson_nll_options;
 #define EK_DEFAULTS_ek_poisson_nll_options EK_DEFAULT(log_input, true), EK_DEFAULT(eps, 1e-8)
 EK_API ek_tensor *ek_f_poisson_nll_loss_with(ek_poisson_nll_options options);
-/** Of counts with the rate exp(input): exp(input) - target input; without log_input the rate is
- * input, and eps is added to it in the logarithm. `full` adds Stirling's approximation of
+/** For counts (target) with the rate exp(input): exp(input) - target input. Without log_input the
+ * rate is input: input - target log(input + eps). `full` adds Stirling's approximation of
  * log(target!) for targets above 1. */
 #define ek_f_poisson_nll_loss(...) \
     EK_CALL_2(ek_f_poisson_nll_loss_with, ek_poisson_nll_options, input, target, __VA_ARGS__)
@@ -184,8 +184,8 @@ typedef struct ek_gaussian_nll_options {
 #define EK_DEFAULTS_ek_gaussian_nll_options EK_DEFAULT(eps, 1e-6)
 EK_API ek_tensor *ek_f_gaussian_nll_loss_with(ek_gaussian_nll_options options);
 /** (log(var) + (input - target)^2 / var) / 2, `full` adds log(2 pi) / 2. var has the input's shape,
- * or that with 1 in place of the last size or without it. Variances below eps count as eps, and
- * their gradients are those of eps. */
+ * or this shape with 1 in place of its last size, or without its last size. Variances below eps
+ * count as eps, and gradients are computed as if they were eps. */
 #define ek_f_gaussian_nll_loss(...) \
     EK_CALL_3(ek_f_gaussian_nll_loss_with, ek_gaussian_nll_options, input, target, var, __VA_ARGS__)
 
@@ -251,9 +251,9 @@ typedef struct ek_triplet_margin_options {
     EK_DEFAULT(margin, 1), EK_DEFAULT(p, 2), EK_DEFAULT(eps, 1e-6)
 EK_API ek_tensor *ek_f_triplet_margin_loss_with(ek_triplet_margin_options options);
 /** max(0, margin + d(anchor, positive) - d(anchor, negative)), where d is the p-norm of the
- * difference plus eps along the last dimension; with swap the distance to the negative is the
- * smaller one of the anchor's and the positive's. The three have as many dimensions, at least 1,
- * and broadcast. */
+ * difference plus eps along the last dimension. With swap, d(anchor, negative) is replaced by
+ * d(positive, negative) if this is smaller. The three tensors have equally many dimensions, at
+ * least 1, and broadcast. */
 #define ek_f_triplet_margin_loss(...)                                                     \
     EK_CALL_3(ek_f_triplet_margin_loss_with, ek_triplet_margin_options, anchor, positive, \
               negative, __VA_ARGS__)
@@ -295,17 +295,18 @@ typedef struct ek_ctc_options {
 } ek_ctc_options;
 #define EK_DEFAULTS_ek_ctc_options EK_NO_DEFAULTS
 EK_API ek_tensor *ek_f_ctc_loss_with(ek_ctc_options options);
-/** Connectionist temporal classification (Graves et al. 2006): -log of the probability that frames
- * read as the target, when repeated classes are joined and blanks left out.
+/** Connectionist temporal classification (Graves et al. 2006): -log of the probability of the
+ * target as the sequence of the frames' classes, with repeated classes merged and then blanks left
+ * out.
  *
  * log_probs (T, N, C), with batch_first (N, T, C): logarithms of probabilities. targets i64 or i32,
  * (N, S), or all in one dimension, one after the other. input_lengths and target_lengths i64 or
  * i32, (N): how many frames and classes of each sample count, within [0, T] and [0, S]. The host
- * reads targets and lengths. The mean is that of losses divided by the target's length, or by 1.
+ * reads targets and lengths. The mean is over losses divided by max(the target's length, 1).
  *
- * A target that the frames can't hold has the loss infinity, with zero_infinity 0, and the gradient
- * 0. The gradient is that of the formula; PyTorch's differs by exp(log_probs), of which nothing is
- * left behind log_softmax. bf16 and f16 are computed in f32. */
+ * If a sample has too few frames for its target, the loss is infinity (with zero_infinity 0) and
+ * the gradient is 0. The gradient is that of the formula; PyTorch's differs by exp(log_probs), a
+ * term that vanishes in the backward of log_softmax. bf16 and f16 are computed in f32. */
 #define ek_f_ctc_loss(...) \
     EK_CALL_3(ek_f_ctc_loss_with, ek_ctc_options, log_probs, targets, input_lengths, __VA_ARGS__)
 

@@ -27,8 +27,8 @@ EK_API ek_tensor *ek_einsum(const char *equation, ek_tensor *const *tensors, int
 EK_API ek_tensor *ek_f_bilinear(ek_tensor *x, ek_tensor *y, ek_tensor *weight, ek_tensor *bias);
 
 /** Distances of the rows of x (..., P, M) and y (..., R, M): (..., P, R), batches broadcast. p is 1
- * or 2. If P or R is above 25, 2-norms come from a product of matrices, as in PyTorch, which is
- * fast and loses digits of small distances. The gradient at distance 0 is 0. */
+ * or 2. If P or R is above 25, 2-norms are computed by a product of matrices, as in PyTorch: fast,
+ * but less precise for small distances. The gradient at distance 0 is 0. */
 EK_API ek_tensor *ek_cdist(ek_tensor *x, ek_tensor *y, double p);
 
 typedef struct ek_pairwise_distance_options {

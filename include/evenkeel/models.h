@@ -13,10 +13,10 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_resnet_options {
     int begin;                   /**< no option, see base.h */
-    int64_t classes EK_IS(1000); /**< 0: no layer `fc`, the output is the features */
+    int64_t classes EK_IS(1000); /**< 0: no layer `fc`; the output are the features */
     int64_t channels EK_IS(3);   /**< the pictures' channels */
-    int last_stride EK_IS(2);    /**< 1 keeps the last stage at the size of the one before */
-    bool zero_init_residual;     /**< the last norm of each block begins with weight 0 */
+    int last_stride EK_IS(2);    /**< 1: the last stage keeps the image size of the stage before */
+    bool zero_init_residual;     /**< the last norm of each block has initial weight 0 */
 } ek_resnet_options;
 #define EK_DEFAULTS_ek_resnet_options \
     EK_DEFAULT(classes, 1000), EK_DEFAULT(channels, 3), EK_DEFAULT(last_stride, 2)
@@ -43,7 +43,7 @@ typedef struct ek_bottleneck_resnet_options {
 EK_API ek_module *ek_resnet50_with(ek_bottleneck_resnet_options options);
 EK_API ek_module *ek_resnet101_with(ek_bottleneck_resnet_options options);
 EK_API ek_module *ek_resnet152_with(ek_bottleneck_resnet_options options);
-/** Of blocks with a bottleneck, which begin at 50 layers. */
+/** ResNets of 50 and more layers, whose blocks have a bottleneck. */
 #define ek_resnet50(...) \
     EK_CALL_1(ek_resnet50_with, ek_bottleneck_resnet_options, classes, __VA_ARGS__)
 #define ek_resnet101(...) \
@@ -78,7 +78,7 @@ EK_API ek_module *ek_gpt2_with(ek_gpt2_options options);
  *
  * A published file loads by ek_archive_load_module(file, "", net, .strict = false): causal masks,
  * which old files have beside the weights as `attn.bias`, are then left out. In files of models
- * with a head, all names begin with "transformer", which is to be given as the name instead. */
+ * with a head, all names begin with "transformer": pass "transformer" in place of "". */
 #define ek_gpt2(...) EK_CALL_1(ek_gpt2_with, ek_gpt2_options, vocabulary, __VA_ARGS__)
 
 EK_END_DECLARATIONS

@@ -21,16 +21,16 @@
  *     ek_register_parameter(&self->module, "scale", &self->scale, ek_ones(EK_SHAPE(1)));
  *     ek_register_module(&self->module, "body", &self->body, ek_linear(4, 4));
  *
- * Calls of modules within each other nest on the stack, as do their copies and prints; some
- * thousand levels fit into 8 MiB. Graphs of any depth are walked without it.
+ * Calls, copies and prints of nested modules recurse on the stack; some thousand levels fit into
+ * 8 MiB. Backward through a graph of any depth does not recurse.
  *
  * A replica is a copy of the struct in which the registered members point to the replica's tensors
- * and children, so plain fields are shared by value and pointers in them are shared as they are.
+ * and children. All other fields are copied by value, pointers too.
  *
  * Several threads may call a module at a time if they only read its tensors, as in evaluation with
  * gradient mode off. Calls that write (a forward that updates running statistics, backward, an
- * optimizer's step) are for one thread at a time. So are all calls of a data-parallel wrapper,
- * which refuses others (parallel.h). */
+ * optimizer's step) are for one thread at a time. All calls of a data-parallel wrapper are for one
+ * thread at a time, too; it refuses calls of other threads meanwhile (parallel.h). */
 #ifndef EVENKEEL_MODULE_H
 #define EVENKEEL_MODULE_H
 #pragma GCC system_header /* see base.h */
@@ -52,7 +52,7 @@ typedef struct ek_args {
     ek_value keywords;
 } ek_args;
 
-/** What the replicas of one module in one forward share. */
+/** Data that all replicas of one module share during one forward. */
 typedef struct ek_replication {
     /** The replica's index, and how many there are; replica 0 is called first. */
     int index, count;
@@ -68,7 +68,7 @@ typedef struct ek_replication {
  * scope. */
 typedef struct ek_loss_sum {
     ek_tensor *sum;    /**< on the inputs' device; of any value, also NaN, if the weight is 0 */
-    ek_tensor *weight; /**< on the inputs' device or cpu, no gradient; NULL: nothing divides */
+    ek_tensor *weight; /**< on the inputs' device or cpu, no gradient; NULL: no division */
 } ek_loss_sum;
 
 typedef struct ek_module_type {
@@ -99,17 +99,18 @@ typedef struct ek_module_type {
      * patched (ek_patch_replication_callback). Returns 0 or a negative status. */
     int (*replicated)(ek_module *replica, ek_replication *replication);
 
-    /** Needed for ek_module_copy if there is a `destroy`: gives `copy`, whose plain members are
-     * those of the original, memory of its own in place of all that destroy frees. Its registered
-     * members are its own already. Returns 0; or a negative status, and then owns nothing. */
+    /** Needed for ek_module_copy if there is a `destroy`. When it is called, registered members
+     * have been copied, and all other members of `copy` are equal to the original's. It must
+     * replace whatever destroy frees by separate memory. Returns 0; or a negative status, and then
+     * `copy` must own nothing that destroy would free. */
     int (*copy)(ek_module *copy, const ek_module *original);
 
     /** Optional: writes what ek_module_print shows in the parentheses behind the name, such as
      * "in_features=4, out_features=2", of at most `size` bytes, the NUL included. */
     void (*describe)(const ek_module *self, char *text, size_t size);
 
-    /** Optional: the address of an object that stands for a struct with which modules of several
-     * types begin, so that code that knows this struct can tell them from others. */
+    /** Optional: for types whose structs begin with a common struct, the address of an object that
+     * identifies this struct, so that code can tell such modules from others. */
     const void *family;
 } ek_module_type;
 
@@ -124,7 +125,8 @@ struct ek_module {
 
 /* ---- making and freeing ---- */
 
-/** A zeroed struct of type->size bytes in training mode, owned by the caller; NULL on error. */
+/** Makes a zeroed struct of type->size bytes in training mode, owned by the caller; NULL on error.
+ */
 EK_API ek_module *ek_module_new(const ek_module_type *type);
 
 /** Frees a module with its children, parameters and buffers; NULL is ignored. A parameter that is
@@ -132,25 +134,25 @@ EK_API ek_module *ek_module_new(const ek_module_type *type);
 EK_API void ek_module_free(ek_module *module);
 
 /** Registers *member under `name` (copied; no dots) and stores `tensor` there with a reference of
- * its own. A parameter is made to require a gradient. `member` must lie within the struct. If it is
- * NULL, only the module's table holds the tensor, for modules that find out at run time how many
- * tensors they have. A NULL tensor registers an absent one (a bias that is off). Returns 0; the
- * pending error if `tensor` is the NULL of a failed operation; or EK_E_INVALID for a name that is
- * taken or malformed, or a member outside of the struct. */
+ * its own. A parameter is made to require a gradient. `member` must lie within the struct; if it is
+ * NULL, only the module's table holds the tensor, for modules that learn at run time how many
+ * tensors they have. A NULL `tensor` registers an absent tensor (a bias that is off). Returns 0;
+ * the pending error if `tensor` is the NULL of a failed operation; or EK_E_INVALID for a name that
+ * is taken or malformed, or a member outside of the struct. */
 EK_API int ek_register_parameter(ek_module *module, const char *name, ek_tensor **member,
                                  ek_tensor *tensor);
 EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member,
                               ek_tensor *tensor);
 /** Registers a child. The module takes ownership of `child`, even on an error. A child that has a
- * parent already is then shared by both. */
+ * parent already is then shared by both parents. */
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);
 
-/** A copy of the module and all below it, with parameters and buffers of its own, on the same
- * devices and without gradients. What is shared within the module is shared within the copy. Plain
- * members are copied as they are. Owned by the caller. NULL with EK_E_INVALID if a type has a
- * `destroy` but no `copy`, as data-parallel wrappers do: copy the module within
- * (ek_data_parallel_module). */
+/** Copies the module and all below it, with separate parameters and buffers, on the same devices
+ * and without gradients. Tensors and modules that are shared within the module are shared within
+ * the copy. Members that are not registered are copied by value. Owned by the caller. NULL with
+ * EK_E_INVALID if a type has a `destroy` but no `copy`, as data-parallel wrappers do: copy the
+ * wrapped module (ek_data_parallel_module). */
 EK_API ek_module *ek_module_copy(ek_module *module);
 
 /** A constructor's last line: returns `module`; or frees it and returns NULL on a pending error. */
@@ -160,7 +162,8 @@ EK_API ek_module *ek_module_finish(ek_module *module);
 
 /** Calls a module with the arguments of an array; the output is in the scope. */
 EK_API ek_value ek_module_forward(ek_module *module, const ek_args *args);
-/** As compilers name what ek_forward gives, where a tensor is wanted. */
+/** ek_forward's type of result, named so that a compiler's message explains the mistake if a tensor
+ * is wanted. */
 typedef ek_value ek_value_where_ek_apply_gives_a_tensor;
 #define ek_forward(module, ...) ek_forward_kw((module), ek_value_none(), __VA_ARGS__)
 /** ek_forward(module, x, y): calls a module with up to 8 tensors or values; output in the scope. */
@@ -174,13 +177,13 @@ ek_module_forward_of(ek_module *module, const ek_value *inputs, int count, ek_va
     return ek_module_forward(module, &args);
 }
 
-/** Calls a module that takes one tensor and gives one, in the scope. NULL with an error. */
+/** Calls a module that takes one tensor and returns one, in the scope. NULL with an error. */
 EK_API ek_tensor *ek_apply(ek_module *module, ek_tensor *x);
 
 /** ek_loss(criterion, output, target): a criterion's result as a tensor. */
 #define ek_loss(criterion, ...) ek_value_tensor(ek_forward(criterion, __VA_ARGS__))
 
-/** Positional argument `index` (borrowed). EK_E_INVALID if there is none or it is no tensor. */
+/** Positional argument `index` (borrowed). EK_E_INVALID if it is missing or no tensor. */
 EK_API ek_tensor *ek_arg_tensor(const ek_args *args, int index);
 EK_API ek_value ek_arg(const ek_args *args, int index);
 
@@ -191,17 +194,17 @@ typedef int ek_tensor_visitor(const char *path, ek_tensor *tensor, void *user);
  * result stops the walk and is returned. */
 EK_API int ek_module_parameters(ek_module *module, ek_tensor_visitor *visit, void *user);
 EK_API int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *user);
-/** Child by order of registration (borrowed); NULL, without an error, past the last. */
+/** Child `index` in the order of registration (borrowed); NULL, without an error, past the last. */
 EK_API ek_module *ek_module_child(ek_module *module, int index);
-/** The name of that child (borrowed); NULL, without an error, past the last. */
+/** The name of child `index` (borrowed); NULL, without an error, past the last. */
 EK_API const char *ek_module_child_name(const ek_module *module, int index);
-/** A module below this one by its path, "features.0", or itself for "" (borrowed). NULL with
- * EK_E_INVALID if there is none. */
+/** The module with the path "features.0" below `module`, or `module` itself for "" (borrowed). NULL
+ * with EK_E_INVALID if the path does not exist. */
 EK_API ek_module *ek_module_at(ek_module *module, const char *path);
 /** Calls `visit` for the module itself, with the path "", and all below it. */
 typedef int ek_module_visitor(const char *path, ek_module *module, void *user);
 EK_API int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user);
-/** A parameter or buffer by its path (borrowed); NULL with EK_E_INVALID if there is none. */
+/** The parameter or buffer of a path (borrowed); NULL with EK_E_INVALID if there is none. */
 EK_API ek_tensor *ek_module_tensor(ek_module *module, const char *path);
 /** How many elements all parameters have. */
 EK_API int64_t ek_module_numel(ek_module *module);
@@ -217,41 +220,43 @@ EK_API int ek_module_to_device(ek_module *module, ek_device device);
 EK_API int ek_module_to_dtype(ek_module *module, ek_dtype dtype);
 /** Removes all gradients. */
 EK_API void ek_module_zero_grad(ek_module *module);
-/** Says of all parameters whether they want gradients. */
+/** Sets for all parameters whether they require a gradient. */
 EK_API void ek_module_set_requires_grad(ek_module *module, bool requires_grad);
 
 /* ---- hooks: functions that see a module's calls, as torch.nn.Module's ----
  *
- * Hooks of one kind are called in order of registration. Copies of the module have its hooks, and
- * so have replicas: each calls them for its chunk, on its own thread, beside the others, with the
- * replica as `module`, and changes of its hooks last for that call. ek_sequential calls modules
- * with hooks one by one. Registering returns an id, which is positive, or a negative status. While
- * the module is called, only a hook may register and remove hooks, of the module that it is given;
- * this counts from that module's next call. `user` is borrowed. */
+ * Hooks of one kind are called in order of registration. Copies of the module have its hooks. Each
+ * replica has them, too: it calls them for its chunk, on its own thread, in parallel with other
+ * replicas, with the replica as `module`. Changes of a replica's hooks last for this call only.
+ * ek_sequential calls modules with hooks one by one. Registering returns a positive id or a
+ * negative status. While the module is called, only a hook may register and remove hooks, and only
+ * of the module that it is given; the change takes effect at that module's next call. `user` is
+ * borrowed. */
 
-/** Before the forward. Returns EK_VALUE_NONE to keep the inputs; the only input; or a list of all.
- * EK_VALUE_ERROR with an error set fails the call. */
+/** Called before the forward. Returns EK_VALUE_NONE to keep the inputs, or new inputs: the only
+ * one, or a list of all. EK_VALUE_ERROR with an error set fails the call of the module. */
 typedef ek_value ek_forward_pre_hook(ek_module *module, const ek_args *args, void *user);
 EK_API int64_t ek_module_register_forward_pre_hook(ek_module *module, ek_forward_pre_hook *hook,
                                                    void *user);
-/** After the forward. Returns EK_VALUE_NONE to keep the output, or another output. */
+/** Called after the forward. Returns EK_VALUE_NONE to keep the output, or another output. */
 typedef ek_value ek_forward_hook(ek_module *module, const ek_args *args, ek_value output,
                                  void *user);
 EK_API int64_t ek_module_register_forward_hook(ek_module *module, ek_forward_hook *hook,
                                                void *user);
-/** In backward, as torch's full backward hook: when the gradients of the inputs are computed, once
- * for each forward. `grad_inputs` has an entry for each positional input, `grad_outputs` one for
- * the output or for each element of an output that is a list; EK_VALUE_NONE for what is no tensor
- * or has no gradient. Returns EK_VALUE_NONE to keep the inputs' gradients, or a list of others, as
- * long as grad_inputs. Outputs are what the caller gets, after the forward hooks. If no input
- * requires a gradient, it is called as soon as the outputs have theirs. It is not called in a pass
- * that comes to the inputs but not through the outputs, as that of gradients does. grad_outputs
- * have no history. Inputs and outputs of such a module are views. The graph holds the hooks, not
- * the module, which may be gone by then. */
+/** Called in backward, as torch's full backward hook, once for each forward, when the gradients of
+ * the inputs have been computed. `grad_inputs` has an entry for each positional input,
+ * `grad_outputs` one for the output or for each element of an output that is a list; an entry is
+ * EK_VALUE_NONE if there is no tensor or no gradient. Returns EK_VALUE_NONE to keep the inputs'
+ * gradients, or a list of others, as long as grad_inputs. Outputs are those after the forward
+ * hooks. If no input requires a gradient, the hook is called as soon as the outputs have theirs. It
+ * is not called in a backward pass that reaches the inputs without passing through the outputs, as
+ * a pass through gradients (create_graph) may. grad_outputs have no history. Inputs and outputs of
+ * a module with this hook are views. The graph holds the hooks, not the module, which may be freed
+ * before. */
 typedef ek_value ek_full_backward_hook(ek_value grad_inputs, ek_value grad_outputs, void *user);
 EK_API int64_t ek_module_register_full_backward_hook(ek_module *module, ek_full_backward_hook *hook,
                                                      void *user);
-/** EK_E_INVALID if the module has no hook of this id. */
+/** Removes a hook of any kind. EK_E_INVALID if the module has no hook of this id. */
 EK_API int ek_module_remove_hook(ek_module *module, int64_t id);
 
 /** Writes the module and all below it to `stream`, a line each:

@@ -15,8 +15,8 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** As clang names what a list of modules wants, where it finds a constructor, ek_relu; and 0, or
- * gcc's error for those without arguments. */
+/** A module, named so that clang's message explains the mistake if a list of modules has ek_relu in
+ * place of ek_relu(). The check below is 0; with gcc it is an error for such constructors. */
 typedef ek_module *ek_module_made_with_parentheses;
 #define EK_IS_CALLED(text, name) EK_LACKS(", " text ",", ", ek_" name ",")
 #define EK_ARE_CALLED(text)                                                                \
@@ -30,8 +30,8 @@ typedef ek_module *ek_module_made_with_parentheses;
                 "a module is made with parentheses: write ek_relu()")
 
 EK_API ek_module *ek_sequential_of(ek_module *const *modules, int count);
-/** Calls its children in order; each takes the output of the one before. Takes ownership of all. If
- * one is NULL (a constructor that failed), all are freed. */
+/** Calls its children in order, each with the output of the child before it. Takes ownership of all
+ * children. If one is NULL (a constructor that failed), all are freed. */
 #define ek_sequential(...)                                                       \
     ek_sequential_of(EK_ARE_CALLED(#__VA_ARGS__) +                               \
                          EK_ITEMS(ek_module_made_with_parentheses, __VA_ARGS__), \
@@ -42,9 +42,9 @@ typedef struct ek_named_module {
     ek_module *module;
 } ek_named_module;
 EK_API ek_module *ek_sequential_named_of(const ek_named_module *modules, int count);
-/** The same with names for the children, as PyTorch's Sequential of an OrderedDict:
- * ek_sequential_named({"conv1", ek_conv2d(3, 64, 7)}, {"relu", ek_relu()}). A name of NULL is the
- * child's number. */
+/** ek_sequential with names for the children, as PyTorch's Sequential of an OrderedDict:
+ * ek_sequential_named({"conv1", ek_conv2d(3, 64, 7)}, {"relu", ek_relu()}). For the name NULL, the
+ * child's number is its name. */
 #define ek_sequential_named(...)                                   \
     ek_sequential_named_of(EK_ITEMS(ek_named_module, __VA_ARGS__), \
                            EK_COUNT(ek_named_module, __VA_ARGS__))
@@ -54,7 +54,7 @@ EK_API ek_module *ek_module_list_of(ek_module *const *modules, int count);
  * ownership as ek_sequential does. ek_module_list(a, b) names its children "0", "1", ...;
  * ek_module_list_append (also of a sequential) takes ownership as ek_register_module does.
  * ek_module_dict({"left", a}, {"right", b}) has names, and gets further children by
- * ek_register_module(dict, "top", NULL, c). They are found by ek_module_child and ek_module_at. */
+ * ek_register_module(dict, "top", NULL, c). ek_module_child and ek_module_at find the children. */
 #define ek_module_list(...)                                                       \
     ek_module_list_of(EK_ARE_CALLED(#__VA_ARGS__) +                               \
                           EK_ITEMS(ek_module_made_with_parentheses, __VA_ARGS__), \
@@ -70,9 +70,9 @@ typedef struct ek_named_parameter {
     ek_tensor *parameter;
 } ek_named_parameter;
 EK_API ek_module *ek_parameter_list_of(ek_tensor *const *parameters, int count);
-/** Hold parameters in the same way: ek_parameter_list(a, b) of tensors that aren't results of
- * operations, named "0", "1", ...; ek_parameter_dict({"left", a}, {"right", b}). Each keeps a
- * reference. They are found by ek_module_tensor. */
+/** Modules that hold parameters and have no forward: ek_parameter_list(a, b) of tensors that aren't
+ * results of operations, named "0", "1", ...; ek_parameter_dict({"left", a}, {"right", b}). They
+ * keep references to the tensors, which ek_module_tensor finds. */
 #define ek_parameter_list(...) \
     ek_parameter_list_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
 EK_API int ek_parameter_list_append(ek_module *list, ek_tensor *parameter);
@@ -99,7 +99,7 @@ typedef struct ek_bilinear_options {
 } ek_bilinear_options;
 #define EK_DEFAULTS_ek_bilinear_options EK_DEFAULT(bias, true)
 EK_API ek_module *ek_bilinear_with(ek_bilinear_options options);
-/** Of two inputs (..., in1) and (..., in2): ek_f_bilinear. */
+/** ek_f_bilinear of two inputs, (..., in1) and (..., in2). */
 #define ek_bilinear(...)                                                                       \
     EK_CALL_3(ek_bilinear_with, ek_bilinear_options, in1_features, in2_features, out_features, \
               __VA_ARGS__)
@@ -129,7 +129,7 @@ typedef struct ek_batch_norm_module_options {
     int begin;        /**< no option, see base.h */
     int64_t features; /**< channels */
     double eps EK_IS(1e-5);
-    double momentum EK_IS(0.1); /**< EK_CUMULATIVE (ops.h): all batches count alike */
+    double momentum EK_IS(0.1); /**< EK_CUMULATIVE (norm.h): averages over all batches */
     bool affine EK_IS(true);
     bool track_running_stats EK_IS(true);
 } ek_batch_norm_module_options;
@@ -141,8 +141,8 @@ EK_API ek_module *ek_batch_norm2d_with(ek_batch_norm_module_options options);
 EK_API ek_module *ek_batch_norm3d_with(ek_batch_norm_module_options options);
 #define EK_BATCH_NORM_CALL(function, ...) \
     EK_CALL_1(function, ek_batch_norm_module_options, features, __VA_ARGS__)
-/** Of (N, C) or (N, C, L), of (N, C, H, W) and of (N, C, D, H, W). Parameters weight, bias; buffers
- * running_mean, running_var, num_batches_tracked (i64). */
+/** Batch norm of (N, C) or (N, C, L); 2d: of (N, C, H, W); 3d: of (N, C, D, H, W). Parameters
+ * weight, bias; buffers running_mean, running_var, num_batches_tracked (i64). */
 #define ek_batch_norm1d(...) EK_BATCH_NORM_CALL(ek_batch_norm1d_with, __VA_ARGS__)
 #define ek_batch_norm2d(...) EK_BATCH_NORM_CALL(ek_batch_norm2d_with, __VA_ARGS__)
 #define ek_batch_norm3d(...) EK_BATCH_NORM_CALL(ek_batch_norm3d_with, __VA_ARGS__)
@@ -161,9 +161,10 @@ EK_API ek_module *ek_instance_norm2d_with(ek_instance_norm_module_options option
 EK_API ek_module *ek_instance_norm3d_with(ek_instance_norm_module_options options);
 #define EK_INSTANCE_NORM_CALL(function, ...) \
     EK_CALL_1(function, ek_instance_norm_module_options, features, __VA_ARGS__)
-/** Of (N, C, L), (N, C, H, W) and (N, C, D, H, W). With running statistics, the buffers of batch
- * norm; evaluation then normalises by them. They move towards averages over samples, and
- * num_batches_tracked stays 0, as in PyTorch. A sample without N is a batch of one. */
+/** Instance norm of (N, C, L); 2d: of (N, C, H, W); 3d: of (N, C, D, H, W). A sample without N is a
+ * batch of one. With running statistics it has the buffers of batch norm, and evaluation normalises
+ * by them. Running statistics move towards averages over samples, and num_batches_tracked stays 0,
+ * as in PyTorch. */
 #define ek_instance_norm1d(...) EK_INSTANCE_NORM_CALL(ek_instance_norm1d_with, __VA_ARGS__)
 #define ek_instance_norm2d(...) EK_INSTANCE_NORM_CALL(ek_instance_norm2d_with, __VA_ARGS__)
 #define ek_instance_norm3d(...) EK_INSTANCE_NORM_CALL(ek_instance_norm3d_with, __VA_ARGS__)
@@ -176,7 +177,8 @@ typedef struct ek_layer_norm_options {
 } ek_layer_norm_options;
 #define EK_DEFAULTS_ek_layer_norm_options EK_DEFAULT(eps, 1e-5), EK_DEFAULT(affine, true)
 EK_API ek_module *ek_layer_norm_with(ek_layer_norm_options options);
-/** ek_layer_norm(EK_SHAPE(8, 4, 4)): over the last dimensions, which must have this shape. */
+/** ek_layer_norm(EK_SHAPE(8, 4, 4)): normalises over the last dimensions, which must have this
+ * shape. */
 #define ek_layer_norm(...) \
     EK_CALL_1(ek_layer_norm_with, ek_layer_norm_options, normalized_shape, __VA_ARGS__)
 
@@ -206,7 +208,7 @@ EK_API ek_module *ek_local_response_norm_with(ek_local_response_norm_options opt
 #define ek_local_response_norm(...) \
     EK_CALL_1(ek_local_response_norm_with, ek_local_response_norm_options, size, __VA_ARGS__)
 
-/** ek_f_relu and its like, element by element. */
+/** Modules of ek_f_relu, ek_f_sigmoid and others, element by element. */
 EK_API ek_module *ek_relu(void);
 EK_API ek_module *ek_leaky_relu(double negative_slope);
 EK_API ek_module *ek_sigmoid(void);
@@ -251,7 +253,7 @@ typedef struct ek_rrelu_options {
 } ek_rrelu_options;
 #define EK_DEFAULTS_ek_rrelu_options EK_DEFAULT(lower, 1. / 8), EK_DEFAULT(upper, 1. / 3)
 EK_API ek_module *ek_rrelu_with(ek_rrelu_options options);
-/** Below 0 slopes from lower to upper, random while it trains (ek_f_rrelu). */
+/** ek_f_rrelu: slopes below 0 lie between lower and upper; in training they are random. */
 #define ek_rrelu(...) EK_CALL_2(ek_rrelu_with, ek_rrelu_options, lower, upper, __VA_ARGS__)
 
 typedef struct ek_prelu_options {
@@ -261,7 +263,7 @@ typedef struct ek_prelu_options {
 } ek_prelu_options;
 #define EK_DEFAULTS_ek_prelu_options EK_DEFAULT(num_parameters, 1), EK_DEFAULT(init, 0.25)
 EK_API ek_module *ek_prelu_with(ek_prelu_options options);
-/** Parameter weight: one, or one for each channel. */
+/** ek_f_prelu. The parameter `weight` has one element, or one per channel. */
 #define ek_prelu(...) EK_CALL_2(ek_prelu_with, ek_prelu_options, num_parameters, init, __VA_ARGS__)
 
 /** In training, zeroes elements with probability p and scales the others: ek_f_dropout. */
@@ -269,25 +271,25 @@ EK_API ek_module *ek_dropout(double p);
 EK_API ek_module *ek_dropout1d(double p); /**< whole channels of (N, C, L) */
 EK_API ek_module *ek_dropout2d(double p); /**< whole channels of (N, C, H, W) */
 EK_API ek_module *ek_dropout3d(double p); /**< whole channels of (N, C, D, H, W) */
-/** Keeps mean and deviation of inputs of mean 0 and deviation 1, as after SELU. */
+/** Dropout that keeps mean 0 and standard deviation 1 of its inputs, as after SELU. */
 EK_API ek_module *ek_alpha_dropout(double p);
 /** The input as it is, or in another shape. */
 EK_API ek_module *ek_identity(void);
 EK_API ek_module *ek_flatten(int start_dim, int end_dim); /**< usually 1, -1 */
 EK_API ek_module *ek_unflatten(int dim, ek_shape sizes);  /**< one size may be -1 */
-/** Sets the running statistics of all batch norms of the module to those of the data that `run`
- * calls it with, all batches counting alike, as torch.optim.swa_utils.update_bn; for a module whose
- * parameters were averaged (ema.h). `run` is called once, in training mode and without gradients;
- * modes and momenta come back after it. Returns what `run` returns, or an error. */
+/** Computes the running statistics of all batch norms anew, as torch.optim.swa_utils.update_bn; for
+ * a module whose parameters were averaged (ema.h). `run` calls the module with the data, and all
+ * batches have equal weights. `run` is called once, in training mode and without gradients; modes
+ * and momenta are restored after it. Returns what `run` returns, or an error. */
 typedef int ek_module_run(ek_module *module, void *user);
 EK_API int ek_update_batch_norm(ek_module *module, ek_module_run *run, void *user);
 
 /* ---- modules with a weight that is computed in each forward ----
  *
  * Both take ownership of `module`, also on an error, and call it with the computed weight in place
- * of its parameter `name` (NULL: "weight"). The parameter itself is found under another name. Two
- * parameters of one module are two wrappers, one around the other. A forward sees a copy of the
- * module's struct: what it writes to plain members is lost. */
+ * of its parameter `name` (NULL: "weight"). The parameter itself gets another name (see below). For
+ * two parameters of one module, put one wrapper around the other. A forward sees a copy of the
+ * module's struct: what it writes to members that are not registered is lost. */
 
 typedef struct ek_spectral_norm_options {
     int begin; /**< no option, see base.h */
@@ -303,9 +305,9 @@ EK_API ek_module *ek_spectral_norm_with(ek_spectral_norm_options options);
 /** ek_spectral_norm(ek_conv2d(3, 8, 3)): the weight divided by its largest singular value, as
  * torch.nn.utils.parametrizations.spectral_norm. Parameter weight_orig; buffers weight_u and
  * weight_v, singular vectors of the weight as a matrix with rows along `dim`. In training each
- * forward first improves them by power iteration. Constructed, they are random unit vectors after
- * 15 iterations, and as many again as a forward has. A weight of one dimension has no vectors, and
- * is divided by its 2-norm. */
+ * forward first improves them by power iteration. The constructor begins with random unit vectors
+ * and does 15 iterations, and then as many as a forward does. A weight of one dimension has no
+ * vectors, and is divided by its 2-norm. */
 #define ek_spectral_norm(...) \
     EK_CALL_2(ek_spectral_norm_with, ek_spectral_norm_options, module, name, __VA_ARGS__)
 
@@ -323,9 +325,9 @@ EK_API ek_module *ek_weight_norm_with(ek_weight_norm_options options);
 #define ek_weight_norm(...) \
     EK_CALL_2(ek_weight_norm_with, ek_weight_norm_options, module, name, __VA_ARGS__)
 
-/** Calls `body` without keeping its inner activations for backward. They are computed again in
- * backward, from the inputs, the parameters, and what the forward found: buffers, generator, modes,
- * plain members. That takes the memory of one forward.
+/** Calls `body` without keeping its inner activations for backward. Backward computes them again,
+ * from the inputs, the parameters, and the state that the forward began with: buffers, generator,
+ * modes, members that are not registered. The recomputation needs the memory of one forward.
  *
  * The output and gradients of any order are those of `body`. Gradients go to the inputs and to
  * registered parameters. Inputs and parameters must not be modified by the forward (EK_E_AUTOGRAD),
@@ -333,9 +335,10 @@ EK_API ek_module *ek_weight_norm_with(ek_weight_norm_options options);
  * module owns `body`; paths are those of `body`.
  *
  * Operations that wait for other replicas (ek_sync_batch_norm, ek_allreduce) are refused in `body`,
- * because backwards of replicas don't wait for each other. So are data-parallel wrappers: put the
- * checkpoint inside the wrapper. Operations that meet other ranks are not, outside of replicas: the
- * checkpoint's backward takes its turn among theirs (ek_function.meets). */
+ * because backwards of replicas don't wait for each other. Data-parallel wrappers are refused, too:
+ * put the checkpoint inside the wrapper. Operations that communicate with other ranks are allowed
+ * outside of replicas: their backwards and the checkpoint's run one after another, in one order on
+ * all ranks (ek_function.meets). */
 EK_API ek_module *ek_checkpoint(ek_module *body);
 
 EK_END_DECLARATIONS

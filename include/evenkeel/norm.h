@@ -30,19 +30,19 @@ EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 /* ---- normalisation with statistics per sample: biased variance, no running statistics ---- */
 
 /** Normalises over the last `normalized_ndim` dimensions, at most EK_MAX_DIMS - 1. Weight and bias
- * have the shape of these, or are NULL. PyTorch's eps is 1e-5, here and below. */
+ * have the shape of these dimensions, or are NULL. PyTorch's eps is 1e-5, here and below. */
 EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
                                   ek_tensor *bias, double eps);
 /** Takes x (N, C, ...) and normalises over each of `groups` groups of channels and over space.
- * Weight and bias are (C) or NULL. If a group has one value, the result is the bias, but in a batch
- * of one sample EK_E_SHAPE. */
+ * Weight and bias are (C) or NULL. If a group has a single value, the result is the bias; in a
+ * batch of one sample it is EK_E_SHAPE. */
 EK_API ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
                                   double eps);
 /** Group norm with one channel per group. One value per channel is EK_E_SHAPE. */
 EK_API ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, double eps);
 
 /** x / (k + alpha m)^beta, where m is the mean of x^2 over `size` neighbouring channels of x
- * (N, C, ...), size / 2 of them before each; channels that aren't there count as 0. PyTorch's
+ * (N, C, ...), size / 2 of them before each; channels beyond the ends count as 0. PyTorch's
  * alpha, beta and k are 1e-4, 0.75 and 1 (Krizhevsky et al., 2012). */
 EK_API ek_tensor *ek_f_local_response_norm(ek_tensor *x, int64_t size, double alpha, double beta,
                                            double k);

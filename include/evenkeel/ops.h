@@ -1,14 +1,14 @@
 /** @file
  * ops.h: differentiable operations on tensors. Those that also exist as modules (relu, conv2d, ...)
- * begin with `ek_f_`, as in torch.nn.functional. Here are elementwise arithmetic and products;
- * activation.h, reduce.h, shape.h, index.h, sort.h, matrix.h, spatial.h, norm.h and loss.h, which
- * this header includes, have the other families. The rules that follow hold for all of them.
+ * begin with `ek_f_`, as in torch.nn.functional. This header has elementwise arithmetic and
+ * products; activation.h, reduce.h, shape.h, index.h, sort.h, matrix.h, spatial.h, norm.h and
+ * loss.h, which it includes, have the other operations. The rules below hold for all of them.
  *
  * Operands of one operation lie on one device (else EK_E_DEVICE), but tensors of zero dimensions on
- * cpu go with any device. They have one dtype (else EK_E_DTYPE); under autocast bf16, f16 and f32
- * may mix (precision.h). A NULL operand gives NULL. Results are in the scope. Every result that can
- * carry a gradient does. Operations whose names end in `_` write in place and bump the version. A
- * negative `dim` counts from the end.
+ * cpu go with any device. Operands have one dtype (else EK_E_DTYPE); under autocast bf16, f16 and
+ * f32 may mix (precision.h). A NULL operand gives NULL. Results are in the scope. Every result that
+ * can carry a gradient does. Operations whose names end in `_` write in place and bump the version.
+ * A negative `dim` counts from the end.
  *
  * A number that is combined with an integer tensor must be whole and in the dtype's range, else
  * EK_E_DTYPE; convert with ek_to_dtype first. Numbers are doubles and count exactly, but beyond
@@ -53,7 +53,8 @@ EK_API ek_tensor *ek_reciprocal(ek_tensor *x);
 EK_API ek_tensor *ek_exp(ek_tensor *x);
 EK_API ek_tensor *ek_log(ek_tensor *x);
 EK_API ek_tensor *ek_sign(ek_tensor *x); /**< gradient 0 */
-/** Clamps to [low, high]; gradient 1 there, bounds included. Bounds may exceed an integer dtype. */
+/** Clamps to [low, high]; the gradient is 1 if low <= x <= high, else 0. Bounds may exceed an
+ * integer dtype's range. */
 EK_API ek_tensor *ek_clamp(ek_tensor *x, double low, double high);
 
 /** Comparisons give bool tensors, without a gradient. */
@@ -66,8 +67,8 @@ EK_API ek_tensor *ek_ge(ek_tensor *x, ek_tensor *y);
 /** condition (bool or u8) ? x : y, all three broadcast together. */
 EK_API ek_tensor *ek_where(ek_tensor *condition, ek_tensor *x, ek_tensor *y);
 
-/** These write to x in place; y is broadcast to x. EK_E_AUTOGRAD if gradient mode is on and x is a
- * leaf that requires a gradient, or a view of one. */
+/** Operations that write to x in place; y is broadcast to x. EK_E_AUTOGRAD if gradient mode is on
+ * and x is a leaf that requires a gradient, or a view of such a leaf. */
 EK_API ek_tensor *ek_add_(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_add_scaled_(ek_tensor *x, ek_tensor *y, double alpha);
 EK_API ek_tensor *ek_mul_(ek_tensor *x, ek_tensor *y);
@@ -78,7 +79,7 @@ EK_API ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y);
 
 /* ---- more arithmetic: numbers, functions, logic ---- */
 
-/** With a number, and functions of each element. */
+/** Arithmetic of x and a number, and functions of each element of x. */
 EK_API ek_tensor *ek_sub_scalar(ek_tensor *x, double c);
 EK_API ek_tensor *ek_rsub_scalar(ek_tensor *x, double c); /**< c - x */
 EK_API ek_tensor *ek_div_scalar(ek_tensor *x, double c);  /**< floating dtypes */
@@ -111,8 +112,8 @@ EK_API ek_tensor *ek_frac(ek_tensor *x); /**< x - trunc(x) */
 /** x to the power of another tensor's elements. */
 EK_API ek_tensor *ek_pow(ek_tensor *x, ek_tensor *exponent);
 EK_API ek_tensor *ek_atan2(ek_tensor *y, ek_tensor *x); /**< the angle of the point (x, y) */
-/** The rest of a division, with x's sign; ek_remainder: with y's, as Python's %. Of integers that
- * are divided by 0 it is 0. */
+/** The remainder of x / y with x's sign; ek_remainder: with y's sign, as Python's %. An integer
+ * divided by 0 has the remainder 0. */
 EK_API ek_tensor *ek_fmod(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_remainder(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_fmod_scalar(ek_tensor *x, double c);
@@ -123,12 +124,12 @@ EK_API ek_tensor *ek_lerp_scalar(ek_tensor *x, ek_tensor *y, double weight);
 /** x + value * y * z; x + value * y / z */
 EK_API ek_tensor *ek_addcmul(ek_tensor *x, ek_tensor *y, ek_tensor *z, double value);
 EK_API ek_tensor *ek_addcdiv(ek_tensor *x, ek_tensor *y, ek_tensor *z, double value);
-/** min(max(x, low), high); one of the bounds may be NULL. The gradient goes to x within the bounds,
- * these included, else to the bound. */
+/** min(max(x, low), high); one of the bounds may be NULL. The gradient goes to x if low <= x <=
+ * high, else to the bound that replaces x. */
 EK_API ek_tensor *ek_clamp_tensors(ek_tensor *x, ek_tensor *low, ek_tensor *high);
 
-/** Comparisons with a number, and logic, for which elements are true unless they are 0: results are
- * as those of ek_eq. */
+/** Comparisons with a number, and logic, in which elements other than 0 are true. Results are bool,
+ * without a gradient. */
 EK_API ek_tensor *ek_eq_scalar(ek_tensor *x, double c);
 EK_API ek_tensor *ek_ne_scalar(ek_tensor *x, double c);
 EK_API ek_tensor *ek_lt_scalar(ek_tensor *x, double c);
@@ -165,7 +166,7 @@ EK_API ek_tensor *ek_addcmul_(ek_tensor *x, ek_tensor *y, ek_tensor *z, double v
 /* ---- matrices ---- */
 
 /** Products of matrices, or of batches (..., n, k) and (..., k, m), with batches broadcast.
- * Operands of one dimension as in torch. */
+ * Operands of one dimension are treated as by torch.matmul. */
 EK_API ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y);
 /** x (..., in) times weight (out, in) transposed, plus bias (out) or NULL. */
 EK_API ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias);

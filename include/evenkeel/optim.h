@@ -2,10 +2,10 @@
  * optim.h: optimizers by PyTorch's formulas, gradient clipping; schedules are in schedule.h.
  *
  * An optimizer keeps references to its parameters, and a state per parameter. A parameter without a
- * gradient is skipped, and its state stays. Neighbouring parameters of one slab are stepped by one
- * fused kernel. Sharded parameters (EK_SHARD_OPTIMIZER) are stepped on the devices of their shards,
- * side by side, with their state there; if the sharding changes, the state follows at the next
- * step. An optimizer and its parameters are for one thread at a time. */
+ * gradient is skipped, and its state is unchanged. Neighbouring parameters of one slab are updated
+ * by one fused kernel. Sharded parameters (EK_SHARD_OPTIMIZER) are updated in parallel on the
+ * devices of their shards, where their state lies; if the sharding changes, the state moves at the
+ * next step. An optimizer and its parameters are for one thread at a time. */
 #ifndef EVENKEEL_OPTIM_H
 #define EVENKEEL_OPTIM_H
 #pragma GCC system_header /* see base.h */
@@ -17,8 +17,8 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_optimizer ek_optimizer;
 
-/** How far LBFGS goes along a direction: lr times the direction, or a step that satisfies the
- * strong Wolfe conditions. */
+/** The length of LBFGS's steps along a direction: lr, or a length that satisfies the strong Wolfe
+ * conditions. */
 typedef enum ek_step_length { EK_FIXED_STEP = 0, EK_STRONG_WOLFE = 1 } ek_step_length;
 
 /* ---- algorithms ----
@@ -73,7 +73,7 @@ typedef struct ek_adamw_options {
     EK_DEFAULT(lr, 1e-3), EK_DEFAULT(weight_decay, 1e-2), EK_DEFAULT(beta1, 0.9), \
         EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8)
 EK_API ek_optimizer *ek_adamw_with(ek_adamw_options options);
-/** Adam whose weight decay is no part of the gradient. */
+/** Adam with decoupled weight decay, which is not part of the gradient. */
 #define ek_adamw(...) EK_CALL_1(ek_adamw_with, ek_adamw_options, module, __VA_ARGS__)
 
 typedef struct ek_adamax_options {
@@ -89,7 +89,7 @@ typedef struct ek_adamax_options {
 #define EK_DEFAULTS_ek_adamax_options \
     EK_DEFAULT(lr, 2e-3), EK_DEFAULT(beta1, 0.9), EK_DEFAULT(beta2, 0.999), EK_DEFAULT(eps, 1e-8)
 EK_API ek_optimizer *ek_adamax_with(ek_adamax_options options);
-/** Adamax: Adam by the largest gradient instead of the mean of squares. */
+/** Adamax: Adam with the largest gradient in place of the mean of squares. */
 #define ek_adamax(...) EK_CALL_1(ek_adamax_with, ek_adamax_options, module, __VA_ARGS__)
 
 typedef struct ek_nadam_options {
@@ -212,8 +212,8 @@ typedef struct ek_lbfgs_options {
     double lr EK_IS(1);
     int max_iter EK_IS(20);              /**< iterations of one step */
     int max_eval EK_IS(EK_UNSET);        /**< evaluations of one step; EK_UNSET: 5/4 of max_iter */
-    double tolerance_grad EK_IS(1e-7);   /**< a step ends if no element of the gradient is larger */
-    double tolerance_change EK_IS(1e-9); /**< and if neither parameters nor loss change by more */
+    double tolerance_grad EK_IS(1e-7);   /**< a step ends if no |gradient element| is larger */
+    double tolerance_change EK_IS(1e-9); /**< or if parameters or loss change by less */
     int history_size EK_IS(100);
     ek_step_length line_search; /**< EK_STRONG_WOLFE searches */
 } ek_lbfgs_options;
@@ -223,41 +223,41 @@ typedef struct ek_lbfgs_options {
         EK_DEFAULT(history_size, 100)
 EK_API ek_optimizer *ek_lbfgs_with(ek_lbfgs_options options);
 /** L-BFGS, whose steps evaluate the loss several times: ek_step_closure. It has one group, of one
- * dtype, on any devices. Its state are vectors of all parameters, two per remembered iteration, on
- * the device of the first. */
+ * dtype, on any devices. Its state are vectors over all parameters, two per remembered iteration,
+ * on the first parameter's device. */
 #define ek_lbfgs(...) EK_CALL_1(ek_lbfgs_with, ek_lbfgs_options, module, __VA_ARGS__)
 
 /* ---- all ---- */
 
-/** NULL is ignored. Parameters and their gradients stay. */
+/** Frees the optimizer, not its parameters and their gradients; NULL is ignored. */
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
 /** Adds a group with the options that the optimizer was made with, and returns its index;
  * ek_optimizer_set changes them. EK_E_INVALID for a parameter that is in a group already, is no
- * leaf, or is a view with gaps. EK_E_DTYPE unless it is f32 or f64: keep parameters in f32 and
- * compute in bf16 or f16 by autocast. */
+ * leaf, or is a view with gaps. EK_E_DTYPE for a parameter that is not f32 or f64: keep parameters
+ * in f32 and compute in bf16 or f16 by autocast. */
 EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count);
-/** How many groups there are, and the learning rate of one. */
+/** The number of groups, and the learning rate of a group. */
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
 EK_API double ek_optimizer_lr(const ek_optimizer *optimizer, int group);
-/** Any option of a group by the name of its member, ek_optimizer_set(optimizer, 0, "lr", 0.1);
- * switches are 0 or 1. Options have to fit together after each call: set "momentum" before
- * "nesterov". EK_E_INVALID for a name that the algorithm doesn't have or a value out of range.
- * EK_E_STATE if the option would need other state than parameters have (amsgrad after the first
- * update). On an error nothing has changed. Checkpoints of the optimizer (archive.h) have what was
- * changed. */
+/** Sets or reads any option of a group by the name of its member, ek_optimizer_set(optimizer, 0,
+ * "lr", 0.1); switches are 0 or 1. Options must be consistent after each call: set "momentum"
+ * before "nesterov". EK_E_INVALID for a name that the algorithm doesn't have or a value out of
+ * range. EK_E_STATE if the option would need other state than parameters have (amsgrad after the
+ * first update). On an error nothing has changed. Checkpoints of the optimizer (archive.h) include
+ * the changed options. */
 EK_API int ek_optimizer_set(ek_optimizer *optimizer, int group, const char *name, double value);
 EK_API int ek_optimizer_get(const ek_optimizer *optimizer, int group, const char *name,
                             double *value);
 
-/** Updates every parameter that has a gradient; if none has, nothing, as in PyTorch, but a warning
- * is logged (ek_set_log). On an error nothing has been updated. All ranks
- * call it if parameters are sharded over them (ddp.h). EK_E_INVALID for LBFGS, which needs a
- * closure. */
+/** Updates every parameter that has a gradient. If no parameter has one, nothing is updated, as in
+ * PyTorch, but a warning is logged (ek_set_log). On an error nothing has been updated. If
+ * parameters are sharded over ranks (ddp.h), all ranks call ek_step. EK_E_INVALID for LBFGS, which
+ * needs a closure. */
 EK_API int ek_step(ek_optimizer *optimizer);
 
-/** Computes the loss of the parameters as they are, and their gradients anew. Returns 0 or a
- * negative status.
+/** Computes the loss for the present parameters, and their gradients anew. Returns 0 or a negative
+ * status.
  *
  *     static int evaluate(double *loss, void *user)
  *     {
@@ -270,23 +270,22 @@ EK_API int ek_step(ek_optimizer *optimizer);
  * ek_train_step with .accumulate_only does the same in micro-batches. */
 typedef int ek_closure(double *loss, void *user);
 
-/** A step of an optimizer that evaluates the closure itself, with gradient mode on and in a scope
- * of its own: LBFGS several times, others once, before ek_step. Writes the first loss to *loss,
- * unless NULL. On an error parameters and state are what they were before; gradients are the last
- * ones.
+/** Makes a step that evaluates the closure, with gradient mode on and in a new scope: LBFGS several
+ * times, other optimizers once, before ek_step. If `loss` is not NULL, writes the first loss to it.
+ * On an error parameters and state are unchanged; gradients are those of the last evaluation.
  *
  * LBFGS: EK_E_STATE for parameters that are sharded, over ranks or not. The state follows
- * parameters that were moved to another device before the step or by its first evaluation; later in
- * the step that is EK_E_DEVICE.
+ * parameters that were moved to another device before the step or by its first evaluation; a later
+ * move in the step is EK_E_DEVICE.
  *
- * LBFGS under ek_distributed_data_parallel: the closure has to give every rank the loss of all
- * ranks, since the loss decides when a step ends. An error of the closure has to be one of all
- * ranks, too: a rank on which it fails goes back to the parameters before the step, while the
- * others would go on and wait for it. What fails in the wrapper's forward and backward or in a call
- * of dist.h is told to all ranks; the step does not tell of other errors. A closure that fails by
- * itself calls ek_dist_raise (dist.h) before it returns, and then the others' next call fails. For
- * their step to have the same end that call has to be in the same evaluation: the sum of the losses
- * over the ranks should be the last thing in the closure that can fail. */
+ * LBFGS under ek_distributed_data_parallel: the closure must return the loss of all ranks on every
+ * rank, because the loss decides when a step ends. An error of the closure must be an error on all
+ * ranks, too: a rank whose closure fails restores the parameters from before the step, and the
+ * other ranks would wait for it. Errors in the wrapper's forward and backward and in calls of
+ * dist.h reach all ranks; the step does not send other errors. A closure with another error calls
+ * ek_dist_raise (dist.h) before it returns, and then the other ranks' next call fails. This next
+ * call must be in the same evaluation, so that all ranks end the step alike: sum the losses over
+ * the ranks as the last call of the closure that can fail. */
 EK_API int ek_step_closure(ek_optimizer *optimizer, ek_closure *closure, void *user, double *loss);
 
 /** Removes the gradients of all parameters. */
@@ -296,15 +295,15 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
  * "exp_avg", "exp_avg_sq" and "max_exp_avg_sq" of Adam and its like, Adamax's "exp_inf", NAdam's
  * "mu_product"; RMSprop's "square_avg", "momentum_buffer", "grad_avg"; Adagrad's "sum"; Adadelta's
  * "square_avg", "acc_delta"; Rprop's "prev", "step_size"; ASGD's "ax", "eta". "mu_product" and
- * "eta" are scalars of f64 in the scope. LBFGS's are those of all parameters and belong to the
+ * "eta" are scalars of f64 in the scope. LBFGS's states cover all parameters and are found at the
  * first, as in PyTorch: "d", "prev_flat_grad", and, with a row per remembered iteration,
  * "old_dirs", "old_stps" and "ro"; "t", "H_diag", "prev_loss" and "func_evals" are scalars; if the
- * first evaluation has converged already, there is "func_evals" alone. All of these but "d" and
- * "prev_flat_grad" are new tensors in the scope. NULL, without an error, if there is none yet.
+ * first evaluation has converged already, there is "func_evals" alone. All LBFGS states but "d" and
+ * "prev_flat_grad" are new tensors in the scope. NULL, without an error, if there is no state yet.
  *
- * Owned by the optimizer, where nothing else is said. For a sharded parameter it is a copy of the
- * whole state instead, on cpu, in the scope; if it is sharded over ranks (ddp.h), all of them call
- * this. */
+ * Unless said otherwise above, the optimizer owns the state. For a sharded parameter the result is
+ * a copy of the whole state, on cpu, in the scope; if the parameter is sharded over ranks (ddp.h),
+ * all ranks call this function. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
@@ -316,9 +315,9 @@ EK_API int ek_optimizer_parameter_count(const ek_optimizer *optimizer);
 /** How many updates the parameter has had. EK_E_INVALID if it is no parameter of the optimizer. */
 EK_API int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter);
 /** Restores a parameter's state from a checkpoint: `steps` updates, and copies of all states that
- * the algorithm has by then (none for 0 steps, or LBFGS's "func_evals"). Shapes are the
- * parameter's, or a scalar's, or those that LBFGS gives; dtypes and devices are converted. On an
- * error nothing has changed. */
+ * the algorithm has after so many updates (none for 0 steps, or LBFGS's "func_evals"). Shapes are
+ * those that ek_optimizer_state returns; dtypes and devices are converted. On an error nothing has
+ * changed. */
 EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
                                   const char *const *names, ek_tensor *const *states, int count);
 /** The name of state `index`, with the present options; NULL, without an error, past the last. */
@@ -342,8 +341,8 @@ EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
 /** ek_clip_grad_norm(optimizer, 1.0, &norm) or ek_clip_grad_norm(.max_norm = 1, .module = net):
  * scales the gradients of all parameters so that their joint norm is at most max_norm. As in
  * torch.nn.utils.clip_grad_norm_, gradients of an infinite norm are scaled by 0 (infinite elements
- * become NaN), those of a NaN norm by NaN. With error_if_nonfinite such a norm is EK_E_INVALID, and
- * gradients stay as they are. */
+ * become NaN), those of a NaN norm by NaN. With error_if_nonfinite an infinite or NaN norm is
+ * EK_E_INVALID, and gradients are unchanged. */
 #define ek_clip_grad_norm(...)                                                              \
     EK_CALL_3(ek_clip_grad_norm_with, ek_clip_grad_norm_options, optimizer, max_norm, norm, \
               __VA_ARGS__)

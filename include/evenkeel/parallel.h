@@ -23,21 +23,23 @@ EK_BEGIN_DECLARATIONS
  * error none is made. */
 EK_API int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas);
 
-/** Runs modules[i] on args[i] on the worker of devices->devices[i], all side by side, in the
+/** Runs modules[i] on args[i] on the worker of devices->devices[i], all in parallel, in the
  * caller's gradient mode. Outputs are in the caller's scope. A single module, and any call on a
  * worker, runs on the calling thread. */
 EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
                              const ek_device_list *devices, ek_value *outputs);
 
-/** What becomes of the module's buffers that replicas write in training (running statistics). */
+/** How the module's buffers are set from those that replicas wrote in training (running
+ * statistics).
+ */
 typedef enum ek_running_stats {
-    /** The module gets those of the first replica that takes part, on whatever device. (PyTorch
-     * loses them if device 0 takes no part.) */
+    /** The module gets the buffers of the first replica that takes part, on whatever device.
+     * (PyTorch loses the replicas' changes if device 0 takes no part.) */
     EK_RUNNING_STATS_FIRST = 0,
     /** The average over the replicas that take part, weighted by their samples. For batch norm with
      * momentum m and running statistic r it is (1 - m) * r + m * s, with s the weighted mean of the
-     * replicas' batch statistics. It applies to floating buffers without a gradient that a replica
-     * wrote; integer buffers are the first replica's. Needs broadcast_buffers. */
+     * replicas' batch statistics. Averaged are floating buffers without a gradient that a replica
+     * has written; integer buffers are the first replica's. Needs broadcast_buffers. */
     EK_RUNNING_STATS_AVERAGE = 1
 } ek_running_stats;
 
@@ -45,21 +47,22 @@ typedef enum ek_running_stats {
 typedef enum ek_shard_policy {
     EK_SHARD_NONE = 0,
     /** Gradients and optimizer state (ZeRO-1): each device owns a range of the parameters. It gets
-     * the summed gradient of its range during backward and steps that range; then the other devices
-     * get the result. Parameters stay whole on every device. Results are the same to the bit as
-     * without sharding, and so are checkpoints. With one device nothing is sharded. For the devices
-     * of all ranks see ek_distributed_data_parallel (ddp.h).
+     * the summed gradient of its range during backward and updates this range in ek_step; then the
+     * other devices get the result. Parameters stay whole on every device. Results and checkpoints
+     * are the same to the bit as without sharding. With one device nothing is sharded. Sharding
+     * over the devices of all ranks: see ek_distributed_data_parallel (ddp.h).
      *
-     * ek_gather_grad gives the whole gradient of a sharded parameter. ek_tensor_grad is NULL,
-     * unless a gradient was set or the wrapped module was called directly: that gradient is whole,
-     * on device_ids[0], until the step adds it to the shards'. ek_grad reaches a sharded parameter
-     * only through direct calls of the wrapped module. Parameters that don't require a gradient
-     * when the wrapper is made stay whole. Parameters that are converted, moved or replaced are
-     * sharded anew at the next forward.
+     * ek_gather_grad returns the whole gradient of a sharded parameter. ek_tensor_grad is NULL,
+     * unless a gradient was set or the wrapped module was called directly: such a gradient is
+     * whole, on device_ids[0], until ek_step adds it to the shards'. ek_grad reaches a sharded
+     * parameter only through direct calls of the wrapped module. Parameters that don't require a
+     * gradient when the wrapper is made stay whole. Parameters that are converted, moved or
+     * replaced are sharded anew at the next forward.
      *
-     * A parameter is sharded by one wrapper at a time: a second one with this policy is EK_E_STATE.
-     * A wrapper without it leaves whole gradients on its first device. When the wrapper is freed,
-     * gradients become whole, and so does the optimizer's state at its next step. */
+     * A parameter is sharded by one wrapper at a time: a second wrapper with this policy is
+     * EK_E_STATE, and a wrapper without the policy leaves whole gradients on its first device. When
+     * the sharding wrapper is freed, gradients become whole; the optimizer's state becomes whole at
+     * its next step. */
     EK_SHARD_OPTIMIZER = 1
 } ek_shard_policy;
 
@@ -69,21 +72,22 @@ typedef struct ek_data_parallel_options {
     ek_device_list device_ids; /**< empty: all accelerators */
     ek_device output_device; /**< ek_data_parallel: gathers outputs here; default: device_ids[0] */
     bool output_on_cpu;      /**< ek_data_parallel: gathers outputs on cpu instead */
-    int dim; /**< inputs are cut and outputs joined along it, unless marked (ek_value_batched) */
+    int dim; /**< dimension of cuts and joins, except for marked tensors (ek_value_batched) */
     /** How inputs are cut (evenkeel/plan.h): by this policy, or by one of chunks, weights,
      * first_device_batch and plan. A device without samples takes no part: no replica is made
      * there. Inputs that are scattered already keep their sizes; they keep their devices if these
      * are distinct and in the order of device_ids, else they go to the first devices. Forwards
-     * without gradient mode follow the plan. Neither they nor forwards with scattered inputs are
-     * counted or measured for the plan. */
+     * without gradient mode follow the plan. Forwards without gradient mode or with scattered
+     * inputs are not counted or measured for the plan. */
     ek_split_policy split;
     ek_plan_goal goal; /**< EK_SPLIT_AUTO optimises it */
-    /** {12, 20, 20}: samples per device; batches of another sum are cut in proportion. */
+    /** {12, 20, 20}: samples per device. Batches of other sizes than the sum are cut in proportion.
+     */
     int64_t chunks[EK_MAX_DEVICES] EK_IS({EK_UNSET});
     double
         weights[EK_MAX_DEVICES] EK_IS({EK_UNSET}); /**< {1, 2, 2}: shares of the batch per device */
-    /** Samples on the first device, if that is fewer than an equal share; the other devices share
-     * the rest evenly. EK_UNSET: equal shares. */
+    /** Samples on the first device, at most an equal share; the other devices share the rest
+     * evenly. EK_UNSET: equal shares. */
     int64_t first_device_batch EK_IS(EK_UNSET);
     /** A plan as text (ek_data_parallel_plan), which is replayed. With EK_SPLIT_AUTO it is not
      * replayed: planning starts from its last entry, as after a checkpoint. */
@@ -102,10 +106,11 @@ typedef struct ek_data_parallel_options {
 
 EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 /** torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. The module is moved
- * to device_ids[0]. For several devices, its tensors must lie on cpu or on one other device before
- * (else EK_E_INVALID names one). With one device it is a plain call there, whose output still goes
- * to output_device; without accelerators, a plain call on cpu. Small batches use fewer replicas,
- * and a plan may leave out any device, the first too. Parameter paths are the wrapped module's.
+ * to device_ids[0]. For several devices, the module's tensors must all lie on one device before
+ * (else EK_E_INVALID names a tensor); some may lie on cpu. With one device the module itself is
+ * called there, and its output goes to output_device; without accelerators, it is called on cpu.
+ * Small batches use fewer replicas, and a plan may leave out any device, also the first. Parameter
+ * paths are the wrapped module's.
  *
  * Parameters move into one slab per dtype. Handles stay valid, so that optimizers may be made
  * before or after. Replicas are sent only what was written since: after writing to a parameter or
@@ -120,14 +125,14 @@ EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 /** The wrapped module of a data-parallel wrapper of any kind (borrowed); NULL with EK_E_INVALID for
  * other modules. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
-/** Takes the wrapped module out of its wrapper, which is freed; from now on the caller owns the
- * module. Handles stay valid; the parameters are on the first device, and whole. NULL with an
- * error, and then nothing has changed. */
+/** Takes the wrapped module out of its wrapper, which is freed; the caller then owns the module.
+ * Handles stay valid; the parameters are on the first device, and whole. NULL with an error; then
+ * nothing has changed. */
 EK_API ek_module *ek_data_parallel_unwrap(ek_module *data_parallel);
 
 /** What a wrapper has sent to its replicas so far; bytes are summed over devices. */
 typedef struct ek_data_parallel_stats {
-    uint64_t forwards;             /**< forwards that replicated; those on device 0 alone do not */
+    uint64_t forwards;             /**< forwards with replicas, not those on device 0 alone */
     uint64_t parameter_broadcasts; /**< how often parameters were sent: at most once per forward */
     uint64_t parameter_nbytes;
     uint64_t buffer_nbytes;
@@ -141,17 +146,17 @@ EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel
  * returns the length of the whole text, as snprintf. EK_E_INVALID for a module that is no
  * data-parallel wrapper. */
 EK_API int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room);
-/** Writes how many samples of a batch of this size each of device_ids would get now, if the wrapper
- * were called with it. */
+/** Writes how many samples each of device_ids would get if the wrapper were called now with a batch
+ * of this size. */
 EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes);
 
 /* ---- modules that know their replicas ---- */
 
 /** From now on, each forward of this wrapper (ek_data_parallel, _model or _criterion) that makes
- * replicas calls `replicated` of every module in them whose type has it. The calling thread does
- * this before any replica's forward: for the modules of the first replica, depth first in order of
- * registration, shared ones once; then for those of the second, and so on. An error fails the
- * forward, with replica and device in its sentence.
+ * replicas calls `replicated` for every module in the replicas whose type has this function. The
+ * calling thread does so before any replica's forward: for the modules of the first replica, depth
+ * first in order of registration, shared modules once; then for those of the second replica, and so
+ * on. An error fails the forward, with replica and device in its sentence.
  *
  * The replicas of a module in one forward share one ek_replication. Its context is released when
  * all replicas have run, also after errors; forwards that ek_checkpoint runs again in backward have
@@ -168,7 +173,7 @@ typedef struct ek_sync_batch_norm_options {
     bool affine EK_IS(true);
     bool track_running_stats EK_IS(true);
     /** The processes whose chunks share statistics. NULL: those of the ek_distributed_data_parallel
-     * around it, if there is one. */
+     * around the module, if there is one. */
     ek_process_group *process_group;
 } ek_sync_batch_norm_options;
 #define EK_DEFAULTS_ek_sync_batch_norm_options                                  \
@@ -180,12 +185,11 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_sync_batch_norm_options options);
  * results and gradients of any order are those of one device, for any chunks, single samples
  * included. x is (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W). Running statistics are updated
  * by the mean and unbiased variance of the whole batch. In evaluation, and without other replicas
- * or ranks, it is plain batch normalisation.
+ * or ranks, it is ordinary batch normalisation.
  *
  * With .process_group, or inside of ek_distributed_data_parallel, the batch is that of all ranks of
- * the group, of which some may have no samples. All ranks make the same forwards and backwards. A
- * group that is given is used by replicas of this module too, and exists as long as the module and
- * its graphs. */
+ * the group; some ranks may have no samples. All ranks make the same forwards and backwards.
+ * Replicas use the given group too, and it must exist as long as the module and its graphs. */
 #define ek_sync_batch_norm(...) \
     EK_CALL_1(ek_sync_batch_norm_with, ek_sync_batch_norm_options, features, __VA_ARGS__)
 
@@ -194,7 +198,8 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_sync_batch_norm_options options);
  * that pointers to modules and tensors (an optimizer's, a wrapper's) stay valid. Inputs must have
  * as many dimensions as before. NULL gives the pending error. */
 EK_API ek_module *ek_convert_sync_batch_norm(ek_module *module);
-/** The same with the option .process_group, also for those that are synchronised already. */
+/** ek_convert_sync_batch_norm with the option .process_group, which synchronised batch norms in
+ * `module` get, too. */
 EK_API ek_module *ek_convert_sync_batch_norm_over(ek_module *module, ek_process_group *group);
 
 EK_END_DECLARATIONS

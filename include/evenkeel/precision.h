@@ -2,8 +2,8 @@
  * precision.h: precision and determinism of computations.
  *
  * Autocast. Between ek_autocast_begin(EK_BF16), or EK_F16, and ek_autocast_end, operations that
- * become faster by it (convolutions, matrix products, linear) convert f32 operands to the narrow
- * dtype and give results of it. Operations that need the precision (softmax, softplus,
+ * are faster in a narrow dtype (convolutions, matrix products, linear) convert f32 operands to this
+ * dtype and return results of it. Operations that need the precision (softmax, softplus,
  * exponentials, logarithms, reciprocal, powers, hyperbolic functions, tan, asin, acos, sums,
  * products, cumulative ones, norm, layer and group norm, all losses) convert bf16 and f16 to f32
  * and give f32. Elementwise operations, where, cat and stack give f32 if their operands are mixed.
@@ -15,7 +15,8 @@
  * by hand call ek_tensor_touch). Replicas, further forwards and ek_checkpoint's recomputation share
  * the copies. A wrapper's parameters are converted all at once.
  *
- * The mode belongs to the thread; jobs on workers inherit it. Only the forward and the loss need to
+ * The mode belongs to the thread; device threads that compute for it have it too. Only the forward
+ * and the loss need to
  * be in the region: backward, inside or outside, uses the dtypes of the forward, and
  * ek_checkpoint's recomputation the mode of the forward. bf16 has the range of f32. f16 has more
  * digits and less range: small gradients become 0, unless the loss is scaled (scaler.h). */
@@ -56,10 +57,11 @@ EK_API void ek_allow_fast_convolution(bool allow);
 EK_API bool ek_fast_convolution_allowed(void);
 
 /** Lets GPUs time cuDNN's algorithms for each convolution of new shapes when it is first computed,
- * and keep the fastest. That first time takes some milliseconds more, and memory for one more
- * result and the algorithms' workspaces; shapes that change all the time make it slower. Which one
- * is the fastest may differ from run to run, and with it the last digits. Without effect while
- * ek_deterministic(). Off by default. Set for the process, from the next operation on. */
+ * and keep the fastest. The first computation takes some milliseconds more, and memory for one more
+ * result and the algorithms' workspaces; if shapes change all the time, training becomes slower.
+ * The fastest algorithm, and so the last digits of results, may differ from run to run. Without
+ * effect while ek_deterministic(). Off by default. Set for the process, from the next operation on.
+ */
 EK_API void ek_benchmark_convolution(bool on);
 EK_API bool ek_convolution_benchmarked(void);
 

@@ -10,13 +10,13 @@
  * The Mersenne Twister gives PyTorch's CPU numbers, bit for bit (Linux on x86-64 with fused
  * multiply-add). They are drawn on the CPU, one after the other, and copied to the device.
  *
- * With Philox an element's number follows from the seed, from how many tensors the generator has
- * filled before, and from the element's place in row-major order. So the tensor's device makes all
- * of them at once. Dropout keeps no mask, since backward makes it again, and N devices draw what
- * one does.
+ * With Philox an element's number depends on the seed, on how many tensors the generator has filled
+ * before, and on the element's place in row-major order. So the tensor's device makes all numbers
+ * in parallel. Dropout keeps no mask, since backward makes it again, and N devices draw what one
+ * device draws.
  *
- * Generators begin with the Mersenne Twister. One call changes the default generator, from which
- * parameters, dropout and all others without a generator of their own are drawn:
+ * Generators begin with the Mersenne Twister. One call changes the default generator, which is used
+ * for parameters, dropout and all draws without a given generator:
  *
  *     ek_generator_set_engine(NULL, EK_RANDOM_PHILOX);
  */
@@ -38,7 +38,7 @@ EK_API void ek_generator_free(ek_generator *generator);
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
 
 /** Changes the engine of a generator, or with NULL of the default one. The generator begins anew
- * from its seed. It keeps its engine when it is seeded, and gets that of a state that is restored.
+ * from its seed. Seeding keeps the engine; restoring a state sets the state's engine.
  * EK_E_INVALID for an engine that doesn't exist. No other thread may be drawing from the generator;
  * for the default one that means that no replica may be running. */
 EK_API int ek_generator_set_engine(ek_generator *generator, ek_random_engine engine);
@@ -51,9 +51,10 @@ EK_API ek_random_engine ek_generator_engine(ek_generator *generator);
  * draw the same numbers in every run. ek_manual_seed seeds the default generator.
  *
  * Several ranks (evenkeel/dist.h): the default generator is the process's own, and nothing makes
- * the ranks' differ. Seeded alike it draws alike, so that modules begin with the same parameters on
- * every rank. Devices are numbered over all ranks, rank by rank. So replicas of ranks with M
- * devices each draw what those of one process with all these devices draw, dropout for example.
+ * the ranks' differ. With equal seeds the ranks draw equal numbers, so that modules begin with the
+ * same parameters on every rank. Devices are numbered over all ranks, rank by rank. So the replicas
+ * of several ranks draw (for dropout, say) what the replicas of one process with all these devices
+ * would draw, if all ranks have equally many devices.
  * This holds for wrappers of one device too, cpu included; in a process without other ranks, such a
  * wrapper draws from the default generator.
  *
@@ -75,15 +76,15 @@ EK_API void ek_manual_seed(uint64_t seed);
 #define EK_NO_SEED INT64_MIN
 EK_API void ek_set_seed(int64_t seed);
 
-/** Save and restore the whole state of a generator. It may be restored into another one. That of a
- * Mersenne Twister is PyTorch's, that of Philox has a format of Evenkeel's own. nbytes must be
+/** Save and restore the whole state of a generator, also into another generator. A Mersenne
+ * Twister's state has PyTorch's format, Philox's has Evenkeel's. nbytes must be
  * EK_GENERATOR_STATE_BYTES. */
 enum { EK_GENERATOR_STATE_BYTES = 5056 };
 EK_API int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes);
 EK_API int ek_generator_set_state(ek_generator *generator, const void *state, size_t nbytes);
 
-/** Draw 32 bits, and 64 bits (two draws, the high word first). Philox has these besides: they don't
- * change what tensors get. */
+/** Draw 32 bits, and 64 bits (two draws, the high word first). With Philox these draws don't change
+ * the numbers that tensors get. */
 EK_API uint32_t ek_random_u32(ek_generator *generator);
 EK_API uint64_t ek_random_u64(ek_generator *generator);
 
@@ -105,7 +106,7 @@ EK_API ek_tensor *ek_randn_with(ek_tensor_options options);
 /** New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */
 #define ek_rand(...) EK_TENSOR_CALL(ek_rand_with, __VA_ARGS__)
 #define ek_randn(...) EK_TENSOR_CALL(ek_randn_with, __VA_ARGS__)
-/** Likewise of x's shape, dtype, device and memory order. */
+/** ek_rand and ek_randn of x's shape, dtype, device and memory order. */
 EK_API ek_tensor *ek_rand_like(const ek_tensor *x);
 EK_API ek_tensor *ek_randn_like(const ek_tensor *x);
 EK_API ek_tensor *ek_randint_with(int64_t low, int64_t high, ek_tensor_options options);

@@ -7,14 +7,14 @@
  *     ek_tensor *output = ek_value_tensor(ek_value_at(result, 0));
  *
  * A network takes x (L, N, input_size), or (N, L, input_size) with batch_first, or (L, input_size)
- * for one sample. It gives a list: the output of the last layer for all steps, shaped as x, and
- * the state after the last step. The state is h_n (directions * num_layers, N, hidden_size), or of
- * an LSTM a list of h_n and c_n. Without a batch N disappears.
+ * for one sample. It returns a list: the output of the last layer for all steps, shaped as x, and
+ * the state after the last step. The state is h_n (directions * num_layers, N, hidden_size); for an
+ * LSTM, a list of h_n and c_n. Without a batch the states have no dimension N.
  *
  * The next input, or keyword "hx", is the state before the first step, of the same form; none
- * (ek_value_none) stands for zeros. The input after that, or keyword "lengths", is an i64 tensor
- * (N), on any device, in any order: how many steps each sample has, from 0 to L. Steps beyond a
- * sample's end leave its state as it is, and their outputs are zeros; the reverse direction starts
+ * (ek_value_none) means zeros. The third input, or keyword "lengths", is an i64 tensor (N), on any
+ * device, in any order: how many steps each sample has, from 0 to L. Steps beyond a sample's end
+ * leave its state unchanged, and their outputs are zeros; the reverse direction starts
  * at each sample's own end. This is what torch computes for a packed sequence. Lengths on a device
  * are read by the CPU, which waits for them.
  *
@@ -59,8 +59,8 @@ typedef struct ek_lstm_options {
     bool batch_first;
     double dropout; /**< between layers, in training; padded steps draw numbers, too */
     bool bidirectional;
-    /** Unless 0, h is of this size, W h of each step, for W the parameter weight_hr_lk (proj_size,
-     * hidden_size). */
+    /** If not 0, each step's h is replaced by W h, of this size; W is the parameter weight_hr_lk
+     * (proj_size, hidden_size). */
     int64_t proj_size;
 } ek_lstm_options;
 #define EK_DEFAULTS_ek_lstm_options EK_DEFAULT(num_layers, 1), EK_DEFAULT(bias, true)
@@ -90,8 +90,8 @@ typedef struct ek_rnn_cell_options {
 } ek_rnn_cell_options;
 #define EK_DEFAULTS_ek_rnn_cell_options EK_DEFAULT(bias, true)
 EK_API ek_module *ek_rnn_cell_with(ek_rnn_cell_options options);
-/** One step: takes x (N, input_size) or (input_size), and optionally the state h, or of an LSTM a
- * list of h and c, (N, hidden_size) each. Gives the new state in the same form. Parameters
+/** One step: takes x (N, input_size) or (input_size), and optionally the state: h, or for an LSTM a
+ * list of h and c, (N, hidden_size) each. Returns the new state in the same form. Parameters
  * weight_ih, weight_hh, bias_ih, bias_hh. */
 #define ek_rnn_cell(...) \
     EK_CALL_2(ek_rnn_cell_with, ek_rnn_cell_options, input_size, hidden_size, __VA_ARGS__)
@@ -108,8 +108,10 @@ EK_API ek_module *ek_gru_cell_with(ek_cell_options options);
 #define ek_gru_cell(...) \
     EK_CALL_2(ek_gru_cell_with, ek_cell_options, input_size, hidden_size, __VA_ARGS__)
 
-/** Tensors (L_i, ...), which differ in L_i alone, as one tensor (L, count, ...), or (count, L, ...)
- * with batch_first, for the longest L. What they lack is `value`. Differentiable. */
+/** Joins tensors (L_i, ...), which differ in L_i alone, to one tensor (L, count, ...), or (count,
+ * L,
+ * ...) with batch_first, where L is the largest L_i. Missing elements are `value`. Differentiable.
+ */
 EK_API ek_tensor *ek_pad_sequence(ek_tensor *const *tensors, int count, bool batch_first,
                                   double value);
 

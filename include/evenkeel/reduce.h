@@ -19,7 +19,7 @@ typedef struct ek_reduce_options {
 } ek_reduce_options;
 #define EK_DEFAULTS_ek_reduce_options EK_DEFAULT(dim, EK_UNSET), EK_DEFAULT(dims[0], EK_UNSET)
 
-/** Which dimensions: EK_DIMS(0, 2). A single one may be written as .dim = 1, and in C as
+/** The dimensions to reduce: EK_DIMS(0, 2). A single one may be written as .dim = 1, and in C as
  * ek_sum(x, 1). Several without EK_DIMS or dim_count, as in ek_sum(x, 0, 2), are EK_E_INVALID. */
 #define EK_DIMS(...) .dims = {__VA_ARGS__}, .dim_count = EK_COUNT(int, __VA_ARGS__)
 #define EK_REDUCE_CALL(function, ...) EK_CALL_1(function, ek_reduce_options, x, __VA_ARGS__)
@@ -47,7 +47,7 @@ EK_API ek_tensor *ek_norm_with(ek_p_norm_options options);
 /** The p-norm: the root of the sum of |x|^p. For p = 0 the number of elements that are not 0, for
  * infinity the largest |x|, for -infinity the smallest. For p < 0 it is 0, with gradient 0, if an
  * element is 0. If the norm is 0, the 2-norm's gradients of every order are 0, never NaN. bf16 and
- * f16 are computed in f32. Of no elements it is 0, but EK_E_SHAPE for an infinite p. */
+ * f16 are computed in f32. The norm of no elements is 0; with an infinite p it is EK_E_SHAPE. */
 #define ek_norm(...) EK_CALL_1(ek_norm_with, ek_p_norm_options, x, __VA_ARGS__)
 
 typedef struct ek_variance_options {
@@ -64,7 +64,7 @@ typedef struct ek_variance_options {
 EK_API ek_tensor *ek_var_with(ek_variance_options options);
 EK_API ek_tensor *ek_std_with(ek_variance_options options);
 /** Variance and standard deviation: squared differences from the mean are divided by n -
- * correction; NaN if that is not above 0. ek_var_mean also gives the mean: ek_var_mean(&mean, x,
+ * correction; NaN if n <= correction. ek_var_mean also writes the mean: ek_var_mean(&mean, x,
  * EK_DIMS(1)). */
 #define ek_var(...) EK_CALL_1(ek_var_with, ek_variance_options, x, __VA_ARGS__)
 #define ek_std(...) EK_CALL_1(ek_std_with, ek_variance_options, x, __VA_ARGS__)
@@ -76,7 +76,7 @@ EK_API ek_tensor *ek_nansum_with(ek_reduce_options options);
 /** The sum, with NaN counted as 0. */
 #define ek_nansum(...) EK_REDUCE_CALL(ek_nansum_with, __VA_ARGS__)
 EK_API ek_tensor *ek_prod_with(ek_reduce_options options);
-/** The product. Its gradients of any order hold if elements are 0, too. Of integers it is i64. */
+/** The product; of integers i64. Gradients of any order are right also if elements are 0. */
 #define ek_prod(...) EK_REDUCE_CALL(ek_prod_with, __VA_ARGS__)
 EK_API ek_tensor *ek_logsumexp_with(ek_reduce_options options);
 /** log(sum(exp(x))), stable: -inf if all x are -inf, inf if one is inf. The gradient is softmax. */
@@ -92,8 +92,8 @@ EK_API ek_tensor *ek_max(ek_tensor *x);
 EK_API ek_tensor *ek_min(ek_tensor *x);
 EK_API ek_tensor *ek_amax_with(ek_reduce_options options);
 EK_API ek_tensor *ek_amin_with(ek_reduce_options options);
-/** Largest and smallest element of all, or over dimensions. A NaN wins. Equal ones share the
- * gradient evenly. EK_E_SHAPE if there is none. */
+/** Largest and smallest element of all, or over dimensions; NaN if any is NaN. Equal elements share
+ * the gradient evenly. EK_E_SHAPE if there is no element. */
 #define ek_amax(...) EK_REDUCE_CALL(ek_amax_with, __VA_ARGS__)
 #define ek_amin(...) EK_REDUCE_CALL(ek_amin_with, __VA_ARGS__)
 EK_API ek_tensor *ek_any_with(ek_reduce_options options);
@@ -101,8 +101,8 @@ EK_API ek_tensor *ek_all_with(ek_reduce_options options);
 /** Whether any element, or all, are not 0. Results are as those of ek_eq. */
 #define ek_any(...) EK_REDUCE_CALL(ek_any_with, __VA_ARGS__)
 #define ek_all(...) EK_REDUCE_CALL(ek_all_with, __VA_ARGS__)
-/** Sums and products of the elements up to each along `dim`. Of integers they are i64. Gradients of
- * products hold if elements are 0, too. */
+/** Sums and products of the elements up to each along `dim`; of integers i64. Gradients of products
+ * are right also if elements are 0. */
 EK_API ek_tensor *ek_cumsum(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_cumprod(ek_tensor *x, int dim);
 /** The logarithms of the sums of exp(x) up to each element along `dim`, stable. */

@@ -18,8 +18,8 @@
  * Several processes (dist.h). Each rank starts a report of its own, and a report is written with
  * the devices of all ranks: ek_report_table, _json, _html, _html_page and _trace are calls that all
  * ranks of the report's group make in the same order. Each begins with ek_report_gather; then rank
- * 0 writes to its path or stream, and an error of any rank is an error of all. A rank that doesn't
- * come is EK_E_TIMEOUT, as in all calls of ranks. */
+ * 0 writes to its path or stream, and an error of any rank is an error of all. If a rank doesn't
+ * make the call, the others get EK_E_TIMEOUT, as in all calls of dist.h. */
 #ifndef EVENKEEL_REPORT_H
 #define EVENKEEL_REPORT_H
 #pragma GCC system_header /* see base.h */
@@ -50,14 +50,14 @@ EK_API ek_report *ek_report_start_with(ek_report_options options);
 
 /** Ends a step and begins the next. */
 EK_API int ek_report_step(ek_report *report);
-/** Ends collecting; what was collected stays. Time after the last step belongs to no step. */
+/** Ends collecting; collected data is kept. Time after the last step belongs to no step. */
 EK_API int ek_report_stop(ek_report *report);
 /** Frees the report, and stops it first if it still collects. NULL is ignored. */
 EK_API void ek_report_free(ek_report *report);
 
 /* ---- reading ---- */
 
-/** Takes in what the reports of all ranks of the group have collected so far; all ranks call it.
+/** Merges what the reports of all ranks of the group have collected so far; all ranks call this.
  * From then until the next step the report's devices are those of all ranks, in the order of ranks,
  * on every rank. Does nothing if there are no other ranks. */
 EK_API int ek_report_gather(ek_report *report);
@@ -77,11 +77,11 @@ typedef struct ek_device_report {
     ek_memory_sample peak;   /**< the moment when in_use was largest */
     char peak_operation[96]; /**< the operation that allocated then: "backward of conv2d" */
     uint64_t reserved_peak;
-    /** When in_use was largest: what was reserved, more than in_use by cached memory and gaps
-     * between blocks, and the largest free block. */
+    /** At the moment when in_use was largest: the reserved bytes (in_use, cached memory and gaps
+     * between blocks), and the largest free block. */
     uint64_t reserved_at_peak, largest_free;
     uint64_t system; /**< bytes that the ledger can't see (ek_memory_stats) */
-    /** segments given back so that a request found room, since the report began */
+    /** Segments given back so that a request found room, since the report began. */
     uint64_t dropped;
     /** Seconds, summed over all finished steps: computing, moving data between devices, and
      * waiting, which is the rest of the steps' time. */
@@ -103,11 +103,11 @@ typedef struct ek_rank_report {
     char host[64]; /**< its machine's name; "" without other ranks */
     int64_t steps;
     double seconds;
-    double exposed; /**< in which calls waited for communication that computing did not hide */
-    /** In which this rank had brought its part to a call of all ranks (reductions of gradients
-     * included), and others had not. */
+    double exposed; /**< seconds that calls waited for communication not hidden by computing */
+    /** Seconds that this rank waited in calls of all ranks (reductions of gradients included) for
+     * ranks that came later. */
     double waited;
-    int waited_for; /**< the rank for which it waited longest; -1: none */
+    int waited_for; /**< the rank for which this rank waited longest; -1: none */
     int64_t last;   /**< calls of all ranks to which this rank came last */
     int64_t calls;  /**< calls that all ranks of a group have made */
 } ek_rank_report;

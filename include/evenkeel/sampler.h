@@ -21,7 +21,7 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** One pass. All zero is an empty one; freed with ek_pass_free. */
+/** One pass, freed with ek_pass_free. A struct of zeros is an empty pass. */
 typedef struct ek_pass {
     int64_t *indices, count; /**< indices of all samples in order; their number */
     int64_t *ends, batches;  /**< for batch samplers: batch b ends before indices[ends[b]] */
@@ -47,7 +47,7 @@ typedef struct ek_sampler_type {
     /** Optional: frees what the struct owns. */
     void (*destroy)(ek_sampler *self);
     /** Optional, for samplers that give each rank a share: the length of the longest share of any
-     * rank. NULL: all ranks' shares have this one's length. */
+     * rank. NULL: the shares of all ranks have the length that `length` returns. */
     int64_t (*longest)(ek_sampler *self);
 } ek_sampler_type;
 
@@ -58,20 +58,21 @@ struct ek_sampler {
     ek_generator *generator; /**< owned by the caller; NULL: the default generator */
     ek_sampler *inner;       /**< the sampler that a batch sampler draws from; owned */
     ek_pass pass;            /**< the pass of ek_sampler_next */
-    int64_t position;        /**< position in `pass`; negative: no pass is begun */
+    int64_t position;        /**< position in `pass`; negative: no pass has begun */
 };
 
-/** A zeroed struct of type->size bytes, owned by the caller; ek_sampler_free frees `inner` too. */
+/** Makes a zeroed struct of type->size bytes, owned by the caller; ek_sampler_free frees `inner`,
+ * too. */
 EK_API ek_sampler *ek_sampler_new(const ek_sampler_type *type);
 EK_API void ek_sampler_free(ek_sampler *sampler); /**< NULL is ignored */
 
 /** How many samples, or batches, a pass has; of a distributed sampler, this rank's share. */
 EK_API int64_t ek_sampler_length(ek_sampler *sampler);
-/** The length of the longest share of any rank. More than ek_sampler_length if another rank's share
- * is longer; of samplers that give no shares, the same. */
+/** The length of the longest share of any rank: more than ek_sampler_length if another rank's share
+ * is longer. For samplers that give no shares it is ek_sampler_length. */
 EK_API int64_t ek_sampler_longest(ek_sampler *sampler);
-/** Sets the epoch, on which the order of some samplers depends, and of batch samplers over them:
- * the same epoch gives the same order. If it is never set and automatic_epochs is off, a
+/** Sets the epoch. The order of some samplers, and of batch samplers over them, depends on it: the
+ * same epoch gives the same order. If the epoch is never set and automatic_epochs is off, a
  * distributed sampler draws the same pass every time. */
 EK_API int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch);
 
@@ -81,7 +82,7 @@ EK_API int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass);
 /** Returns 1 with the next index; 0 at the end of a pass, after which the next call begins another;
  * or a negative status. EK_E_INVALID for a sampler that makes batches. */
 EK_API int ek_sampler_next(ek_sampler *sampler, int64_t *index);
-/** The same for batches of a sampler that makes them. *indices is valid until the next call. */
+/** ek_sampler_next for a sampler that makes batches. *indices is valid until the next call. */
 EK_API int ek_sampler_next_batch(ek_sampler *sampler, const int64_t **indices, int64_t *count);
 
 /** The state of a sampler, also within a pass of ek_sampler_next: a dictionary of tensors for
@@ -101,7 +102,7 @@ typedef struct ek_random_sampler_options {
     int begin;     /**< no option, see base.h */
     int64_t count; /**< at least 1 */
     bool replacement;
-    /** EK_UNSET: count. More than count, without replacement: several permutations. */
+    /** EK_UNSET: count. If it is above count, without replacement, several permutations follow. */
     int64_t num_samples EK_IS(EK_UNSET);
     /** NULL: each pass has a new one, seeded by 64 bits of the default one. */
     ek_generator *generator;
@@ -128,8 +129,8 @@ EK_API ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, boo
 
 /* ---- the share of one rank ----
  *
- * If num_replicas is EK_UNSET, it is the number of processes (evenkeel/dist.h); if rank is, it is
- * that of this one: 1 and 0 without a process group. */
+ * EK_UNSET means, for num_replicas, the number of processes (evenkeel/dist.h), and for rank this
+ * process's rank; without a process group they are 1 and 0. */
 
 typedef struct ek_distributed_sampler_options {
     int begin; /**< no option, see base.h */
@@ -143,7 +144,7 @@ typedef struct ek_distributed_sampler_options {
     /** True: the first samples are repeated at the end so that all ranks have equally many.
      * False, for evaluation: none is repeated, and lengths differ by at most one. */
     bool padding EK_IS(true);
-    bool contiguous;       /**< rank r gets a block; else each num_replicas-th sample from r on */
+    bool contiguous;       /**< rank r gets a block; else samples r, r + num_replicas, ... */
     bool automatic_epochs; /**< each pass that is drawn ends an epoch */
 } ek_distributed_sampler_options;
 #define EK_DEFAULTS_ek_distributed_sampler_options                                             \
@@ -157,8 +158,8 @@ EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options op
 
 /* ---- re-identification: samples of one identity side by side ----
  *
- * These draw from Python's and NumPy's global generators, which are not locked: passes are drawn by
- * one thread at a time. */
+ * These samplers draw from Python's and NumPy's global generators, which are not locked: only one
+ * thread at a time may draw passes. */
 
 typedef struct ek_identity_sampler_options {
     int begin;                 /**< no option, see base.h */
@@ -197,7 +198,8 @@ typedef struct ek_inference_sampler_options {
     int64_t count;
     int num_replicas EK_IS(EK_UNSET); /**< EK_UNSET: the number of processes */
     int rank EK_IS(EK_UNSET);         /**< EK_UNSET: this process's */
-    /** True: the last sample is repeated. False: none is, and lengths differ by at most one. */
+    /** True: the last sample is repeated so that all ranks have equally many. False: no sample is
+     * repeated, and lengths differ by at most one. */
     bool padding EK_IS(true);
 } ek_inference_sampler_options;
 #define EK_DEFAULTS_ek_inference_sampler_options \

@@ -20,10 +20,10 @@
  * the update makes the scale smaller. After `growth_interval` updates without such elements it
  * becomes larger. Numbers are PyTorch's.
  *
- * With data parallel wrappers gradients lie in the original module's parameters, also those of
- * shards; nothing differs. Ranks whose gradients are averaged (ddp.h) see the same gradients, and
- * so each rank's scaler does the same. If parameters are sharded over ranks, unscale and step are
- * calls of all ranks, as ek_step is. A scaler is for one thread at a time. */
+ * Data-parallel wrappers need nothing else: gradients, also those of shards, lie in the original
+ * module's parameters. Ranks whose gradients are averaged (ddp.h) see the same gradients, so that
+ * their scalers agree. If parameters are sharded over ranks, all ranks must call unscale and step
+ * together, as with ek_step. A scaler is for one thread at a time. */
 #ifndef EVENKEEL_SCALER_H
 #define EVENKEEL_SCALER_H
 #pragma GCC system_header /* see base.h */
@@ -61,9 +61,9 @@ EK_API ek_tensor *ek_grad_scaler_scale(ek_grad_scaler *scaler, ek_tensor *loss);
  */
 EK_API int ek_grad_scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer);
 
-/** Unscales, unless that is done, and calls ek_step, unless an element is not finite. A step that
- * is skipped is no error. If ek_step fails, gradients stay unscaled, and the call may be repeated.
- * At most once per optimizer between two updates (EK_E_STATE). */
+/** Unscales if ek_grad_scaler_unscale was not called, and calls ek_step if all elements are finite.
+ * A skipped step is no error. If ek_step fails, gradients stay unscaled, and the call may be
+ * repeated. At most once per optimizer between two updates (EK_E_STATE). */
 EK_API int ek_grad_scaler_step(ek_grad_scaler *scaler, ek_optimizer *optimizer);
 
 /** Sets the scale for the next backward, after the steps of all optimizers. EK_E_STATE if there was
@@ -75,7 +75,8 @@ EK_API int ek_grad_scaler_update(ek_grad_scaler *scaler);
 EK_API double ek_grad_scaler_factor(const ek_grad_scaler *scaler);
 EK_API int64_t ek_grad_scaler_tracker(const ek_grad_scaler *scaler);
 EK_API int64_t ek_grad_scaler_skipped(const ek_grad_scaler *scaler);
-/** Sets scale and tracker, as a checkpoint has them (archive.h saves and loads them). */
+/** Sets the scale, and as tracker the number of updates since it changed, from a checkpoint
+ * (archive.h saves and loads both). */
 EK_API int ek_grad_scaler_set(ek_grad_scaler *scaler, double scale, int64_t tracker);
 
 EK_END_DECLARATIONS

@@ -1,7 +1,7 @@
 /** @file
  * schedule.h: learning-rate schedules, as in torch.optim.lr_scheduler. Call ek_schedule_step after
- * each epoch (or step); making a schedule sets the rates of step 0. As PyTorch's chainable forms, a
- * step goes on from the groups' present rates, which ek_optimizer_set may have changed. Only
+ * each epoch (or step); making a schedule sets the rates of step 0. As in PyTorch's chainable
+ * forms, a step changes the groups' present rates, which ek_optimizer_set may have set. Only
  * ek_lambda_lr, ek_cosine_annealing_warm_restarts, ek_one_cycle_lr and ek_cyclic_lr compute each
  * rate anew. A group's initial rate is the one it has when its first schedule is made; a group that
  * is added later starts from its own rate.
@@ -27,8 +27,8 @@ typedef struct ek_schedule ek_schedule;
 EK_API ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma);
 EK_API ek_schedule *ek_multi_step_lr_of(ek_optimizer *optimizer, double gamma,
                                         const int64_t *milestones, int count);
-/** The rate times gamma every step_size steps; at each milestone, ek_multi_step_lr(optimizer, 0.1,
- * 30, 80); at each step. */
+/** ek_multi_step_lr(optimizer, 0.1, 30, 80): the rate times gamma at each milestone;
+ * ek_exponential_lr: at each step. */
 #define ek_multi_step_lr(optimizer, gamma, ...)                               \
     ek_multi_step_lr_of((optimizer), (gamma), EK_ITEMS(int64_t, __VA_ARGS__), \
                         EK_COUNT(int64_t, __VA_ARGS__))
@@ -37,15 +37,16 @@ EK_API ek_schedule *ek_exponential_lr(ek_optimizer *optimizer, double gamma);
 EK_API ek_schedule *ek_constant_lr(ek_optimizer *optimizer, double factor, int64_t steps);
 /** The factor goes from `start` to `end` (both 0 to 1) in `steps` steps. */
 EK_API ek_schedule *ek_linear_lr(ek_optimizer *optimizer, double start, double end, int64_t steps);
-/** To 0 in `steps` steps, as (1 - step / steps)^power. */
+/** The rate decreases to 0 in `steps` steps, as (1 - step / steps)^power. */
 EK_API ek_schedule *ek_polynomial_lr(ek_optimizer *optimizer, int64_t steps, double power);
-/** To lr_min in `steps` steps by a cosine, and back. */
+/** The rate follows a cosine: in `steps` steps down to lr_min, then up again. */
 EK_API ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min);
-/** The same, but with a jump back: after `steps` steps, then after `factor` times as many, ... */
+/** As ek_cosine_annealing_lr, but the rate jumps back up: after `steps` steps, then after `factor`
+ * times as many, and so on. */
 EK_API ek_schedule *ek_cosine_annealing_warm_restarts(ek_optimizer *optimizer, int64_t steps,
                                                       int64_t factor, double lr_min);
-/** The initial rate times what the function gives for the number of a step, from 0 on, and a group;
- * the present rate times that, from step 1 on. */
+/** Returns a factor for a step, from 0 on, and a group. ek_lambda_lr multiplies the initial rate by
+ * it; ek_multiplicative_lr the present rate, from step 1 on. */
 typedef double ek_schedule_function(int64_t step, int group, void *user);
 EK_API ek_schedule *ek_lambda_lr(ek_optimizer *optimizer, ek_schedule_function *function,
                                  void *user);
@@ -111,11 +112,11 @@ typedef struct ek_reduce_lr_on_plateau_options {
     int begin; /**< no option, see base.h */
     ek_optimizer *optimizer;
     double factor EK_IS(0.1);     /**< less than 1 */
-    int64_t patience EK_IS(10);   /**< so many steps without an improvement are let pass */
+    int64_t patience EK_IS(10);   /**< steps without an improvement before a reduction */
     bool higher;                  /**< higher measures are better */
     double threshold EK_IS(1e-4); /**< a smaller improvement is none */
-    bool absolute;    /**< the threshold is a difference, not a part of the best measure */
-    int64_t cooldown; /**< so many steps after a reduction don't count */
+    bool absolute;    /**< the threshold is a difference, not a fraction of the best measure */
+    int64_t cooldown; /**< steps after a reduction that don't count */
     double min_lr;
     double eps EK_IS(1e-8); /**< smaller changes of the rate are not made */
 } ek_reduce_lr_on_plateau_options;
@@ -126,8 +127,8 @@ EK_API ek_schedule *ek_reduce_lr_on_plateau_with(ek_reduce_lr_on_plateau_options
 /** The rate times `factor` if a measure has not improved for more than `patience` steps. */
 #define ek_reduce_lr_on_plateau(...) \
     EK_CALL_1(ek_reduce_lr_on_plateau_with, ek_reduce_lr_on_plateau_options, optimizer, __VA_ARGS__)
-/** The step of ek_reduce_lr_on_plateau, which ek_schedule_step refuses; for others
- * ek_schedule_step. */
+/** Steps an ek_reduce_lr_on_plateau, which ek_schedule_step refuses; steps other schedules as
+ * ek_schedule_step does. */
 EK_API int ek_schedule_step_measure(ek_schedule *schedule, double measure);
 
 /* ---- several: they own the schedules given, also on an error. All must be of one optimizer and
@@ -140,22 +141,22 @@ EK_API ek_schedule *ek_chained_lr_of(ek_schedule *const *schedules, int count);
 /** ek_chained_lr(a, b): all in each step. */
 #define ek_chained_lr(...) \
     ek_chained_lr_of(EK_ITEMS(ek_schedule *, __VA_ARGS__), EK_COUNT(ek_schedule *, __VA_ARGS__))
-/** From `start` (0 to 1) times the initial rate up to all of it in `steps` steps, then `after`, or
- * nothing for NULL: ek_warm_up_lr(optimizer, 0.01, 500, ek_cosine_annealing_lr(optimizer, 9500,
- * 0)). */
+/** The rate rises from `start` (0 to 1) times the initial rate to the initial rate in `steps`
+ * steps; then `after` follows, or with NULL nothing: ek_warm_up_lr(optimizer, 0.01, 500,
+ * ek_cosine_annealing_lr(optimizer, 9500, 0)). */
 EK_API ek_schedule *ek_warm_up_lr(ek_optimizer *optimizer, double start, int64_t steps,
                                   ek_schedule *after);
 
 /* ---- all ---- */
 
-/** Goes one step on and sets the rates. EK_E_INVALID for ek_reduce_lr_on_plateau, and beyond
+/** Makes one step and sets the rates. EK_E_INVALID for ek_reduce_lr_on_plateau, and beyond
  * total_steps of ek_one_cycle_lr. */
 EK_API int ek_schedule_step(ek_schedule *schedule);
-/** How often the schedule has stepped. ek_schedule_set_steps restores that from a checkpoint: the
- * rates become those after so many steps from the groups' first rates, whatever was set by hand
- * since. They are the same to the bit as by stepping; within rounding for more than 2^24 steps.
- * EK_E_INVALID for ek_reduce_lr_on_plateau, which a number of steps doesn't describe: archives
- * (archive.h) restore it. */
+/** How often the schedule has stepped. ek_schedule_set_steps restores this number from a
+ * checkpoint: the rates become those after so many steps from the groups' first rates, whatever was
+ * set by hand since. They equal the rates of stepping to the bit; within rounding for more than
+ * 2^24 steps. EK_E_INVALID for ek_reduce_lr_on_plateau, which a number of steps doesn't describe:
+ * archives (archive.h) restore it. */
 EK_API int64_t ek_schedule_steps(const ek_schedule *schedule);
 EK_API int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps);
 /** NULL is ignored. */

@@ -11,7 +11,8 @@ EK_BEGIN_DECLARATIONS
 
 /** Another shape, as a view if strides allow that, else as a copy. One size may be -1. */
 EK_API ek_tensor *ek_reshape(ek_tensor *x, ek_shape shape);
-/** Dimensions joined into one; one of size 1 put in, or taken out. Views, if strides allow. */
+/** ek_f_flatten joins dimensions into one; ek_unsqueeze inserts a dimension of size 1, ek_squeeze
+ * removes one. Views, if strides allow. */
 EK_API ek_tensor *ek_f_flatten(ek_tensor *x, int start_dim, int end_dim);
 EK_API ek_tensor *ek_unsqueeze(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_squeeze(ek_tensor *x, int dim);
@@ -26,7 +27,8 @@ EK_API ek_tensor *ek_narrow(ek_tensor *x, int dim, int64_t start, int64_t length
 /** Element `index` along `dim`, as a view without that dimension. */
 EK_API ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index);
 EK_API ek_tensor *ek_expand(ek_tensor *x, ek_shape shape); /**< a view with zero strides */
-/** In this order of memory, x itself if it has it; a copy; x converted. */
+/** x in this order of memory (x itself if it has this order); a copy of x; x converted to a dtype.
+ */
 EK_API ek_tensor *ek_contiguous(ek_tensor *x, ek_memory_format format);
 EK_API ek_tensor *ek_clone(ek_tensor *x);
 EK_API ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype);
@@ -48,25 +50,26 @@ EK_API int ek_chunk_sizes(int64_t n, int k, int64_t *sizes);
 /** ek_split in pieces of one element, without the dimension. */
 EK_API int ek_unbind(ek_tensor *x, int dim, ek_tensor **out, int capacity);
 
-/** Dimension `from` at place `to`, as a view; the others keep their order. */
+/** x with dimension `from` moved to place `to`, as a view; other dimensions keep their order. */
 EK_API ek_tensor *ek_movedim(ek_tensor *x, int from, int to);
-/** Dimension `dim` as several ones of `shape`, of which one may be -1. */
+/** x with dimension `dim` cut into several dimensions, of the sizes `shape`; one may be -1. */
 EK_API ek_tensor *ek_f_unflatten(ek_tensor *x, int dim, ek_shape shape);
 /** Elements in reverse order along these dimensions: ek_flip(x, EK_SHAPE(0, -1)). A copy. */
 EK_API ek_tensor *ek_flip(ek_tensor *x, ek_shape dims);
-/** Elements moved by shifts.dims[i] along dimension dims.dims[i], and in again at the other end.
- * One shift and no dimension (ek_scalar_shape()): along x as one row. */
+/** Elements moved by shifts.dims[i] along dimension dims.dims[i]; those that leave at one end enter
+ * at the other. With one shift and no dimension (ek_scalar_shape()), x is rolled as one row. */
 EK_API ek_tensor *ek_roll(ek_tensor *x, ek_shape shifts, ek_shape dims);
-/** x times.dims[i] times along each dimension. ek_repeat: `times` may have more dimensions than x,
- * which come first; ek_tile: also fewer, which are the last ones. */
+/** x repeated times.dims[i] times along each dimension. If `times` has more dimensions than x, the
+ * result has them first. In ek_tile `times` may also have fewer dimensions: x's last ones. */
 EK_API ek_tensor *ek_repeat(ek_tensor *x, ek_shape times);
 EK_API ek_tensor *ek_tile(ek_tensor *x, ek_shape times);
-/** Each element along `dim` as often in a row: `times`, or times[i] (i64 or i32, one dimension, on
- * any device, read on the host) for element i. */
+/** Each element along `dim` repeated `times` times in a row; or element i times[i] times (i64 or
+ * i32, one dimension, on any device, read on the host). */
 EK_API ek_tensor *ek_repeat_interleave(ek_tensor *x, int64_t times, int dim);
 EK_API ek_tensor *ek_repeat_interleave_by(ek_tensor *x, ek_tensor *times, int dim);
 
-/** Matrices with zeros above (below) a diagonal: 0 is the main one, above it are positive ones. */
+/** Matrices with zeros above (below) a diagonal: 0 is the main diagonal, positive ones are above.
+ */
 EK_API ek_tensor *ek_tril(ek_tensor *x, int64_t diagonal);
 EK_API ek_tensor *ek_triu(ek_tensor *x, int64_t diagonal);
 /** The diagonals of dim0 and dim1, as a view whose last dimension goes along them. */

@@ -10,8 +10,8 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** x sorted along `dim`. *index, unless `index` is NULL, becomes the elements' positions in x, of
- * the result's shape; likewise below. */
+/** x sorted along `dim`. If `index` is not NULL, *index becomes the elements' positions in x, of
+ * the result's shape, here and in the functions below. */
 EK_API ek_tensor *ek_sort(ek_tensor *x, int dim, bool descending, ek_tensor **index);
 EK_API ek_tensor *ek_argsort(ek_tensor *x, int dim, bool descending);
 /** The k largest (smallest) elements along `dim`, in descending (ascending) order. */
@@ -19,10 +19,10 @@ EK_API ek_tensor *ek_topk(ek_tensor *x, int64_t k, int dim, bool largest, ek_ten
 /** The k-th smallest element along `dim`, k from 1 on. */
 EK_API ek_tensor *ek_kthvalue(ek_tensor *x, int64_t k, int dim, bool keepdim, ek_tensor **index);
 
-/** The median: of an even number of elements the lower one of the two in the middle. A NaN wins;
- * ek_nanmedian leaves NaNs out, and is NaN if all are. Elements that are equal to the median of all
- * share its gradient; along a dimension it goes to the one at *index (NULL: not wanted). EK_E_SHAPE
- * if there is none. */
+/** The median: of an even number of elements the lower one of the two in the middle. NaN if any
+ * element is NaN; ek_nanmedian leaves NaNs out, and is NaN if all are. For the median of all
+ * elements, those equal to it share the gradient; along a dimension the gradient goes to the
+ * element at *index (NULL: not wanted). EK_E_SHAPE if there is no element. */
 EK_API ek_tensor *ek_median(ek_tensor *x);
 EK_API ek_tensor *ek_nanmedian(ek_tensor *x);
 EK_API ek_tensor *ek_median_dim(ek_tensor *x, int dim, bool keepdim, ek_tensor **index);
@@ -64,15 +64,15 @@ EK_API ek_tensor *ek_masked_select(ek_tensor *x, ek_tensor *mask);
  * becomes each element's place among them (x's shape), *counts how often each occurs. Both may be
  * NULL. NaNs are different from each other. */
 EK_API ek_tensor *ek_unique(ek_tensor *x, ek_tensor **inverse, ek_tensor **counts);
-/** x with `value` at which mask (bool or u8, broadcast with x) isn't 0. The value is limited as in
+/** x with `value` where mask (bool or u8, broadcast with x) isn't 0. The value is limited as in
  * ek_full. */
 EK_API ek_tensor *ek_masked_fill(ek_tensor *x, ek_tensor *mask, double value);
 
-/** Where `values` would stand in `sorted`: before elements that are equal, with `right` after them.
- * `sorted` ascends along its last dimension, and has one dimension, or values' sizes but for the
- * last one. */
+/** The positions in `sorted` at which `values` would be inserted: before equal elements, or with
+ * `right` after them. `sorted` ascends along its last dimension. It has one dimension, or the sizes
+ * of `values` except for the last. */
 EK_API ek_tensor *ek_searchsorted(ek_tensor *sorted, ek_tensor *values, bool right);
-/** ek_searchsorted with one line of boundaries. */
+/** ek_searchsorted in boundaries of one dimension. */
 EK_API ek_tensor *ek_bucketize(ek_tensor *values, ek_tensor *boundaries, bool right);
 
 /** How often 0, 1, ... occur in x (i64, i32 or u8 of one dimension, not negative), at least

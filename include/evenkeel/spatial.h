@@ -13,10 +13,10 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** A padding of (k - 1) * dilation in all, so that convolutions with stride 1 keep x's size. Of an
- * odd number the larger half comes after the last element. */
+/** A padding of (k - 1) * dilation in total, so that convolutions with stride 1 keep x's size. If
+ * the total is odd, the larger half comes after the last element. */
 #define EK_SAME (-2147483646)
-/** An int, as compilers name it where they find another padding ("same"). */
+/** An int, named so that compilers' messages explain the mistake of a padding such as "same". */
 typedef int ek_number_or_EK_SAME;
 
 typedef struct ek_conv_options {
@@ -76,8 +76,8 @@ typedef struct ek_max_pool_options {
     int dilation EK_IS(1);
     bool ceil_mode;
     int kernels[3], strides[3], paddings[3], dilations[3];
-    /** Unless NULL: *indices becomes the maxima's positions (i64), of the result's shape: counted
-     * row-major in the L, H W or D H W elements of a channel. */
+    /** If not NULL, *indices becomes the maxima's positions (i64), of the result's shape. A
+     * position counts the L, H W or D H W elements of a channel in row-major order. */
     ek_tensor **indices;
 } ek_max_pool_options;
 #define EK_DEFAULTS_ek_max_pool_options EK_DEFAULT(stride, EK_UNSET), EK_DEFAULT(dilation, 1)
@@ -118,8 +118,8 @@ EK_API ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t
 EK_API ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height,
                                            int64_t width);
 
-/** The largest element of each window that ek_f_adaptive_avg_pool has. *indices as above, unless
- * `indices` is NULL. */
+/** The largest element of each window of ek_f_adaptive_avg_pool. If `indices` is not NULL, *indices
+ * becomes the maxima's positions, as in ek_f_max_pool. */
 EK_API ek_tensor *ek_f_adaptive_max_pool1d(ek_tensor *x, int64_t length, ek_tensor **indices);
 EK_API ek_tensor *ek_f_adaptive_max_pool2d(ek_tensor *x, int64_t height, int64_t width,
                                            ek_tensor **indices);
@@ -143,9 +143,9 @@ EK_API ek_tensor *ek_f_max_unpool1d_with(ek_unpool_options options);
 EK_API ek_tensor *ek_f_max_unpool2d_with(ek_unpool_options options);
 EK_API ek_tensor *ek_f_max_unpool3d_with(ek_unpool_options options);
 /** Max pooling reversed: zeros with x at the positions that max pooling with this kernel, stride
- * and padding has found. Of several elements for one position the last one stays (ek_scatter_dim).
- * `sizes` are those of the result in its directions; 0 stands for (size - 1) * stride - 2 * padding
- * + kernel, and others must differ from that by less than the stride. */
+ * and padding has found. If several elements have one position, the last one wins (ek_scatter_dim).
+ * `sizes` are the result's, one per direction. 0 means (size - 1) * stride - 2 * padding + kernel,
+ * and other sizes must differ from this number by less than the stride. */
 #define ek_f_max_unpool1d(...) EK_UNPOOL_CALL(ek_f_max_unpool1d_with, __VA_ARGS__)
 #define ek_f_max_unpool2d(...) EK_UNPOOL_CALL(ek_f_max_unpool2d_with, __VA_ARGS__)
 #define ek_f_max_unpool3d(...) EK_UNPOOL_CALL(ek_f_max_unpool3d_with, __VA_ARGS__)
@@ -170,10 +170,10 @@ EK_API ek_tensor *ek_f_lp_pool3d_with(ek_lp_pool_options options);
 #define ek_f_lp_pool2d(...) EK_LP_POOL_CALL(ek_f_lp_pool2d_with, __VA_ARGS__)
 #define ek_f_lp_pool3d(...) EK_LP_POOL_CALL(ek_f_lp_pool3d_with, __VA_ARGS__)
 
-/** What lies between pixels. EK_LINEAR is for (N, C, L), EK_BILINEAR and EK_BICUBIC for (N, C, H,
- * W), EK_TRILINEAR for (N, C, D, H, W), the others for all three. EK_NEAREST rounds positions down,
- * as PyTorch always did; EK_NEAREST_EXACT takes the nearest pixel. EK_AREA is adaptive average
- * pooling. */
+/** How values between pixels are computed. EK_LINEAR is for (N, C, L), EK_BILINEAR and EK_BICUBIC
+ * for (N, C, H, W), EK_TRILINEAR for (N, C, D, H, W), the others for all three. EK_NEAREST rounds
+ * positions down, as PyTorch always did; EK_NEAREST_EXACT takes the nearest pixel. EK_AREA is
+ * adaptive average pooling. */
 typedef enum ek_upsample_mode {
     EK_NEAREST = 0,
     EK_BILINEAR = 1,
@@ -190,13 +190,13 @@ typedef struct ek_interpolate_options {
     int64_t size;
     double scale_factor; /**< the size becomes floor(size * factor) */
     ek_upsample_mode mode;
-    /** For linear modes and EK_BICUBIC: the first and last pixels keep their places. Without it all
-     * pixels are squares of one size. */
+    /** For linear modes and EK_BICUBIC. True: the first and last pixels' centers keep their places.
+     * False: the outer edges of the image keep theirs. */
     bool align_corners;
-    /** Positions follow from the sizes. Without it they follow from a given factor, which sizes are
-     * no exact multiples of. EK_AREA always has it. */
+    /** True: positions are computed from the sizes. False: from a given factor; the two differ if
+     * sizes were rounded. EK_AREA always computes from sizes. */
     bool recompute_scale_factor;
-    bool antialias; /**< EK_BILINEAR and EK_BICUBIC: smaller images average what they leave out */
+    bool antialias; /**< EK_BILINEAR, EK_BICUBIC: averages over more pixels if the image shrinks */
     int64_t sizes[3];
     double scale_factors[3];
 } ek_interpolate_options;
@@ -237,9 +237,9 @@ EK_API ek_tensor *ek_f_grid_sample_with(ek_grid_sample_options options);
  * those of grid (N, D', H', W', 3). The grid's last dimension is (x, y) or (x, y, z): along the
  * width, the height, the depth. -1 is the outer edge of the first pixel and 1 that of the last;
  * with align_corners these are the pixels' centers. A place that isn't finite gives 0 with
- * EK_GRID_ZEROS and with EK_GRID_BICUBIC. Otherwise, as in PyTorch 1.13, infinity is the pixel at
- * that edge with EK_GRID_BORDER, and NaN, and any infinity that is reflected, the first pixel.
- * Gradients go to x and to the grid (0 for EK_GRID_NEAREST), to any order. */
+ * EK_GRID_ZEROS and with EK_GRID_BICUBIC. Otherwise, as in PyTorch 1.13, an infinity reads the
+ * pixel at its edge with EK_GRID_BORDER; NaN, and an infinity that is reflected, reads the first
+ * pixel. Gradients go to x and to the grid (0 for EK_GRID_NEAREST), to any order. */
 #define ek_f_grid_sample(...) \
     EK_CALL_2(ek_f_grid_sample_with, ek_grid_sample_options, x, grid, __VA_ARGS__)
 

@@ -66,7 +66,7 @@ EK_API ek_module *ek_conv_transpose3d_with(ek_conv_transpose_module_options opti
 #define EK_CONV_TRANSPOSE_MODULE_CALL(function, ...)                                         \
     EK_CALL_3(function, ek_conv_transpose_module_options, in_channels, out_channels, kernel, \
               __VA_ARGS__)
-/** Transposed convolution, with options of these forms: ek_f_conv_transpose2d and its like. */
+/** Transposed convolution with options as those of ek_conv2d: ek_f_conv_transpose1d, 2d and 3d. */
 #define ek_conv_transpose1d(...) \
     EK_CONV_TRANSPOSE_MODULE_CALL(ek_conv_transpose1d_with, __VA_ARGS__)
 #define ek_conv_transpose2d(...) \
@@ -91,7 +91,7 @@ EK_API ek_module *ek_max_pool2d_with(ek_max_pool_module_options options);
 EK_API ek_module *ek_max_pool3d_with(ek_max_pool_module_options options);
 #define EK_MAX_POOL_MODULE_CALL(function, ...) \
     EK_CALL_1(function, ek_max_pool_module_options, kernel, __VA_ARGS__)
-/** ek_max_pool2d(2): ek_f_max_pool2d and its like. */
+/** ek_max_pool2d(2): modules of ek_f_max_pool1d, 2d and 3d. */
 #define ek_max_pool1d(...) EK_MAX_POOL_MODULE_CALL(ek_max_pool1d_with, __VA_ARGS__)
 #define ek_max_pool2d(...) EK_MAX_POOL_MODULE_CALL(ek_max_pool2d_with, __VA_ARGS__)
 #define ek_max_pool3d(...) EK_MAX_POOL_MODULE_CALL(ek_max_pool3d_with, __VA_ARGS__)
@@ -113,7 +113,7 @@ EK_API ek_module *ek_avg_pool2d_with(ek_avg_pool_module_options options);
 EK_API ek_module *ek_avg_pool3d_with(ek_avg_pool_module_options options);
 #define EK_AVG_POOL_MODULE_CALL(function, ...) \
     EK_CALL_1(function, ek_avg_pool_module_options, kernel, __VA_ARGS__)
-/** ek_avg_pool2d(3, .stride = 2, .padding = 1): ek_f_avg_pool2d and its like. */
+/** ek_avg_pool2d(3, .stride = 2, .padding = 1): modules of ek_f_avg_pool1d, 2d and 3d. */
 #define ek_avg_pool1d(...) EK_AVG_POOL_MODULE_CALL(ek_avg_pool1d_with, __VA_ARGS__)
 #define ek_avg_pool2d(...) EK_AVG_POOL_MODULE_CALL(ek_avg_pool2d_with, __VA_ARGS__)
 #define ek_avg_pool3d(...) EK_AVG_POOL_MODULE_CALL(ek_avg_pool3d_with, __VA_ARGS__)
@@ -140,8 +140,9 @@ EK_API ek_module *ek_max_unpool2d_with(ek_unpool_module_options options);
 EK_API ek_module *ek_max_unpool3d_with(ek_unpool_module_options options);
 #define EK_MAX_UNPOOL_MODULE_CALL(function, ...) \
     EK_CALL_1(function, ek_unpool_module_options, kernel, __VA_ARGS__)
-/** Of maxima and their positions: ek_f_max_unpool. A list of the result's sizes, in its directions
- * or in all its dimensions, may follow as a third input or as the keyword argument output_size. */
+/** ek_f_max_unpool of two inputs, the maxima and their positions. A third input, or the keyword
+ * argument output_size, may be a list of the result's sizes, for its directions or all dimensions.
+ */
 #define ek_max_unpool1d(...) EK_MAX_UNPOOL_MODULE_CALL(ek_max_unpool1d_with, __VA_ARGS__)
 #define ek_max_unpool2d(...) EK_MAX_UNPOOL_MODULE_CALL(ek_max_unpool2d_with, __VA_ARGS__)
 #define ek_max_unpool3d(...) EK_MAX_UNPOOL_MODULE_CALL(ek_max_unpool3d_with, __VA_ARGS__)
@@ -185,9 +186,9 @@ EK_API ek_module *ek_circular_pad2d_with(ek_pad_module_options options);
 EK_API ek_module *ek_circular_pad3d_with(ek_pad_module_options options);
 #define EK_PAD_MODULE_CALL(function, ...) \
     EK_CALL_1(function, ek_pad_module_options, padding, __VA_ARGS__)
-/** ek_reflection_pad2d(1), or for each side: ek_reflection_pad2d(.paddings = {1, 1, 2, 0}), before
- * and after the last dimension, then the one before it, as ek_f_pad. Of (N, C, L), (N, C, H, W) or
- * (N, C, D, H, W), or without N. */
+/** ek_reflection_pad2d(1), or for each side: ek_reflection_pad2d(.paddings = {1, 1, 2, 0}): before
+ * and after the last dimension, then before and after the dimension before it, as ek_f_pad. Inputs
+ * are (N, C, L), (N, C, H, W) or (N, C, D, H, W), or without N. */
 #define ek_zero_pad1d(...) EK_PAD_MODULE_CALL(ek_zero_pad1d_with, __VA_ARGS__)
 #define ek_zero_pad2d(...) EK_PAD_MODULE_CALL(ek_zero_pad2d_with, __VA_ARGS__)
 #define ek_zero_pad3d(...) EK_PAD_MODULE_CALL(ek_zero_pad3d_with, __VA_ARGS__)

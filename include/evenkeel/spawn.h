@@ -14,9 +14,9 @@
  *         ...
  *
  * ek_spawn starts this program again with mpirun, with the same arguments. In the new processes
- * main runs as before until it comes to the same call of ek_spawn, which there runs the function
- * and ends the process; earlier calls return 0 at once. So the function may use whatever main has
- * made, and what comes before the call should be quick. The new processes' standard input is
+ * main runs until it reaches this call of ek_spawn, which runs the function there and ends the
+ * process; earlier calls of ek_spawn return 0 at once. So the function may use whatever main has
+ * made, and main's code before the call should be quick. The new processes' standard input is
  * empty. */
 #ifndef EVENKEEL_SPAWN_H
 #define EVENKEEL_SPAWN_H
@@ -27,10 +27,11 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** What a rank does. Returns 0 or a negative status; an error that is pending counts too. */
+/** The function that each rank runs. Returns 0 or a negative status; if it leaves an error pending,
+ * it has failed, too. */
 typedef int ek_spawn_function(int rank, void *user);
 
-/** Processes that were started, of which nobody has heard yet that they ended. */
+/** Started processes that ek_spawn_join has not yet reported as ended. */
 typedef struct ek_spawned ek_spawned;
 
 typedef struct ek_spawn_options {
@@ -39,26 +40,27 @@ typedef struct ek_spawn_options {
     void *user;
     int nprocs EK_IS(EK_UNSET); /**< EK_UNSET: one per device of the default kind */
     bool join EK_IS(true);      /**< waits until all have ended */
-    /** The processes are ended if this process ends, or the thread that has called. Always so with
-     * `join`. */
+    /** True: the processes are ended if this process or the calling thread ends. With `join` they
+     * always are. */
     bool daemon;
     ek_spawned **result; /**< gets what ek_spawn_join takes, if `join` is false */
 } ek_spawn_options;
 #define EK_DEFAULTS_ek_spawn_options EK_DEFAULT(nprocs, EK_UNSET), EK_DEFAULT(join, true)
 
 EK_API int ek_spawn_with(ek_spawn_options options);
-/** Starts the processes and waits for them. If one of them fails, the others are ended, and the
- * first one's error is this call's: its status and sentence behind "rank 1: ", or EK_E_ABORTED with
- * "rank 1 was ended by signal 9".
+/** Starts the processes and waits for them. If a process fails, the others are ended, and the call
+ * returns the first failed process's error: its status, and its sentence after "rank 1: "; or
+ * EK_E_ABORTED with "rank 1 was ended by signal 9".
  *
- * One process is no new one: the function is called here, as rank 0. Several need MPI: the mpirun
- * of the plugin that is there, or the one that the environment's MPIRUN names; else EK_E_BACKEND
- * says what to install. EK_E_STATE within a spawned function. For one thread at a time. */
+ * With nprocs 1 no process is started: the function is called in this process, as rank 0. Several
+ * processes need MPI: the mpirun of the installed plugin, or the one that the environment's MPIRUN
+ * names; else EK_E_BACKEND says what to install. EK_E_STATE within a spawned function. For one
+ * thread at a time. */
 #define ek_spawn(...) EK_CALL_1(ek_spawn_with, ek_spawn_options, function, __VA_ARGS__)
 
-/** Waits for so many seconds, or if they are negative for ever. 1: all have ended, and `spawned` is
- * freed. 0: not yet. An error, as of ek_spawn: they have ended, and it is freed. NULL, which
- * ek_spawn gives for one process, is 1. */
+/** Waits at most `seconds` (negative: without limit) for the processes to end. Returns 1 if all
+ * have ended, and frees `spawned`; 0 if some still run; or an error as ek_spawn does: then all have
+ * ended and `spawned` is freed. Returns 1 for NULL, which ek_spawn writes for one process. */
 EK_API int ek_spawn_join(ek_spawned *spawned, double seconds);
 
 EK_END_DECLARATIONS

@@ -7,10 +7,10 @@
  * pending until it is printed, taken or cleared; later ones are dropped. Every operation on a NULL
  * tensor returns NULL, so that a chain of operations needs one check, at its end.
  *
- * A pending error fails nothing that does not depend on it, with one exception: what makes modules
- * (their constructors, ek_module_finish) and loaders takes it for an error of its parts. Such a
- * call returns NULL, and adds to the sentence, once, that it "was refused, because this error was
- * not cleared". So look at an error, or clear it, before the next module is made.
+ * A pending error does not make other calls fail, with one exception: functions that make modules
+ * (constructors, ek_module_finish) and loaders take it for an error of their parts. They return
+ * NULL, and the sentence gets the addition, once, that the call "was refused, because this error
+ * was not cleared". So handle or clear an error before you make the next module.
  *
  * The library never exits, aborts or prints. Worker threads hand their errors to the caller. */
 #ifndef EVENKEEL_STATUS_H
@@ -55,9 +55,9 @@ EK_API const char *ek_status_message(int status);
 /** One error by value, as ek_error_take fills it. `message` is always terminated. */
 typedef struct ek_error_record {
     int status;
-    bool told;  /**< the other ranks of the job have an error for it too (dist.h) */
-    int origin; /**< 1 + the rank on which it began; 0: this one. What all ranks find alike begins
-                   on the first */
+    bool told;  /**< the other ranks have got this error too (dist.h) */
+    int origin; /**< 1 + the rank on which the error began; 0: this rank. An error that all ranks
+                   find themselves begins on the first */
     char message[1024];
 } ek_error_record;
 
@@ -76,7 +76,8 @@ EK_API int ek_error_take(ek_error_record *record);
  * of *record. */
 EK_API int ek_error_raise(const ek_error_record *record);
 
-/** Writes "evenkeel: <sentence>\n" to `stream` and clears the error; nothing if none is pending. */
+/** Writes "evenkeel: <sentence>\n" to `stream` and clears the error. If no error is pending, does
+ * nothing. */
 EK_API void ek_print_error(FILE *stream);
 
 EK_API int ek_error_set(int status, const char *file, int line, const char *format, ...)

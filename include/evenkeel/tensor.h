@@ -137,7 +137,8 @@ EK_API ek_tensor *ek_linspace(double start, double end, int64_t steps, ek_dtype 
                               ek_device device);
 /** A matrix of zeros with ones on its diagonal. */
 EK_API ek_tensor *ek_eye(int64_t rows, int64_t columns, ek_dtype dtype, ek_device device);
-/** Of x's shape, dtype, device and memory order, without gaps and without a history. */
+/** Make tensors of x's shape, dtype, device and memory order, without gaps and without a history.
+ */
 EK_API ek_tensor *ek_full_like(const ek_tensor *x, double value);
 EK_API ek_tensor *ek_zeros_like(const ek_tensor *x);
 EK_API ek_tensor *ek_ones_like(const ek_tensor *x);
@@ -153,9 +154,10 @@ EK_API ek_device ek_tensor_device(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_shape(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_strides(const ek_tensor *tensor); /**< in elements */
 EK_API int ek_tensor_ndim(const ek_tensor *tensor);
-/** Size of dimension `dim`; a negative one counts from the end. EK_E_SHAPE if there is none. */
+/** Size of dimension `dim`; a negative `dim` counts from the end. EK_E_SHAPE if the tensor has no
+ * such dimension. */
 EK_API int64_t ek_tensor_size(const ek_tensor *tensor, int dim);
-/** How many elements there are, and whether they lie without gaps in this order. */
+/** The number of elements, and whether they lie in memory without gaps in this order. */
 EK_API int64_t ek_tensor_count(const ek_tensor *tensor);
 EK_API bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format);
 

@@ -16,25 +16,25 @@ typedef struct ek_train_options {
     ek_optimizer *optimizer;
     ek_value input; /**< EK_VALUE(x): a tensor or a tree; each element of a list is one argument */
     /** EK_VALUE(y), cut as the input is. None: the criterion is called as (output). A list is one
-     * argument, unlike a list as `input`. So a criterion that takes several targets, as ctc_loss
-     * (criteria.h), cannot be called by this; ek_loss calls it, without micro-batches. */
+     * argument, unlike a list as `input`. So ek_train_step cannot call a criterion that takes
+     * several targets, as ctc_loss (criteria.h); call it by ek_loss, without micro-batches. */
     ek_value target;
     int dim; /**< the dimension along which input and target are cut */
     /** The batch is cut into so many parts, as by torch.chunk, which go forward and backward one
-     * after the other. Their gradients add up before the one step, so that activations take the
+     * after the other. Their gradients add up before the single step, so that activations take the
      * memory of one part. Loss and gradients are those of the whole batch: sums are divided by the
-     * weight of all parts (ek_module_type.loss_sum). Only batch normalisation and its like see
-     * parts. The criterion's loss must be a scalar. 0 and 1: the batch is not cut.
+     * weight of all parts (ek_module_type.loss_sum). Only layers with statistics of a batch (batch
+     * norm) see the parts. The criterion's loss must be a scalar. 0 and 1: the batch is not cut.
      *
      * With an ek_distributed_data_parallel or an ek_distributed_criterion, all ranks give the same
      * number and make as many parts, the last of which may be empty. Gradients are averaged once,
      * in the last part's backward. */
     int micro_batches;
     /** > 0: ek_clip_grad_norm is called before the step. A norm that is not finite is EK_E_INVALID:
-     * no step is taken, and parameters and state stay as they are. */
+     * no step is made, and parameters and state are unchanged. */
     double max_norm;
-    /** Takes no step: gradients are kept and added to those that are there already. If the batch is
-     * cut, the earlier ones are set aside meanwhile, in memory of their own. */
+    /** True: no step is made, and gradients are added to those that parameters have. If the batch
+     * is cut, the earlier gradients are kept meanwhile in additional memory. */
     bool accumulate_only;
 } ek_train_options;
 #define EK_DEFAULTS_ek_train_options EK_NO_DEFAULTS
@@ -45,10 +45,11 @@ EK_API int ek_train_step_with(double *loss, ek_train_options options);
  * an error parameters are as before and gradients are removed, so that a smaller step can be tried.
  * Buffers (running statistics) keep the updates of forwards that ran.
  *
- * Over ranks an error up to the last backward is one of all ranks, and nobody steps. A rank that
- * fails after it (in reading its loss or in clipping, for lack of memory) takes no step, while the
- * others may have taken theirs: their next call has its error, and their parameters may differ from
- * that rank's. A new wrapper sends rank 0's. */
+ * Over ranks, an error up to the last backward is an error of all ranks, and no rank makes the
+ * step. A rank that fails after the last backward (in reading its loss or in clipping, for lack of
+ * memory) makes no step, while the other ranks may have made theirs: their next call returns this
+ * rank's error, and their parameters may differ from this rank's. A new wrapper sends rank 0's
+ * parameters. */
 #define ek_train_step(loss, ...) \
     EK_CALL_AFTER(ek_train_step_with, (loss), ek_train_options, __VA_ARGS__)
 
@@ -79,17 +80,18 @@ EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
  * and a negative status for any other error, which ends the search.
  *
  * The batch will also fit in later steps: each batch is run twice, so that the second run has the
- * optimizer's state, which the first step makes. So `function` may take a single step. If the model
- * plans by itself (EK_SPLIT_AUTO), each batch is run four times so that the plan settles, and one
- * that failed is tried again as long as the failure changed the plan, at most eight times.
+ * optimizer's state, which the first step makes. So `function` may make a single step. If the model
+ * plans automatically (EK_SPLIT_AUTO), each batch is run four times so that the plan settles, and a
+ * batch that failed is tried again as long as its failure changed the plan, at most eight times.
  *
  * If the model is an ek_distributed_data_parallel all ranks search together, with the same options:
- * a batch fits if it fits on every rank, and all get the same result. The batch is each rank's.
+ * a batch fits if it fits on every rank, and all get the same result, the batch size of one rank.
  *
  * Afterwards parameters, buffers, gradients, the optimizer's state and step counts, random
  * generators, learning rates and devices' peaks are as before; copies are kept on cpu meanwhile.
- * What a wrapper makes in its first forward (replicas, room for gradients) stays. If something
- * cannot be restored because memory is short, that error is returned and all else is restored. */
+ * Objects that a wrapper makes in its first forward (replicas, room for gradients) stay. If
+ * something cannot be restored because memory is short, that error is returned and all else is
+ * restored. */
 #define ek_find_batch(...) EK_CALL(ek_find_batch_with, ek_find_batch_options, __VA_ARGS__)
 
 EK_END_DECLARATIONS

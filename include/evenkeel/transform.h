@@ -44,8 +44,8 @@ struct ek_transform {
     const ek_transform_type *type;
 };
 
-/** A zeroed struct of type->size bytes, owned by the caller. EK_E_INVALID for a type without name,
- * describe or apply. */
+/** Makes a zeroed struct of type->size bytes, owned by the caller. EK_E_INVALID for a type without
+ * name, describe or apply. */
 EK_API ek_transform *ek_transform_new(const ek_transform_type *type);
 EK_API void ek_transform_free(ek_transform *transform); /**< NULL is ignored */
 
@@ -53,8 +53,8 @@ EK_API ek_dataset *ek_transformed_of(ek_dataset *dataset, int field,
                                      ek_transform *const *transforms, int count);
 /** `dataset` with transforms applied in order to one tensor of each sample: element `field` of a
  * list (0: the input, 1: the target), or, for field 0, a sample that is no list. An integer counts
- * as an i64 scalar, a float as an f64 one. Takes ownership of the data set and the transforms, also
- * if it fails. A NULL among them gives the pending error.
+ * as an i64 scalar, a float as an f64 scalar. Takes ownership of the data set and the transforms,
+ * also if it fails. If one of them is NULL, it fails with the pending error.
  *
  * Random numbers are drawn sample by sample, and within a sample transform by transform, for single
  * samples and in batches. If a transformed set is transformed again, the inner one draws for a
@@ -98,9 +98,9 @@ EK_API ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_t
 /** ek_transformed for each of these elements, but all elements of a sample draw the same random
  * numbers. So pictures of one size are cropped and flipped alike if their random transforms are of
  * the same kinds in the same order; other transforms and options (a mask's fill, a picture's
- * normalisation) may differ. Afterwards the generator is where the first element's draws left it.
+ * normalisation) may differ. Afterwards the generator continues after the first element's draws.
  * Meanwhile the default generator has another seed, so that other threads draw other numbers; if
- * they draw, it goes on from where they left it. EK_E_INVALID for an element that is named twice.
+ * they draw, it continues after their draws. EK_E_INVALID for an element that is named twice.
  *
  *     ek_transformed_alike(set,
  *                          EK_FIELD(0, ek_random_crop(256, .padding = 8),
@@ -132,13 +132,14 @@ typedef struct ek_crop_options {
     int64_t height, width; /**< width 0: as height */
     int64_t padding;       /**< added on all four sides before the crop */
     double fill;           /**< value of the padding */
-    bool pad_if_needed;    /**< pads a smaller picture, on either side by as much as it lacks */
+    bool pad_if_needed;    /**< pads a smaller picture, on both sides by as much as it lacks */
 } ek_crop_options;
 #define EK_DEFAULTS_ek_crop_options EK_NO_DEFAULTS
 EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
 /** ek_random_crop(28, .padding = 2): as torchvision's RandomCrop. Draws the top edge, then the left
- * one, by one randint each; no number if the size is right already. EK_E_SHAPE for pictures that
- * are too small. EK_E_DTYPE, also of ek_center_crop, if integers cannot hold `fill`. */
+ * edge, by one randint each; draws nothing if the picture has the size already. EK_E_SHAPE for
+ * pictures that are too small. EK_E_DTYPE, also in ek_center_crop, if integers cannot hold `fill`.
+ */
 #define ek_random_crop(...) \
     EK_CALL_2(ek_random_crop_with, ek_crop_options, height, width, __VA_ARGS__)
 EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
@@ -224,7 +225,7 @@ EK_API ek_transform *ek_random_erasing_with(ek_erasing_options options);
 
 /** Grey values, 0.2989 red + 0.587 green + 0.114 blue, in 1 channel or in 3 equal ones. */
 EK_API ek_transform *ek_grayscale(int channels);
-/** The same with probability p, in as many channels as there are. */
+/** ek_grayscale with probability p; the number of channels is unchanged. */
 EK_API ek_transform *ek_random_grayscale(double p);
 
 typedef struct ek_jitter_options {
@@ -247,10 +248,10 @@ EK_API ek_transform *ek_color_jitter_with(ek_jitter_options options);
 #define ek_color_jitter(...) \
     EK_CALL_2(ek_color_jitter_with, ek_jitter_options, brightness, contrast, __VA_ARGS__)
 
-/** Each with probability p: x becomes white - x; u8 keeps its highest `bits`; pixels from
- * `threshold` on are inverted; the picture is blended with a blurred one (factor 0: blurred, 1: as
- * it is, 2: sharper); each channel is stretched to [black, white]; its histogram is equalized
- * (u8). */
+/** Change a picture with probability p. Invert: x becomes white - x. Posterize: u8 keeps its
+ * highest `bits`. Solarize: pixels >= `threshold` are inverted. Sharpness: the picture is blended
+ * with a blurred one (factor 0: blurred, 1: unchanged, 2: sharper). Autocontrast: each channel is
+ * stretched to [black, white]. Equalize: each channel's histogram is equalized (u8). */
 EK_API ek_transform *ek_random_invert(double p);
 EK_API ek_transform *ek_random_posterize(int bits, double p);
 EK_API ek_transform *ek_random_solarize(double threshold, double p);
@@ -271,8 +272,8 @@ EK_API ek_transform *ek_gaussian_blur_with(ek_blur_options options);
 
 /* ---- warps: pixels come from other places of a picture of the same size ----
  *
- * The nearest pixel is taken (all dtypes), or four are blended (u8, f32 and f64). What comes from
- * outside is `fill`. */
+ * The nearest pixel is taken (all dtypes), or four are blended (u8, f32 and f64). Pixels from
+ * outside the picture are `fill`. */
 
 typedef struct ek_rotation_options {
     int begin;      /**< no option, see base.h */
@@ -390,13 +391,15 @@ EK_API ek_transform *ek_random_apply_of(double p, ek_transform *const *transform
                        EK_COUNT(ek_transform *, __VA_ARGS__))
 EK_API ek_transform *ek_random_choice_of(ek_transform *const *transforms, int count,
                                          const double *weights);
-/** One of them, with a probability in proportion to its weight (copied; NULL: all alike), by one
- * rand() (torchvision draws from Python's generator). EK_E_INVALID if no weight is above 0. */
+/** Applies one transform, chosen by one rand() with a probability in proportion to its weight
+ * (copied; NULL: equal weights). (torchvision draws from Python's generator.) EK_E_INVALID if no
+ * weight is above 0. */
 #define ek_random_choice(...)                                  \
     ek_random_choice_of(EK_ITEMS(ek_transform *, __VA_ARGS__), \
                         EK_COUNT(ek_transform *, __VA_ARGS__), NULL)
 EK_API ek_transform *ek_random_order_of(ek_transform *const *transforms, int count);
-/** All of them, in the order of one randperm() (torchvision shuffles by Python's generator). */
+/** Applies all transforms, in the order of one randperm() (torchvision draws from Python's
+ * generator). */
 #define ek_random_order(...) \
     ek_random_order_of(EK_ITEMS(ek_transform *, __VA_ARGS__), EK_COUNT(ek_transform *, __VA_ARGS__))
 

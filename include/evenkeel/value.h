@@ -12,7 +12,8 @@
 
 EK_BEGIN_DECLARATIONS
 
-/** The tag is what compilers say where they find a tensor in place of an ek_value. */
+/** The tag is named so that compilers' messages explain the mistake of a tensor in place of an
+ * ek_value. */
 typedef enum ek_kind_that_EK_VALUE_sets {
     EK_VALUE_NONE = 0,
     EK_VALUE_TENSOR,
@@ -32,7 +33,7 @@ typedef struct ek_value {
     /** Marks a list that has one element per device: outputs of a data-parallel model, inputs and
      * targets that are scattered already. */
     bool per_device;
-    /** Of a tensor: 1 + the dimension that is its batch, as ek_value_batched said it; 0: unsaid. */
+    /** For a tensor: 1 + its batch dimension, as ek_value_batched has marked it; 0: no mark. */
     signed char batch;
     union {
         ek_tensor *tensor;
@@ -48,7 +49,7 @@ typedef struct ek_value {
 EK_API ek_value ek_value_none(void);
 /** NULL gives EK_VALUE_ERROR if an error is pending, else EK_VALUE_NONE. */
 EK_API ek_value ek_value_of_tensor(ek_tensor *tensor);
-/** A number, the user's pointer, or the result of what failed, as values. */
+/** Values of a number or of the user's pointer, and the value that stands for a failed result. */
 EK_API ek_value ek_value_of_int(int64_t integer);
 EK_API ek_value ek_value_of_float(double floating);
 EK_API ek_value ek_value_of_pointer(void *pointer);
@@ -63,12 +64,13 @@ EK_API ek_value ek_value_per_device(const ek_value *items, int count);
  * counts from the end. EK_VALUE_ERROR, with EK_E_SHAPE, if a tensor has no such dimension. A mark
  * belongs to the value, not to the tensor: operations on the tensor know nothing of it.
  *
- * Data-parallel wrappers cut inputs and join outputs along the dimension that is marked, and those
- * without a mark along their option `dim`. So the state of a recurrent network, which has its batch
- * in dimension 1, goes into a wrapper as ek_value_batched(state, 1). Networks mark what they give,
- * and wrappers what they cut and join, so that a state that a wrapper gave needs no mark. */
+ * Data-parallel wrappers cut inputs and join outputs along the marked dimension, and tensors
+ * without a mark along the wrapper's option `dim`. So pass the state of a recurrent network, which
+ * has its batch in dimension 1, to a wrapper as ek_value_batched(state, 1). Recurrent networks mark
+ * their results, and wrappers mark what they cut and join: a state that a wrapper returned is
+ * marked. */
 EK_API ek_value ek_value_batched(ek_value value, int dim);
-/** The dimension that is marked, from 0, or `otherwise` if there is no mark. */
+/** The marked dimension, from 0, or `otherwise` if there is no mark. */
 EK_API int ek_value_batch_dim(ek_value value, int otherwise);
 
 /** A dictionary, in the order of its entries. Keys are copied; duplicates are EK_E_INVALID. */
@@ -115,7 +117,7 @@ static inline ek_value ek_value_identity(ek_value value)
 {
     return value;
 }
-/* What anything else is taken for: the names are the compiler's message. */
+/* EK_VALUE's type for anything else, named so that the compiler's message explains the mistake. */
 typedef struct ek_tensor_or_ek_value {
     int unused;
 } ek_tensor_or_ek_value;
