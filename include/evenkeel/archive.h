@@ -131,7 +131,7 @@ EK_API bool ek_archive_has(const ek_archive *archive, const char *name);
  * tensors below a tensor's name, or a name of more than 128 parts. */
 EK_API ek_value ek_archive_get(const ek_archive *archive, const char *name);
 /** Reads the number `name`. EK_E_INVALID if the name is missing; EK_E_DTYPE or EK_E_SHAPE if its
- * tensor is not one integer (get_int) or one floating number (get_float). */
+ * tensor is not a single i64 (get_int) or f64 (get_float). */
 EK_API int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value);
 EK_API int ek_archive_get_float(const ek_archive *archive, const char *name, double *value);
 /** Returns the text `name`, valid as long as the archive; NULL without an error if it is missing.

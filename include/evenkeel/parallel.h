@@ -86,8 +86,8 @@ typedef struct ek_data_parallel_options {
     int64_t chunks[EK_MAX_DEVICES] EK_IS({EK_UNSET});
     double
         weights[EK_MAX_DEVICES] EK_IS({EK_UNSET}); /**< {1, 2, 2}: shares of the batch per device */
-    /** Samples on the first device, at most an equal share; the other devices share the rest
-     * evenly. EK_UNSET: equal shares. */
+    /** Samples on the first device. If this is less than an equal share, the other devices share
+     * the rest evenly, else the batch is cut as by EK_SPLIT_CHUNK. EK_UNSET: not given. */
     int64_t first_device_batch EK_IS(EK_UNSET);
     /** A plan as text (ek_data_parallel_plan), which is replayed. With EK_SPLIT_AUTO it is not
      * replayed: planning starts from its last entry, as after a checkpoint. */
