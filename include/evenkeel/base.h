@@ -14,12 +14,11 @@
  * caller's after them, which win. The member `begin` of each struct is initialised between the two,
  * so that the caller's positional values begin at the member after it. The defaults of a struct
  * NAME are the list EK_DEFAULTS_NAME, which follows the struct and repeats for C what EK_IS tells
- * C++. gcc warns of
- * an initialiser that is overridden by one warning if it has an effect, and by another if it has
- * none. So EK_DEFAULT gives each default an effect, the empty function ek_default_is_here, and the
- * other warning is left for options that are given twice. clang has one warning for both; so the
- * caller's initialisers are checked alone a second time, in the operand of typeof. In C++
- * members have their defaults from EK_IS, see cxx.h.
+ * C++. gcc warns of an initialiser that is overridden by one warning if it has an effect, and by
+ * another if it has none. So EK_DEFAULT gives each default an effect, the empty function
+ * ek_default_is_here, and the other warning is left for options that are given twice. clang has one
+ * warning for both; so the caller's initialisers are checked alone a second time, in the operand of
+ * typeof. In C++ members have their defaults from EK_IS, see cxx.h.
  *
  * Calls are macros, and macros split their arguments at every comma that stands outside of
  * parentheses, also in braces and brackets. So put parentheses around a compound literal:

@@ -84,8 +84,7 @@ EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device des
 /** Returns the tree with its tensors on `device`. Lists marked per_device (outputs of a
  * data-parallel model) are joined there along `dim`, in batch order. Differentiable. Returns the
  * value itself if nothing moves; EK_VALUE_ERROR, with the first element that does not fit, on
- * error.
- */
+ * error. */
 EK_API ek_value ek_value_to_device(ek_value value, ek_device device, int dim);
 
 EK_END_DECLARATIONS

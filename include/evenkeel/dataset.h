@@ -135,12 +135,11 @@ typedef struct ek_token_options {
 #define EK_DEFAULTS_ek_token_options EK_DEFAULT(stride, EK_UNSET)
 EK_API ek_dataset *ek_token_dataset_with(ek_token_options options);
 /** ek_token_dataset(tokens, 128) or ek_token_dataset(.path = "train.bin", .length = 128): what a
- * language model is trained on. Sample i is a list of two i64 tensors (length): tokens
- * [i * stride, i * stride + length), and as targets the tokens one position later. EK_E_SHAPE if
- * there are fewer than length + 1 tokens, EK_E_FORMAT for a file that ends within a token,
- * EK_E_INVALID for `tokens` with `path`, or `type` without `path`. If another process truncates the
- * file,
- * readers are killed (SIGBUS). */
+ * language model is trained on. Sample i is a list of two i64 tensors (length): tokens [i * stride,
+ * i * stride + length), and as targets the tokens one position later. EK_E_SHAPE if there are fewer
+ * than length + 1 tokens, EK_E_FORMAT for a file that ends within a token, EK_E_INVALID for
+ * `tokens` with `path`, or `type` without `path`. If another process truncates the file, readers
+ * are killed (SIGBUS). */
 #define ek_token_dataset(...) \
     EK_CALL_2(ek_token_dataset_with, ek_token_options, tokens, length, __VA_ARGS__)
 

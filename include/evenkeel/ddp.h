@@ -58,9 +58,8 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  * order. If a parameter got a gradient only on some ranks, the others count as zero; if it got none
  * on any rank, it has no gradient afterwards. Gradients from before the backward are averaged with
  * the new ones, which does not change what is equal on all ranks. With create_graph the averaged
- * gradients can be
- * differentiated again. ek_grad averages nothing. A failed backward is an error on all ranks, and
- * drops the gradients of its parameters.
+ * gradients can be differentiated again. ek_grad averages nothing. A failed backward is an error on
+ * all ranks, and drops the gradients of its parameters.
  *
  * ek_module_free of the wrapper waits for no other rank; a rank that goes on training with its own
  * wrapper then gets an error. Parameters that are frozen, moved or replaced after wrapping need a
@@ -71,9 +70,9 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  * backward each rank has its ranges of the averaged gradients, ek_step updates these ranges of
  * parameters and state on their devices, and then all ranks get all parameters. Communication is as
  * much as without sharding, and each rank holds only its share of the state. Parameters and state
- * are the same to the bit as without sharding,
- * with any optimizer, with ek_no_sync and ek_train_step; but ek_clip_grad_norm adds the ranges'
- * squares, so that the norm's last bits may differ (it is the same on all ranks).
+ * are the same to the bit as without sharding, with any optimizer, with ek_no_sync and
+ * ek_train_step; but ek_clip_grad_norm adds the ranges' squares, so that the norm's last bits may
+ * differ (it is the same on all ranks).
  *
  * With EK_SHARD_OPTIMIZER all ranks must make these calls together: ek_step of an optimizer that
  * has sharded parameters with gradients (the same parameters on all ranks, else EK_E_STATE);
@@ -82,9 +81,8 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  * parameters and states are unchanged; if a rank fails later, all ranks get an error and have equal
  * parameters. ek_tensor_grad is NULL except for gradients that are not averaged yet, or were set. A
  * backward inside of ek_no_sync after a backward that was averaged, without ek_zero_grad between
- * them, adds up in another order, so that last bits may
- * differ if several such backwards follow each other. Gradients with a history (create_graph) are
- * whole on each rank until the step.
+ * them, adds up in another order, so that last bits may differ if several such backwards follow
+ * each other. Gradients with a history (create_graph) are whole on each rank until the step.
  *
  * Checkpoints are ek_dist_archive_save's, of any number of ranks and loaded on any number. When the
  * wrapper is freed, averaged gradients are dropped, and the state becomes whole at the optimizer's

@@ -30,8 +30,7 @@ EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int
                              const ek_device_list *devices, ek_value *outputs);
 
 /** How the module's buffers are set from those that replicas wrote in training (running
- * statistics).
- */
+ * statistics). */
 typedef enum ek_running_stats {
     /** The module gets the buffers of the first replica that takes part, on whatever device.
      * (PyTorch loses the replicas' changes if device 0 takes no part.) */

@@ -16,10 +16,10 @@
  * the copies. A wrapper's parameters are converted all at once.
  *
  * The mode belongs to the thread; device threads that compute for it have it too. Only the forward
- * and the loss need to
- * be in the region: backward, inside or outside, uses the dtypes of the forward, and
- * ek_checkpoint's recomputation the mode of the forward. bf16 has the range of f32. f16 has more
- * digits and less range: small gradients become 0, unless the loss is scaled (scaler.h). */
+ * and the loss need to be in the region: backward, inside or outside, uses the dtypes of the
+ * forward, and ek_checkpoint's recomputation the mode of the forward. bf16 has the range of f32.
+ * f16 has more digits and less range: small gradients become 0, unless the loss is scaled
+ * (scaler.h). */
 #ifndef EVENKEEL_PRECISION_H
 #define EVENKEEL_PRECISION_H
 #pragma GCC system_header /* see base.h */

@@ -18,8 +18,7 @@
  * Generators begin with the Mersenne Twister. One call changes the default generator, which is used
  * for parameters, dropout and all draws without a given generator:
  *
- *     ek_generator_set_engine(NULL, EK_RANDOM_PHILOX);
- */
+ *     ek_generator_set_engine(NULL, EK_RANDOM_PHILOX); */
 #ifndef EVENKEEL_RANDOM_H
 #define EVENKEEL_RANDOM_H
 
@@ -54,9 +53,8 @@ EK_API ek_random_engine ek_generator_engine(ek_generator *generator);
  * the ranks' differ. With equal seeds the ranks draw equal numbers, so that modules begin with the
  * same parameters on every rank. Devices are numbered over all ranks, rank by rank. So the replicas
  * of several ranks draw (for dropout, say) what the replicas of one process with all these devices
- * would draw, if all ranks have equally many devices.
- * This holds for wrappers of one device too, cpu included; in a process without other ranks, such a
- * wrapper draws from the default generator.
+ * would draw, if all ranks have equally many devices. This holds for wrappers of one device too,
+ * cpu included; in a process without other ranks, such a wrapper draws from the default generator.
  *
  * If the default generator has Philox, replicas draw from it instead, each as from a copy, and a
  * tensor's elements are numbered as in the whole batch. So N devices drop out what one device does,

@@ -109,9 +109,8 @@ EK_API ek_module *ek_gru_cell_with(ek_cell_options options);
     EK_CALL_2(ek_gru_cell_with, ek_cell_options, input_size, hidden_size, __VA_ARGS__)
 
 /** Joins tensors (L_i, ...), which differ in L_i alone, to one tensor (L, count, ...), or (count,
- * L,
- * ...) with batch_first, where L is the largest L_i. Missing elements are `value`. Differentiable.
- */
+ * L, ...) with batch_first, where L is the largest L_i. Missing elements are `value`.
+ * Differentiable. */
 EK_API ek_tensor *ek_pad_sequence(ek_tensor *const *tensors, int count, bool batch_first,
                                   double value);
 
