@@ -46,7 +46,7 @@ typedef enum name_kind {
     NAME_TEXT
 } name_kind;
 
-/* The hash of the kind and the first `length` bytes. */
+/* Returns the hash of the kind and the first `length` bytes, as a key for the map. */
 static const void *name_hash(name_kind kind, const char *text, size_t length)
 {
     uint64_t hash = ek_digest_bytes(ek_digest_word(EK_DIGEST, kind), text, length);
@@ -69,8 +69,9 @@ static int name_add_tensor(ek_archive *archive, const char *name)
     return name_add(archive, NAME_TENSOR, name, strlen(name));
 }
 
-/* True if the first `length` bytes of `text` are a name of this kind. If their hash is known, all
- * names are compared, because names may share a hash. A known hash is rare. */
+/* True if the first `length` bytes of `text` are a name of this kind. If the table has their hash,
+ * compares all names, because different names may share a hash. For most names the table doesn't
+ * have the hash. */
 static bool name_is(const ek_archive *archive, name_kind kind, const char *text, size_t length)
 {
     bool found = false, tensors = kind != NAME_TEXT;
@@ -102,7 +103,8 @@ char *ek_archive_join(const char *name, const char *path)
     return joined;
 }
 
-/* Checks that no part of the name is empty, and that there are not too many parts. */
+/* Checks that no part of the name is empty, that the name isn't the format's own, and that it has
+ * at most EK_ARCHIVE_DEPTH parts. */
 static int name_check_parts(const char *what, const char *name)
 {
     int parts = 1;
@@ -120,7 +122,8 @@ static int name_check_parts(const char *what, const char *name)
     return 0;
 }
 
-/* Checks that no tensor or text has the name, and for a tensor, that none is below or above. */
+/* Checks that no tensor or text has the name. For a tensor also checks that no tensor lies below
+ * the name, and that none has a name above it. */
 static int name_check_free(const ek_archive *archive, const char *what, const char *name, bool text)
 {
     size_t length = strlen(name);
@@ -148,7 +151,7 @@ ek_archive_mark ek_archive_begin(const ek_archive *archive)
     return (ek_archive_mark){archive->count, archive->text_count};
 }
 
-/* Takes back what was put after the mark. The hashes of its names stay. */
+/* Takes back what was put after the mark. The names' hashes stay in the table. */
 static void archive_cut(ek_archive *archive, ek_archive_mark mark)
 {
     while (archive->count > mark.count) {

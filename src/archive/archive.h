@@ -14,8 +14,9 @@
 /* The most parts of a name. Values nest no deeper. */
 enum { EK_ARCHIVE_DEPTH = 128 };
 
-/* The metadata key for the devices on which tensors lay when they were put. The key alone is for
- * most tensors (if it is missing: cpu). With a colon and a tensor's name it is for that tensor. */
+/* The metadata key for the devices on which tensors lay when they were put. The key alone has the
+ * device of most tensors (cpu if the key is missing). With a colon and a tensor's name appended it
+ * has that tensor's device. */
 #define EK_ARCHIVE_RESERVED "evenkeel."
 #define EK_ARCHIVE_DEVICE "evenkeel.device"
 
@@ -42,7 +43,7 @@ struct ek_archive {
     ek_archive_text_entry *texts;
     int text_count, text_room;
     ek_map names;            /* hashes of all names ever put, also of those taken back */
-    ek_error_record failure; /* the first put's that failed; status 0: none did */
+    ek_error_record failure; /* the first failed put's error; status 0 if no put has failed */
 };
 
 /* Returns "name.path", or one of them if the other is "". The caller frees it. NULL on error. */
@@ -58,7 +59,7 @@ typedef struct ek_archive_put_call {
 
 /* Returns 0 if the archive is being written. */
 int ek_archive_check_written(const ek_archive_put_call *put);
-/* Returns 0 if, besides, the name is given. */
+/* Returns 0 if the archive is being written and the name is given. */
 int ek_archive_check_put(const ek_archive_put_call *put);
 /* Returns 0 if what is to be put is given (ek_check_given). */
 int ek_archive_check_given(const ek_archive_put_call *put, const char *operand,
@@ -66,7 +67,8 @@ int ek_archive_check_given(const ek_archive_put_call *put, const char *operand,
 /* Returns the outcome of a put. If it is an error, the archive notes it. */
 int ek_archive_noted(ek_archive *archive, int status);
 
-/* How far an archive was filled. If `status` is an error, ek_archive_end goes back there. */
+/* How far an archive was filled. If `status` is an error, ek_archive_end takes back what was put
+ * after the mark. */
 typedef struct ek_archive_mark {
     int count, text_count;
 } ek_archive_mark;
@@ -76,9 +78,10 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status);
 /* Adds a tensor as "name.path"; either may be "". A NULL tensor returns the pending error. */
 int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
                    ek_device device);
-/* As ek_archive_add, for the tensor that entry.make makes of entry.object, which is retained. */
+/* Does what ek_archive_add does, for the tensor that entry.make makes of entry.object, which is
+ * retained. */
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry);
-/* As ek_archive_add, for a new tensor of these elements. */
+/* Does what ek_archive_add does, for a new tensor of these elements. */
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device);
 
@@ -90,12 +93,13 @@ int ek_archive_put_rates(const ek_archive_put_call *put, const ek_optimizer *opt
 
 /* ---- saving: archive_save.c ---- */
 
-/* ek_archive_save for archives with entries that are sharded over ranks: meanwhile the others call
- * ek_archive_give. */
+/* Does what ek_archive_save does, for archives with entries that are sharded over ranks. Meanwhile
+ * all other ranks call ek_archive_give. */
 int ek_archive_save_with_ranks(ek_archive *archive, const char *path);
 /* Gives this process's shards of its archive's entries to the process that saves. */
 int ek_archive_give(const ek_archive *archive);
-/* How many entries are sharded over ranks, and a digest of their names, dtypes and shapes. */
+/* Returns how many entries are sharded over ranks, and writes a digest of their names, dtypes and
+ * shapes. */
 int ek_archive_count_with_ranks(const ek_archive *archive, uint64_t *digest);
 
 /* ---- reading: archive_read.c ---- */

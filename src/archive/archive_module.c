@@ -1,8 +1,8 @@
 /* archive_module.c: writes the parameters and buffers of modules, and loads them.
  *
  * A tensor that a module has in several places (tied weights) is written once, under the first of
- * its paths. A file from elsewhere may have it under another path, or under several. Then one of
- * them is loaded, and those that differ from it are unexpected. */
+ * its paths. A file from elsewhere may have the tensor under another path, or under several paths.
+ * Of several copies one is loaded, and copies that differ from it are reported as unexpected. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +93,8 @@ static int loading_count_found(const loading *l)
     return found;
 }
 
-/* Files of data-parallel modules may have "module." in front of all names. The module itself may
- * have a child of that name. So the prefix that finds more of the names is used. */
+/* Chooses the prefix that finds more of the names. Files of data-parallel modules may have
+ * "module." in front of all names, but the module itself may have a child of that name. */
 static int loading_choose_prefix(loading *l)
 {
     static const char of_wrappers[] = "module.";

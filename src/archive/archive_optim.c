@@ -238,7 +238,8 @@ static int reader_load_parameter(const reader *r, parameter_entry *entry)
     return status;
 }
 
-/* Restores every changed parameter. That allocates nothing, because each state was there before. */
+/* Restores every changed parameter. Allocates nothing, because each state that it restores existed
+ * before the load. */
 static void reader_undo(const reader *r)
 {
     ek_error_record reason;

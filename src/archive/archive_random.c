@@ -17,7 +17,8 @@ static int random_put(const ek_archive_put_call *put, const char *path, ek_gener
                                ek_cpu());
 }
 
-/* Adds the devices' generators that are seeded. The default one seeds the others when they draw. */
+/* Adds the devices' generators that are seeded. The other ones are seeded from the default
+ * generator when they draw. */
 static int random_put_devices(const ek_archive_put_call *put)
 {
     for (int kind = EK_HOST; kind <= EK_CUDA; kind++)
@@ -79,7 +80,7 @@ static int random_read(const ek_archive_get_call *get, const char *path, ek_gene
     return status;
 }
 
-/* All generators of the file. They are read before any is set. */
+/* All generators of the file. All are read before any generator is set. */
 typedef struct generators {
     ek_generator shared, python, numpy;
     int count;

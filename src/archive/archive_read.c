@@ -34,7 +34,7 @@ ek_archive *ek_archive_open(const char *path)
 
 /* ---- names ---- */
 
-/* '/' is the byte after '.', so the range ends where `name` with a '/' behind it would stand. */
+/* Byte '/' follows '.', so the range ends where `name` followed by '/' would be in the order. */
 ek_archive_range ek_archive_below(const ek_archive *archive, const char *name)
 {
     if (!*name)
@@ -220,7 +220,8 @@ typedef struct nest_name {
     char *parts;
 } nest_name;
 
-/* True for a number without leading zeros, which is the name of a list's element. */
+/* Returns true for a number of at most 9 digits without leading zeros, which is the name of a
+ * list's element. */
 static bool nest_is_number(const char *part)
 {
     enum { DIGITS = 9 };
@@ -228,7 +229,8 @@ static bool nest_is_number(const char *part)
     return length > 0 && length <= DIGITS && !part[length] && (length == 1 || part[0] != '0');
 }
 
-/* Sorts numbers first, by value, so that elements of lists come in their order. */
+/* Compares parts of names. Numbers come first, by value, so that a list's elements are in their
+ * order. */
 static int nest_compare_parts(const char *a, const char *b)
 {
     bool number_a = nest_is_number(a), number_b = nest_is_number(b);
@@ -263,7 +265,7 @@ typedef struct nest_level {
 
 static ek_value nest(const nest_level *level);
 
-/* Returns the value below the next part of these names. They all have that part in common. */
+/* Returns the value below the next part of these names, which is equal in all of them. */
 static ek_value nest_part(const nest_level *part)
 {
     const char *name = part->names->full;

@@ -11,7 +11,8 @@
 
 enum { KINDS = EK_CUDA + 1 };
 
-/* Returns the device of the most tensors. Of equals it is the first by kind and index. */
+/* Returns the device on which most tensors lay; of several such devices the first by kind and
+ * index. */
 static ek_device save_usual_device(const ek_archive *archive)
 {
     int counts[KINDS][EK_MAX_DEVICES] = {{0}};
@@ -87,7 +88,8 @@ static ek_array_source save_source(const ek_archive_entry *entry)
     return source;
 }
 
-/* Returns the error of a put that failed, unless somebody has taken or cleared it. */
+/* Returns the error of the first put that failed, if that error is still the thread's pending
+ * error; else 0. */
 static int save_check_complete(const ek_archive *archive)
 {
     bool pending = archive->failure.status < 0 && ek_error_status() == archive->failure.status &&

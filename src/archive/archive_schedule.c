@@ -1,6 +1,6 @@
 /* archive_schedule.c: learning rates, and schedules: steps, initial rates, and the rates of now.
  *
- * A schedule that is made of others has theirs below their numbers. */
+ * If a schedule is made of others, child i is written below the name "i". */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -54,7 +54,7 @@ void ek_archive_set_rates(ek_optimizer *optimizer, const double *values)
 
 /* ---- writing ---- */
 
-/* Adds what a schedule, and those that it is made of, go on from. */
+/* Adds the data from which a schedule, and the schedules that it is made of, continue. */
 static int schedule_put(const ek_archive_put_call *put, ek_schedule *schedule)
 {
     int count, numbers;
@@ -94,7 +94,7 @@ int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *
 
 /* ---- loading ---- */
 
-/* Checks what is below get->name, and with `commit` restores the schedule from that. `initial` has
+/* Checks what is below get->name, and with `commit` restores the schedule from it. `initial` has
  * room for a rate per group. */
 static int schedule_load(const ek_archive_get_call *get, ek_schedule *schedule, double *initial,
                          int groups, bool commit)

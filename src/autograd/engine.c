@@ -92,7 +92,7 @@ static int engine_call_backward(ek_run *run, ek_task *task, ek_tensor *const *gr
     return rc;
 }
 
-/* Makes zeros for outputs that carry a gradient and got none. One reference each. */
+/* Makes zeros, one reference each, for outputs that carry a gradient and got none. */
 static int engine_fill_gradients(ek_node *node, ek_tensor **gradients)
 {
     for (int i = 0; i < node->output_count; i++) {
@@ -225,7 +225,7 @@ static int run_queue(void *user, int index)
 /* Delivers the roots' gradients, and runs all queues until they have ended. */
 static int run_queues(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count)
 {
-    /* Queue -1 is the calling thread, which adds nothing: the threads of the queues will add. */
+    /* The calling thread counts as queue -1, which adds nothing: the queues' threads add. */
     for (int i = 0; i < root_count; i++)
         run_deliver(run, -1, &routes[i], gradients[i]);
     if (!run->threaded) {
@@ -257,7 +257,8 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
         rc = ek_check_meeting(run->meetings[0]->node->operation->name);
     bool assigned = rc >= 0 && (rc = ek_run_open_queues(run)) >= 0;
     run_set_modes(run);
-    /* Hooks are called even if the pass has failed already: other ranks may wait for this one. */
+    /* Hooks are called even if the pass has failed already, because other ranks may wait for this
+     * rank. */
     ek_error_record error;
     ek_error_take(&error);
     int begun = ek_run_begin_hooks(run);

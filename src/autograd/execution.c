@@ -41,8 +41,8 @@ uint64_t ek_node_pass(const ek_node *node)
     return execution ? execution->run->number : 0;
 }
 
-/* Returns the leaf behind the node's input, if the leaf gets no other gradient in this pass and the
- * pass records nothing; else NULL. */
+/* Returns the leaf to which the gradient of the node's input goes, if the leaf gets no other
+ * gradient in this pass and the pass records nothing; else NULL. */
 static const ek_tensor *execution_leaf_behind(const ek_node *node, int input)
 {
     const ek_execution *execution = execution_of(node);
@@ -80,8 +80,8 @@ bool ek_node_accumulates(const ek_node *node, int input)
     return leaf && leaf->grad;
 }
 
-/* Returns the innermost backward call of this thread that is concurrent with other queues, or NULL.
- */
+/* Returns the innermost backward call of this thread that belongs to a pass with several concurrent
+ * queues; NULL if there is none. */
 static const ek_execution *execution_beside(void)
 {
     const ek_execution *execution = execution_current;

@@ -144,8 +144,8 @@ static int function_check_call(const ek_function *function, ek_tensor *const *in
     return 0;
 }
 
-/* Checks an output. Returns a new handle of it, in the scope, because the user may hold the handle
- * that the forward returned. */
+/* Checks an output. Returns a new handle on its memory, in the scope, because the user may hold the
+ * handle that the forward returned. */
 static ek_tensor *function_check_output(const ek_function_call *call, int index, ek_tensor *output)
 {
     const char *name = call->application->function.name;
@@ -172,7 +172,7 @@ static ek_tensor *function_check_output(const ek_function_call *call, int index,
     return ek_tensor_alias(output);
 }
 
-/* Replaces the outputs by new handles, in the list of saved tensors, too. */
+/* Replaces the outputs by new handles, also in the list of saved tensors. */
 static int function_check_outputs(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
     for (int o = 0; o < output_count; o++) {

@@ -18,7 +18,8 @@
  * engine holds no lock in these calls. A pass over leaves of several hooks calls begin of one hook
  * after the other, and finish likewise, in the order in which the walk through the graph finds
  * their leaves. Equal graphs give equal orders. Two threads that run backward concurrently make two
- * passes, whose calls have no order: a hook that doesn't support that refuses the second begin.
+ * passes, whose calls have no order: a hook that doesn't support concurrent passes refuses the
+ * second begin.
  *
  * Each call has a scope and the modes of the pass: gradient mode is on if create_graph, autocast is
  * off, and a rendezvous with other replicas is refused. Nodes that meet other ranks may be recorded
@@ -35,8 +36,8 @@ typedef struct ek_grad_hook {
     /* leaves[0 .. count), ascending, are the indices of the leaves that take part; the array is
      * borrowed until finish. create_graph: the gradients will have a graph themselves. */
     int (*begin)(struct ek_grad_hook *hook, const int *leaves, int count, bool create_graph);
-    /* some: a gradient was added to the leaf's. Otherwise the leaf is unchanged; if it had no
-     * gradient, it has none. */
+    /* some: the pass added to the leaf's gradient. Otherwise the leaf's gradient is unchanged; a
+     * leaf that had no gradient still has none. */
     int (*arrived)(struct ek_grad_hook *hook, int leaf, bool some);
     /* status: 0, or the pass's negative status, whose error is pending. */
     int (*finish)(struct ek_grad_hook *hook, int status);
@@ -44,9 +45,9 @@ typedef struct ek_grad_hook {
 
 /* Sets the leaf's hook, which is called with this index; NULL removes the hook. The leaf holds a
  * reference to the hook, so that a hook which holds its leaves must be removed from them to be
- * freed. EK_E_STATE if the leaf has a hook already, EK_E_INVALID if it is no leaf. A pass that has
- * begun keeps its hooks. The shards of a sharded leaf (shards.h) are leaves, at which gradients
- * arrive. */
+ * freed. EK_E_STATE if the leaf has a hook already, EK_E_INVALID if the tensor is no leaf. A pass
+ * that has begun keeps its hooks. The shards of a sharded leaf (shards.h) are leaves, at which
+ * gradients arrive. */
 int ek_leaf_set_grad_hook(ek_tensor *leaf, ek_grad_hook *hook, int index);
 
 #endif

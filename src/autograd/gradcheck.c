@@ -47,7 +47,8 @@ static int gradcheck_dtype(const checker *check, const char *what, int index,
                    ek_tensor_text(tensor, text));
 }
 
-/* Returns the direction of output `index`, equal in every evaluation, in the scope. */
+/* Returns the direction for output `index`, in the scope. The direction is equal in every
+ * evaluation. */
 static ek_tensor *gradcheck_direction_of(int index, const ek_tensor *output)
 {
     ek_generator *generator = ek_generator_new(20181027 + (uint64_t)index);
@@ -90,7 +91,7 @@ static int gradcheck_evaluate(const checker *check, double *loss)
 }
 
 /* Writes the gradients of the weighted outputs with respect to the inputs that require one, by
- * ek_grad, in the scope. NULL entries are zero. */
+ * ek_grad, in the scope. A NULL gradient counts as zeros. */
 static int gradcheck_differentiate(const checker *check, ek_tensor **gradients)
 {
     size_t room = (size_t)check->output_room, input_count = (size_t)check->input_count;
@@ -127,7 +128,7 @@ static int gradcheck_differentiate(const checker *check, ek_tensor **gradients)
     return rc < 0 ? rc : 0;
 }
 
-/* The element whose difference exceeds the allowed one most. */
+/* The element whose difference exceeds the allowed difference by the largest factor. */
 typedef struct worst {
     double excess; /* difference / allowed */
     int input;
@@ -165,7 +166,7 @@ static int gradcheck_input(const checker *check, int index, const ek_tensor *gra
         if (!(excess <= found->excess)) /* true for NaN */
             *found = (worst){isnan(excess) ? INFINITY : excess, index, e, exact, numeric};
     }
-    /* Restores the input, also after an error. The first error stays. */
+    /* Restores the input even after an error, of which the first stays the pending error. */
     if (data) {
         int status = ek_set_data(input, data, (size_t)ek_count(input) * sizeof *data);
         rc = rc < 0 ? rc : status;
@@ -257,8 +258,9 @@ int ek_gradcheck_with(ek_gradcheck_options options)
     return rc;
 }
 
-/* The gradient as a function, for second derivatives. Its inputs are the function's inputs and then
- * the gradient of the output. Its outputs are the gradients of the inputs that require one. */
+/* Computes the gradient as a function, for second derivatives. Its inputs are the function's
+ * inputs, followed by the gradient of the output. Its outputs are the gradients of the inputs that
+ * require a gradient. */
 static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int count,
                                       ek_tensor **outputs, int room)
 {
@@ -283,8 +285,8 @@ static int gradcheck_gradient_outputs(void *user, ek_tensor *const *inputs, int 
     return rc < 0 ? rc : wanted_count;
 }
 
-/* Returns a random gradient of the output, which is varied as inputs are. Its seed differs from all
- * seeds of directions. */
+/* Returns a random gradient of the output, which is varied as the inputs are. Its seed differs from
+ * the seeds of all directions. */
 static ek_tensor *gradcheck_random_gradient(const ek_gradcheck_options *options)
 {
     ek_tensor *output = options->function(options->inputs, options->input_count, options->user);

@@ -71,9 +71,9 @@ static bool gradient_is_exclusive(const ek_tensor *tensor)
            atomic_load_explicit(&tensor->storage->object.references, memory_order_acquire) == 1;
 }
 
-/* Returns sum + gradient. The result lies in `into`, which may be either of the two; if `into` is
- * NULL, in new memory, and is recorded if create_graph. Takes both references; returns one, or NULL
- * with an error. */
+/* Returns sum + gradient. The result lies in `into`, which may be either of the two. If `into` is
+ * NULL, the result lies in new memory, and is recorded if create_graph. Takes both references;
+ * returns one reference, or NULL with an error. */
 static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *into,
                                bool create_graph, const char *writer)
 {

@@ -2,8 +2,8 @@
  *
  * A graph node has edges to the nodes (or leaves) of its inputs, saved tensors, and a copy of the
  * operation's attributes. Graph nodes hold references to tensors, never scopes. A saved output is
- * stored without its edge to the node, which is restored when the output is read; so there is no
- * reference cycle. Graphs are freed iteratively.
+ * stored without its edge to the node, so that there is no reference cycle; reading the output
+ * restores the edge. Graphs are freed iteratively.
  *
  *     static int tanh_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
  *     {
@@ -16,8 +16,7 @@
  *     {
  *         ... allocate y, run the kernel ...
  *         return EK_RECORD(y, &tanh_operation, EK_INPUTS(x), EK_SAVED(y));
- *     }
- */
+ *     } */
 #ifndef EK_AUTOGRAD_GRAPH_H
 #define EK_AUTOGRAD_GRAPH_H
 
@@ -32,8 +31,9 @@ typedef struct ek_operation {
     /* gradients[o] is the gradient of output o, or NULL if none arrived (counts as zero).
      * results[i], NULL at first, gets the gradient of input i, in the scope; it stays NULL if
      * ek_node_needs is false or the gradient is zero. Backwards are written with differentiable
-     * operations, which record if create_graph is set. Returns 0 or a negative status. If an error
-     * is pending and a result is NULL, 0 counts as that error. */
+     * operations, which record if create_graph is set. Returns 0 or a negative status. If it
+     * returns 0 while an error is pending and a result is NULL, the call counts as failed with that
+     * error. */
     int (*backward)(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
     /* Optional: frees what the attributes own. Called once if ek_records is true, even if recording
      * fails. */
@@ -41,9 +41,10 @@ typedef struct ek_operation {
     /* True: a ready backward runs before those of nodes that aren't urgent. For operations that
      * other threads wait for or that free memory, like reducing a bucket of gradients. */
     bool urgent;
-    /* True: the backward communicates with the same node's backward on other ranks. It always runs,
-     * because theirs run: a gradient that did not arrive is given as zeros. Such backwards run one
-     * after another (Note [Nodes that meet]), and are not urgent. */
+    /* True: the backward communicates with the backward of the corresponding node on other ranks.
+     * It always runs, because the backwards of the other ranks run; a gradient that did not arrive
+     * is given as zeros. Such backwards run one after another (Note [Nodes that meet]), and are not
+     * urgent. */
     bool meets;
 } ek_operation;
 
@@ -88,8 +89,8 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
  * would be missing in its base's history. */
 ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
                               const ek_record_options *options);
-/* Called before an operation writes x in place. In gradient mode, EK_E_AUTOGRAD if x is a leaf that
- * requires a gradient or a view with a history. */
+/* Checks whether an operation may write x in place; called before it does. In gradient mode,
+ * EK_E_AUTOGRAD if x is a leaf that requires a gradient or a view with a history. */
 int ek_check_in_place(const char *operation, const ek_tensor *x);
 
 /* True if the operation would be recorded: gradient mode is on and one of the inputs (NULLs are
@@ -99,9 +100,9 @@ bool ek_records(ek_tensor *const *inputs, int count);
 /* ---- in backward ---- */
 
 /* Returns saved tensor `index`, in the scope; in gradient mode with its history. Returns NULL
- * without an error if NULL was saved. EK_E_MODIFIED, which names both operations, if the tensor was
- * modified since. EK_E_STATE ("call backward with retain_graph") if an earlier backward freed it.
- */
+ * without an error if NULL was saved. EK_E_MODIFIED, which names the node's operation and the
+ * modifying one, if the tensor was modified since it was saved. EK_E_STATE ("call backward with
+ * retain_graph") if an earlier backward freed it. */
 ek_tensor *ek_node_saved(ek_node *node, int index);
 const void *ek_node_attributes(const ek_node *node);
 /* Returns true if this input's gradient is wanted. The answer is exact on the thread that runs the
@@ -119,10 +120,10 @@ ek_tensor *ek_node_zeros(ek_node *node, int output);
  * in this pass; else NULL. A backward that writes its result there and returns the buffer saves a
  * copy. The leaf owns the buffer. For the thread that runs the node's backward. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
-/* For the backward of a cast to 16 bits: if nobody reads the input's gradient before the pass ends,
- * adds the cast of `gradient` to the thread's cast list and returns 1; *result is the tensor that
- * will get it. Returns 0 if the caller has to cast at once; negative on an error. The caller
- * doesn't write to `gradient` again. */
+/* For the backward of a cast to 16 bits. If nobody reads the input's gradient before the pass ends,
+ * adds the cast of `gradient` to the thread's cast list and returns 1; *result becomes the tensor
+ * that will get the cast. The caller doesn't write to `gradient` again. Returns 0 if the caller
+ * must cast at once; negative on an error. */
 int ek_node_cast_later(const ek_node *node, int input, ek_tensor *gradient, ek_tensor **result);
 /* Flushes the cast lists of all passes of this thread. Called before user code, which may read
  * gradients of leaves. */
@@ -134,10 +135,11 @@ bool ek_node_accumulates(const ek_node *node, int input);
  * backward ends. */
 ek_deferral ek_node_arrivals(const ek_node *node);
 
-/* Checks that an operation may meet other ranks here; called before it does, in forward or
- * backward. Recording calls it for operations with `meets`. EK_E_STATE on concurrent threads, whose
- * order may differ from rank to rank: in jobs of a group (the common work of a rendezvous is
- * allowed), and in backwards of several devices (operations with `meets` are allowed). */
+/* Checks that an operation may meet other ranks here; called before the operation meets them, in
+ * forward or backward. Recording calls it for operations with `meets`. EK_E_STATE on concurrent
+ * threads, whose order may differ from rank to rank: in jobs of a group (the common work of a
+ * rendezvous is allowed), and in backwards of several devices (operations with `meets` are
+ * allowed). */
 int ek_check_meeting(const char *operation);
 
 /* ---- leaves ---- */
@@ -154,8 +156,8 @@ int ek_leaf_set_grad_buffer(ek_tensor *leaf, ek_tensor *slot);
  * F is a function of tensors, composed of any operations. C(F) has F's values, but its graph is one
  * node, which holds the inputs. The node's backward evaluates F again on new leaves and
  * differentiates that evaluation. The backward is a function F'(x, g) of inputs and gradients, and
- * is called as C(F'). So with create_graph the node of the gradient keeps only inputs, too, and its
- * backward evaluates F' again. This gives gradients of any order. */
+ * is called as C(F'). So with create_graph the node of the gradient keeps only its inputs, too, and
+ * the backward of that node evaluates F' again. Gradients of any order follow. */
 
 /* F. Sets outputs[o], which is NULL before, in the scope. In gradient mode the inputs are leaves of
  * this evaluation, at which the outputs' graph ends; requires_grad tells whose gradients are

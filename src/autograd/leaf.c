@@ -279,9 +279,9 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
     return copy;
 }
 
-/* Returns memory for a shard's range of the whole gradient. If the shard has no gradient, that is
- * its grad buffer, or new memory, and becomes the gradient. Otherwise it is a temporary, from which
- * the range is added. */
+/* Returns memory for a shard's range of the whole gradient. If the shard has no gradient, the
+ * memory is the shard's grad buffer, or new, and becomes the gradient. Otherwise it is a temporary,
+ * from which the range is added to the gradient. */
 static ek_tensor *leaf_shard_room(const ek_tensor *tensor)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(tensor->dtype),
@@ -321,7 +321,8 @@ static int leaf_shard_add(const ek_shard *shard, ek_tensor *room, const ek_tenso
     return 0;
 }
 
-/* Adds a gradient of the leaf to those of its shards. Allocates all memory before a sum changes. */
+/* Adds a gradient of the leaf to those of its shards. Allocates all memory before it changes a
+ * gradient. */
 static int leaf_shard_gradient(const ek_tensor *leaf, ek_tensor *gradient, const ek_shard *shards,
                                int count)
 {

@@ -21,8 +21,9 @@ static atomic_uint_fast64_t next_sequence;
 
 /* ---- release ---- */
 
-/* Nodes without an owner, and whether this thread is freeing them. A release within another release
- * only appends to the list, so that a chain of a million nodes needs no deep stack. */
+/* The list of nodes without an owner, and whether this thread is freeing them. A release within
+ * another release only appends to the list, so that a chain of a million nodes needs no deep
+ * stack. */
 static _Thread_local ek_node *dead_nodes;
 static _Thread_local bool releasing;
 
@@ -98,8 +99,8 @@ bool ek_records(ek_tensor *const *inputs, int count)
     return false;
 }
 
-/* Refuses a view whose memory a recorded operation modified after the view was made. Such a view
- * shows new numbers with the old history, so its gradient would be wrong. */
+/* Refuses a view whose memory a recorded operation modified after the view was made. The view would
+ * show new numbers with the old history, so that its gradient would be wrong. */
 static int node_check_views(const ek_operation *operation, const ek_record_options *options)
 {
     for (int i = 0; i < options->input_count; i++) {
@@ -341,8 +342,8 @@ static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int o
     return tensor;
 }
 
-/* The history of a handle on the memory of a saved leaf that has moved to other memory since: the
- * gradient of the handle is the leaf's. */
+/* Backward of a handle on the memory of a saved leaf that has moved to other memory since. The
+ * handle's gradient is the leaf's gradient. */
 static int saved_leaf_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     (void)node;

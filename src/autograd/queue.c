@@ -42,7 +42,7 @@ static ek_task *queue_pop(ek_ready_queue *queue)
 
 /* ---- a pass begins: one thread, without the lock ---- */
 
-/* Adds a device that tasks run on. cpu has no ready queue. */
+/* Adds a device on which tasks run, unless it is cpu, which has no ready queue. */
 static void queue_add_dev(ek_dev_set *devs, ek_dev *dev)
 {
     if (dev && dev->id.kind != EK_CPU)
@@ -62,10 +62,10 @@ static ek_dev *queue_task_dev(const ek_task *task)
     return task->node ? ek_node_dev(task->node) : ek_tensor_dev(task->leaf);
 }
 
-/* Tasks that only sum, and leaves, come first, because they end the life of temporaries. Then come
- * urgent operations, those recorded first before others: buckets of gradients are recorded in the
- * order in which backward fills them. Then comes the node that was recorded last (Note [Nodes that
- * meet]). */
+/* Returns the task's priority; a larger number runs first. Tasks that only sum, and leaves, come
+ * first, because they end the life of temporaries. Urgent operations follow, the earliest recorded
+ * first, because buckets of gradients are recorded in the order in which backward fills them. All
+ * other nodes follow, the latest recorded first, as Note [Nodes that meet] requires. */
 static uint64_t queue_priority(const ek_task *task, int position)
 {
     if (!task->runs || task->leaf)
@@ -84,7 +84,7 @@ static void queue_assign(ek_run *run, ek_task *task, int position)
             task->node ? queue_of(run, task->node->outputs[i].dev) : task->queue;
 }
 
-/* Makes room for the events of a task whose gradients go to deferred sections. */
+/* Makes room for the events of an urgent node (ek_task's `arrivals`), if the run is threaded. */
 static int queue_expect_arrivals(ek_run *run, ek_task *task)
 {
     if (!run->threaded || !task->runs || !task->node || !task->node->operation->urgent)

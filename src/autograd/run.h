@@ -10,19 +10,19 @@
  * that arrive early wait. So results don't depend on which device was faster.
  *
  * Note [Lock of a run]. run->lock guards the tasks' pending counts, the buffers' arrivals, the
- * queues' heaps, run->remaining and run->failed. Nothing is computed while it is held. A buffer's
- * sum belongs to the thread of the buffer's queue until all contributions have arrived, then to the
- * thread that runs the task.
+ * queues' heaps, run->remaining and run->failed. Nothing is computed while it is held. Until all
+ * contributions to a buffer have arrived, its sum belongs to the thread of the buffer's queue, and
+ * afterwards to the thread that runs the task.
  *
  * Note [Nodes that meet]. If a node's operation has `meets`, its backward waits for the backward of
  * the corresponding node on all other ranks. All ranks must run these nodes in one order, whichever
  * of their queues is faster. So a pass runs them one after another over all queues, by descending
- * sequence number. That never waits in a circle, because a node's gradients come from nodes with
- * larger numbers. The order is equal on all ranks if all recorded the nodes in one order, which is
- * why ek_check_meeting refuses to record them on concurrent threads. If a backward runs a nested
- * pass with such nodes, its operation must have `meets`, too, so that the nested pass has a place
- * in the order; a checkpoint's operation has it if the checkpoint's forward called one. On a single
- * queue every node has its place. Nodes that meet run even without a gradient, and are not
+ * sequence number. This order never waits in a circle, because a node's gradients come from nodes
+ * with larger numbers. The order is equal on all ranks if all recorded the nodes in one order,
+ * which is why ek_check_meeting refuses to record them on concurrent threads. If a backward runs a
+ * nested pass with such nodes, its operation must have `meets`, too, so that the nested pass has a
+ * place in the order; a checkpoint's operation has it if the checkpoint's forward called one. On a
+ * single queue every node has its place. Nodes that meet run even without a gradient, and are not
  * urgent. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
@@ -50,7 +50,7 @@ typedef struct ek_buffer {
     ek_tensor *captured; /* the final sum if capture; one reference */
 } ek_buffer;
 
-/* The buffer to which the gradient of a node's input goes. NULL task: nobody wants the gradient. */
+/* The buffer to which the gradient of a node's input goes. Task NULL: the gradient isn't wanted. */
 typedef struct ek_route {
     ek_task *task;
     int buffer, ordinal;
@@ -84,14 +84,15 @@ struct ek_task {
     ek_buffer *buffers; /* one per output of the node; one for a leaf */
     ek_route *routes;   /* one per input of the node */
     ek_run_hook *hook;  /* of a leaf; NULL: none */
-    /* For an urgent node in a threaded run, one event per queue; else NULL. The thread of queue q
-     * records arrivals[q] in its device's compute stream after it has delivered a gradient. */
+    /* For an urgent node in a threaded run, one event per queue; else NULL. After the thread of
+     * queue q has delivered a gradient, it records arrivals[q] in the compute stream of the queue's
+     * device. */
     ek_event **arrivals;
-    bool mixed; /* the thread of another queue than that of the gradient's device delivered one */
+    bool mixed; /* a gradient was delivered by the thread of another queue than its device's */
 };
 
-/* A cast list holds gradients of at most this many bytes, so that a pass frees memory on its way.
- * Larger gradients are cast at once: a launch is cheap compared with their cast. */
+/* A cast list holds gradients of at most this many bytes, so that a pass frees memory while it
+ * runs. Larger gradients are cast at once: a launch is cheap compared with their cast. */
 enum { EK_CAST_LIST_TENSORS = 64, EK_CAST_LIST_BYTES = 8 << 20 };
 
 /* Casts of leaves' gradients, from one dtype and on one device, which one launch will do
@@ -145,8 +146,8 @@ typedef struct ek_run {
 /* Zeroed memory that is freed with the run. */
 void *ek_run_alloc(ek_run *run, size_t nbytes);
 
-/* Returns the buffer in which the gradient of `tensor` is summed, and its task. Missing ones are
- * made. NULL with an error. */
+/* Returns the buffer in which the gradient of `tensor` is summed, and its task. Makes both if they
+ * don't exist. NULL with an error. */
 ek_buffer *ek_run_buffer(ek_run *run, const ek_tensor *tensor, ek_task **task);
 
 /* Finds the tasks that the gradients of `roots` reach, counts contributions and gives them

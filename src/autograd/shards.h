@@ -8,7 +8,7 @@
  *
  * Without `ranks` the shards of a leaf together are all of its elements. Forwards are recorded from
  * the shards (comm/collectives.h), so that gradients arrive at the shards. With `ranks` the shards
- * are the elements that this process owns. Gradients then arrive at the leaf; the average over the
+ * are the elements that this process owns, and gradients arrive at the leaf. The average over the
  * ranks gives each rank the gradients of its shards. */
 #ifndef EK_AUTOGRAD_SHARDS_H
 #define EK_AUTOGRAD_SHARDS_H
@@ -37,9 +37,9 @@ typedef struct ek_shards {
     /* Updates shards whose leaf was written since (by a checkpoint or a user). */
     int (*refresh)(struct ek_shards *shards);
     /* With `ranks`, else NULL: called before the first update, after everything that can fail.
-     * `status` is the outcome so far; if it is negative, its error is pending. If no rank has
-     * failed, returns 0: all ranks then update, and `publish` must follow. Otherwise fails on all
-     * ranks. */
+     * `status` is this rank's outcome so far; if it is negative, its error is pending. If no rank
+     * has failed, returns 0; all ranks then update, and `publish` must follow. Otherwise fails on
+     * all ranks. */
     int (*agree)(struct ek_shards *shards, int status);
     /* Copies the shards to the leaves and to every copy. `status` is the update's; a negative
      * status is sent to the other ranks. Allocates no host memory, so that it never fails for lack
@@ -58,9 +58,9 @@ void ek_shards_add(ek_shards *shards, int leaf, int64_t begin, int64_t end, ek_t
 
 /* Shards a dense leaf, which retains `shards`; `shards` must not change from now on. NULL makes the
  * leaf whole again. EK_E_INVALID if the leaf's shards aren't flat leaves of its dtype that cover
- * it. The leaf's gradient moves to the new shards, with NULL back to the leaf; the old shards lose
- * theirs. With `ranks` the shards' gradients are dropped, because other ranks have the rest of
- * them. The leaf's grad buffer is removed. On an error nothing has changed. */
+ * it. The leaf's gradient moves to the new shards, or with NULL back to the leaf; the old shards
+ * lose their gradients. With `ranks` the shards' gradients are dropped, because other ranks have
+ * the rest of the gradient. The leaf's grad buffer is removed. On an error nothing has changed. */
 int ek_leaf_set_shards(ek_tensor *leaf, ek_shards *shards, int index);
 
 /* NULL if the leaf is whole. */

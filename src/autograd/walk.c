@@ -67,8 +67,8 @@ static ek_task *walk_new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
     return task;
 }
 
-/* Returns the task of a node, or of a leaf if node is NULL. If it is missing, makes it if `make`,
- * else returns NULL. */
+/* Returns the task of a node, or of a leaf if `node` is NULL. If there is no such task, makes it if
+ * `make` is true, else returns NULL. */
 static ek_task *walk_task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
 {
     const void *key = node ? (const void *)node : (const void *)leaf;
@@ -126,8 +126,8 @@ static void walk_decide(ek_run *run, ek_task *task)
     run->needed_count += task->needed;
 }
 
-/* Sets the route of input `index`. *next becomes the task at its end; NULL if there is none, or if
- * the walk has visited it. */
+/* Sets the route of input `index`. *next becomes the task at the route's end; NULL if there is no
+ * task, or if the walk has visited the task. */
 static int walk_visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
 {
     const ek_edge *edge = &task->node->edges[index];

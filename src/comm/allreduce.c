@@ -24,7 +24,7 @@ static int allreduce_check_devices(ek_dev *const *devs, int devices)
 }
 
 /* Adds on the first list's device, then broadcasts. tensors[d * count + i] is tensor i of device d;
- * out is indexed alike. */
+ * `out` has the same order. */
 static int allreduce_sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tensor **out)
 {
     ek_dev *devs[EK_MAX_DEVICES];

@@ -58,7 +58,7 @@ static int placement_tensor(const ek_placement *placement, int slice)
 typedef struct placement_kept {
     ek_placement placement;
     ek_dev *devs[EK_MAX_DEVICES];
-    ek_comm_slice *slices; /* owned, like `shapes` and `like`; NULL if slices are whole */
+    ek_comm_slice *slices; /* owned, as are `shapes` and `like`; NULL if slices are whole */
     ek_tensor *shapes, **like;
 } placement_kept;
 

@@ -35,7 +35,8 @@ typedef struct ek_comm_slice {
 typedef struct ek_placement {
     ek_dev *const *devs;
     int devices;
-    /* Give shape, order of memory and dtype of each tensor; dense. Not read if `slices` is NULL. */
+    /* Dense tensors, which tell shape, order of memory and dtype of each tensor. Not read if
+     * `slices` is NULL. */
     ek_tensor *const *like;
     int count;
     /* The slices, tensor by tensor. NULL: slice i is tensor i, whole, on the root. */

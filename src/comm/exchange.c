@@ -11,7 +11,7 @@
 
 enum {
     MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* with fewer bytes, waking workers takes longer than it saves */
+    WORKER_BYTES = 1 << 18 /* with fewer bytes, waking workers costs more time than it saves */
 };
 
 /* ---- memory for copies, and parts ---- */
@@ -117,7 +117,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
 
 /* ---- runs: moves that are one copy ---- */
 
-/* Returns how many moves, from the first on, are one copy. */
+/* Returns how many moves, from the first on, can be done as one copy. */
 static int exchange_run_length(const ek_move *moves, int count)
 {
     int n = 1;
@@ -343,9 +343,9 @@ static int exchange_copy_on_workers(exchange *x)
     return rc;
 }
 
-/* Returns true if workers may do the moves. They may not in backward, because they then serve the
- * ready queues of a pass (autograd/run.h), which may be waiting for these moves; nor in a section,
- * which must not wait for workers. */
+/* Returns true if workers may do the moves. In backward they may not, because workers then serve
+ * the ready queues of a pass (autograd/run.h), which may be waiting for these moves. In a section
+ * they may not, because a section must not wait for other threads. */
 static bool exchange_can_use_workers(const exchange *x)
 {
     return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&

@@ -19,11 +19,11 @@ typedef struct ek_move {
 } ek_move;
 
 /* Copies each move's elements. The caller lists moves between two devices one after another, in the
- * order of memory. Moves whose sources and targets are both neighbours are one copy. Bytes between
- * neighbouring targets are padding and may be overwritten. If only the targets are neighbours and
- * the devices don't reach each other's memory, the moves are packed first, at most
- * EK_COMM_BUFFER_BYTES at a time (EK_MEMORY_COMMUNICATION). Equal lists for several receivers, one
- * list after another, are a broadcast.
+ * order of memory. Moves become one copy if both their sources and their targets are neighbours in
+ * memory. Bytes between neighbouring targets are padding and may be overwritten. If only the
+ * targets are neighbours and the devices don't reach each other's memory, the moves are packed
+ * first, at most EK_COMM_BUFFER_BYTES at a time (EK_MEMORY_COMMUNICATION). Equal lists for several
+ * receivers, one list after another, are a broadcast.
  *
  * Allocates host memory only to pack. `what` names the span. After an error any of the moves may
  * have been done. */
@@ -34,7 +34,7 @@ int ek_exchange(const char *what, const ek_move *moves, int count);
 int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
 
 /* out = terms[0] + terms[1] + ..., all of one shape and dtype, `out` dense. There is at least one
- * term; a single one is copied. Terms lie on any devices, and `out` may be the first of them. */
+ * term; a single term is copied. Terms lie on any devices, and `out` may be the first of them. */
 typedef struct ek_addition {
     ek_tensor *out;
     ek_tensor *const *terms;
@@ -82,8 +82,8 @@ int ek_comm_slowest(const ek_tensor *tensor);
 /* True if both are dense, of one shape and of one order in memory. */
 bool ek_comm_alike(const ek_tensor *a, const ek_tensor *b);
 
-/* Bytes from a tensor to the next in its storage if only a slab's padding is between them, else
- * -1. */
+/* Returns the number of bytes from the start of `tensor` to the start of `next` if both are in one
+ * storage with at most a slab's padding between them, else -1. */
 ptrdiff_t ek_comm_step(const ek_tensor *tensor, const ek_tensor *next);
 
 static inline size_t ek_comm_nbytes(const ek_tensor *tensor)

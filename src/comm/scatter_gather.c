@@ -63,9 +63,9 @@ static ek_tensor *scatter_send_chunk(ek_tensor *part, ek_dev *dev)
     return there;
 }
 
-/* Makes chunk i on c->devs[i] if wanted[i] (NULL: all); on the tensor's own device as a view.
- * Chunks from the host are staged, to overlap copying and computing; all others are one
- * exchange. */
+/* Makes chunk i on c->devs[i] if wanted[i] (NULL: all chunks). On the tensor's own device the chunk
+ * is a view. Chunks of a host tensor are staged, so that copying overlaps computing; all others are
+ * copied in one exchange. */
 static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *wanted,
                           ek_tensor **out)
 {
@@ -131,7 +131,8 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 
 static const ek_operation gather_operation = {.name = "gather", .backward = gather_backward};
 
-/* An uninitialised tensor for the joined chunks; channels-last if all chunks are. */
+/* Makes an uninitialised tensor for the joined chunks; channels-last if all chunks are
+ * channels-last. */
 static ek_tensor *chunks_joined(ek_tensor *const *tensors, const chunks *c)
 {
     ek_shape shape = {0};
@@ -184,7 +185,7 @@ static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
                      EK_ATTRIBUTES(*c));
 }
 
-/* Writes the tensors to `parts`, scalars as vectors of one element. */
+/* Writes the tensors to `parts`; a scalar becomes a vector of one element. */
 static int chunks_unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
 {
     EK_TRY(ek_check_pointer("gather", "the array of tensors", tensors));

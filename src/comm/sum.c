@@ -3,10 +3,10 @@
  * Sums are cut into stretches, and stretches are put into batches for which bounded buffers are
  * enough. A batch copies what its sums can't read in place, all in one exchange, and then adds.
  *
- * A sum to one of N devices could be N - 1 blocks that are sent there and added. But then this
- * device's link carries N - 1 times the data while all others rest. With collectives each device
+ * For a sum on one of N devices, the other N - 1 could send it their terms. But then this device's
+ * link would carry N - 1 times the data while all other links rest. With collectives each device
  * gets its slice of all other devices' terms, adds them in the fixed order, and sends the result to
- * the first device. No link carries twice the data (the reduce-scatter and gather of Thakur,
+ * the device of the sum. No link carries twice the data (the reduce-scatter and gather of Thakur,
  * Rabenseifner and Gropp, 2005). */
 #include "comm/exchange.h"
 
@@ -75,7 +75,7 @@ static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek
 }
 
 /* Makes room on `dev` for the terms on `from` that sums on `dev` can't read in place, and appends
- * the moves that copy them. Returns how many moves there are then. */
+ * the moves that copy these terms to `moves` earlier ones. Returns the new number of moves. */
 static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
 {
     int n = 0;
@@ -117,7 +117,8 @@ static int batch_fetch(batch *b)
     return ek_exchange(b->what, b->moves, moves);
 }
 
-/* If `before`, each device waits for the devices whose memory it reads; else these wait for it. */
+/* If `before`, makes each device wait for the devices whose memory it reads; else makes the devices
+ * whose memory it reads wait for it. */
 static int batch_order(const batch *b, bool before)
 {
     for (int d = 0; d < b->devs.count; d++) {
@@ -142,7 +143,7 @@ static int sum_add_in_turn(const ek_addition *sum)
     return 0;
 }
 
-/* How many sums, from `first` on, the kernel makes in one launch. */
+/* Returns how many sums, from `first` on, the kernel makes in one launch. */
 static int sum_launch_length(const batch *b, int first)
 {
     const ek_addition *sum = &b->sums[first];
@@ -205,8 +206,9 @@ static int batch_flush(batch *b)
 
 /* ---- cutting ---- */
 
-/* Writes the bytes that each of the batch's devices stages for one element of a sum. A term that
- * has to travel may have to be packed on its device, unless it is one block. */
+/* Writes the bytes that each of the batch's devices stages for one element of a sum. A term from
+ * another device also counts on that device, where it may have to be packed, unless it is sent as
+ * one block. */
 static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
 {
     size_t size = ek_dtype_size(sum->out->dtype);
@@ -223,7 +225,7 @@ static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *co
     }
 }
 
-/* How many of n elements still fit into the batch. */
+/* Returns how many of n elements still fit into the batch. */
 static int64_t sum_fitting(const batch *b, const size_t *cost, int64_t n)
 {
     for (int d = 0; d < b->devs.count; d++) {
@@ -236,7 +238,7 @@ static int64_t sum_fitting(const batch *b, const size_t *cost, int64_t n)
     return n;
 }
 
-/* Appends a stretch, for which the batch has room. */
+/* Appends a stretch, for which the batch has room. Computes the batch if it is full then. */
 static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
 {
     ek_tensor **terms = b->terms + (ptrdiff_t)b->count * b->most;

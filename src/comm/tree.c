@@ -10,7 +10,7 @@
 
 /* ---- looking ---- */
 
-/* The first tensor in the value as a value, or none. */
+/* Returns the first tensor in the value, as a value; EK_VALUE_NONE if there is none. */
 static ek_value tree_first(ek_value value)
 {
     ek_value first = value.kind == EK_VALUE_TENSOR ? value : ek_value_none();
@@ -74,7 +74,7 @@ static int tree_look_at_parts(ek_value list, int dim, ek_tree_survey *survey)
         sizes[i] = sized ? ek_tree_batch_size(item, dim) : -1;
         if (sizes[i] < -1)
             return (int)sizes[i];
-        sized = sizes[i] >= 0; /* false: the list says nothing about the batch */
+        sized = sizes[i] >= 0; /* false: the element has no size along dim */
     }
     if (placed && survey->placed.kind == EK_VALUE_NONE)
         survey->placed = list;
@@ -108,10 +108,10 @@ int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey)
 
 /* ---- scatter ---- */
 
-/* How one value is cut. A walk for each part replaces each tensor and each scattered list by that
- * part's cut. The first walk makes the cuts of all parts. Cut tensors are marked with the dimension
- * along which they were cut (ek_value_batched), so that modules can refuse what they would read
- * wrongly. */
+/* How one value is cut. For each part a walk replaces each tensor, and each scattered list, by the
+ * piece that is in the part. The first walk cuts the pieces of all parts. Pieces of tensors are
+ * marked with the dimension along which they were cut (ek_value_batched), so that modules can
+ * refuse those that they would misread. */
 typedef struct tree_cut {
     ek_device_list devices; /* one device per part */
     const int64_t *sizes;   /* sizes of the chunks of a tensor */
@@ -279,7 +279,8 @@ static int tree_join_containers(const ek_value *values, int count, const tree_jo
     return rc;
 }
 
-/* The dimension of a tensor's batch, counted from the first. */
+/* Returns the dimension of the value's batch (its mark, else `otherwise`); for a tensor counted
+ * from the first dimension. */
 static int tree_batch_dim(ek_value value, int otherwise)
 {
     int dim = ek_value_batch_dim(value, otherwise);

@@ -20,12 +20,12 @@ typedef struct ek_tree_survey {
  * in size along dim, or scattered lists in length or in the sizes of their elements. */
 int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey);
 
-/* ek_scatter_value for a value that ek_tree_look has surveyed. */
+/* Does what ek_scatter_value does, for a value that ek_tree_look has surveyed. */
 int ek_tree_scatter(ek_value value, const ek_tree_survey *survey, const ek_device_list *devices,
                     const int64_t *chunk_sizes, int dim, ek_value *out);
 
-/* Size along dim of the first tensor in the value; -1 if there is none or it has no dimensions,
- * EK_E_SHAPE if it has no such dimension. */
+/* Returns the size along dim of the first tensor in the value; -1 if there is no tensor or the
+ * tensor has no dimensions; EK_E_SHAPE if the tensor has no dimension dim. */
 int64_t ek_tree_batch_size(ek_value value, int dim);
 
 /* The first tensor in the value, or NULL. */

@@ -65,8 +65,8 @@ typedef struct gpt2_attention {
     double dropout;
 } gpt2_attention;
 
-/* Queries (0), keys (1) or values (2) of their features side by side (N, L, 3 width), as
- * (N, heads, L, width / heads). */
+/* Returns the queries (part 0), keys (1) or values (2) of all heads, as (N, heads, L, width /
+ * heads). `all` (N, L, 3 width) has the three side by side. */
 static ek_tensor *gpt2_heads(const gpt2_attention *self, ek_tensor *all, int part)
 {
     ek_tensor *x = ek_narrow(all, 2, part * self->width, self->width);
@@ -77,7 +77,7 @@ static ek_tensor *gpt2_heads(const gpt2_attention *self, ek_tensor *all, int par
     return ek_transpose(x, 1, 2);
 }
 
-/* Attention without the dropout of its result. */
+/* Computes attention without the dropout of its result. */
 static ek_value gpt2_attention_undropped(ek_module *module, const ek_args *args)
 {
     const gpt2_attention *self = (gpt2_attention *)module;
@@ -127,7 +127,7 @@ typedef struct gpt2_mlp {
     double dropout;
 } gpt2_mlp;
 
-/* The layers without the dropout of their result. */
+/* Computes the layers without the dropout of their result. */
 static ek_value gpt2_mlp_undropped(ek_module *module, const ek_args *args)
 {
     const gpt2_mlp *self = (gpt2_mlp *)module;
@@ -168,8 +168,8 @@ typedef struct gpt2_layer {
     double dropout;
 } gpt2_layer;
 
-/* x and what `part` makes of norm(x). Dropout and the sum are one operation if no hook reads the
- * part's result. */
+/* Returns the sum of x and the part's result for norm(x). Dropout and the sum are one operation if
+ * no hook reads the part's result. */
 static ek_tensor *gpt2_add(const gpt2_layer *self, ek_tensor *x, ek_module *norm, ek_module *part,
                            const ek_module_type *type, ek_forward_function *undropped)
 {
@@ -255,8 +255,9 @@ static const ek_module_type gpt2_type = {.name = "gpt2",
                                          .size = sizeof(gpt2),
                                          .forward = gpt2_forward};
 
-/* Matrices are normal; those whose results are added to a token's features so much smaller that the
- * sums of all layers have the deviation of one. */
+/* Initialises matrices by normal numbers. If a matrix's results are added to a token's features,
+ * its deviation is smaller by the root of the number of such matrices, so that the sum over all
+ * layers has the deviation of one. */
 static int gpt2_init(const char *path, ek_tensor *tensor, void *plan)
 {
     static const char end[] = "c_proj.weight";

@@ -54,7 +54,8 @@ static const ek_module_type bottleneck_type = {.name = "bottleneck",
                                                .size = sizeof(resnet_block),
                                                .forward = resnet_block_forward};
 
-/* The norm that follows subtracts the mean, and a bias with it. */
+/* Makes a convolution without bias: the norm that follows subtracts the mean, and a bias with
+ * it. */
 static ek_module *resnet_conv(int64_t in, int64_t out, int kernel, int stride, int64_t groups)
 {
     return ek_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2,
@@ -75,7 +76,7 @@ static int64_t resnet_out(const resnet_plan *plan, int64_t width)
     return plan->depth->bottlenecks ? 4 * width : width;
 }
 
-/* `downsample` is made before the block, as torchvision does. */
+/* Makes a block. `downsample` is made before the block, as in torchvision. */
 static ek_module *resnet_block_new(const resnet_plan *plan, int64_t in, int64_t width, int stride,
                                    ek_module *downsample)
 {

@@ -15,7 +15,8 @@ static ek_value data_parallel_call(ek_module *module, const ek_args *args)
     ek_wrapper *wrapper = &self->wrapper;
     if (ek_wrapper_is_plain(wrapper)) {
         ek_value output = ek_wrapper_call_plain(wrapper, args, ek_part_forward, NULL);
-        /* In a replica, and for the first device, the output stays where the module made it. */
+        /* In a replica, and if the output device is the first device, the output stays where the
+         * module made it. */
         if (module->is_replica || ek_device_equal(self->output_device, wrapper->devices.devices[0]))
             return output;
         return ek_value_to_device(output, self->output_device, wrapper->dim);

@@ -71,9 +71,8 @@ void ek_draws_end(ek_draws *draws)
 {
     if (draws->count == 0)
         return;
-    /* Tensors and single words are counted separately, and one part may have drawn the most
-     * tensors, another the most words. The latest block of words is that of the part with the most
-     * words. */
+    /* Tensors and single words are counted separately. One part may have drawn the most tensors and
+     * another the most words. The latest block of words comes from the part with the most words. */
     ek_generator *end = &draws->parts[0];
     uint64_t call = end->call;
     for (int p = 1; p < draws->count; p++) {

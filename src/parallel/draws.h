@@ -2,8 +2,8 @@
  *
  * If the calling thread's default generator is a Philox generator, each replica draws from a copy
  * of it, in which the elements of tensors have their numbers in the whole batch. Afterwards the
- * generator continues after everything that the replicas have drawn. With a Mersenne Twister, and
- * for one part that is the whole batch, these calls do nothing.
+ * generator continues after everything that the replicas have drawn. These calls do nothing with a
+ * Mersenne Twister, and if the only part is the whole batch.
  *
  *     ek_draws draws;
  *     EK_TRY(ek_draws_begin(&draws, dim, args, count));
@@ -32,7 +32,7 @@ void ek_draws_leave(const ek_draws *draws, ek_generator *before);
 void ek_draws_end(ek_draws *draws);
 
 /* Returns how many samples a part has: the size along dim of its first tensor with that dimension;
- * 1 if it has none. Negative with an error. */
+ * 1 if no tensor has that dimension. Negative with an error. */
 int64_t ek_draws_samples(const ek_args *args, int dim);
 
 #endif

@@ -153,8 +153,8 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
     bool own_buffer = i >= set->parameters && !set->broadcast_buffers && !source->requires_grad;
     if (sent->version != source->version)
         return true;
-    /* A buffer that the replica keeps is stale only if the source got another version object, as by
-     * loading a state. */
+    /* A buffer that the replica keeps is stale only if the source got another version object, as
+     * happens when a state is loaded. */
     return !own_buffer && (sent->source != ek_tensor_version(source) ||
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }

@@ -51,8 +51,8 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 int ek_copies_allocate(ek_replica_set *set, int d);
 void ek_copies_forget(ek_replica_set *set);
 
-/* Sends the stale tensors among the first `end` entries to the devices at these ranks,
- * concurrently. */
+/* Sends the stale tensors among the first `end` entries to the devices at these ranks, to several
+ * devices concurrently. */
 int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end);
 
 /* Marks device d's copy of entry i as equal to its source if `known`, else as stale. */

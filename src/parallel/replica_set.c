@@ -55,8 +55,8 @@ static int set_refresh_sharded(void *user)
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
-/* Marks the copies of parameter i as current, because the shards' owners have sent it to all
- * devices; as stale if status is negative. */
+/* Marks the copies of parameter i as current, because the shards' owners have sent the parameter to
+ * all devices. If status is negative, marks them as stale. */
 static void set_note_published(void *user, int i, int status)
 {
     ek_replica_set *set = user;
@@ -124,8 +124,8 @@ static void set_note_begun(ek_replica_set *set, const ek_rank_list *ranks)
 
 /* ---- handles and nodes of one forward ---- */
 
-/* Makes handles[r * set->count + i], in the scope. On the first device the buffers are the
- * module's. */
+/* Makes handles[r * set->count + i], in the scope. Buffers on the first device that require no
+ * gradient are the module's own handles; all other handles are new. */
 static int set_make_handles(const ek_replica_set *set, const ek_rank_list *ranks,
                             ek_tensor **handles)
 {
@@ -355,7 +355,7 @@ int ek_check_home(const char *what, ek_module *module, const ek_dev *dev)
 
 /* ---- for callers ---- */
 
-/* Makes replicas by a set that is freed at once. The replicas then own their memory. */
+/* Makes replicas by a set that is freed at once; afterwards the replicas own their memory. */
 int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas)
 {
     if (!module)

@@ -2,10 +2,10 @@
  *
  * For each device but the first the set keeps a copy of the module's parameters and buffers, in one
  * slab per dtype. It sends only tensors that were written since it sent them last. Every forward
- * gets new module structs and new tensor handles. In gradient mode it also gets the nodes that
- * return gradients to the module: one node per bucket, in reverse order of registration, so that
- * the first gradients are reduced while backward computes the next ones. A set is for one thread at
- * a time.
+ * gets new module structs and new tensor handles. In gradient mode a forward also gets the nodes
+ * that return gradients to the module: one node per bucket, in reverse order of registration, so
+ * that the first gradients are reduced while backward computes the next ones. Only one thread at a
+ * time may use a set.
  *
  * The module lies on the first device. A forward may take place on any of the devices. */
 #ifndef EK_PARALLEL_REPLICA_SET_H
@@ -63,9 +63,9 @@ int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_rank_list
 /* Statistics of what the set has sent so far. */
 ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set);
 
-/* Checks where the module lies. EK_E_DEVICE names the first parameter or buffer that isn't on
- * `dev`. With dev NULL, EK_E_INVALID if tensors lie on several accelerators: a module whose layers
- * the user spread over accelerators can't be copied to each. */
+/* Checks that the module lies on `dev`. EK_E_DEVICE names the first parameter or buffer that
+ * doesn't. If dev is NULL, EK_E_INVALID if tensors lie on several accelerators, because a module
+ * whose layers the user spread over accelerators can't be copied to each. */
 int ek_check_home(const char *what, ek_module *module, const ek_dev *dev);
 
 #endif

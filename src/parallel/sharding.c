@@ -66,7 +66,7 @@ static void sharding_add(ek_sharding *s, int leaf, int device, int64_t begin, in
 }
 
 /* Cuts every leaf. With ranks each leaf has a shard in this process, even if it is empty, so that
- * all ranks see gradients at the same leaves and count equal steps. */
+ * all ranks see gradients at equal leaves and count equal steps. */
 static void sharding_cut(ek_sharding *s)
 {
     for (int i = 0; i < s->shards.leaf_count; i++) {
@@ -187,7 +187,7 @@ static int sharding_make_all(ek_sharding *s, ek_tensor *const *const *targets, e
     return sharding_make_gradients(s, room, buffers);
 }
 
-/* Shards a leaf; with NULL makes it whole. If gradients arrive at the leaf, it keeps its grad
+/* Shards a leaf; with NULL makes it whole. If gradients arrive at the leaf, the leaf keeps its grad
  * buffer and its gradient, which is this rank's and which the next pass averages. */
 static int sharding_set(const ek_sharding *s, int leaf, ek_shards *shards)
 {
@@ -296,7 +296,8 @@ static bool sharding_is_changed(const ek_sharding *s, int k)
     return now != part->version;
 }
 
-/* Each target begins with another device, so that not all read from the same device at once. */
+/* Copies target by target. Each target begins with another device, so that not all read from one
+ * device at once. */
 int ek_sharding_send(const ek_sharding *s)
 {
     int moves = 0, count = s->shards.count;
@@ -341,7 +342,7 @@ int ek_sharding_publish(ek_sharding *s)
 
 /* ---- the end of a sharding ---- */
 
-/* Makes the leaf whole. Drops its gradient if there is no memory for the whole one. */
+/* Makes the leaf whole. If there is no memory for the whole gradient, drops the gradient. */
 static void sharding_make_whole(const ek_sharding *s, int leaf)
 {
     ek_tensor *tensor = s->leaves[leaf];
@@ -359,7 +360,8 @@ static void sharding_make_whole(const ek_sharding *s, int leaf)
         ek_error_clear();
 }
 
-/* Tries once more to share a step that could not be shared: the shards are about to be dropped. */
+/* Tries once more to share a step that could not be shared, because the shards are about to be
+ * dropped. */
 static void sharding_share_the_rest(ek_sharding *s)
 {
     int pending = ek_error_status();
@@ -406,7 +408,7 @@ static bool parameter_can_be_sharded(const ek_tensor *tensor)
            ek_dtype_is_floating(tensor->dtype);
 }
 
-/* Lists a parameter: its dtype's bucket ends with it. */
+/* Appends a parameter to its dtype's bucket, which ends with it. */
 static void sharding_list(ek_sharding *s, int i, ek_tensor *parameter)
 {
     ek_sharding_bucket *bucket = &s->buckets[parameter->dtype];

@@ -22,11 +22,12 @@
  *
  * Note [Sharded parameters]
  *
- * If leaves too were sharded (each owner keeping its own elements only), they would have the same
- * buckets, cuts and shards, and each bucket a flag that tells if its leaves are complete. Before
- * the forward of its module `refresh` would gather a bucket: make memory for it, and send each
- * shard to the targets there. After the forward the memory would be released, and gathered again by
- * the first backward that reads it. `publish` would then send nothing, and clear the flags. */
+ * If the leaves were sharded too (each owner keeping its own elements only), they would have these
+ * buckets, cuts and shards, and each bucket a flag that tells whether its leaves are complete.
+ * Before the forward of the bucket's module `refresh` would gather the bucket: make memory for it,
+ * and send each shard to the targets in that memory. The memory would be released after the
+ * forward, and gathered again by the first backward that reads it. `publish` would send nothing,
+ * and clear the flags. */
 #ifndef EK_PARALLEL_SHARDING_H
 #define EK_PARALLEL_SHARDING_H
 
@@ -49,16 +50,16 @@ typedef struct ek_sharding_owner {
     /* Sends leaves that were written since the last sending to all copies; NULL: there are none. */
     int (*refresh)(void *user);
     /* Tells that leaf i has new elements, in the module and in all copies. If status is negative,
-     * some copies may lack them. NULL: publishing is the user's own. */
+     * some copies may lack them. NULL: publishing is left to the user. */
     void (*published)(void *user, int i, int status);
 } ek_sharding_owner;
 
-/* What is known of a shard beside its elements. */
+/* What is known of a shard besides its elements. */
 typedef struct ek_sharding_part {
     int leaf, device;
     ek_tensor *home; /* its elements in the leaf, if the shard has memory of its own; else NULL */
-    /* With ranks: the leaf's version when the leaf and the shard were equal. Else the shard's
-     * version when all devices had its elements. */
+    /* With ranks: the leaf's version when leaf and shard were last equal. Without ranks: the
+     * shard's version when all devices last had its elements. */
     uint64_t version;
     uint64_t unsent; /* version of the leaf when sending the shard failed; 0: sent */
     bool changed;    /* true, while publishing, if others lack its elements */
@@ -75,21 +76,22 @@ typedef struct ek_sharding {
     ek_dev *devs[EK_MAX_DEVICES]; /* NULL: each leaf's own */
     ek_sharding_part *parts;      /* per shard */
     /* Where elements are sent: there[t * shards.count + k] is shard k in target t, one reference.
-     * It is the shard itself if it lies there. */
+     * The tensor is the shard itself if the shard lies in the target. */
     int targets;
     ek_tensor **there;
-    ek_move *moves; /* room for all of these, because a step must not fail for want of memory */
+    ek_move *moves; /* room to send all shards to all targets, because a step must not fail for lack
+                       of memory */
 } ek_sharding;
 
-/* Shards those of the module's parameters that require a gradient over the devices of this process.
+/* Shards the module's parameters that require a gradient over the devices of this process.
  * copies[d][i] is parameter i on devs[d], laid out like the parameter; copies[0] are the
  * parameters. Existing gradients move to the shards. EK_E_STATE if a parameter is sharded already.
- * Returns one reference; NULL with an error, and then nothing has changed. */
+ * Returns one reference; NULL with an error, after which nothing has changed. */
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices, int count,
                              ek_tensor *const *const *copies, ek_sharding_owner owner);
 
-/* Makes leaves whole again, and gradients that aren't sharded over ranks; releases the sharding.
- * NULL does nothing. */
+/* Makes the leaves whole again, and their gradients, if these aren't sharded over ranks; releases
+ * the sharding. NULL does nothing. */
 void ek_sharding_end(ek_sharding *sharding);
 
 /* Returns true if every leaf of the sharding is still sharded by it. */
@@ -109,8 +111,8 @@ int ek_sharding_init(ek_sharding *sharding, int count, int buckets, ek_dev *cons
                      int devices);
 void ek_sharding_clear(ek_sharding *sharding);
 
-/* Cuts, makes the shards, and shards the leaves. targets[t][i] is leaf i in target t. In a scope.
- * After an error ek_sharding_end has to follow. */
+/* Cuts the leaves, makes the shards, and shards the leaves. targets[t][i] is leaf i in target t. In
+ * a scope. After an error ek_sharding_end must follow. */
 int ek_sharding_make(ek_sharding *sharding, ek_tensor *const *const *targets, int count);
 
 /* Returns where the range of a rank begins in a bucket. The range ends where that of rank + 1

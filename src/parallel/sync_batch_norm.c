@@ -2,10 +2,10 @@
  * other processes.
  *
  * Each replica computes the moments of its chunk. The last replica to arrive at the rendezvous
- * gathers all moments, joins them with those of the other ranks, and copies all to every replica.
- * Each replica then merges the moments. One node joins the replicas' graphs; its backward sums the
- * chunks' gradients over replicas and ranks. So gradients of any order reach every chunk through
- * the statistics.
+ * gathers all replicas' moments, joins them with the moments of the other ranks, and copies the
+ * result to every replica. Each replica then merges the moments. One node joins the replicas'
+ * graphs; its backward sums the chunks' gradients over replicas and ranks. So gradients of any
+ * order reach every chunk through the statistics.
  *
  * Note [Every rank takes part]
  *
@@ -133,7 +133,8 @@ static const ek_operation sync_join_operation = {.name = "sync_batch_norm_join",
 
 typedef struct sync_meeting {
     ek_ranks *ranks; /* as long as the group */
-    bool wanted;     /* the inputs' gradients are used; false: the inputs only record the node */
+    bool wanted; /* the node's backward uses the gradients; false: the inputs serve only to record
+                    the node */
 } sync_meeting;
 
 /* The same with the sum over all ranks. */
@@ -202,8 +203,8 @@ static int sync_meet_in(sync_share *const *shares, int parts, bool enabled, ek_s
     return total > 0 ? sync_send_moments(shares, parts, chunks) : 0;
 }
 
-/* Runs on the thread of the replica that arrives last, with gradient mode on. Replicas without
- * gradient mode bring moments without history. */
+/* Does the common work of the rendezvous, on the thread of the replica that arrives last, with
+ * gradient mode on. Replicas without gradient mode bring moments without history. */
 static int sync_meet(void *const *brought, int parts)
 {
     sync_share *const *shares = (sync_share *const *)brought;
@@ -261,7 +262,8 @@ static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
     ek_tensor *y = sync_forward(self, ek_only_input(module, args));
-    /* Tells the other ranks, which wait for this one. In a replica the wrapper does so. */
+    /* Tells the other ranks, which wait for this rank. If there are replicas, the wrapper tells
+     * them. */
     if (!y && module->training && self->ranks && ek_rendezvous_count() == 1)
         self->ranks->agree(self->ranks, ek_error_pending());
     return ek_value_of_tensor(y);
@@ -272,7 +274,8 @@ static void sync_batch_norm_destroy(ek_module *module)
     ek_object_release(((ek_batch_norm_module *)module)->ranks);
 }
 
-/* Returns a new id for the rendezvous of a module's replicas, which copy the id with the module. */
+/* Returns a new id for the rendezvous of a module's replicas. Copies of the module have the same
+ * id. */
 static uint64_t sync_new_place(void)
 {
     static atomic_uint_fast64_t last;
@@ -296,7 +299,7 @@ static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .describe = ek_batch_norm_module_describe,
                                                     .family = ek_batch_norm_family};
 
-/* *ranks becomes the ranks of a given group; NULL if it has one rank. */
+/* Writes the ranks of the group to *ranks: NULL if no group is given or the group has one rank. */
 static int sync_ranks_of(ek_process_group *group, ek_ranks **ranks)
 {
     *ranks = group && ek_ranks_of ? ek_ranks_of(group) : NULL;

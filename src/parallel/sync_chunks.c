@@ -69,9 +69,9 @@ enum {
 
 typedef enum chunks_gradient { GRADIENT_OFF, GRADIENT_NONE, GRADIENT_REQUIRED } chunks_gradient;
 
-/* Checks that channels and dtype are equal on all ranks, and that no rank has gradient mode off if
- * the input of one requires a gradient. Returns on all ranks 1 if an input requires a gradient,
- * else 0, or a negative status. */
+/* Checks that channels and dtype are equal on all ranks, and that all ranks have gradient mode on
+ * if the input of any rank requires a gradient. Returns on all ranks 1 if an input requires a
+ * gradient, else 0, or a negative status. */
 static int chunks_check_ranks(const int64_t *all, int size)
 {
     int required = -1, off = -1;

@@ -12,7 +12,7 @@
 
 /* ---- making ---- */
 
-/* Sets the wrapper's devices: the given ones, which are checked, or all accelerators. */
+/* Sets the wrapper's devices: the given devices, which are checked, or all accelerators. */
 static int wrapper_find_devices(ek_wrapper *wrapper, const ek_device_list *given)
 {
     const char *what = wrapper->module.type->name;

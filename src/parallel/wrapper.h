@@ -44,8 +44,8 @@ typedef struct ek_wrapper_call {
 extern const char ek_wrapper_family[];
 
 /* Makes a wrapper around options->module, which it owns from now on, even after an error. `type`
- * has the wrappers' family and ek_wrapper_destroy as `destroy`. Moves the module to the first
- * device and its parameters into slabs. Ignores output_device, output_on_cpu and plain. */
+ * must have the wrappers' family, and ek_wrapper_destroy as `destroy`. Moves the module to the
+ * first device and its parameters into slabs. Ignores output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
 /* Logs one line if devices are unequal and the options don't provide for that. Unequal: the
@@ -55,11 +55,12 @@ void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *
 /* Returns the module as a wrapper; NULL, without an error, if it is no wrapper. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
 
-/* Make the calling thread the only user of the wrapper, its replicas and its plans, and end this
- * (call_guard.h). A replica of a wrapper needs no guard, because one worker alone uses it. */
+/* ek_wrapper_enter makes the calling thread the only user of the wrapper, its replicas and its
+ * plans, until ek_wrapper_leave (call_guard.h). A replica of a wrapper needs no guard, because one
+ * worker alone uses it. */
 int ek_wrapper_enter(ek_wrapper *wrapper);
 void ek_wrapper_leave(ek_wrapper *wrapper);
-/* Does a wrapper's forward: enters, calls `forward`, leaves. */
+/* Does a wrapper's forward: enters the guard, calls `forward`, leaves the guard. */
 ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
                                ek_value (*forward)(ek_module *module, const ek_args *args));
 
@@ -90,11 +91,12 @@ int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_
                        ek_wrapper_call *call);
 
 /* Runs `function` concurrently on replicas, each with its part of the call. Then copies the buffers
- * that they wrote to the module. Writes one output per part, in the caller's scope. */
+ * that the replicas wrote to the module. Writes one output per part, in the caller's scope. */
 int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
                    void *user, ek_value *outputs);
 
-/* Scatters and runs a forward of several devices. Writes an output per part, returns how many. */
+/* Scatters and runs a forward of several devices. Writes one output per part and returns the number
+ * of parts. */
 int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
 
 /* Writes the output device of an ek_data_parallel; does nothing for other modules. */

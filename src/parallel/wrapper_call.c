@@ -37,8 +37,8 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
     return ek_check_home(NULL, wrapper->child, wrapper->devs[0]);
 }
 
-/* Returns the devices on which a scattered list's elements lie, so that the elements needn't move;
- * if no input is scattered, the first devices. */
+/* Returns the devices on which a scattered list's elements lie, so that the elements needn't move.
+ * If no input is scattered, returns the first devices. */
 static ek_rank_list wrapper_ranks_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
     ek_rank_list ranks = {0};
@@ -51,7 +51,7 @@ static ek_rank_list wrapper_ranks_of(const ek_wrapper *wrapper, const ek_tree_su
 }
 
 /* Cuts a batch by its plan, and leaves out devices that get no sample. In no-grad mode the plan is
- * only read, because such a forward tells nothing about the memory of training. */
+ * only read, because a forward without gradients tells nothing about the memory of training. */
 static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 {
     int64_t sizes[EK_MAX_DEVICES];
@@ -68,8 +68,8 @@ static int wrapper_follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cu
     return 0;
 }
 
-/* Decides how a call is cut. If an input is scattered already, it keeps its sizes, and other
- * tensors are cut in these sizes; otherwise the plan decides. */
+/* Decides how a call is cut. If an input is scattered already, it keeps its sizes, and tensors are
+ * cut in the same sizes. Otherwise the plan decides. */
 static int wrapper_decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
 {
     int devices = wrapper->devices.count;
@@ -189,8 +189,8 @@ typedef struct module_list {
     int count, capacity;
 } module_list;
 
-/* Collects the modules whose type has `replicated`, each before its descendants. A shared module
- * counts at its first place. */
+/* Collects the modules whose type has `replicated`, each before its descendants. A module that
+ * occurs in several places is listed at its first. */
 static int modules_collect(ek_module *module, ek_map *seen, module_list *list)
 {
     int status = 0;
@@ -279,8 +279,8 @@ static void replicas_end(wrapper_replicas *replicas)
 }
 
 /* Makes the replicas, and calls their `replicated` if the wrapper is patched. If only the first
- * device takes part, the child runs. A sharding wrapper makes a replica even then, because its
- * gradients go to the shards' owners. */
+ * device takes part, the child itself runs. A sharding wrapper makes a replica even then, because
+ * gradients of replicas go to the shards' owners. */
 static int replicas_make(ek_wrapper *wrapper, const ek_rank_list *ranks, ek_dev *const *devs,
                          wrapper_replicas *replicas)
 {
@@ -370,7 +370,8 @@ int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
     return wrapper_apply_all(&call, devs, count);
 }
 
-/* Writes how many samples each part of a call has; 1 if it has no tensor that was cut. */
+/* Writes how many samples each part of a call has; 1 for every part if the call has no tensor that
+ * was cut. */
 static int wrapper_count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call,
                                  int64_t *samples)
 {

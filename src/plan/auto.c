@@ -2,12 +2,12 @@
  *
  * Note [What a forward counts for]
  *
- * What a forward needs is known when the next one begins: its backward and the optimizer's step are
- * over then. The first forward is not measured: memory is touched for the first time, caches are
- * empty, and optimizers make their state. The next three are probes around the first guess, or
- * around the plan that a run goes on from. Later plans come from models, which every later forward
- * feeds. A forward that other work followed, as an evaluation, is left out; work that follows every
- * time is part of a step. */
+ * What a forward needs is known when the next forward begins, because its backward and the
+ * optimizer's step have ended by then. The first forward is not measured: memory is touched for the
+ * first time, caches are empty, and optimizers make their state. The next three are probes around
+ * the first guess, or around the plan from which a run continues. Later plans come from models, to
+ * which every later forward adds its measurements. A forward that was followed by other work, such
+ * as an evaluation, is left out. Work that follows every forward counts as part of a step. */
 #include "plan/auto.h"
 
 #include <stdatomic.h>
@@ -19,11 +19,11 @@
 
 /* The fewest forwards for which a plan stays, unless a device runs out of memory. */
 static const int64_t least_stay = 8;
-/* The number of forwards after which a device that gets no samples, because it was slow, gets one
- * again. It doubles each time. */
+/* A device that gets no samples because it was slow gets a sample again after this many forwards.
+ * The number doubles with each such retry. */
 static const int64_t first_retry = 64;
 
-/* One device's counters at one moment: bytes, failed allocations, and the time worked. */
+/* One device's counters at one moment: bytes, failed allocations, and how long it has worked. */
 typedef struct auto_counters {
     uint64_t peak, state, optimizer, capacity, failures, busy_ns;
 } auto_counters;
@@ -34,7 +34,7 @@ typedef struct auto_state {
     bool open;                    /* a forward is under way */
     bool disturbed;               /* other work came after the forward under way */
     bool before_disturbed;        /* other work came after the forward before */
-    bool begun;                   /* the first forward, which is not measured, is over */
+    bool begun;                   /* the first forward, which is not measured, has ended */
     int measured;                 /* forwards that were measured, up to EK_SPLIT_PROBES */
     double first[EK_MAX_DEVICES]; /* the first forward's bytes per sample, without state */
     int64_t batch, sizes[EK_MAX_DEVICES];
@@ -97,7 +97,8 @@ static void auto_read(const ek_auto *automatic, ek_dev *const *devs, auto_counte
     }
 }
 
-/* True if the forward under way ran out of memory; adds a bound for each device that did. */
+/* Returns true if a device ran out of memory in the forward under way. Adds a bound for each such
+ * device. */
 static bool auto_note_failures(auto_state *s, int devices, const auto_counters *now)
 {
     bool failed = false;
@@ -113,8 +114,7 @@ static bool auto_note_failures(auto_state *s, int devices, const auto_counters *
 static void auto_note_memory(ek_plan_device *known, int64_t batch, int64_t n,
                              const auto_counters *before, const auto_counters *now)
 {
-    if (now->state !=
-        before->state) { /* the state was made or freed within the step: the peak says little */
+    if (now->state != before->state) { /* the step made or freed state: the peak says little */
         ek_memory_model_outdate(&known->memory);
         return;
     }
@@ -123,7 +123,8 @@ static void auto_note_memory(ek_plan_device *known, int64_t batch, int64_t n,
                             now->peak > now->state ? (double)(now->peak - now->state) : 0);
 }
 
-/* What the first forward took, roughly: its peak comes before the optimizer makes its state. */
+/* Notes roughly how much memory a sample of the first forward took. This is rough, because the peak
+ * comes before the optimizer makes its state. */
 static void auto_note_first(auto_state *s, int devices, const auto_counters *now)
 {
     for (int i = 0; i < devices; i++) {
@@ -168,8 +169,8 @@ static void auto_learn(auto_state *s, ek_dev *const *devs, int devices, const au
 
 /* ---- first plans ---- */
 
-/* Splits in the proportions of the plan that the run goes on from, within the bounds from failures.
- * Devices without a share get what the others can't take. */
+/* Splits in the proportions of the plan from which the run continues, within the bounds from
+ * failures. Devices to which that plan gives no sample get what the others can't take. */
 static void auto_resume(const ek_auto *automatic, const auto_state *s, int64_t batch,
                         int64_t *sizes)
 {
@@ -187,8 +188,9 @@ static void auto_resume(const ek_auto *automatic, const auto_state *s, int64_t b
         ek_split_level(batch, devices, costs, sizes);
 }
 
-/* The plan before any measurement: that of `start` if there is one; else by capacity if all devices
- * have one; else by speed if time is the goal; else even. */
+/* Writes the plan to use before any measurement: in the proportions of `start` if the run continues
+ * from a plan; else by capacity if all devices have one; else by speed if time is the goal; else
+ * even. Keeps within the bounds from failures if they allow the batch. */
 static void auto_guess(const ek_auto *automatic, const auto_state *s, int64_t batch, int64_t *sizes)
 {
     const int devices = automatic->plans->devices;
@@ -209,7 +211,8 @@ static void auto_guess(const ek_auto *automatic, const auto_state *s, int64_t ba
     ek_split_level(batch, devices, costs, sizes);
 }
 
-/* As many samples as a device has room for, if all its memory but the state grows with them. */
+/* Returns for how many samples a device has room within its bounds, if all its memory except the
+ * state grows with the samples. */
 static int64_t auto_room(const ek_plan_device *known, double per_sample, int64_t batch)
 {
     int64_t bound = ek_plan_bound_of(known, batch);
@@ -268,9 +271,12 @@ static bool auto_gains(const ek_auto *automatic, const ek_proposal *proposal, co
     return now - then >= least_gain * now;
 }
 
-/* True if the proposal is to replace the last plan, which gives `held` of this batch. A smaller
- * batch that comes once, as the last of an epoch, is no reason for that. A batch larger than the
- * one that the plan was made for need not wait for least_stay forwards. */
+/* Returns true if the proposal should replace the last plan, which gives `held` for this batch. It
+ * should if no plan came from models yet, if a device ran out of memory, or if only `held` exceeds
+ * the proposal's limits. Otherwise it has to gain enough. Besides, the last plan must be least_stay
+ * forwards old if the batch has the size of the batch before; if not, the batch must be larger than
+ * the batch that the last plan was made for. So the small last batch of an epoch replaces no
+ * plan. */
 static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t forward,
                           int64_t batch, int64_t planned_batch, const int64_t *held,
                           const ek_proposal *proposal)
@@ -284,8 +290,8 @@ static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t
     return due && auto_gains(automatic, proposal, held);
 }
 
-/* True if the last plan is worth replacing although batch sizes keep changing. The plans are
- * compared for the batch that the last one was made for. */
+/* Returns true if the last plan is worth replacing although batch sizes keep changing. Compares
+ * both plans for the batch size that the last plan was made for. */
 static bool auto_look_again(const ek_auto *automatic, const auto_state *s, int64_t forward,
                             const int64_t *last, ek_proposal *proposal)
 {
@@ -295,9 +301,9 @@ static bool auto_look_again(const ek_auto *automatic, const auto_state *s, int64
            auto_gains(automatic, proposal, last);
 }
 
-/* A device is measured only if it has samples, so one that was slow once would stay without any for
- * good. Moves a sample to the first device that has been idle long enough and has room for it;
- * returns that device, or -1. */
+/* Moves a sample to the first device that has been idle long enough and has room for it, if time is
+ * the goal. Otherwise a device that was slow once would stay idle for good, because only devices
+ * with samples are measured. Returns that device, or -1 if no sample was moved. */
 static int auto_try_idle(const ek_auto *automatic, const auto_state *s, decision *d)
 {
     int largest = 0, waiting = -1;
@@ -346,7 +352,7 @@ static void auto_decide(const ek_auto *automatic, const auto_state *s, int64_t f
 
 /* ---- forwards ---- */
 
-/* False if a device was closed since the forward began: its watch has ended then. */
+/* Returns false if a device was closed since the forward began, which ended the device's watch. */
 static bool auto_watched(const ek_auto *automatic, ek_dev *const *devs)
 {
     for (int i = 0; i < automatic->plans->devices; i++)
@@ -355,7 +361,7 @@ static bool auto_watched(const ek_auto *automatic, ek_dev *const *devs)
     return true;
 }
 
-/* Ends the forward under way, now, and learns from it. */
+/* Ends the forward under way and learns from it. *now becomes the devices' counters. */
 static void auto_conclude(const ek_auto *automatic, auto_state *s, ek_dev *const *devs,
                           auto_counters *now)
 {
@@ -390,8 +396,8 @@ static void auto_start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, c
     memcpy(s->before, now, (size_t)devices * sizeof *now);
 }
 
-/* A device may still be working at the forward before. While probes are timed it is waited for, so
- * that each forward's time is its own. Later forwards resemble each other, so nobody waits. */
+/* Waits for the devices to finish the forward before, while probes are timed, so that no forward's
+ * time contains work of another. Later forwards resemble each other, so that no wait is needed. */
 static int auto_synchronize(const ek_auto *automatic, ek_dev *const *devs)
 {
     const auto_state *s = &automatic->state;

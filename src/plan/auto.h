@@ -36,7 +36,7 @@ typedef struct ek_memory_model {
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes);
 /* Says that fixed memory has changed; the next measurement shows by how much. */
 void ek_memory_model_outdate(ek_memory_model *model);
-/* Writes the line for batches of this size. False if there are no points. */
+/* Writes the line for batches of this size. Returns false if there are no points. */
 bool ek_memory_model_line(const ek_memory_model *model, int64_t batch, ek_line *line);
 
 /* ---- time: noisy, so medians count ---- */
@@ -68,7 +68,7 @@ typedef struct ek_plan_device {
         int64_t batch, most;
     } bounds[4]; /* most + 1 samples ran out of memory */
     int bounded; /* how many of `bounds` are in use */
-    /* The bound after the last failure. It holds for good for its own batch size, because each
+    /* The bound after the last failure. For batches of its size it holds for good, because each
      * failure costs a step. For larger batches it holds until a forward succeeds. */
     struct ek_plan_bound retry;
     int failures; /* failures since the last forward that succeeded */
@@ -84,17 +84,18 @@ typedef struct ek_proposal {
     ek_plan_goal goal;               /* what was levelled; memory if no plan stays within `most` */
 } ek_proposal;
 
-/* Proposes a plan. False if nothing was measured that a plan could be made from. */
+/* Proposes a plan. Returns false if nothing was measured from which a plan could be made. */
 bool ek_propose(const ek_plan_device *known, int devices, ek_plan_goal goal, int64_t batch,
                 ek_proposal *proposal);
 
 /* Returns the largest cost of any device in this plan. Devices without samples cost nothing. */
 double ek_proposal_cost(const ek_proposal *proposal, int devices, const int64_t *sizes);
 
-/* True if no device has more samples than its `most`. */
+/* Returns true if no device has more samples than its `most`. */
 bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t *sizes);
 
-/* Returns the most samples that a device takes of a batch by its bounds; INT64_MAX: no bound. */
+/* Returns how many samples of a batch the device's bounds allow at most; INT64_MAX if it has no
+ * bound. */
 int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch);
 /* Notes that n samples of a batch ran out of memory. */
 void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n);
@@ -112,7 +113,7 @@ typedef struct ek_auto ek_auto;
 ek_auto *ek_auto_new(const char *what, ek_plan_goal goal, ek_plans *plans);
 void ek_auto_free(ek_auto *automatic);
 
-/* As ek_planner_begin, for the forward with this number. */
+/* Does what ek_planner_begin does, for the forward with this number. */
 int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                   int64_t *sizes);
 /* As ek_planner_peek. */

@@ -2,14 +2,14 @@
  *
  * Note [Memory is piecewise linear]
  *
- * Measured memory is exact, but no single plane over n (the device's samples) and the batch: which
- * part of a step has the peak depends on the size. So each batch size asked for gets a plane of its
- * own, nbytes = fixed + per_sample * n + per_batch * batch. It is fitted by least squares, in which
- * points of other batches weigh less, and shifted to the nearest points. Points may leave the two
- * slopes undetermined, if all have one size, or n is always in proportion to the batch. A weak
- * prior then decides that all growth is per sample, and that nothing is fixed.
+ * Measured memory is exact, but isn't a single plane over n (the device's samples) and the batch,
+ * because the sizes decide which part of a step has the peak. So each batch size that is asked for
+ * gets a separate plane, nbytes = fixed + per_sample * n + per_batch * batch. It is fitted by least
+ * squares, in which points of other batches weigh less, and shifted to the nearest points. If all
+ * points have one size, or n is always in proportion to the batch, the points don't determine both
+ * slopes. A weak prior then decides that all growth is per sample, and that nothing is fixed.
  *
- * Measured time is noisy, so the model is a line through the medians of each size. */
+ * Measured time is noisy, so the model is a line through the medians of the sizes. */
 
 #include "plan/auto.h"
 
@@ -138,8 +138,8 @@ static void memory_shift(ek_memory_model *model, int64_t batch, int64_t n, doubl
     }
 }
 
-/* Each pair of batch and n has one point, which keeps its last two values; the larger one counts.
- * The newest point is last. */
+/* Each pair of batch and n has one point, which keeps the last two values of the pair; the larger
+ * value counts. The newest point is last. */
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
 {
     if (model->stale)
@@ -180,8 +180,8 @@ static double time_median(double *numbers, int count)
     return count % 2 ? numbers[count / 2] : (numbers[count / 2 - 1] + numbers[count / 2]) / 2;
 }
 
-/* Writes the median at the size of points[of], and returns how many points have that size. Returns
- * 0 if an earlier point has it. */
+/* Writes the median of the times at the size of points[of], and returns how many points have that
+ * size. Returns 0 if an earlier point has that size. */
 static int time_at_size(const ek_time_model *model, int of, double *ns)
 {
     double same[EK_MODEL_POINTS];
@@ -197,7 +197,8 @@ static int time_at_size(const ek_time_model *model, int of, double *ns)
     return count;
 }
 
-/* True if the largest n is at least 5/4 of the smallest. Below that, noise hides the slope. */
+/* Returns true if the largest n is at least 5/4 of the smallest. With closer sizes, noise hides the
+ * slope. */
 static bool time_differs(const ek_time_model *model)
 {
     int64_t least = model->points[0].n, most = least;

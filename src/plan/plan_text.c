@@ -105,7 +105,8 @@ static int plans_read_number(reader *r, int64_t largest, const char *wanted, int
     return 0;
 }
 
-/* Reads "4:". The first entry may lack it, and begins at forward 0. */
+/* Reads the number of a forward, as in "4:". The first entry may lack it, and then begins at
+ * forward 0. */
 static int plans_read_forward(reader *r, const ek_plans *plans, int64_t *forward)
 {
     reader ahead = *r;

@@ -141,7 +141,7 @@ static int planner_use_even(ek_planner *planner)
     return ek_plans_add(&planner->plans, 0, ones);
 }
 
-/* Drops all plans but the last, which then holds from forward 0 on. */
+/* Reads the text's plans and drops all but the last, which then holds from forward 0 on. */
 static int planner_go_on_from(ek_planner *planner, const char *text)
 {
     int64_t sizes[EK_MAX_DEVICES];

@@ -21,17 +21,17 @@ typedef struct ek_split_options {
 
 typedef struct ek_planner ek_planner;
 
-/* `what` begins error messages and log lines; it must be static. NULL with EK_E_INVALID if options
- * contradict each other or do not fit the number of devices. */
+/* Makes a planner. `what` begins error messages and log lines; it must be static. Returns NULL with
+ * EK_E_INVALID if options contradict each other or do not fit the number of devices. */
 ek_planner *ek_planner_new(const char *what, const ek_split_options *options, int devices);
 void ek_planner_free(ek_planner *planner);
 
-/* True if every plan is torch.chunk's, so that the wrapper may use plain scatter. */
+/* Returns true if every plan is torch.chunk's, so that the wrapper may use plain scatter. */
 bool ek_planner_is_chunk(const ek_planner *planner);
 
 /* Begins a forward of `batch` > 0 samples on devs, which are the same in every call. Writes each
  * device's samples to `sizes`. With EK_SPLIT_AUTO it ends the measurement of the forward before,
- * with its backward and step, and begins that of this forward. */
+ * which includes that forward's backward and step, and begins the measurement of this forward. */
 int ek_planner_begin(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes);
 
 /* Writes the sizes that ek_planner_begin would write now. Counts and measures nothing. */
@@ -41,7 +41,8 @@ int ek_planner_peek(ek_planner *planner, ek_dev *const *devs, int64_t batch, int
  * new plan, and counts and measures nothing. */
 int ek_planner_hold(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes);
 
-/* Notes other work of the wrapper on its devices, which must not be measured as a forward's. */
+/* Notes that the wrapper does other work on its devices, which must not be measured as part of a
+ * forward. */
 void ek_planner_disturb(ek_planner *planner);
 
 /* Writes all plans so far as text (evenkeel/plan.h), including one that the planner was given; ""

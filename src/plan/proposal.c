@@ -25,8 +25,8 @@ int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch)
     return most;
 }
 
-/* Returns by how many samples the next try is smaller: 1 at first, doubled after each failure in a
- * row, and at least half of n if there is no model. */
+/* Returns by how many samples the next try is smaller: by 1 at first, by twice as many after each
+ * further failure in a row, by at least half of n if there is no memory model, and by n at most. */
 static int64_t bound_step(const ek_plan_device *known, int64_t n)
 {
     int64_t less = known->failures < 40 ? INT64_C(1) << known->failures : n;
@@ -40,7 +40,7 @@ void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
     enum { BOUNDS = sizeof known->bounds / sizeof *known->bounds };
     known->retry = (struct ek_plan_bound){batch, n - bound_step(known, n)};
     known->failures++;
-    int kept = 0; /* keeps the bounds that the new one does not imply */
+    int kept = 0; /* counts the old bounds that stay: those that the new bound doesn't imply */
     for (int i = 0; i < known->bounded; i++)
         if (known->bounds[i].batch < batch || known->bounds[i].most < n - 1)
             known->bounds[kept++] = known->bounds[i];
@@ -54,8 +54,9 @@ void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
 
 /* ---- each device's line ---- */
 
-/* Writes the memory lines. A device that was not measured gets the steepest slope and the least
- * fixed memory of all measured ones. False if none was measured. */
+/* Writes the memory lines. A device that was not measured gets the steepest slope of all measured
+ * devices and their least fixed memory, but at least its own state. Returns false if no device was
+ * measured. */
 static bool proposal_memory_lines(const ek_plan_device *known, int devices, int64_t batch,
                                   ek_cost *costs)
 {
@@ -79,8 +80,8 @@ static bool proposal_memory_lines(const ek_plan_device *known, int devices, int6
     return any;
 }
 
-/* Writes the time lines; devices that were not measured get the mean of the others by speed. False
- * if none was measured. */
+/* Writes the time lines. A device that was not measured gets the mean of the others, scaled to its
+ * speed. Returns false if no device was measured. */
 static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
 {
     bool shown[EK_MAX_DEVICES];
@@ -103,7 +104,7 @@ static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cos
     return count > 0;
 }
 
-/* Writes the capacities. A device without one gets the largest capacity of all. */
+/* Writes the capacities. A device without a capacity gets the largest of all devices. */
 static void proposal_capacities(const ek_plan_device *known, int devices, double *result)
 {
     double largest = 0;
@@ -132,7 +133,7 @@ static ek_cost proposal_memory_cost(const ek_proposal *p, int i, int64_t most)
 }
 
 /* Levels the costs of the goal within `most`. If no plan fits, levels memory within the bounds from
- * failures, and if no plan fits these either, memory without limits. */
+ * failures. If no plan fits these bounds either, levels memory without limits. */
 static void proposal_level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
 {
     ek_cost costs[EK_MAX_DEVICES] = {{0}};
@@ -192,7 +193,7 @@ bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t 
 
 /* ---- log ---- */
 
-/* A log line. It is cut off if many devices fill it. */
+/* A log line. It is cut off if the devices' numbers exceed its room. */
 typedef struct log_line {
     char text[900];
     size_t used;

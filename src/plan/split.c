@@ -49,7 +49,7 @@ void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t 
         remainders[i] = share % sum;
         left -= sizes[i];
     }
-    /* More devices have a remainder than samples are left, so no device gets two. */
+    /* At least `left` devices have a remainder, so no device gets two of these samples. */
     for (; left > 0; left--) {
         int largest = 0;
         for (int i = 1; i < devices; i++)
@@ -123,7 +123,8 @@ static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_le
     return low;
 }
 
-/* Writes what each device can take at this level. True if the batch is taken. */
+/* Writes how many samples each device can take at this level. Returns true if together they take
+ * the batch. */
 static bool split_take(int64_t batch, int devices, const ek_cost *costs, double split_level,
                        int64_t *taken)
 {
@@ -136,9 +137,9 @@ static bool split_take(int64_t batch, int devices, const ek_cost *costs, double 
     return left == 0;
 }
 
-/* Gives `left` more samples: every size below a common height becomes that height, or the device's
- * limit if that is less. Samples that then remain go one each to the first devices at that
- * height. */
+/* Distributes `left` more samples. Every size below a common height becomes that height, or the
+ * device's limit if the limit is lower. The samples that remain go, one each, to the first devices
+ * that have that height and are below their limit. */
 static void split_fill(int64_t left, int devices, const int64_t *limits, int64_t *sizes)
 {
     int64_t low = 0, high = INT64_MAX;
