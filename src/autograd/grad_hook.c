@@ -96,7 +96,7 @@ static ek_hook_call hook_call_begin(const ek_run *run)
     return call;
 }
 
-/* Ends the call. Returns `status`, or, if that is 0, the status of a pending error. */
+/* Ends the call and returns its outcome (ek_error_outcome). */
 static int hook_call_end(ek_hook_call *call, int status)
 {
     status = ek_error_outcome(status);

@@ -97,7 +97,7 @@ struct Machine {
     int capability = 90, multiprocessors = 4;
     std::string libraries;
     bool relu_eats_nan = false; // cuBLASLt's
-    FILE *log = nullptr; // of what is issued
+    FILE *log = nullptr;        // of what is issued
 
     std::vector<Device> devices;
     std::map<char *, Allocation> allocations; // by base
