@@ -35,7 +35,7 @@ typedef struct train_step {
     /* Note [Micro-batches of ranks] */
     bool distributed;          /* the model or the criterion goes over ranks */
     ek_ranks *averages, *adds; /* the model's ranks; the criterion's; NULL: none */
-    double loss;               /* with ranks and several parts: set before the last backward */
+    double loss; /* set before the last backward, if there are ranks and several parts */
 } train_step;
 
 /* ---- micro-batches ---- */

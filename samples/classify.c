@@ -215,7 +215,7 @@ static double classify_waited(const classify *c)
 typedef struct step_sums {
     double loss; /* a mean over pictures */
     double seconds, waited;
-    double share; /* of the seconds, waited */
+    double share; /* waited / seconds */
 } step_sums;
 
 static step_sums classify_sums(const classify *c, const run *r, int64_t epoch)

@@ -166,7 +166,7 @@ static void gan_critic_step(gan *g, run *r)
     const ek_device_list *devices = &g->critic.devices;
     double on_real = 0, on_made = 0, penalty = 0; /* the loss's terms */
     double of_real = 0, of_made = 0;              /* means of scores */
-    double norm = 0;                              /* of all parameters' gradients together */
+    double norm = 0;                              /* the norm of all gradients together */
     ek_tensor *batch = adversary_real(g->loader, (ek_dtype)opt.dtype), *real = world_rows(batch);
     bool had_gradients = ek_set_grad_enabled(false);
     ek_value made = batch ? gan_make(g, ek_tensor_size(batch, 0)) : ek_value_error();

@@ -60,7 +60,7 @@ typedef struct mode_result {
     series losses, seconds;          /* one value per step; owned */
     double pixel_accuracy, mean_iou; /* on the test scenes */
     int64_t parameters;
-    char sha256[65]; /* of the parameters; "": only the largest batch was searched */
+    char sha256[65]; /* the parameters' digest; "" if only the largest batch was searched */
 } mode_result;
 
 void mode_result_free(mode_result *result);

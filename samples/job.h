@@ -55,9 +55,9 @@ typedef struct train_job {
     ek_schedule *schedule;      /* NULL: the rate stays */
     double max_norm;            /* > 0: gradients are clipped to it */
     bool bf16;                  /* forward and loss under autocast */
-    ek_loader *loader;          /* of training, owned; NULL: the program's own */
+    ek_loader *loader;          /* the training loader, owned; NULL: the program's own */
     ek_loader *tests;           /* see job_tests; owned */
-    ek_generator *tests_random; /* of `tests`, owned */
+    ek_generator *tests_random; /* the generator that `tests` uses, owned */
 } train_job;
 
 /* Rows of options (args.h): how the devices are used, and a plan, of which `example` is one. */

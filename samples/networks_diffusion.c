@@ -3,7 +3,10 @@
 
 #include "networks.h"
 
-enum { HEADS = 4, EMBEDDED = 4 }; /* of attention; features of a time over the width */
+enum {
+    HEADS = 4,   /* heads of attention */
+    EMBEDDED = 4 /* a time becomes EMBEDDED * width features */
+};
 
 /* ---- one residual block ---- */
 

@@ -11,7 +11,7 @@ enum { TOTAL, TYPES, COUNTS };
 
 struct ngram_table {
     int symbols, most_order;
-    int32_t *numbers; /* of the nodes, the first of which is the empty context */
+    int32_t *numbers; /* the nodes' numbers; the first node is the empty context */
     int32_t count, room;
 };
 

@@ -113,8 +113,8 @@ static ek_schedule *reid_schedule(ek_optimizer *optimizer, int64_t steps)
 {
     const int64_t rising = (int64_t)(opt.warm_up * (double)reid_epoch_steps());
     const int64_t falls[] = {steps * 60 / 100 - rising, steps * 85 / 100 - rising};
-    const int past =
-        (falls[0] <= 0) + (falls[1] <= 0); /* those while the rate rises are left out */
+    /* Falls within the warm-up are left out. */
+    const int past = (falls[0] <= 0) + (falls[1] <= 0);
     ek_schedule *after =
         past == 2 ? NULL : ek_multi_step_lr_of(optimizer, opt.gamma, falls + past, 2 - past);
     if (rising == 0)

@@ -67,7 +67,7 @@ typedef struct run_part {
     ek_module *planned; /* a data-parallel wrapper, whose plan is kept */
     double *numbers;
     int count;       /* how many numbers */
-    char digest[64]; /* of data outside of the file */
+    char digest[64]; /* the digest of data outside of the file */
     const char *what, *path;
 } run_part;
 
@@ -75,10 +75,9 @@ typedef struct run {
     /* Set in the initialiser. A loop without run_begin needs none of these. */
     const char *about;
     arg_spec *args;
-    const char *format; /* of checkpoints */
-    const char
-        *deciding; /* options that a resumed run must repeat, with blanks between: "seed lr" */
-    const char *written; /* what the last line calls the files of --out; NULL: no last line */
+    const char *format;   /* the name of the checkpoints' format */
+    const char *deciding; /* options that a resumed run must repeat: "seed lr" */
+    const char *written;  /* names the files of --out in the last line; NULL: no last line */
     /* Set before the first step. */
     const char *name;                     /* for the line of progress */
     int64_t last;                         /* the step at which the run ends */
