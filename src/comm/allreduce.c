@@ -23,8 +23,8 @@ static int allreduce_check_devices(ek_dev *const *devs, int devices)
     return 0;
 }
 
-/* Adds on the first list's device, then broadcasts. tensors[d * count + i] is tensor i of device d;
- * `out` has the same order. */
+/* Adds the lists on the first list's device, then broadcasts the sums. tensors[d * count + i] is
+ * tensor i of device d; `out` has the same order. */
 static int allreduce_sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tensor **out)
 {
     ek_dev *devs[EK_MAX_DEVICES];
@@ -47,15 +47,15 @@ static int allreduce_sum_lists(ek_tensor *const *tensors, int devices, int count
     return rc;
 }
 
-/* What a replica gives to the others. */
+/* What a replica brings to the rendezvous. */
 typedef struct share {
     ek_tensor *const *tensors;
     int count;
     ek_tensor **out; /* one reference each */
 } share;
 
-/* Sums all replicas' tensors. Any replica's thread may run this, with gradient mode on; replicas
- * without gradient mode bring tensors without history. */
+/* Sums all replicas' tensors. Runs on any replica's thread, with gradient mode on; replicas whose
+ * gradient mode is off bring tensors without history. */
 static int allreduce_sum_shares(void *const *brought, int parts)
 {
     share *const *shares = (share *const *)brought;
@@ -83,7 +83,7 @@ static int allreduce_sum_shares(void *const *brought, int parts)
     return rc;
 }
 
-/* Detaches the tensors if gradient mode is off. */
+/* Detaches the tensors if gradient mode is off. Fails if a tensor is NULL. */
 static int allreduce_detach_all(ek_tensor **tensors, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -134,8 +134,8 @@ int ek_allreduce(ek_tensor *const *tensors, int num_inputs, int count, ek_tensor
     }
     if (count > 0)
         memset(out, 0, (size_t)count * sizeof(ek_tensor *));
-    /* In backward the threads of a group serve ready queues (run.h), and are not replicas: the
-     * calling thread alone sums a full list. */
+    /* In backward the threads of a group serve ready queues (run.h), and are not replicas. So a
+     * full list is summed by the calling thread alone. */
     bool in_backward = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
     if (in_backward || ek_rendezvous_count() == 1)
         return num_inputs > 0 ? allreduce_sum_lists(tensors, count / num_inputs, num_inputs, out)

@@ -1,4 +1,4 @@
-/* coalesced.c: broadcast and reduce_add of one tensor, and of lists in buckets. */
+/* coalesced.c: broadcast and reduce_add of one tensor, and of lists of tensors in buckets. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,8 +60,8 @@ int ek_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t
 }
 
 /* Broadcasts or sums lists of all->count whole tensors, bucket by bucket. A broadcast reads one
- * list `in` and writes a list per device to `out`; a sum reads a list per device and writes one.
- * `limit` 0 is the default. */
+ * list from `in` and writes a list per device to `out`; a sum reads a list per device and writes
+ * one list. `limit` 0 means the default limit. */
 static int bucket_each(ek_bucket_rule rule, const ek_placement *all, ek_tensor *const *in,
                        size_t limit, ek_tensor **out)
 {
@@ -132,7 +132,7 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
 
 /* ---- reduce_add ---- */
 
-/* Checks that tensor i is given for every device, with one shape and dtype. */
+/* Checks that tensor i of every device isn't NULL, and that all have one shape and dtype. */
 static int coalesced_check_alike(const char *what, ek_tensor *const *inputs, int devices, int count,
                                  int i)
 {

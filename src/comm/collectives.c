@@ -104,7 +104,8 @@ static ek_placement placement_of(const ek_node *node)
     return placement;
 }
 
-/* Records operations[0] if slices are whole, else operations[1]. */
+/* Records operations[0] if slices are whole, else operations[1]. Does nothing if no input is to be
+ * recorded. */
 static int placement_record(const ek_placement *placement, ek_tensor *const *inputs,
                             int input_count, const ek_operation *operations,
                             ek_tensor *const *outputs, int output_count)
@@ -119,8 +120,8 @@ static int placement_record(const ek_placement *placement, ek_tensor *const *inp
                                                         EK_ATTRIBUTES(kept)});
 }
 
-/* Returns an array with true for each input of the node whose gradient is wanted; the caller frees
- * it. */
+/* Returns an array that is true for each input of the node whose gradient is wanted; the caller
+ * frees it. */
 static bool *placement_wanted_inputs(const ek_node *node)
 {
     int count = ek_node_input_count(node);
@@ -132,8 +133,9 @@ static bool *placement_wanted_inputs(const ek_node *node)
 
 /* ---- slices to all devices ---- */
 
-/* A sum is deferred (Note [Deferred sections] in core/lane.h) if only a leaf gets it: if it is
- * written to the leaf's grad buffer, or added to the gradient of a whole leaf. */
+/* Sums the gradients of the results. The sums are deferred (Note [Deferred sections] in
+ * core/lane.h) if only leaves get them: if each sum is written to a leaf's grad buffer, or added to
+ * the gradient of a whole leaf. */
 static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_placement placement = placement_of(node);
@@ -160,7 +162,7 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
     return rc;
 }
 
-/* Urgent: replicas' gradients are summed and freed while the rest of backward goes on. */
+/* Urgent, so that replicas' gradients are summed and freed while the rest of backward runs. */
 static const ek_operation gather_operations[] = {
     {.name = "broadcast", .backward = gather_backward, .destroy = placement_forget, .urgent = true},
     {.name = "all_gather",
@@ -175,7 +177,7 @@ int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *s
     int count = placement->count, outputs = placement->devices * count;
     if (!ek_records(slices, placement->slice_count))
         return 0;
-    /* Tensors that require no gradient are left out of the node. */
+    /* Results whose slices require no gradient are left out of the node. */
     ek_tensor **out = ek_calloc((size_t)outputs + 1, sizeof *out);
     if (!out)
         return ek_error_pending();
@@ -189,8 +191,8 @@ int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *s
     return rc;
 }
 
-/* Makes device d's tensors, whole[0 .. count): an alias of the slice if a whole tensor lies on the
- * device as a slice, else new memory. Appends the moves that fill new memory to `moves`, which
+/* Makes device d's tensors, whole[0 .. count): if the slices are whole and the device is the root,
+ * aliases of the slices, else new memory. Appends the moves that fill new memory to `moves`, which
  * holds n moves, and returns the new number of moves. `work` has room for two lists. */
 static int gather_room(const ek_placement *placement, ek_tensor *const *slices, const bool *wanted,
                        int d, ek_tensor **work, ek_move *moves, int n, ek_tensor **whole)
@@ -289,8 +291,8 @@ static int reduce_terms(const ek_placement *placement, ek_tensor *const *whole, 
     return n;
 }
 
-/* Returns memory for slice p's sum: `into` if it isn't NULL; the term, if it is the only one and
- * lies on the slice's device; else a new tensor. */
+/* Returns memory for slice p's sum: `into` if it isn't NULL; an alias of the term, if slices are
+ * whole and the only term lies on the root; else a new tensor. */
 static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *into,
                               ek_tensor *const *terms, int n)
 {
@@ -313,7 +315,7 @@ static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *i
 
 /* Sums elements [begin, end), counted in the order of memory of `out`, for terms with other
  * layouts. Whole rows of the slowest dimension are added at once; a row that is cut is split along
- * the next dimension. `out` needs memory for these elements only. */
+ * the next dimension. `out` needs memory for the elements [begin, end) only. */
 static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
 {
     int dim = ek_comm_slowest(sum->out);
@@ -333,7 +335,7 @@ static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
 }
 
 /* Replaces each term by its range for slice p and returns the number of terms. If a term has
- * another layout than the tensor, computes the sum at once and returns 0. */
+ * another layout than the placement's tensor, computes the sum at once and returns 0. */
 static int reduce_range(const ek_placement *placement, int p, ek_tensor *out, ek_tensor **terms,
                         int n)
 {

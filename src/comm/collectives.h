@@ -1,8 +1,8 @@
 /* collectives.h: lists of tensors that lie on several devices, as graph nodes.
  *
- * There are two operations, and each is the other's backward. `count` tensors lie whole on each of
- * `devices` devices: whole[d * count + i] is tensor i on device d. Slices hold every element once;
- * a slice is a whole tensor or a range of a tensor's elements:
+ * There are two operations, of which each is the other's backward. `count` tensors lie whole on
+ * each of `devices` devices: whole[d * count + i] is tensor i on device d. Slices hold every
+ * element once; a slice is a whole tensor or a range of a tensor's elements:
  *
  *     slices                                  to all devices   sums of all devices
  *     one for each tensor, whole, on a root   broadcast        reduce_add
@@ -15,8 +15,8 @@
 
 #include "autograd/graph.h"
 
-/* Looks up the devices of a list. EK_E_DEVICE if one doesn't exist, EK_E_INVALID if the list is
- * empty. `what` begins the error's sentence. */
+/* Looks up the devices of a list. Fails with EK_E_DEVICE if a device doesn't exist, and with
+ * EK_E_INVALID if the list is empty. `what` begins the error's sentence. */
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs);
 
 /* Writes the order of addition (Note [Order of terms]) to order[0 .. count), as indices into devs.
@@ -35,11 +35,12 @@ typedef struct ek_comm_slice {
 typedef struct ek_placement {
     ek_dev *const *devs;
     int devices;
-    /* Dense tensors, which tell shape, order of memory and dtype of each tensor. Not read if
-     * `slices` is NULL. */
+    /* Dense tensors with the shape, order of memory and dtype of each tensor. Not read if `slices`
+     * is NULL. */
     ek_tensor *const *like;
     int count;
-    /* The slices, tensor by tensor. NULL: slice i is tensor i, whole, on the root. */
+    /* The slices, tensor by tensor. NULL: the slices are whole, and slice i is tensor i on the
+     * root. */
     const ek_comm_slice *slices;
     int slice_count;
     ek_dev *root; /* the device whose terms are added first */
@@ -50,37 +51,39 @@ ek_placement ek_placement_whole(ek_dev *root, ek_dev *const *devs, int devices, 
 
 /* Joins the slices, all of one dtype, on every device: writes whole[d * count + i], in the scope. A
  * NULL slice counts as zeros; a tensor whose slices are all NULL becomes NULL. `wanted`, indexed
- * like `whole`, tells which tensors to make; NULL: all. If a device's slice is a whole tensor, the
- * device gets an alias of the slice. */
+ * like `whole`, tells which tensors to make; NULL: all. If the slices are whole, the root gets
+ * aliases of the slices. */
 int ek_comm_all_gather(const ek_placement *placement, ek_tensor *const *slices, const bool *wanted,
                        ek_tensor **whole);
 
 /* Records an all_gather whose results exist in `whole` already, for replicas whose memory persists.
- * Does nothing if gradient mode is off. */
+ * Does nothing if gradient mode is off or no slice requires a gradient. */
 int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *slices,
                               ek_tensor *const *whole);
 
 /* Sums each slice's elements over all devices, on the slice's device: writes slices[p], in the
- * scope. NULL terms count as zeros; a slice whose terms are all NULL becomes NULL. `wanted` tells
+ * scope. A NULL term counts as zeros; a slice whose terms are all NULL becomes NULL. `wanted` tells
  * which slices to make; NULL: all. into[p] is memory for slice p's sum; `into` and each into[p] may
  * be NULL. */
 int ek_comm_reduce_scatter(const ek_placement *placement, ek_tensor *const *whole,
                            const bool *wanted, ek_tensor *const *into, ek_tensor **slices);
 
-/* ---- callers' lists, and the buckets that their tensors are sent in ---- */
+/* ---- callers' lists, and the buckets in which their tensors are sent ---- */
 
 /* Checks that no inputs[d * count + i] is NULL, that tensor i has one shape and dtype on all
- * devices, and that each list lies on one device. Writes the devices to devs if count > 0.
- * EK_E_INVALID, EK_E_DTYPE, EK_E_SHAPE or EK_E_DEVICE names the first tensor that violates this. */
+ * devices, and that each list lies on one device. Writes the devices to devs if count > 0. If a
+ * check fails, returns EK_E_INVALID, EK_E_DTYPE, EK_E_SHAPE or EK_E_DEVICE with a sentence that
+ * names the first wrong tensor. */
 int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices, int count,
                         ek_dev **devs);
 
-/* Tells when the open bucket of a dtype is closed, as in PyTorch. */
+/* When the open bucket of a dtype is closed, as in PyTorch. */
 typedef enum ek_bucket_rule {
-    /* A bucket closes once it holds `limit` bytes. Buckets open at the end follow by dtype. */
+    /* A bucket is closed once it holds `limit` bytes. Buckets that are open at the end follow,
+     * ordered by dtype. */
     EK_BUCKETS_OF_BROADCAST,
-    /* A bucket closes before it exceeds `limit`. Buckets open at the end follow in the order in
-     * which their dtypes first occurred. */
+    /* A bucket is closed before it exceeds `limit`. Buckets that are open at the end follow in the
+     * order in which their dtypes first occurred. */
     EK_BUCKETS_OF_REDUCE
 } ek_bucket_rule;
 

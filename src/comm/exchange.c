@@ -10,7 +10,7 @@
 #include "ops/ops.h"
 
 enum {
-    MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time; they fit on the stack */
+    MOST_AT_ONCE = 64, /* how many moves are packed or exchanged at a time; they fit on the stack */
     WORKER_BYTES = 1 << 18 /* with fewer bytes, waking workers costs more time than it saves */
 };
 
@@ -133,8 +133,8 @@ static int exchange_run_length(const ek_move *moves, int count)
     return n;
 }
 
-/* Returns how many moves, from the first on, can be packed at once: their targets lie as in a slab.
- */
+/* Returns how many moves, from the first on, can be packed at once, because their targets lie as in
+ * a slab; 0 if the first target isn't dense. */
 static int exchange_pack_length(const ek_move *moves, int count)
 {
     int n = 1;
@@ -152,7 +152,7 @@ static int exchange_pack_length(const ek_move *moves, int count)
     return n;
 }
 
-/* Copies the moves' elements to packed[i] on their own device, in the receiver's layout. In the
+/* Copies each move's elements to packed[i], on the sender, in the receiver's layout, in the
  * scope. */
 static int exchange_pack(const ek_move *moves, int count, ek_tensor **packed)
 {
@@ -167,7 +167,7 @@ static int exchange_pack(const ek_move *moves, int count, ek_tensor **packed)
     return rc;
 }
 
-/* Moves that are one copy, as a block. */
+/* Returns the block that copies these moves at once. */
 static ek_block_move exchange_block_of(const ek_move *moves, int count)
 {
     const ek_tensor *to = moves[0].to, *from = moves[0].from, *last = moves[count - 1].to;
@@ -208,9 +208,9 @@ static bool exchange_is_block(const ek_move *move)
                                      ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
 }
 
-/* Collects up to MOST_AT_ONCE blocks and sends them at once. Moves between devices that exchange,
- * and moves that are packed first, become blocks; all others are copied on the way. Returns how
- * many moves are done. */
+/* Collects up to MOST_AT_ONCE blocks and sends them at once. Moves become blocks if the devices
+ * exchange them by collectives or if they are packed first; all other moves are copied while blocks
+ * are collected. Returns how many moves were done. */
 static int exchange_send_some(const ek_move *moves, int count, bool collective)
 {
     ek_block_move blocks[MOST_AT_ONCE];
@@ -273,10 +273,10 @@ typedef struct exchange {
     const char *what;
     const ek_move *moves;
     int count;
-    size_t nbytes;        /* bytes that leave their device */
+    size_t nbytes;        /* how many bytes leave their device */
     ek_dev_set receivers; /* devices that receive such bytes */
     ek_dev_set devs;      /* devices that send or receive such bytes */
-    ek_dev_set all;       /* these, and devices with moves of their own */
+    ek_dev_set all;       /* `devs`, and devices with moves within them */
 } exchange;
 
 static void exchange_survey(exchange *x)
@@ -327,8 +327,8 @@ static int exchange_copy_on_worker(void *user, int index)
 }
 
 /* Does the moves to each receiver on the receiver's worker, and moves within a device on the
- * calling thread. If there is no memory for the workers' jobs, the calling thread does all moves
- * again. */
+ * calling thread. If memory is short for the workers' jobs, the calling thread does all moves
+ * itself. */
 static int exchange_copy_on_workers(exchange *x)
 {
     int pending = ek_error_status();
@@ -344,8 +344,8 @@ static int exchange_copy_on_workers(exchange *x)
 }
 
 /* Returns true if workers may do the moves. In backward they may not, because workers then serve
- * the ready queues of a pass (autograd/run.h), which may be waiting for these moves. In a section
- * they may not, because a section must not wait for other threads. */
+ * backward's ready queues (autograd/run.h) and may be waiting for these moves. In a section they
+ * may not, because a section must not wait for other threads. */
 static bool exchange_can_use_workers(const exchange *x)
 {
     return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&

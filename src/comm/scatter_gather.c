@@ -9,7 +9,7 @@
 
 /* The attributes of both operations. */
 typedef struct chunks {
-    ek_dev *whole; /* device of the joined tensor */
+    ek_dev *whole; /* the device of the joined tensor */
     int dim, count;
     ek_dev *devs[EK_MAX_DEVICES];
     int64_t sizes[EK_MAX_DEVICES];
@@ -64,8 +64,8 @@ static ek_tensor *scatter_send_chunk(ek_tensor *part, ek_dev *dev)
 }
 
 /* Makes chunk i on c->devs[i] if wanted[i] (NULL: all chunks). On the tensor's own device the chunk
- * is a view. Chunks of a host tensor are staged, so that copying overlaps computing; all others are
- * copied in one exchange. */
+ * is a view. Chunks of a tensor of the host are staged, so that copying overlaps computing; all
+ * other chunks are copied in one exchange. */
 static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *wanted,
                           ek_tensor **out)
 {
@@ -169,7 +169,7 @@ static int copy_chunks(ek_tensor *whole, ek_tensor *const *tensors, const chunks
     return ek_exchange("gather", moves, count);
 }
 
-/* Joins the chunks on c->whole. NULL chunks count as zeros; at least one isn't NULL. */
+/* Joins the chunks on c->whole. A NULL chunk counts as zeros; at least one chunk isn't NULL. */
 static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
 {
     ek_span span;
@@ -185,7 +185,8 @@ static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
                      EK_ATTRIBUTES(*c));
 }
 
-/* Writes the tensors to `parts`; a scalar becomes a vector of one element. */
+/* Writes the tensors to `parts`. If the first tensor is a scalar, scalars become vectors of one
+ * element. */
 static int chunks_unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
 {
     EK_TRY(ek_check_pointer("gather", "the array of tensors", tensors));

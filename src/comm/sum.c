@@ -1,13 +1,14 @@
 /* sum.c: adds tensors of several devices.
  *
  * Sums are cut into stretches, and stretches are put into batches for which bounded buffers are
- * enough. A batch copies what its sums can't read in place, all in one exchange, and then adds.
+ * enough. A batch copies all terms that its sums can't read in place in one exchange, and then
+ * adds.
  *
- * For a sum on one of N devices, the other N - 1 could send it their terms. But then this device's
- * link would carry N - 1 times the data while all other links rest. With collectives each device
- * gets its slice of all other devices' terms, adds them in the fixed order, and sends the result to
- * the device of the sum. No link carries twice the data (the reduce-scatter and gather of Thakur,
- * Rabenseifner and Gropp, 2005). */
+ * For a sum on one of N devices, the other N - 1 could send it their terms. But then the link of
+ * that device would carry N - 1 times the data while all other links are idle. With collectives
+ * each device gets its slice of all other devices' terms, adds them in the fixed order, and sends
+ * the result to the device of the sum. No link carries twice the data (the reduce-scatter and
+ * gather of Thakur, Rabenseifner and Gropp, 2005). */
 #include "comm/exchange.h"
 
 #include <stdlib.h>
@@ -26,14 +27,14 @@ enum { CUT_ELEMENTS = 64 }; /* stretches of flat tensors begin at multiples of t
 typedef struct batch {
     const char *what;
     int collective; /* ek_collective among all devices of all sums */
-    int room, most; /* room for sums, and for terms of one sum */
+    int room, most; /* room for how many sums, and for how many terms of a sum */
     int count;
     ek_addition *sums;   /* `room` sums */
     ek_tensor **terms;   /* `most` terms for each sum */
-    ek_tensor ***unread; /* entries of `terms` that are copied */
+    ek_tensor ***unread; /* entries of `terms` that must be copied */
     ek_move *moves;      /* one move for each term */
     ek_tensor **handles; /* two handles for each term */
-    ek_move *results;    /* moves of sums that were added elsewhere, at most `room` */
+    ek_move *results;    /* moves of sums that were added on another device, at most `room` */
     int result_count;
     ek_dev_set devs;                /* devices that take part */
     size_t staged[EK_MOST_DEVICES]; /* bytes that each device stages */
@@ -65,8 +66,8 @@ static int batch_open(batch *b, int room, int most)
                : ek_error_pending();
 }
 
-/* True if the sum's device reads the term in place. With collectives, devices exchange even terms
- * that they could read. */
+/* Returns true if the sum's device reads the term in place. With collectives, terms of other
+ * devices are exchanged even if the device could read them. */
 static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
 {
     ek_dev *dev = ek_tensor_dev(out), *from = ek_tensor_dev(term);
@@ -75,7 +76,8 @@ static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek
 }
 
 /* Makes room on `dev` for the terms on `from` that sums on `dev` can't read in place, and appends
- * the moves that copy these terms to `moves` earlier ones. Returns the new number of moves. */
+ * the moves that copy these terms to b->moves, which holds `moves` moves. Returns the new number of
+ * moves. */
 static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
 {
     int n = 0;
@@ -117,8 +119,8 @@ static int batch_fetch(batch *b)
     return ek_exchange(b->what, b->moves, moves);
 }
 
-/* If `before`, makes each device wait for the devices whose memory it reads; else makes the devices
- * whose memory it reads wait for it. */
+/* If `before`, makes each device wait for all devices whose memory it reads; else makes those
+ * devices wait for the device that reads. */
 static int batch_order(const batch *b, bool before)
 {
     for (int d = 0; d < b->devs.count; d++) {
@@ -238,7 +240,7 @@ static int64_t sum_fitting(const batch *b, const size_t *cost, int64_t n)
     return n;
 }
 
-/* Appends a stretch, for which the batch has room. Computes the batch if it is full then. */
+/* Appends a stretch, for which the batch has room. If the batch is then full, computes it. */
 static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
 {
     ek_tensor **terms = b->terms + (ptrdiff_t)b->count * b->most;
@@ -272,9 +274,10 @@ static bool sum_all_alike(const ek_addition *sum)
     return alike;
 }
 
-/* Appends a sum, cut into stretches when the batch is full. If its tensors are alike, it is cut at
- * any element. Otherwise it is cut at rows of the dimension that is slowest in the sum's memory; a
- * row that is larger than all buffers is cut along its own slowest dimension. */
+/* Appends a sum, which is cut into stretches if the batch has too little room. If its tensors are
+ * alike, the sum is cut at multiples of CUT_ELEMENTS elements. Otherwise it is cut at rows of the
+ * dimension that is slowest in its memory; a row that is larger than all buffers is cut along the
+ * row's slowest dimension. */
 static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
 {
     size_t cost[EK_MOST_DEVICES];
@@ -317,8 +320,9 @@ static int sum_add_list(batch *b, const ek_addition *sums, int count)
 
 /* ---- collectives ---- */
 
-/* True if the devices can add slices of the sums: each has a term of every sum, in one order that
- * begins with the device of the sums. */
+/* Returns true if the devices can add slices of the sums: if all sums have one floating dtype, each
+ * sum's tensors are alike, and each device has a term of every sum, in one order that begins with
+ * the device of the sums. */
 static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     for (int i = 0; i < count; i++) {
@@ -332,7 +336,8 @@ static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *
     return devs->count > 1 && ek_dtype_is_floating(sums[0].out->dtype);
 }
 
-/* Adds elements [from, to) of a sum on `dev`. The batch moves the result to the sum's device. */
+/* Adds elements [from, to) of a sum on `dev`. If the sum's device is another, the batch moves the
+ * result to it. */
 static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
 {
     ek_addition flat;
@@ -348,8 +353,8 @@ static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to,
     return batch_add_sum(b, &flat, false);
 }
 
-/* Adds elements [begin, end) of all sums, laid end to end, with a slice for every device; if there
- * are few elements, the first device adds them all. */
+/* Adds elements [begin, end) of all sums, counted from sum to sum, with a slice for every device.
+ * If there are few elements, the first device adds them all. */
 static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs,
                       int64_t begin, int64_t end)
 {
@@ -367,7 +372,8 @@ static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev
     return batch_flush(b);
 }
 
-/* Adds on all devices, in chunks of half the buffers' size: packing may need as much again. */
+/* Adds on all devices, in chunks of half the buffers' size, because packing may need as much
+ * again. */
 static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);
@@ -384,7 +390,8 @@ static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek
     return rc;
 }
 
-/* True if each tensor of the next sum follows that of this sum in memory, all at one distance. */
+/* Returns true if each tensor of the next sum follows its counterpart in this sum in memory, all at
+ * one distance. */
 static bool sum_are_neighbours(const ek_addition *sum, const ek_addition *next)
 {
     ptrdiff_t step = ek_comm_step(sum->out, next->out);

@@ -108,15 +108,15 @@ int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey)
 
 /* ---- scatter ---- */
 
-/* How one value is cut. For each part a walk replaces each tensor, and each scattered list, by the
- * piece that is in the part. The first walk cuts the pieces of all parts. Pieces of tensors are
- * marked with the dimension along which they were cut (ek_value_batched), so that modules can
- * refuse those that they would misread. */
+/* How one value is cut. For each part a walk replaces each tensor, and each scattered list, by its
+ * piece for that part. The first walk cuts the pieces of all parts. Pieces of tensors are marked
+ * with the dimension along which they were cut (ek_value_batched), so that modules can refuse
+ * pieces that they would misread. */
 typedef struct tree_cut {
     ek_device_list devices; /* one device per part */
     const int64_t *sizes;   /* sizes of the chunks of a tensor */
     int dim;
-    ek_value *cuts; /* cuts by place in the walk, then by part */
+    ek_value *cuts; /* pieces by place in the walk, then by part */
     int room;
     int part, place; /* the walk's part, and the place where it is */
 } tree_cut;
@@ -214,7 +214,7 @@ int ek_scatter_value(ek_value value, const ek_device_list *devices, const int64_
 
 /* ---- gather ---- */
 
-/* The destination of a gather. */
+/* Where a gather puts its result, and along which dimension it joins. */
 typedef struct tree_join {
     ek_device device;
     int dim;
@@ -223,7 +223,7 @@ typedef struct tree_join {
 static int tree_join_values(const ek_value *values, int count, const tree_join *to,
                             ek_value *joined);
 
-/* Joins numbers to a vector, which is made on cpu first. */
+/* Joins numbers to a vector on the destination. */
 static int tree_join_numbers(const ek_value *values, int count, const tree_join *to,
                              ek_value *joined)
 {
@@ -240,7 +240,8 @@ static int tree_join_numbers(const ek_value *values, int count, const tree_join 
     return 0;
 }
 
-/* Finds element `index` of every container, by position or by the first container's key. */
+/* Finds element `index` of every container: by position in lists, by the first container's key in
+ * dictionaries. */
 static int tree_join_elements(const ek_value *values, int count, int index, ek_value *out)
 {
     for (int i = 0; i < count; i++) {
@@ -279,8 +280,8 @@ static int tree_join_containers(const ek_value *values, int count, const tree_jo
     return rc;
 }
 
-/* Returns the dimension of the value's batch (its mark, else `otherwise`); for a tensor counted
- * from the first dimension. */
+/* Returns the dimension of the value's batch (its mark, else `otherwise`). If the value is a
+ * tensor, a negative dimension is replaced by the equal dimension from 0 on. */
 static int tree_batch_dim(ek_value value, int otherwise)
 {
     int dim = ek_value_batch_dim(value, otherwise);

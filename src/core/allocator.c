@@ -4,32 +4,32 @@
  * small_most bytes takes its block from a segment of 2 MiB, a larger one from a segment of 20 MiB.
  * A request of more than 10 MiB gets a segment of its size, rounded up to an even number of MiB. So
  * there are few requests to the system, and none once the largest batch has been seen: batches of
- * several sizes together reserve what the largest needs, and the gaps between blocks.
+ * several sizes together reserve what the largest batch needs, and the gaps between blocks.
  *
  * A small block that is released isn't merged with its neighbours at once. It is cached by its
- * size, and given out again for a request of the same size: a training step asks for the same sizes
- * again and again, and so a small operation costs no search, no cut and no merge. Cached blocks
- * become free, and merge, when a small request finds no free block, before the system is asked. The
- * time of large operations hides that of the search, and their blocks merge at once, which keeps
- * them together.
+ * size, and serves a later request of this size: a training step requests the same sizes again and
+ * again, and so a small operation needs no search, no cut and no merge. Cached blocks become free,
+ * and merge, when a small request finds no free block, before the system is asked. Large blocks
+ * merge at once, which keeps them together; large operations take so long that the search for their
+ * blocks doesn't matter.
  *
- * The ledger counts a block in use with the size that was asked for, in whole units of 64 bytes,
+ * The ledger counts a block in use with the size that was requested, in whole units of 64 bytes,
  * and all segments as reserved. The capacity limits the bytes in use exactly. If reserved memory
  * would exceed the capacity, idle segments are given back, and a new segment is no larger than what
  * is left of the capacity. If all segments have blocks in use, reserved memory may exceed the
- * capacity by a quarter (or by beyond_floor); a request that needs more is refused. Idle segments
- * are also given back if the system has no memory left. Memory of the host is also given back if
- * clearly more is cached than was ever in use at once (and than cache_floor).
+ * capacity by a quarter (or by beyond_floor); a request that needs still more is refused. Idle
+ * segments are also given back if the system has no memory left. Memory of the host is also given
+ * back if more is cached than cache_floor, and than 5/4 of what was ever in use at once.
  *
- * A block stays with the stream that it was asked for. A block of EK_STREAM_COMPUTE can be used
- * again at once, in that stream's order. A block of another stream keeps an event that was recorded
- * in EK_STREAM_COMPUTE when the block was released; the other stream waits for the event when the
- * memory is given out again. Memory that comes from the system has nothing to wait for.
+ * A block stays with the stream for which it was requested. A block of EK_STREAM_COMPUTE can be
+ * used again at once, in that stream's order. A block of another stream keeps an event that was
+ * recorded in EK_STREAM_COMPUTE when the block was released; the other stream waits for the event
+ * when the memory is given out again. Memory that comes from the system has nothing to wait for.
  *
- * With EVENKEEL_SEGMENTS=0 each request has a segment of its own, of its exact size, so that tools
- * which watch the system's allocations find what reads or writes beyond one (compute-sanitizer,
- * AddressSanitizer, with which it is the default). Memory of the host that isn't in use is poisoned
- * then. */
+ * With EVENKEEL_SEGMENTS=0 each request has a separate segment of its exact size, so that tools
+ * which watch the system's allocations (compute-sanitizer, AddressSanitizer) find accesses beyond
+ * an allocation. In builds with AddressSanitizer 0 is the default, and memory of the host that
+ * isn't in use is poisoned. */
 #include "core/allocator.h"
 
 #include <pthread.h>
@@ -50,20 +50,20 @@ enum { SHARED_BY_DEFAULT = true };
 #endif
 
 enum {
-    GPU_UNIT = 512, /* A GPU's blocks are multiples of it: kernels read whole lines */
+    GPU_UNIT = 512, /* a GPU's blocks are multiples of this, because kernels read whole lines */
 };
 static const size_t small_most = 1 << 20, small_segment = 2 << 20, large_segment = 20 << 20;
 /* If small segments are full, a small request of at least this size takes its block from a large
- * segment: a tensor that is large in a large batch can be small in a small one. Smaller requests
- * never do, since they often live long. */
+ * segment: a tensor that is large in a large batch can be small in a small batch. Smaller requests
+ * never use large segments, because they often live long. */
 static const size_t borrows_from = 64 << 10;
 /* Up to this many cached bytes of the host are always kept. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
 /* Reserved memory may exceed any capacity by this many bytes, because a quarter of a small capacity
- * is soon taken. */
+ * is soon used up. */
 static const uint64_t beyond_floor = 20 << 20;
 
-/* The size of the block for a request. */
+/* Returns the size of the block for a request. */
 static size_t allocator_block_size(const ek_dev *dev, size_t nbytes)
 {
     bool wide = dev->allocator->shares && !dev->backend->host_memory;
@@ -99,7 +99,7 @@ static ek_block *allocator_take_cached(struct ek_allocator *a, ek_stream stream,
     return block;
 }
 
-/* Makes all cached blocks free. Returns true if there were some. */
+/* Makes all cached blocks free. Returns true if there were cached blocks. */
 static bool allocator_merge_cached(ek_dev *dev)
 {
     struct ek_allocator *a = dev->allocator;
@@ -134,8 +134,8 @@ static void allocator_drop(ek_dev *dev, ek_block *segment)
     ek_dev_free_event(dev, event);
 }
 
-/* Gives idle segments back until no more than `most` is reserved, or none is left. Returns how many
- * it has given back. */
+/* Gives idle segments back until no more than `most` bytes are reserved, or no segment is idle.
+ * Returns how many segments were given back. */
 static int allocator_drop_until(ek_dev *dev, uint64_t most)
 {
     struct ek_allocator *a = dev->allocator;
@@ -169,7 +169,7 @@ static size_t allocator_segment_size(const ek_dev *dev, size_t block)
     return block <= large_segment / 2 ? large_segment : ek_memory_round_up(block, small_segment);
 }
 
-/* Makes room for `block` more bytes: takes what is left of the capacity, gives idle segments back,
+/* Makes room for `block` more bytes: gives idle segments back, takes what is left of the capacity,
  * or exceeds the capacity by a quarter (or by beyond_floor) at most. Returns the size of the new
  * segment, `wanted` at most; 0 if there is no room. */
 static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
@@ -189,9 +189,9 @@ static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
 }
 
 /* Gives back idle segments that a large request can't use, if reserved memory would otherwise
- * exceed its peak: a first step frees its activations before the optimizer asks for its state. The
- * number of times is limited, because a program that alternates between the two would pay each
- * time. */
+ * exceed its peak: a first step frees its activations before the optimizer requests memory for its
+ * state. The number of times is limited, because a program that alternates between such requests
+ * would pay for it each time. */
 static void allocator_compact(ek_dev *dev, size_t nbytes)
 {
     enum { MOST = 16 };
@@ -203,7 +203,7 @@ static void allocator_compact(ek_dev *dev, size_t nbytes)
 }
 
 /* Asks the system for a segment of *wanted bytes. If the system hasn't that many, asks for `block`
- * bytes, which this request alone fills. */
+ * bytes, all of which this request takes; *wanted becomes `block`. */
 static void *allocator_ask(ek_dev *dev, size_t block, size_t *wanted, int *status)
 {
     void *memory = NULL;
@@ -241,7 +241,8 @@ static bool allocator_add_segment(ek_dev *dev, ek_stream stream, size_t block, i
     return true;
 }
 
-/* Returns a block for a request, or NULL. The stream has to wait for block->event. */
+/* Returns a block for a request, or NULL if there is none (*status is negative if the backend
+ * failed). The stream has to wait for block->event. */
 static ek_block *allocator_take(ek_dev *dev, ek_stream stream, size_t requested, int *status)
 {
     struct ek_allocator *a = dev->allocator;

@@ -1,4 +1,4 @@
-/* allocator.h: what the allocator and the ledger share: the memory of one device. */
+/* allocator.h: the memory of one device, as the allocator and the ledger share it. */
 #ifndef EK_CORE_ALLOCATOR_H
 #define EK_CORE_ALLOCATOR_H
 
@@ -11,9 +11,9 @@ enum { EK_MEMORY_UNIT = 64, EK_MEMORY_BUCKETS = 256 };
 struct ek_allocator {
     pthread_mutex_t lock;
     bool shares;     /* requests share segments */
-    int compactions; /* how often idle segments were given back for a large request */
-    bool warned;     /* the log has told once that segments were given back */
-    bool exhausted;  /* the system had no memory for the request that is served now */
+    int compactions; /* how often allocator_compact gave idle segments back */
+    bool warned;     /* a warning that segments were given back was logged */
+    bool exhausted;  /* the system had no memory left for the request that is being served */
     ek_memory_stats stats;
     struct ek_memory_watch *watches;
     ek_segments segments;
@@ -35,7 +35,7 @@ static inline size_t ek_ledger_counted(size_t nbytes)
     return ek_memory_round_up(nbytes, EK_MEMORY_UNIT);
 }
 
-/* Count bytes that a program begins to use, or has given back. */
+/* Count bytes that a program begins to use, or no longer uses. */
 void ek_ledger_add(ek_dev *dev, size_t counted, ek_memory_category category);
 void ek_ledger_subtract(ek_dev *dev, size_t counted, ek_memory_category category);
 
@@ -44,10 +44,10 @@ void ek_ledger_reserve(ek_dev *dev, uint64_t nbytes);
 
 /* ---- ledger.c: sentences, without the lock ---- */
 
-/* "512 B", "1.5 MiB" */
+/* Writes an amount of memory, as "512 B" or "1.50 MiB", to `text` and returns `text`. */
 const char *ek_ledger_amount_text(uint64_t nbytes, char text[32]);
-/* Fails with EK_E_OUT_OF_MEMORY. exhausted: the system had no memory left; otherwise the capacity
- * has no room. */
+/* Fails with EK_E_OUT_OF_MEMORY for a request of nbytes. `stats` is the ledger at the time of the
+ * request; `exhausted` tells whether the system had no memory left for it. */
 int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
                             const ek_memory_stats *stats, bool exhausted);
 

@@ -11,24 +11,25 @@ struct ek_draw;
 struct ek_drawn;
 struct ek_kernels; /* one function pointer per kernel: kernels/kernels.h */
 
-/* The streams of a device. Work of one stream runs in the order of its issue, beside that of the
- * others. Work belongs to the calling thread's stream (ek_thread_modes) unless a comment says
- * otherwise: EK_STREAM_EXCHANGE within a section (lane.h), else EK_STREAM_COMPUTE. "In order with
- * the device's work" means in order with that stream.
+/* The streams of a device. Work of one stream runs in the order of its issue, concurrently with
+ * work of other streams. Work belongs to the calling thread's stream (ek_thread_modes) unless a
+ * comment says otherwise: this is EK_STREAM_EXCHANGE within a section (lane.h), else
+ * EK_STREAM_COMPUTE. "In order with the device's work" means in order with the calling thread's
+ * stream.
  *
- * Memory is cached for the stream that uses it first. It is released once EK_STREAM_COMPUTE comes
- * after all uses of it by other streams. So its next user needs to wait for one event only,
- * recorded in EK_STREAM_COMPUTE at the release (core/allocator.c). Memory of EK_STREAM_EXCHANGE
- * needs no event, because no other stream uses it. */
+ * Memory is cached for the stream that uses it first. Memory is released once EK_STREAM_COMPUTE
+ * comes after all uses of the memory by other streams. So its next user needs to wait for one event
+ * only, recorded in EK_STREAM_COMPUTE at the release (core/allocator.c). Memory of
+ * EK_STREAM_EXCHANGE needs no event, because no other stream uses it. */
 typedef enum ek_stream {
     EK_STREAM_COMPUTE,     /* kernels */
     EK_STREAM_UPLOAD,      /* copies from the host */
-    EK_STREAM_COMMUNICATE, /* copies to the host for other processes, and what meets them */
+    EK_STREAM_COMMUNICATE, /* copies to the host for other processes, and jobs of rails (rail.h) */
     EK_STREAM_EXCHANGE,    /* exchanges and sums between devices of this process (lane.h) */
 } ek_stream;
 enum { EK_STREAMS = EK_STREAM_EXCHANGE + 1 };
 
-/* An event: how far a stream was when the event was recorded. Defined by the backend. */
+/* An event marks how far a stream was when the event was recorded. Defined by the backend. */
 typedef struct ek_event ek_event;
 
 /* The copy of one block between two devices. */
@@ -50,97 +51,101 @@ typedef struct ek_backend {
     const char *name;
     ek_device_kind kind;
 
-    /* How many logical devices there are; 0 if the hardware or the driver is missing. */
+    /* Returns how many logical devices there are; 0 if the hardware or the driver is missing. */
     int (*device_count)(void);
-    /* The reason why there are no devices, for the end of a sentence; NULL if there are some.
-     * Optional: no reason is given. */
+    /* Returns the reason why there are no devices, for the end of a sentence; NULL if there are
+     * some. Optional: no reason is given. */
     const char *(*why_none)(void);
-    /* Replaces the list of devices, while none is open. With `keep` false it only checks the
+    /* Replaces the list of devices, while none is open. With `keep` false, only checks the
      * specification. Optional: the list cannot be changed. */
     int (*configure)(const char *specification, bool keep);
     /* Fills dev->context, dev->threads, dev->speed and the capacity. Optional: nothing to fill. */
     int (*device_open)(ek_dev *dev);
-    /* Gives workspaces, which are made again when next needed, back to the allocator. Called while
-     * no work runs. Optional: there are none. */
+    /* Gives workspaces back to the allocator; they are made again when next needed. Called while no
+     * work runs. Optional: there are no workspaces. */
     void (*device_idle)(ek_dev *dev);
-    /* Releases the context. Called before the allocator is closed, with nothing in use and nothing
+    /* Releases the context. Called before the allocator is closed, when no memory is in use or
      * cached. Optional: nothing to close. */
     void (*device_close)(ek_dev *dev);
-    /* Prepares a thread that will issue work to the device: a worker at each job, and any thread
-     * that turns to another device. Optional: nothing to prepare. */
+    /* Prepares a thread that will issue work to the device: a worker before each job, and any
+     * thread that turns to another device. Optional: nothing to prepare. */
     int (*thread_enter)(ek_dev *dev);
 
-    /* Gets memory from the system, aligned to 64 bytes. If none is left, returns 0 and *pointer is
-     * NULL. */
+    /* Gets memory from the system, aligned to 64 bytes. If no memory is left, returns 0 and
+     * *pointer is NULL. */
     int (*memory_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*memory_free)(ek_dev *dev, void *pointer, size_t nbytes);
 
     /* Copies bytes if at least one side is this backend's. May be asynchronous: the caller
-     * (ek_dev_copy) orders it after earlier work of both devices, and later work after it. If one
-     * side is memory of the host, the copy returns when the host may change the source or has all
-     * of the result. */
+     * (ek_dev_copy) orders the copy after earlier work of both devices and before their later work.
+     * If one side is memory of the host, the copy returns when the host may change the source or
+     * has all of the result. */
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
-    /* Fills with zeros, in order with the device's work. Optional: memset or a copy of zeros. */
+    /* Fills memory with zeros, in order with the device's work. Optional: memset or a copy of
+     * zeros. */
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
-    /* Writes random numbers as ek_draw_run (draw.h), in order with the device's work. `out` is not
-     * empty. Optional: they are made on the calling thread and copied. */
+    /* Writes random numbers as ek_draw_run (draw.h) does, in order with the device's work. `out` is
+     * not empty. Optional: the numbers are made on the calling thread and copied. */
     int (*draw)(ek_dev *dev, const struct ek_drawn *tensors, const struct ek_draw *draw);
-    /* Pinned memory of the host, which the device reads and writes by itself (staging.h). It may be
-     * freed before the device is done with it, and after the device is closed. Optional, both or
-     * none: plain memory is used. Any thread. */
+    /* Allocate and free pinned memory of the host, which the device reads and writes by itself
+     * (staging.h). The memory may be freed before the device is done with it, and after the device
+     * is closed. Optional, both or none: plain memory is used. Any thread. */
     int (*pinned_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*pinned_free)(void *pointer);
     /* Copies from memory of the host in EK_STREAM_UPLOAD, ordered by the caller's events alone.
      * Returns when the caller may write to the source or free it. If the source lies in a block of
-     * pinned_alloc, it returns at once, and nobody may write there any more. Optional: `copy` is
-     * used. */
+     * pinned_alloc, returns at once, and nobody may write to the source any more. Optional: `copy`
+     * is used. */
     int (*upload)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* Copies to memory that lies in a block of the device's pinned_alloc, in EK_STREAM_COMMUNICATE,
      * ordered by the caller's events alone. Returns at once. Optional: `copy` is used. */
     int (*download)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
-    /* True if kernels of `dev` can read and write the memory of `other`, a different device of this
-     * backend, at full speed. Optional: true if both are memory of the host. */
+    /* Returns true if kernels of `dev` can read and write the memory of `other`, a different device
+     * of this backend, at full speed. Optional: true if both are memory of the host. */
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
 
-    /* Which collectives (ek_collective) to use among these devices, two or more, or a negative
-     * status. Of several backends the first with this slot is asked. Optional: none. */
+    /* Returns which collectives (ek_collective) to use among these devices, two or more, or a
+     * negative status. If the devices have several backends, the first one with this slot is asked.
+     * Optional: none. */
     int (*collective)(ek_dev *const *devs, int count);
-    /* Collectives, each a section (lane.h) of the devices that take part. broadcast copies
-     * data[0] on devs[0] to data[i] on devs[i]. exchange does any number of moves. sum adds data[i]
-     * on devs[i] into `out` on devs[0], which may be data[0]. Those that `collective` never
-     * offers may be NULL. */
+    /* Collectives, each a section (lane.h) of the devices that take part. `broadcast` copies
+     * data[0] on devs[0] to data[i] on devs[i]. `exchange` does any number of moves. `sum` writes
+     * the sum of data[i] on devs[i] to `out`, which lies on devs[0] and may be data[0]. Slots that
+     * `collective` never offers may be NULL. */
     int (*broadcast)(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
     int (*exchange)(const ek_block_move *moves, int count);
     int (*sum)(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                ek_dtype dtype);
 
-    /* Makes later work of `waiter` wait for earlier work of `awaited`, a device of this backend.
-     * If `waiter` is of the host, the call itself waits. Optional: calls return with their work
-     * done. */
+    /* Makes later work of `waiter` wait for earlier work of `awaited`, a device of this backend. If
+     * `waiter` is a device of the host, the call itself waits. Optional: calls return when their
+     * work is done. */
     int (*device_wait)(ek_dev *waiter, ek_dev *awaited);
-    /* `event_record` records in *event all work issued to the stream so far; it makes the event if
-     * *event is NULL. `event_wait` makes work issued to the stream from now on wait for the event;
-     * NULL has nothing to wait for. Neither blocks nor fails: if no event can be had, the host
-     * waits for the work instead, *event may stay NULL, and errors show up in later work. An event
-     * is used by one thread at a time. `event_done` doesn't wait: 1 if all is done that the event
-     * follows, 0 if not, negative if the device can't be used any more, or has found a fault in its
-     * input. Optional, all four or none: there is one stream. */
+    /* `event_record` records in *event all work issued to the stream so far; if *event is NULL, it
+     * makes an event first. `event_wait` makes work issued to the stream from now on wait for the
+     * event; a NULL event has nothing to wait for. Neither function blocks or fails: if no event
+     * can be had, the host waits for the work instead, *event may stay NULL, and errors show up in
+     * later work. An event is used by one thread at a time. `event_done` doesn't wait. It returns 1
+     * if all work that was recorded in the event is done, 0 if not, and a negative status if the
+     * device can't be used any more or has found a fault in its input. Optional, all four or none:
+     * there is one stream. */
     void (*event_record)(ek_dev *dev, ek_stream stream, ek_event **event);
     void (*event_wait)(ek_dev *dev, ek_stream stream, ek_event *event);
     int (*event_done)(ek_dev *dev, ek_event *event);
     void (*event_free)(ek_dev *dev, ek_event *event);
-    /* Waits for all work of the device. Optional: calls return with their work done. */
+    /* Waits for all work of the device. Optional: calls return when their work is done. */
     int (*synchronize)(ek_dev *dev);
 
-    /* For devices that run work after the call that issues it. clock_begin and clock_end stand
-     * around a replica's forward. clock_read adds the forwards that have finished, in time of the
-     * device's clock, to dev->busy_ns, and does not wait. None of them fails. Optional, all or
-     * none: the wall time of the threads that work for the device is counted instead. */
+    /* Time a replica's forward, for devices that run work after the call that issues it.
+     * clock_begin is called before the forward and clock_end after it. clock_read adds the time
+     * that finished forwards took by the device's clock to dev->busy_ns, and does not wait. None of
+     * the three fails. Optional, all or none: the wall time of the threads that work for the device
+     * is counted instead. */
     void (*clock_begin)(ek_dev *dev);
     void (*clock_end)(ek_dev *dev);
     void (*clock_read)(ek_dev *dev);
 
-    /* What lies between the devices of several processes (rail.h). Optional: they communicate
+    /* Rails between the devices of several processes (rail.h). Optional: the devices communicate
      * through memory of the host. */
     const struct ek_rail_backend *rails;
 
@@ -159,8 +164,8 @@ struct ek_dev {
     char name[16];
     const ek_backend *backend;
     void *context; /* owned by the backend */
-    int threads;   /* how many threads it computes with (host devices) */
-    double speed;  /* EK_LEAST_SPEED to 1; if below 1, its worker sleeps in proportion */
+    int threads;   /* how many threads the device computes with (host devices) */
+    double speed;  /* EK_LEAST_SPEED to 1; below 1: the worker sleeps in proportion */
     struct ek_allocator *allocator; /* allocator.c */
     struct ek_lane *lane;           /* lane.h; NULL if the device has one stream */
     struct ek_worker *worker;       /* NULL until its first use */

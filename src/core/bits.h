@@ -1,5 +1,5 @@
-/* bits.h: the bits of floats, bf16, f16, and numbers made whole. Valid as C11, C++17 and CUDA
- * device code. */
+/* bits.h: the bits of floats, conversions of bf16 and f16, and of real numbers to integers. Valid
+ * as C11, C++17 and CUDA device code. */
 #ifndef EK_CORE_BITS_H
 #define EK_CORE_BITS_H
 
@@ -66,8 +66,9 @@ EK_FORMULA float ek_float_of_f16(uint16_t half)
     return value;
 #else
     uint32_t magnitude = (uint32_t)(half & 0x7fffu), sign = (uint32_t)(half & 0x8000u) << 16;
-    /* The bits of a subnormal number are put after the leading one of 2^-14, which is then
-     * subtracted. From other numbers 0 is subtracted: compilers vectorise no branch here. */
+    /* The bits of a subnormal number are put after the leading one of 2^-14, and 2^-14 is then
+     * subtracted. From all other numbers 0 is subtracted, because compilers vectorise no branch
+     * here. */
     uint32_t one = magnitude < 0x400u ? 0x38800000u : 0u;
     uint32_t bits = (magnitude << 13) + (magnitude < 0x400u ? 0x38800000u : 0x38000000u);
     bits = ek_bits_of(ek_float_of(bits) - ek_float_of(one));
@@ -103,7 +104,7 @@ EK_FORMULA int64_t ek_i64_of(double x)
     return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
 }
 
-/* Likewise; INT32_MIN. */
+/* Truncates. NaN and values that don't fit become INT32_MIN. */
 EK_FORMULA int32_t ek_i32_of(double x)
 {
     return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;

@@ -1,5 +1,4 @@
-/* cells.c: lists of free cells. Each thread has a list of free cells for each multiple of UNIT
- * bytes. */
+/* cells.c: each thread's lists of free cells, one list for each multiple of UNIT bytes. */
 #include "core/cells.h"
 
 #include <stdlib.h>
@@ -7,7 +6,7 @@
 
 #include "core/thread.h"
 
-/* A list keeps at most MOST_KEPT_NBYTES and one cell. */
+/* A list keeps at most MOST_KEPT_NBYTES and one cell more. */
 enum { UNIT = 64, MOST_KEPT_NBYTES = 1 << 20 };
 
 struct ek_cell {
@@ -15,7 +14,7 @@ struct ek_cell {
 };
 
 /* Returns the calling thread's list for cells of nbytes; NULL if cells of that size are not kept.
- * Builds with AddressSanitizer keep none, so that it watches every object. */
+ * Builds with AddressSanitizer keep no cells, so that it watches every object. */
 static ek_cell_list *cell_list(size_t nbytes)
 {
 #if defined(EK_SANITIZED) && !defined(EK_SANITIZED_THREAD)

@@ -1,5 +1,5 @@
 /* cells.h: memory of the small objects that every operation makes: tensors, storages, versions and
- * graph nodes. A thread keeps cells that it has freed, up to a limit, and uses them again without
+ * graph nodes. A thread keeps cells that it has freed, up to a limit, and reuses them without
  * asking the system. */
 #ifndef EK_CORE_CELLS_H
 #define EK_CORE_CELLS_H

@@ -1,4 +1,4 @@
-/* device.c: the registry of devices, which are opened with their first use. */
+/* device.c: the registry of devices. A device is opened when it is first used. */
 #include "core/device.h"
 
 #include <stdio.h>
@@ -113,7 +113,7 @@ static const char *device_hint(ek_device_kind kind, const ek_backend *backend)
                    : " (this build has no CUDA backend)";
 }
 
-/* Returns the reason why there are no devices of a kind; NULL if there are some, or if no reason is
+/* Returns the reason why the backend has no devices; NULL if it has some, or if no reason is
  * known. */
 static const char *device_why_none(const ek_backend *backend)
 {
@@ -154,7 +154,7 @@ ek_dev *ek_dev_get(ek_device device)
 }
 
 /* Waits for the device's work and makes the device give its workspaces back. An error of the work
- * is logged only, because the device is closed in any case. */
+ * is only logged, because the device is closed in any case. */
 static void device_quiesce(ek_dev *dev)
 {
     ek_error_record before, late;
@@ -178,8 +178,8 @@ static int device_check_idle(ek_dev *dev)
                   : 0;
 }
 
-/* Closes all open devices of a kind. A device that still holds memory stays open and is named in an
- * error. registry_lock is held. */
+/* Closes all open devices of a kind. A device that still holds memory stays open, and an error
+ * names it. registry_lock is held. */
 static int device_close_kind(int kind)
 {
     int rc = 0;
@@ -223,8 +223,8 @@ static int device_configure_host(const char *specification, bool keep)
     return 0;
 }
 
-/* Closes the devices of a kind and replaces them by `configure`. None is closed if one holds
- * memory. */
+/* Closes the devices of a kind and replaces them by `configure`. If one of the devices holds
+ * memory, none is closed. */
 static int device_configure_devices(ek_device_kind kind, const char *specification,
                                     int (*configure)(const char *specification, bool keep))
 {

@@ -17,19 +17,19 @@ static inline int ek_dev_compare(const ek_dev *a, const ek_dev *b)
     return a->id.kind != b->id.kind ? (int)a->id.kind - (int)b->id.kind : a->id.index - b->id.index;
 }
 
-enum { EK_MOST_DEVICES = 2 * EK_MAX_DEVICES + 1 }; /* all devices of both kinds, and cpu */
+enum { EK_MOST_DEVICES = 2 * EK_MAX_DEVICES + 1 }; /* all host and CUDA devices, and cpu */
 
-/* Fails for a list of negative count, which ek_devices and ek_device_list_of return on an error,
- * and for one that is too long. An empty list is fine. */
+/* Fails if the list's count is negative, as ek_devices and ek_device_list_of return it on an error,
+ * or too large. An empty list is fine. */
 int ek_device_list_check(const char *what, const ek_device_list *list);
 
-/* Returns how long the device has worked: the wall time of threads' work for it (worker.h), or, if
- * the device has a clock, the time of the replicas' forwards that it has finished. The clock starts
- * with the first call of this function. If many forwards run between two calls, the clock counts
- * only a few of them. Doesn't wait. Any thread. */
+/* Returns how long the device has worked. This is the wall time of threads' work for the device
+ * (worker.h) or, if the device has a clock, the time of the replicas' forwards that the device has
+ * finished. The clock starts with the first call of this function. If many forwards run between two
+ * calls of this function, the clock counts only a few of them. Doesn't wait. Any thread. */
 uint64_t ek_dev_busy_ns(ek_dev *dev);
 
-/* Fills with zero bytes, in order with the device's work. */
+/* Fills memory with zero bytes, in order with the device's work. */
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
 
 /* Makes ek_shutdown call `leave` first and return its status. For one constructor: that of
@@ -39,64 +39,67 @@ void ek_at_shutdown(int (*leave)(void));
 /* ---- allocator.c, ledger.c: memory, and the ledger that counts it by category ---- */
 
 /* Allocates nbytes on a device, aligned to 64 bytes and counted under `category`, for work of
- * EK_STREAM_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names the
- * device, the request, what is in use by category, and the capacity; nothing has changed, and
- * smaller requests may succeed. Any thread. */
+ * EK_STREAM_COMPUTE. With nbytes 0 the pointer is valid, too. On EK_E_OUT_OF_MEMORY the sentence
+ * names the device, the request, what is in use by category, and the capacity; smaller requests may
+ * still succeed. Any thread. */
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
 
 /* Allocates memory that `stream` uses first: work issued to that stream from now on may use it, and
- * other streams are not waited for. ek_dev_free_for gets the stream of the allocation. It may be
+ * other streams are not waited for. ek_dev_free_for gets the stream of the allocation, and may be
  * called once EK_STREAM_COMPUTE comes after all uses of the memory (ek_dev_wait_event). Memory of
  * EK_STREAM_EXCHANGE is used in that stream only, and may be given back at once. *event belongs to
- * the memory: the caller may record it anew and hands it back with the memory. It is NULL for
- * EK_STREAM_COMPUTE and EK_STREAM_EXCHANGE. */
+ * the memory: the caller may record the event anew, and hands it back with the memory. The event is
+ * NULL for EK_STREAM_COMPUTE and EK_STREAM_EXCHANGE. */
 int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
                      void **pointer, ek_event **event);
 void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,
                      ek_memory_category category, ek_event *event);
 
-/* Counts memory that the device begins to use, or no longer uses, and that the allocator hasn't
- * allocated. */
+/* Counts memory that the allocator hasn't allocated: as in use if `begins`, else as no longer in
+ * use. */
 void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins);
 
 /* Moves nbytes that are in use from one category to another. */
 void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
                          ek_memory_category to);
 
-/* A private peak, beside the public one. Any number of watches may run at a time. The caller owns
- * the struct, which is linked until ek_memory_watch_end. Any thread. */
+/* A watch measures the peak of the memory in use from its own start on, besides the peak in
+ * ek_memory_stats. Any number of watches may run at a time. The caller owns the struct, which is
+ * linked until ek_memory_watch_end. Any thread. */
 typedef struct ek_memory_watch {
     ek_dev *dev;   /* NULL once the watch has ended or the device is closed */
     uint64_t peak; /* guarded by the allocator's lock (ek_ledger_hold) */
     struct ek_memory_watch *next;
 } ek_memory_watch;
-/* Begins a watch. Its first peak is what is in use now. */
+/* Begins a watch. Its peak starts at what is in use now. */
 void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch);
-/* Returns the peak so far, and starts a new one at what is in use now. */
+/* Returns the watch's peak so far, and starts a new peak at what is in use now. */
 uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
 void ek_memory_watch_end(ek_memory_watch *watch);
 
-/* Restores the device's peaks from `before`; a peak is at least what is in use now. Any thread. */
+/* Sets the device's peaks back to those in `before`, but not below what is in use and reserved now.
+ * Any thread. */
 void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before);
 
 /* Copies the ledger. Any thread. */
 void ek_ledger_read(ek_dev *dev, ek_memory_stats *stats);
 
-/* Locks the device's allocator until ek_ledger_release and returns its ledger (borrowed). The
- * caller must not allocate on the device meanwhile. The tracer's `memory` (trace.h) is called with
- * this lock held. */
+/* Locks the device's allocator until ek_ledger_release and returns its ledger (borrowed). In
+ * between, the caller must not allocate on the device. The tracer's `memory` (trace.h) is called
+ * with this lock held. */
 const ek_memory_stats *ek_ledger_hold(ek_dev *dev);
 void ek_ledger_release(ek_dev *dev);
 
-/* Sets the peaks to what is in use now. */
+/* Sets the peaks to what is in use and reserved now. */
 void ek_ledger_reset_peak(ek_dev *dev);
 
-/* Sets the capacity; 0 means none. Returns false and changes nothing if more than nbytes is in use.
- * *in_use becomes what is in use either way. */
+/* Sets the capacity; 0: no limit. If more than nbytes (not 0) are in use, returns false and changes
+ * nothing. In either case *in_use becomes how many bytes are in use. */
 bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use);
 
-/* Returns the size of the largest free block. The device's allocator is locked. */
+/* Returns the size of the largest free block. The caller holds the lock of the device's
+ * allocator. */
 uint64_t ek_ledger_largest_free(const ek_dev *dev);
 
 /* Stores how many bytes the device uses that the ledger doesn't count (stats.system). */
@@ -111,13 +114,13 @@ void ek_dev_trim(ek_dev *dev);
  * which is called with the allocator's lock held. */
 bool ek_dev_has_cached(const ek_dev *dev);
 
-/* Gives idle segments back to the system. Returns 1 if there were some, 0 if there were none,
- * and -1 if another thread holds the allocator's lock, in which case nothing was done. For
+/* Gives idle segments back to the system. Returns 1 if there were idle segments, 0 if there were
+ * none, and -1 if another thread holds the allocator's lock, in which case nothing was done. For
  * memory_alloc of backends whose devices share memory. */
 int ek_dev_trim_if_free(ek_dev *dev);
 
 /* ---- stream.c: order between devices and their streams, and copies: the backend's functions, or
- * the defaults of those that it lacks (backend.h) ---- */
+ * the defaults of functions that it lacks (backend.h) ---- */
 
 /* Makes work issued to `waiter` from now on wait for all work issued to `awaited` so far. */
 int ek_dev_wait(ek_dev *waiter, ek_dev *awaited);
@@ -125,23 +128,23 @@ int ek_dev_wait(ek_dev *waiter, ek_dev *awaited);
 /* Returns when all work issued to the device is done. */
 int ek_dev_synchronize(ek_dev *dev);
 
-/* True if the device has several streams. */
+/* Returns true if the device has several streams. */
 bool ek_dev_has_streams(const ek_dev *dev);
 
-/* Record an event, wait for it, ask whether it is done, and free it: the backend's `event_record`
- * and so on (backend.h). If the device has one stream, they do nothing and every event is done. A
- * NULL event is done. */
+/* Record an event, wait for it, ask whether it is done, and free it, by the backend's
+ * `event_record` and so on (backend.h). If the device has one stream, the functions do nothing and
+ * every event is done. A NULL event is done. */
 void ek_dev_record_event(ek_dev *dev, ek_stream stream, ek_event **event);
 void ek_dev_wait_event(ek_dev *dev, ek_stream stream, ek_event *event);
 int ek_dev_event_done(ek_dev *dev, ek_event *event);
 void ek_dev_free_event(ek_dev *dev, ek_event *event);
 
 /* Copies contiguous bytes from a device of the host to `dev` in EK_STREAM_UPLOAD by the backend's
- * `upload`; if the device has one stream, by ek_dev_copy. */
+ * `upload`; if the backend has none, by ek_dev_copy. */
 int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
 /* Copies contiguous bytes to pinned memory of the host in EK_STREAM_COMMUNICATE by the backend's
- * `download`; if the device has one stream, by ek_dev_copy. */
+ * `download`; if the backend has none, by ek_dev_copy. */
 int ek_dev_download(ek_dev *dev, ek_dev *to, void *to_data, const void *from_data, size_t nbytes);
 
 /* Copies contiguous bytes between any two devices, after all earlier work of both and before all
@@ -149,21 +152,22 @@ int ek_dev_download(ek_dev *dev, ek_dev *to, void *to_data, const void *from_dat
  * the source, or has all of the result. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-/* True if kernels of `dev` can use the memory of `other` as their own (after ek_dev_wait). */
+/* Returns true if kernels of `dev` can use the memory of `other` as their own (after
+ * ek_dev_wait). */
 bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 
 /* Returns which collectives to use among these devices (ek_collective), or a negative status. */
 int ek_dev_collective(ek_dev *const *devs, int count);
 
-/* Run the backend's collectives (backend.h), if ek_dev_collective has offered them for the devices.
- * Otherwise broadcast and exchange copy from device to device; ek_dev_sum needs
- * EK_COLLECTIVE_SUMS. */
+/* Run the collectives of the first device's backend (backend.h), which ek_dev_collective must have
+ * offered for these devices. If the backend has no broadcast or exchange, these two copy from
+ * device to device. ek_dev_sum needs EK_COLLECTIVE_SUMS. */
 int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_dev_exchange(const ek_block_move *moves, int count);
 int ek_dev_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                ek_dtype dtype);
 
-/* True if the CPU can read and write the device's memory directly. */
+/* Returns true if the CPU can read and write the device's memory directly. */
 bool ek_dev_is_host(const ek_dev *dev);
 
 #endif

@@ -17,7 +17,7 @@ const char *ek_spec_skip_space(const char *at)
     return at;
 }
 
-/* Reads a number, written as digits with at most one decimal point; NAN if `at` has none. */
+/* Reads a number that begins with a digit or a decimal point; NAN if there is none. */
 static double spec_read_number(const char *at, char **end)
 {
     if (!ek_is_digit(*at) && *at != '.')
@@ -170,12 +170,12 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
 
 static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(spec_lock);
-static ek_device_spec spec_now; /* guarded by spec_lock, as are the two below */
+static ek_device_spec spec_now; /* guarded by spec_lock, as are the two variables below */
 static bool spec_known;
-static int spec_ranks; /* the number of this machine's ranks that spec_now was made for; 0: any,
-                          because the user asked for spec_now */
+static int spec_ranks; /* the number of this machine's ranks for which spec_now was made; 0: any,
+                          because the user gave spec_now */
 
-/* One host device per two cores. */
+/* Fills in one host device per two cores. */
 static void spec_default(ek_device_spec *spec)
 {
     int count = ek_world_cores() / 2;
@@ -186,7 +186,8 @@ static void spec_default(ek_device_spec *spec)
         spec->devices[i].speed = 1.0;
 }
 
-/* *ranks becomes the number of this machine's ranks that the answer depends on; 0: on none. */
+/* Fills `spec` from EVENKEEL_HOST_DEVICES, else with the default. *ranks becomes the number of this
+ * machine's ranks on which the answer depends; 0 if it depends on none. */
 static int spec_from_environment(ek_device_spec *spec, int *ranks)
 {
     const int before = ek_error_status();

@@ -1,7 +1,7 @@
-/* dtypes.h: the list of dtypes. A row is a dtype: its enumerator without EK_, its name, the type
- * of an element in memory, the class that it is computed in (F32, F64 or I64), and the whole
- * numbers that it holds without a gap: first, last, and as text. A dtype is added by a row, the
- * macros below it and an enumerator. Valid as C11, C++17 and CUDA device code. */
+/* dtypes.h: the list of dtypes. A row describes a dtype: its enumerator without EK_, its name, the
+ * type of an element in memory, the class in which it is computed (F32, F64 or I64), and the range
+ * of whole numbers that it holds without a gap (first, last, and as text). A new dtype needs a row,
+ * the macros below the rows, and an enumerator. Valid as C11, C++17 and CUDA device code. */
 #ifndef EK_CORE_DTYPES_H
 #define EK_CORE_DTYPES_H
 
@@ -24,7 +24,8 @@
 #define EK_TYPE_OF_F64 double
 #define EK_TYPE_OF_I64 int64_t
 
-/* EK_LOAD_x(v): the number that element v in memory stands for, in a type that holds it. */
+/* EK_LOAD_x(v): the number that element v in memory represents, in a type that holds this
+ * number. */
 #define EK_LOAD_F32(v) (v)
 #define EK_LOAD_F64(v) (v)
 #define EK_LOAD_BF16(v) ek_float_of_bf16(v)

@@ -30,7 +30,7 @@ int ek_environment_count(const char *name)
 }
 
 /* Reads the next word of a list and moves *at past it. Empty words are skipped. Returns false at
- * the end. */
+ * the end of the list. */
 static bool environment_next_word(const char **at, const char **word, size_t *length)
 {
     if (*at)

@@ -1,4 +1,4 @@
-/* file.c: opening files, and replacing them whole. All of the library's files are opened here. */
+/* file.c: opens files, and replaces them whole. All of the library's files are opened here. */
 
 #include "core/file.h"
 
@@ -32,8 +32,8 @@ int ek_open(const char *path, int flags)
     return descriptor;
 }
 
-/* Sets the error for files that are not regular. Opening a socket gives ENXIO, which is this error,
- * too. */
+/* Sets the error for files that are not regular. Opening a socket fails with ENXIO, which becomes
+ * this error, too. */
 static int file_fail_kind(const char *what, const char *path)
 {
     return EK_FAIL(EK_E_IO, "%s: cannot open %.500s: it is no regular file", what, path);
@@ -115,7 +115,7 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
     return 0;
 }
 
-/* fsync(2), repeated if it is interrupted, as it may be on network file systems. */
+/* Calls fsync(2), again if it is interrupted, as it may be on network file systems. */
 static int file_synchronise(int descriptor)
 {
     int rc = -1;
@@ -138,8 +138,8 @@ typedef struct temporary {
 
 enum { NAME_TRIES = 1000 };
 
-/* Writes the name for `number`. If a file has that name (EEXIST), the caller tries the next number.
- */
+/* Writes the name for `number`. If a file has that name already (EEXIST), the caller tries the next
+ * number. */
 static void temporary_name(char *name, size_t room, const char *directory, int number)
 {
     struct timespec now;
@@ -148,8 +148,9 @@ static void temporary_name(char *name, size_t room, const char *directory, int n
              (unsigned long)now.tv_nsec, number);
 }
 
-/* Calls give(t, name) with one name after another while `give` fails with EEXIST. Keeps the name
- * for which `give` returns 0. Returns -1 with errno if `give` fails for another reason. */
+/* Calls give(t, name) with one name after another while `give` fails with EEXIST or EINTR, at most
+ * NAME_TRIES times. Keeps the name for which `give` returns 0. Returns -1 with errno if no call
+ * succeeded. */
 static int temporary_with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
 {
     size_t room = strlen(t->directory) + 80;
@@ -174,14 +175,15 @@ static int temporary_open_named(temporary *t, const char *name)
     return t->descriptor < 0 ? -1 : 0;
 }
 
-/* Writes the path under which the system shows an open file; returns text. */
+/* Writes the path under which the system shows an open file, and returns `text`. */
 static char *file_descriptor_path(int descriptor, char text[32])
 {
     snprintf(text, 32, "/proc/self/fd/%d", descriptor);
     return text;
 }
 
-/* Opens a file without a name. Returns -1 if that fails, or if the file couldn't be named later. */
+/* Opens a file without a name. Returns -1 if the system can't, or if the file couldn't be given a
+ * name later. */
 static int temporary_open_nameless(const char *directory)
 {
     char link[32];
@@ -213,13 +215,12 @@ static int temporary_link(temporary *t, const char *name)
                   AT_SYMLINK_FOLLOW);
 }
 
-/* Gives a new file the permissions of the old one and, if the system allows, its owner and group.
- */
+/* Gives a new file the old file's permissions and, if the system allows, its owner and group. */
 static int temporary_make_alike(int descriptor, const struct stat *old)
 {
     if (fchown(descriptor, old->st_uid, old->st_gid) < 0 &&
         fchown(descriptor, (uid_t)-1, old->st_gid) < 0)
-        errno = 0; /* the file stays the caller's */
+        errno = 0; /* the new file's owner and group stay the caller's */
     return fchmod(descriptor, old->st_mode & 0777);
 }
 
@@ -262,7 +263,7 @@ static int temporary_take_place(temporary *t)
 }
 
 /* Checks that an old file is regular and writable, so that a protected file is never replaced.
- * *there tells whether there is one. */
+ * *there tells whether there is an old file. */
 static int file_check_old(const char *what, const char *path, bool *there, struct stat *old)
 {
     *there = stat(path, old) == 0;
@@ -277,7 +278,8 @@ static int file_check_old(const char *what, const char *path, bool *there, struc
     return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) < 0 ? file_fail_write(what, path) : 0;
 }
 
-/* Synchronises a directory. Some file systems cannot (EINVAL, ENOTSUP), which is no error. */
+/* Synchronises a directory. Some file systems cannot do this (EINVAL, ENOTSUP), which is no
+ * error. */
 static int file_synchronise_directory(int directory, const char *what, const char *path)
 {
     if (file_synchronise(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
@@ -297,7 +299,7 @@ static char *file_directory_of(const char *path)
     return directory;
 }
 
-/* Writes the file and synchronises it, so that it survives a loss of power. */
+/* Writes the file and synchronises it, so that its data survive a loss of power. */
 static int file_fill(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
                      const struct stat *old)
 {
@@ -319,7 +321,7 @@ static void file_hold_signal(sigset_t *before)
 }
 
 /* Discards a SIGXFSZ that has arrived since file_hold_signal, and unblocks the signal. If the
- * program had blocked it before, the signal stays pending and blocked. */
+ * program had blocked SIGXFSZ before, the signal stays pending and blocked. */
 static void file_release_signal(const sigset_t *before)
 {
     sigset_t beyond;

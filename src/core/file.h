@@ -2,8 +2,9 @@
  *
  * A file is first written as a temporary file in its directory, then synchronised, then renamed. So
  * a reader sees the old file or the new one, even after a loss of power. If the file system allows,
- * the temporary file has no name; otherwise its name is ".evenkeel-*.tmp", and it stays if the
- * process is killed. Errors are EK_E_IO with the system's reason; `what` begins their sentences. */
+ * the temporary file has no name. Otherwise its name is ".evenkeel-*.tmp", and the file stays if
+ * the process is killed. Errors are EK_E_IO with the system's reason; `what` begins their
+ * sentences. */
 #ifndef EK_CORE_FILE_H
 #define EK_CORE_FILE_H
 
@@ -12,12 +13,13 @@
 
 /* ---- opening ---- */
 
-/* open(2) with O_CLOEXEC, repeated if interrupted; mode 0666. Returns -1 with errno on error. */
+/* Calls open(2) with O_CLOEXEC and mode 0666, again if it is interrupted. Returns -1 with errno on
+ * error. */
 int ek_open(const char *path, int flags);
 
-/* Opens a regular file for reading; *nbytes becomes its size. Directories, pipes, sockets and
- * devices are refused, because some would keep their reader waiting for ever. Returns the
- * descriptor, which the caller closes, or a negative status. */
+/* Opens a regular file for reading; *nbytes becomes its size. Refuses directories, pipes, sockets
+ * and devices, because reading some of them would never end. Returns the descriptor, which the
+ * caller closes, or a negative status. */
 int ek_file_open(const char *what, const char *path, size_t *nbytes);
 
 /* A file in memory, for reading. If another process truncates it, readers are killed (SIGBUS). */
@@ -27,7 +29,7 @@ typedef struct ek_mapped {
 } ek_mapped;
 /* Maps a file that ek_file_open opens. After an error there is nothing to unmap. */
 int ek_file_map(const char *what, const char *path, ek_mapped *mapped);
-void ek_file_unmap(ek_mapped *mapped); /* one that is zero is ignored */
+void ek_file_unmap(ek_mapped *mapped); /* an ek_mapped of zeros is ignored */
 
 /* Sets the error "<what>: cannot <verb> <path>: <the system's reason>" from errno. Returns
  * EK_E_NO_MEMORY if errno is ENOMEM, else EK_E_IO. */
@@ -41,16 +43,16 @@ typedef struct ek_file {
 } ek_file;
 
 /* Replaces the file at `path` by what `write` writes. An old file must be regular and writable for
- * the caller. The new file gets its permissions and, if the system allows, its owner. If `write`
- * returns an error, the old file stays and the error is returned. */
+ * the caller. The new file gets the old one's permissions and, if the system allows, its owner. If
+ * `write` returns an error, the old file stays and the error is returned. */
 int ek_file_replace(const char *what, const char *path,
                     int (*write)(const ek_file *file, void *user), void *user);
 
 /* Writes bytes to the new file. Called by `write`. */
 int ek_file_write(const ek_file *file, const void *data, size_t nbytes);
 
-/* ek_file_replace for text, which `write` writes to a stream. ek_file_replace_text checks the
- * stream's errors. */
+/* Does what ek_file_replace does, for text that `write` writes to a stream, and checks the stream's
+ * errors. */
 int ek_file_replace_text(const char *what, const char *path, int (*write)(FILE *stream, void *user),
                          void *user);
 

@@ -1,10 +1,10 @@
 /* fork.h: what a child process may do.
  *
  * A forked child has only the thread that forked: no worker, no thread of a team or of a loader.
- * Threads that exist only in the parent may hold locks. So if a device was open at the fork, a
- * child refuses to compute, to wait, and to read what such threads may have been changing: every
- * public function that locks a mutex, waits for a thread or allocates on a device calls
- * ek_fork_check first, directly or through its callees. */
+ * Threads that exist only in the parent may hold locks. So if a device was opened before the fork,
+ * a child refuses to compute, to wait, and to read what threads of the parent may have been
+ * changing. Every public function that locks a mutex, waits for a thread or allocates on a device
+ * calls ek_fork_check first, directly or through its callees. */
 #ifndef EK_CORE_FORK_H
 #define EK_CORE_FORK_H
 
@@ -23,13 +23,15 @@ static inline bool ek_forked(void)
 /* Fails with EK_E_STATE if ek_forked(), else returns 0. */
 int ek_fork_check(void);
 
-/* Called when a device is opened: for children from now on ek_forked is true. Any thread. */
+/* Makes ek_forked true in children that are forked from now on. Called when a device is opened. Any
+ * thread. */
 void ek_fork_arm(void);
 
 /* Makes every forked child call `abandon` first. For one constructor only. */
 void ek_fork_at_child(void (*abandon)(void));
 
-/* Lock and unlock. In a forked child they do nothing: a thread of the parent may hold the lock. */
+/* Lock and unlock a mutex. In a forked child both do nothing, because a thread of the parent may
+ * hold the lock. */
 static inline void ek_lock(pthread_mutex_t *lock)
 {
     if (!ek_forked())
@@ -43,8 +45,8 @@ static inline void ek_unlock(pthread_mutex_t *lock)
 }
 
 /* Declares that forked children may use a static mutex and its data. fork() holds the mutex, so
- * that the child finds it unlocked and the data consistent. While it is held, no other lock may be
- * taken and no user code called. */
+ * that the child finds it unlocked and the data consistent. While the mutex is held, no other lock
+ * may be taken and no user code called. */
 #define EK_FORK_SAFE(lock)                                                        \
     static void lock##_before_fork(void)                                          \
     {                                                                             \

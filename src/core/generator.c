@@ -22,19 +22,20 @@ static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(default_lock);
 static uint64_t seedings = 1; /* default_generator's seedings + 1; guarded by default_lock */
 
-/* The default generator of a device's worker. Every worker has one, because replicas that drew from
- * one generator at a time would get numbers in an order that differs from run to run. No lock is
- * needed: a generator is used by its device's worker, or by the thread that draws in its place. */
+/* The default generator of a device's worker. Every worker has a separate generator, because
+ * replicas that took turns with a single generator would get numbers in an order that differs from
+ * run to run. No lock is needed: the generator is used by its device's worker, or by the thread
+ * that draws in the worker's place. */
 typedef struct device_generator {
     ek_generator generator;
-    uint64_t seeding; /* the value of `seedings` when it was seeded; 0: not yet */
-    bool continues;   /* the device's next worker draws on from this state, because the state was
-                         restored or a thread drew in the worker's place; false: it seeds anew */
+    uint64_t seeding; /* the value of `seedings` when the generator was seeded; 0: not yet */
+    bool continues;   /* the device's next worker continues from this state, because the state was
+                         restored or a thread drew in its place; false: the worker seeds anew */
 } device_generator;
 
 enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEVICES };
 static device_generator of_device[DEVICE_GENERATORS];
-static _Thread_local device_generator *of_worker; /* the worker's own; NULL until it draws */
+static _Thread_local device_generator *of_worker; /* this worker's; NULL until the worker draws */
 
 static device_generator *generator_of_device_at(ek_device device)
 {
@@ -80,7 +81,8 @@ static void generator_twist_all(ek_generator *generator)
     generator->next = 0;
 }
 
-/* Single words are those of call UINT64_MAX, a number that no tensor ever gets. */
+/* Computes the block that contains single word number `drawn`. Single words are the words of call
+ * UINT64_MAX, a number that no tensor's call gets. */
 static void generator_count_block(ek_generator *generator)
 {
     ek_philox_words_of(generator->seed, UINT64_MAX, generator->drawn / EK_PHILOX_BLOCK,
@@ -158,7 +160,7 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     ek_random_engine engine = default_generator.engine;
     uint64_t seed = default_generator.seed, seeding = seedings;
     pthread_mutex_unlock(&default_lock);
-    if (!of_worker) { /* an earlier worker of the device may have left its generator */
+    if (!of_worker) { /* an earlier worker of the device may have left a generator */
         of_worker = generator_of_device_at(dev->id);
         of_worker->seeding = of_worker->continues ? of_worker->seeding : 0;
     }
@@ -167,7 +169,8 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     return &of_worker->generator;
 }
 
-/* Returns the generator of the device that the thread draws for; NULL: it draws for none. */
+/* Returns the generator of the device for which the thread draws (ek_generator_draw_for); NULL if
+ * there is no such device. */
 static const ek_generator *generator_drawn_for(void)
 {
     const ek_dev *dev = ek_thread_self()->rng_device;
@@ -196,8 +199,8 @@ ek_generator *ek_generator_stand_in(ek_generator *generator)
     return before;
 }
 
-/* Reseeds a Mersenne Twister by a number that it draws; `seed` stays, because workers' generators
- * are seeded from it. Philox instead jumps to a distant counter. */
+/* Reseeds a Mersenne Twister with a number that it draws; `seed` stays, because workers' generators
+ * are seeded from it. A Philox generator jumps to a distant counter instead. */
 static void generator_reseed(ek_generator *generator)
 {
     if (generator->engine == EK_RANDOM_PHILOX) {
@@ -310,8 +313,7 @@ uint64_t ek_random_u64(ek_generator *generator)
 
 /* ---- calls of Philox ---- */
 
-/* Gives the elements of a tensor their numbers in the whole batch, of which the generator draws a
- * share. */
+/* Numbers the elements of a tensor as in the whole batch, of which the generator draws a share. */
 static void generator_number(const ek_generator_share *share, const ek_tensor *tensor,
                              ek_draw *draw)
 {
@@ -321,7 +323,7 @@ static void generator_number(const ek_generator_share *share, const ek_tensor *t
     if (share->samples == 0 || count == 0 || tensor->ndim <= share->dim ||
         tensor->shape[share->dim] % share->samples != 0)
         return;
-    int64_t each = tensor->shape[share->dim] / share->samples; /* elements of a sample in a row */
+    int64_t each = tensor->shape[share->dim] / share->samples; /* a sample's elements in a row */
     for (int d = share->dim + 1; d < tensor->ndim; d++)
         each *= tensor->shape[d];
     draw->first = share->first * each;
@@ -356,7 +358,7 @@ typedef struct state_blob {
     int32_t left, seeded;
     uint64_t next;
     uint64_t state[EK_TWISTER_WORDS];
-    double normal_x, normal_y, normal_rho; /* only normal_y is used: the cached normal number */
+    double normal_x, normal_y, normal_rho; /* only normal_y is used, for the cached normal number */
     int32_t normal_is_valid, padding;
     float next_float_normal;
     uint8_t is_next_float_normal_valid, end_padding[3];
@@ -364,7 +366,7 @@ typedef struct state_blob {
 
 _Static_assert(sizeof(state_blob) == EK_GENERATOR_STATE_BYTES, "the blob has PyTorch's layout");
 
-enum { BLOB_ENGINE, BLOB_CALL, BLOB_DRAWN }; /* the words of Philox */
+enum { BLOB_ENGINE, BLOB_CALL, BLOB_DRAWN }; /* which words of the state hold Philox's numbers */
 
 int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes)
 {
@@ -431,7 +433,7 @@ struct ek_generators {
     uint64_t seedings;
     int count;
     int place[DEVICE_GENERATORS];
-    device_generator of_device[]; /* the seeded ones; entry i was copied from of_device[place[i]] */
+    device_generator of_device[]; /* those seeded; entry i was copied from of_device[place[i]] */
 };
 
 ek_generators *ek_generators_save(void)

@@ -14,7 +14,8 @@ static void hook_list_destroy(ek_object *object)
     free(list);
 }
 
-/* Makes *place a list that has no other owner, with its hooks and room for one more. */
+/* Makes *place a list that has no other owner, with the hooks of the old list and room for one
+ * more. Returns the list, or NULL with an error. */
 static ek_hook_list *hook_list_own(ek_hook_list **place)
 {
     ek_hook_list *shared = *place;

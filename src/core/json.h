@@ -9,7 +9,7 @@
 
 /* ---- reading ----
  *
- * The reader walks once over a text, from its first value:
+ * The reader walks over a text once, from its first value on:
  *
  *     ek_json_reader reader = {.text = text, .nbytes = nbytes};
  *     ek_json_value value;
@@ -28,7 +28,7 @@ typedef struct ek_json_reader {
     char *text;
     size_t nbytes, at;
     int depth;                                /* how many arrays and objects are open */
-    unsigned char objects[EK_JSON_DEPTH / 8]; /* one bit for each: 1 for an object */
+    unsigned char objects[EK_JSON_DEPTH / 8]; /* bit i: what is open at depth i is an object */
     bool begun;                               /* an element precedes `at` */
     char error[100];
 } ek_json_reader;
@@ -50,14 +50,15 @@ typedef struct ek_json_value {
     size_t nbytes;    /* the length of text */
 } ek_json_value;
 
-/* Reads a value; of an array or object only the opening bracket. ek_json_next then reads on. */
+/* Reads a value. Of an array or object, reads only the opening bracket; ek_json_next continues
+ * inside. */
 int ek_json_read(ek_json_reader *reader, ek_json_value *value);
 
 /* Returns 1 if the innermost open array or object has another element; *key becomes its key, or
  * NULL in an array. Returns 0 once the closing bracket has been read. */
 int ek_json_next(ek_json_reader *reader, const char **key);
 
-/* Reads past the rest of a value that has been read: all elements of an array or object. */
+/* Reads past the rest of a value that ek_json_read has read: all elements of an array or object. */
 int ek_json_skip(ek_json_reader *reader, const ek_json_value *value);
 
 /* Returns 0 if only white space follows. */
@@ -74,9 +75,9 @@ bool ek_utf8_is_valid(const char *text);
 
 typedef struct ek_json_writer {
     FILE *stream;  /* NULL: write to `bytes` */
-    char *bytes;   /* room for all that is written; NULL: it is only counted */
+    char *bytes;   /* has room for all that is written; NULL: bytes are only counted */
     size_t nbytes; /* written so far */
-    bool indented; /* each value on a line of its own */
+    bool indented; /* each value is on a separate line */
     bool in_html;  /* '<' is written as \u003c, so that no text ends a script element */
     int depth;
     bool begun; /* the next value needs a comma before it */
@@ -84,10 +85,11 @@ typedef struct ek_json_writer {
 
 void ek_json_begin(ek_json_writer *writer, const char *key, char bracket); /* '{' or '[' */
 void ek_json_close(ek_json_writer *writer, char bracket);                  /* '}' or ']' */
-/* Writes a string; "?" if the text is not UTF-8. */
+/* Writes a string; if the text is not UTF-8, writes "?". */
 void ek_json_put_text(ek_json_writer *writer, const char *key, const char *text);
 void ek_json_put_integer(ek_json_writer *writer, const char *key, int64_t value);
-/* Writes `digits` significant digits, at most 17, in any locale; null if not finite. */
+/* Writes a number with `digits` significant digits, at most 17, in any locale. Writes null if the
+ * number is not finite. */
 void ek_json_put_real(ek_json_writer *writer, const char *key, double value, int digits);
 
 #endif

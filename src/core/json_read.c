@@ -24,7 +24,8 @@ static bool json_at_end(const ek_json_reader *reader)
     return reader->at == reader->nbytes;
 }
 
-/* Returns the next byte that is no white space; NUL, which no JSON text contains, at the end. */
+/* Skips white space and returns the next byte; at the end returns NUL, which no JSON text
+ * contains. */
 static char json_look(ek_json_reader *reader)
 {
     while (!json_at_end(reader) && memchr(" \t\r\n", reader->text[reader->at], 4))
@@ -57,8 +58,9 @@ static bool json_is_between(unsigned char byte, unsigned char low, unsigned char
     return byte >= low && byte <= high;
 }
 
-/* Returns the length of the UTF-8 character at `text`, where `nbytes` bytes are left; 0 if it is
- * invalid: not the shortest form, a surrogate, or beyond U+10FFFF (Unicode, table 3-7). */
+/* Returns the length of the UTF-8 character at `text`, where `nbytes` bytes are left. Returns 0 if
+ * the character is cut off or invalid: not the shortest form, a surrogate, or beyond U+10FFFF
+ * (Unicode, table 3-7). */
 static size_t json_character_nbytes(const char *text, size_t nbytes)
 {
     const unsigned char *byte = (const unsigned char *)text;
@@ -118,7 +120,7 @@ static int json_read_unit(ek_json_reader *reader, uint32_t *unit)
     return 0;
 }
 
-/* Reads the character after "\u", which may be two surrogates. */
+/* Reads the character after "\u", which may be written as two surrogates. */
 static int json_read_code(ek_json_reader *reader, uint32_t *code)
 {
     uint32_t low = 0;
@@ -156,7 +158,8 @@ static int json_read_escape(ek_json_reader *reader, char *to, size_t *nbytes)
     return 0;
 }
 
-/* Decodes a string in place: no character is longer than its escape, the NUL replaces the quote. */
+/* Decodes a string in place, which is possible because no character is longer than its escape. A
+ * NUL replaces the closing quote. */
 static int json_read_string(ek_json_reader *reader, ek_json_value *value)
 {
     char *begin = reader->text + ++reader->at, *to = begin;

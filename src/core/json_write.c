@@ -1,4 +1,4 @@
-/* json_write.c: the JSON writer. It keeps its depth and nothing else of the document. */
+/* json_write.c: the JSON writer. It keeps nothing of the document but its depth. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

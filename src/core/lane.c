@@ -6,7 +6,7 @@
 
 #include "core/worker.h"
 
-/* The terms that a sum reads, and an event recorded after the sum. */
+/* The terms that a sum reads, and an event that was recorded after the sum. */
 typedef struct lane_terms {
     struct lane_terms *next;
     ek_event *summed;
@@ -17,16 +17,17 @@ typedef struct lane_terms {
 
 typedef struct ek_lane {
     uint64_t drawn, turn; /* tickets; guarded by lane_order */
-    ek_event *computed;   /* a section begins after it; used by the section whose turn it is */
+    ek_event *computed;   /* a section begins after this event; used by the section with the turn */
 
     pthread_mutex_t lock; /* guards the members below */
-    ek_event *exchanged;  /* follows the last section */
+    ek_event *exchanged;  /* recorded after the last section */
     bool ahead;           /* the compute stream has yet to wait for `exchanged` */
     size_t nbytes;        /* bytes of all parked terms */
     lane_terms *first, **last;
 } ek_lane;
 
-/* What a lane holds at most, and as a share of the device's capacity. */
+/* A lane parks at most lane_most bytes or, if that is less, 1 / lane_share of the device's
+ * capacity. */
 static const uint64_t lane_most = 16 << 20, lane_share = 16;
 
 /* Guards the tickets and the list of devices with lanes. */
@@ -124,7 +125,7 @@ static void section_give_turns(const ek_section *section)
     pthread_mutex_unlock(&lane_order);
 }
 
-/* What a section begins after on the device. */
+/* Returns the event after which a section begins on the device. */
 static ek_event *section_computed(ek_dev *dev)
 {
     for (int i = 0; deferral && i < deferral->count; i++)
@@ -209,8 +210,8 @@ static void terms_release(ek_dev *dev, lane_terms *terms)
     }
 }
 
-/* Removes the lane's oldest terms while it holds more than `most` bytes, and returns them as a
- * list. The compute stream then waits for their sums. lane->lock is held. */
+/* Removes the lane's oldest terms while the lane holds more than `most` bytes, and returns these
+ * terms as a list. The compute stream then waits for their sums. lane->lock is held. */
 static lane_terms *terms_take(ek_dev *dev, uint64_t most)
 {
     ek_lane *lane = dev->lane;
@@ -224,7 +225,7 @@ static lane_terms *terms_take(ek_dev *dev, uint64_t most)
     if (!lane->first)
         lane->last = &lane->first;
     *end = NULL;
-    ek_dev_wait_event(dev, EK_STREAM_COMPUTE, summed); /* and so for all older ones */
+    ek_dev_wait_event(dev, EK_STREAM_COMPUTE, summed); /* which comes after all older sums */
     return taken;
 }
 
@@ -242,7 +243,7 @@ void ek_lane_park(ek_dev *dev, ek_tensor *const *tensors, int count)
     if (!lane || ek_forked())
         return;
     lane_terms *terms = calloc(1, sizeof *terms + (size_t)count * sizeof(ek_tensor *));
-    if (!terms) { /* nothing has to be kept if nothing is ahead */
+    if (!terms) { /* after a join nothing has to be kept */
         ek_lane_join(dev);
         return;
     }

@@ -1,26 +1,28 @@
 /* lane.h: communication between devices of this process, concurrent with what they compute.
  *
- * A section is the stretch of code in which a thread issues a communication among some devices.
- * Their EK_STREAM_EXCHANGE first waits for the work that their EK_STREAM_COMPUTE has got so far.
- * All work that the thread issues in the section, and the memory that it allocates there, belongs
- * to EK_STREAM_EXCHANGE (ek_thread_modes). At the end the compute streams wait for the exchange. If
- * the section is deferred, the next ek_lane_join makes them wait.
+ * A section is the stretch of code in which a thread issues a communication among some devices. The
+ * EK_STREAM_EXCHANGE of each device first waits for the work issued to its EK_STREAM_COMPUTE so far
+ * or, if the section is deferred, for the event in ek_deferral. All work that the thread issues in
+ * the section, and all memory that it allocates there, belongs to EK_STREAM_EXCHANGE
+ * (ek_thread_modes). At the end the compute streams wait for the exchange. If the section is
+ * deferred, the compute streams wait at the next ek_lane_join instead.
  *
- * Note [Sections have one order]. A section draws a ticket of each of its devices, all under one
- * lock, and begins when its ticket is the next on all of them. So any two sections have one order
- * on all devices that they share, and neither threads nor streams wait for each other in a circle.
- * No work is issued while the lock of the tickets is held, and sections of disjoint devices run
- * concurrently.
+ * Note [Sections have one order]. A section draws a ticket from each of its devices, all under one
+ * lock, and begins when its tickets are the next ones on all of these devices. So any two sections
+ * have one order on all devices that they share, and neither threads nor streams wait for each
+ * other in a circle. No work is issued while the lock of the tickets is held, and sections of
+ * disjoint devices run concurrently.
  *
  * Note [Deferred sections]. Backward sums a bucket of gradients while its kernels run: the next
  * kernel does not wait for the sum, and the sum does not wait for kernels that were issued after
- * its terms were computed. Two rules keep that safe. First, only EK_STREAM_EXCHANGE writes and
+ * its terms were computed. Two rules make this safe. First, only EK_STREAM_EXCHANGE writes and
  * reads a sum's result until the join; the engine joins before a result is used and at the end of
- * the pass. Second, the lane holds the terms (parks them) until the compute stream, to which their
- * memory is given back, comes after the sum. A sum that is added to a gradient lies in memory of
- * EK_STREAM_EXCHANGE, and the addition is a deferred section, too. The bytes that a lane holds are
- * bounded, so that backward frees memory on its way; at the bound the compute stream waits for the
- * oldest sum. The bound doesn't depend on time, so that a pass needs equal memory every time. */
+ * backward. Second, the lane holds the terms (parks them) until the compute stream, to which the
+ * terms' memory is given back, comes after the sum. A sum that is added to a gradient lies in
+ * memory of EK_STREAM_EXCHANGE, and the addition is a deferred section, too. The bytes that a lane
+ * holds are bounded, so that backward frees memory while it runs; at the bound the compute stream
+ * waits for the oldest sum. The bound doesn't depend on time, so that backward needs equal memory
+ * every time. */
 #ifndef EK_CORE_LANE_H
 #define EK_CORE_LANE_H
 
@@ -36,7 +38,7 @@ typedef struct ek_dev_set {
 int ek_dev_set_find(const ek_dev_set *set, const ek_dev *dev);
 /* Adds the device if the set doesn't have it. Returns its index. */
 int ek_dev_set_add(ek_dev_set *set, ek_dev *dev);
-/* Sorts by ek_dev_compare. */
+/* Sorts the set by ek_dev_compare. */
 void ek_dev_set_sort(ek_dev_set *set);
 
 /* Open and close the lane of a device that has streams; for other devices they do nothing. For the
@@ -47,20 +49,21 @@ void ek_lane_close(ek_dev *dev);
 typedef struct ek_section {
     ek_dev *const *devs; /* borrowed */
     int count;           /* 0: the section does nothing */
-    bool deferred;       /* even if the thread's aren't */
+    bool deferred;       /* deferred even if the thread's sections aren't (ek_section_defer) */
 } ek_section;
 
-/* Begin and end a section among different devices. Both do nothing within another section (which
- * must have all these devices), for a single device, and if a device has no streams. Neither fails.
- * No lock may be held, and the thread must not wait for other threads before the end. */
+/* Begin and end a section among different devices. Both do nothing for a single device, if a device
+ * has no streams, or within another section, which must have all these devices. Neither fails. No
+ * lock may be held, and the thread must not wait for other threads before the section ends. */
 void ek_section_begin(ek_section *section, ek_dev *const *devs, int count);
 void ek_section_end(ek_section *section);
 
-/* If `needed`, begins a deferred section of one device that has streams, for work that follows a
- * deferred section of that device. ek_section_end ends it. */
+/* If `needed`, begins a deferred section of one device, for work that follows a deferred section of
+ * this device. Does nothing within another section, or if the device has no streams. ek_section_end
+ * ends the section. */
 void ek_section_go_on(ek_section *section, ek_dev *const *dev, bool needed);
 
-/* True within a section. */
+/* Returns true within a section. */
 static inline bool ek_section_is_open(void)
 {
     return ek_thread_self()->modes.stream == EK_STREAM_EXCHANGE;
@@ -68,28 +71,29 @@ static inline bool ek_section_is_open(void)
 
 /* What deferred sections wait for. computed[i] was recorded in the compute stream of devs[i] after
  * the kernels that write the section's terms: a section waits for this event, and not for kernels
- * issued later. A NULL entry: it waits for all work issued so far. */
+ * issued later. If the entry is NULL, or the device isn't listed, the section waits for all work
+ * issued to the compute stream so far. */
 typedef struct ek_deferral {
     ek_dev *const *devs;
     ek_event *const *computed;
     int count;
 } ek_deferral;
 
-/* Defers the sections of this thread (Note [Deferred sections]); NULL ends this. Returns the
- * deferral set before. */
+/* Defers the sections of the calling thread (Note [Deferred sections]); NULL ends this. Returns the
+ * deferral that was set before. */
 const ek_deferral *ek_section_defer(const ek_deferral *deferral);
 
 /* Returns the stream in which a result of the next section among these devices is allocated:
- * EK_STREAM_EXCHANGE if the section is deferred, else EK_STREAM_COMPUTE. A result in
- * EK_STREAM_EXCHANGE is used and released in deferred sections or after the join. */
+ * EK_STREAM_EXCHANGE if the section will be deferred, else EK_STREAM_COMPUTE. A result in
+ * EK_STREAM_EXCHANGE may be used and released only in deferred sections or after the join. */
 ek_stream ek_section_stream(ek_dev *const *devs, int count);
 
-/* Retains tensors on `dev` that the deferred sections so far read, until the device's compute
- * stream comes after these sections. NULL tensors are skipped. */
+/* Retains tensors on `dev` that earlier deferred sections read, until the device's compute stream
+ * comes after these sections. NULL tensors are skipped. */
 void ek_lane_park(ek_dev *dev, ek_tensor *const *tensors, int count);
 
-/* Makes the device's compute stream wait for all sections so far, and releases the parked tensors.
- * ek_lane_join_all does so for all devices. Any thread. */
+/* Makes the device's compute stream wait for all earlier sections, and releases the parked tensors.
+ * ek_lane_join_all does this for all devices. Any thread. */
 void ek_lane_join(ek_dev *dev);
 void ek_lane_join_all(void);
 

@@ -1,4 +1,5 @@
-/* ledger.c: what a device has in use and from the system: see device.h and allocator.h. */
+/* ledger.c: counts the memory that a device has in use and from the system (device.h,
+ * allocator.h). */
 #include <string.h>
 
 #include "core/allocator.h"
@@ -39,7 +40,7 @@ int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category categ
         ek_format(gaps, sizeof gaps, ", %s free between them (%s together at most)",
                   ek_ledger_amount_text(stats->reserved - stats->in_use, text[0]),
                   ek_ledger_amount_text(stats->largest_free, text[1]));
-    /* Rounded amounts can look as if there were room. */
+    /* Also tells the lack in bytes, because rounded amounts can look as if there were room. */
     char lack[64] = "";
     const uint64_t room = stats->capacity > stats->in_use ? stats->capacity - stats->in_use : 0;
     if (stats->capacity && nbytes > room)

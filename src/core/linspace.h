@@ -1,12 +1,12 @@
-/* linspace.h: evenly spaced numbers. Each is computed from the nearer end and rounded once, so that
- * they equal PyTorch 2's to the bit on processors with fused multiplications. */
+/* linspace.h: evenly spaced numbers. Each number is computed from the nearer end and rounded once,
+ * so that it equals PyTorch 2's to the bit on processors with fused multiplications. */
 #ifndef EK_CORE_LINSPACE_H
 #define EK_CORE_LINSPACE_H
 
 #include <math.h>
 #include <stdint.h>
 
-/* Number i of `steps` numbers from start to end. */
+/* Returns number i of `steps` numbers from start to end. */
 #define EK_DEFINE_LINSPACE(name, type, fused)                                          \
     static inline type name(type start, type end, int64_t steps, int64_t i)            \
     {                                                                                  \

@@ -31,7 +31,8 @@ bool ek_same_letters(const char *a, const char *b)
     return ek_lower(*a) == ek_lower(*b);
 }
 
-/* True if the format converts a real number; flags, width and precision precede the letter. */
+/* Returns true if the format converts a real number. Flags, width and precision precede the
+ * letter. */
 static bool locale_formats_reals(const char *format)
 {
     for (const char *at = strchr(format, '%'); at; at = strchr(at + 1, '%')) {
@@ -50,7 +51,7 @@ static bool locale_in_word(char c)
            c == '-';
 }
 
-/* Removes the sign of each "-nan" that is a word of its own, because a NaN's sign says nothing.
+/* Removes the sign of each "-nan" that is a separate word, because a NaN's sign says nothing.
  * Returns how many characters were removed. */
 static size_t locale_drop_signs(char *text)
 {

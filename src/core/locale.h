@@ -10,13 +10,14 @@
 
 #include "evenkeel/base.h"
 
-/* Between begin and end the calling thread reads and writes numbers as in the locale "C".
- * ek_locale_end takes what ek_locale_begin returned. Pairs may nest, and are cheap. */
+/* Between ek_locale_begin and ek_locale_end the calling thread reads and writes numbers as in the
+ * locale "C". ek_locale_end gets what ek_locale_begin returned. Pairs of calls may nest, and are
+ * cheap. */
 locale_t ek_locale_begin(void);
 void ek_locale_end(locale_t before);
 
-/* snprintf and vsnprintf in the locale "C", with every NaN written as "nan". Return the length of
- * the whole text, also if it was cut. */
+/* Do what snprintf and vsnprintf do in the locale "C", but write every NaN as "nan". Return the
+ * length of the whole text, even if the text was cut. */
 size_t ek_format(char *text, size_t room, const char *format, ...) EK_PRINTF(3, 4);
 size_t ek_format_list(char *text, size_t room, const char *format, va_list arguments);
 
@@ -35,7 +36,7 @@ static inline char ek_lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* True if the texts are equal when the case of ASCII letters is ignored. */
+/* Returns true if the texts are equal when the case of ASCII letters is ignored. */
 bool ek_same_letters(const char *a, const char *b);
 
 #endif

@@ -11,8 +11,8 @@ typedef struct ek_map_entry {
     void *value;
 } ek_map_entry;
 
-/* Returns the entry of `key`, or a free entry if the key is new. At least one is always free.
- * capacity: a power of 2. */
+/* Returns the entry of `key`, or a free entry if the key is new. At least one entry is always free.
+ * `capacity` is a power of 2. */
 static ek_map_entry *map_find(ek_map_entry *entries, size_t capacity, const void *key)
 {
     /* Fibonacci hashing, because addresses share their low bits. */

@@ -12,10 +12,11 @@ typedef struct ek_map {
 } ek_map;
 
 /* Returns the address of the value of `key` (not NULL), which is valid until the next call. A new
- * key is added with value NULL. Returns NULL with EK_E_NO_MEMORY; never for a known key. */
+ * key is added with value NULL. Returns NULL with EK_E_NO_MEMORY if memory is short, but never for
+ * a known key. */
 void **ek_map_at(ek_map *map, const void *key);
 
-/* The value of `key`, or NULL if there is no such key. Never an error. */
+/* Returns the value of `key`, or NULL if there is no such key. Sets no error. */
 void *ek_map_find(const ek_map *map, const void *key);
 
 /* Adds `key` and returns true. Returns false if the key is known, or, with *status EK_E_NO_MEMORY,

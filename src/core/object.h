@@ -10,7 +10,7 @@
 /* The first member of every counted struct: tensors, storages, versions, graph nodes, lists. */
 typedef struct ek_object {
     atomic_int references;
-    void (*destroy)(struct ek_object *object); /* frees the object itself too */
+    void (*destroy)(struct ek_object *object); /* also frees the object itself */
 } ek_object;
 
 static inline void ek_object_init(ek_object *object, void (*destroy)(ek_object *))
@@ -39,10 +39,11 @@ static inline void ek_object_release(void *object)
 }
 
 /* Hands one reference over to the calling thread's innermost scope and returns `object`. If the
- * list cannot grow, it releases the reference and returns NULL with an error. NULL stays NULL. */
+ * scope list cannot grow, releases the reference and returns NULL with an error. NULL stays
+ * NULL. */
 void *ek_scope_adopt(void *object);
 
-/* Ends the scope but adds `object` to the enclosing one, with a reference of its own. */
+/* Ends the scope and adds `object`, with a separate reference, to the enclosing scope. */
 void *ek_scope_return_object(ek_scope *scope, void *object);
 
 #endif

@@ -1,4 +1,5 @@
-/* philox.c: numbers in memory of the host: runs of words, then the numbers made of them. */
+/* philox.c: makes numbers in memory of the host: computes runs of words, and numbers from the
+ * words. */
 #include "core/draw.h"
 
 #include <string.h>
@@ -7,9 +8,9 @@
 #include "core/multiversion.h"
 #include "core/tensor.h"
 
-/* A run's words, numbers and operands fit into the first-level cache together, and the processor
- * begins the next run's words while it stores this run's numbers. Longer runs take 20 % more time.
- */
+/* A run's words, numbers and operands together fit into the first-level cache, and the processor
+ * begins the next run's words while it stores this run's numbers. Longer runs take 20 % more
+ * time. */
 enum { RUN_WORDS = 256 };
 
 void ek_philox_plain_blocks(uint64_t seed, uint64_t call, uint64_t first, int64_t count,
@@ -113,7 +114,7 @@ static void philox_store(ek_dtype dtype, void *out, const int64_t *restrict valu
 #undef STORE
 }
 
-/* Products with a factor of 0 keep NaN. */
+/* Multiplies each element by `scale` or by 0; NaN times 0 stays NaN. */
 #define DEFINE_DROPOUT(suffix, type, real, load, store)                                     \
     EK_MULTIVERSION                                                                         \
     static void philox_dropout_##suffix(const uint32_t *restrict words, type *restrict out, \
@@ -133,8 +134,8 @@ DEFINE_DROPOUT(f16, uint16_t, float, ek_float_of_f16, ek_f16_of)
 
 /* ---- a run of elements with numbers that follow each other ---- */
 
-/* A run's numbers are made of `words`. The first word belongs to the element that lies `skipped`
- * elements before the run's first. `words` has room for count + skipped elements. */
+/* A run of elements, whose numbers are made of `words`. The first word belongs to the element that
+ * lies `skipped` elements before the run's first. `words` has room for count + skipped elements. */
 typedef struct philox_run {
     const uint32_t *words;
     int64_t skipped, count;
@@ -162,7 +163,8 @@ static void philox_run_uniform(const ek_draw *draw, const philox_run *run)
     }
 }
 
-/* The words begin with a block of four, and so with a pair. */
+/* Makes pairs of numbers from run->words, which begins with a block of four words and so with a
+ * whole pair. */
 static void philox_run_normal(const ek_draw *draw, const philox_run *run)
 {
     const int64_t pairs = (run->skipped + run->count + 1) / 2;
@@ -192,7 +194,7 @@ static void philox_run_integers(const ek_draw *draw, const philox_run *run)
     philox_store(run->dtype, run->out, values, run->count);
 }
 
-/* Products of x's elements, of one dtype. */
+/* Writes the products of x's elements; x and `out` have one dtype. */
 static void philox_drop(const ek_draw *draw, const philox_run *run)
 {
     const ek_philox_choice choice = ek_philox_choice_of(draw->a);
@@ -232,7 +234,8 @@ static void philox_widen(ek_dtype dtype, float *restrict out, const uint16_t *re
             out[i] = ek_float_of_f16(x[i]);
 }
 
-/* Adds a run of the residual to products of the result's dtype. `out` may be the residual. */
+/* Adds a run of the residual to products that have the result's dtype. `out` may be the
+ * residual. */
 EK_MULTIVERSION
 static void philox_add(const philox_run *run, const void *products)
 {
@@ -293,7 +296,7 @@ void ek_draw_fill(const ek_draw *draw, ek_philox_blocks *blocks, const ek_drawn_
 {
     const ek_dtype dtype = rows->dtype;
     _Alignas(64) uint32_t words[RUN_WORDS];
-    /* elements that a block of words makes */
+    /* how many elements a block of words makes */
     const int64_t each = EK_PHILOX_BLOCK / ek_draw_width(draw, dtype == EK_F64);
     const int64_t most = RUN_WORDS / EK_PHILOX_BLOCK * each;
     const size_t size = ek_dtype_size(dtype);

@@ -3,10 +3,10 @@
  *
  * Ten rounds turn a counter of 128 bits and a key of 64 bits into a block of four words. The key is
  * a generator's seed. The counter is the block's number (low half) and the number of the call (high
- * half). So a random number depends on seed, call and the element's index alone, not on the device
- * or thread that draws it. Elements use a call's words one after another: most take one word each;
- * f64 uniforms and normals, and integers of a wide range, take two. A pair of normals is made of
- * the pair's words.
+ * half). So a random number depends only on the seed, the call and the element's index, not on the
+ * device or thread that draws it. Elements use a call's words one after another: most take one word
+ * each; f64 uniforms and normals, and integers of a wide range, take two. A pair of normal numbers
+ * is made of the words of both elements.
  *
  * All compilers give the same bits: every product that is added to something is written as fma, and
  * square roots and divisions are correctly rounded everywhere. */
@@ -20,15 +20,15 @@
 #include "core/bits.h"
 
 typedef enum ek_draw_kind {
-    EK_DRAW_UNIFORM,   /* in [a, b); b by rounding */
+    EK_DRAW_UNIFORM,   /* in [a, b), or b itself by rounding */
     EK_DRAW_NORMAL,    /* mean a, deviation b */
     EK_DRAW_INTEGERS,  /* low, ..., low + range - 1 */
     EK_DRAW_BERNOULLI, /* 1 with probability a, else 0 */
     EK_DRAW_DROPOUT    /* x times b with probability a, else x times 0 */
 } ek_draw_kind;
 
-/* One call: the numbers of a tensor. Its element i, in row-major order, has the number
- * first + i + i / row * gap. Probabilities are rounded to multiples of 2^-32. */
+/* One call, which draws the numbers of a tensor. The tensor's element i, in row-major order, has
+ * the number first + i + i / row * gap. Probabilities are rounded to multiples of 2^-32. */
 typedef struct ek_draw {
     ek_draw_kind kind;
     uint64_t seed, call;
@@ -44,7 +44,7 @@ enum { EK_PHILOX_BLOCK = 4, EK_PHILOX_ROUNDS = 10 };
 #define EK_PHILOX_WEYL_0 0x9E3779B9u
 #define EK_PHILOX_WEYL_1 0xBB67AE85u
 
-/* Writes the four words of a counter and a key. */
+/* Writes the block of four words that belongs to a key and a counter (high and low half). */
 EK_FORMULA void ek_philox_words_of(uint64_t key, uint64_t high, uint64_t low,
                                    uint32_t words[EK_PHILOX_BLOCK])
 {
@@ -72,7 +72,7 @@ EK_FORMULA uint64_t ek_philox_u64(uint32_t first, uint32_t second)
     return (uint64_t)first << 32 | second;
 }
 
-/* ---- uniforms in [0, 1), times scale, plus low, which may round up to the upper end ---- */
+/* ---- uniforms in [0, 1), times scale, plus low; the result may round up to the upper end ---- */
 
 EK_FORMULA float ek_philox_uniform_f32(uint32_t word, float scale, float low)
 {
@@ -84,13 +84,15 @@ EK_FORMULA double ek_philox_uniform_f64(uint64_t word, double scale, double low)
     return fma((double)(int64_t)(word >> 11) * 1.1102230246251565e-16, scale, low);
 }
 
-/* The eight bits that bf16 has, as f32. */
+/* Draws from as many upper bits of the word as bf16's significand has: eight. The result is not yet
+ * rounded to bf16. */
 EK_FORMULA float ek_philox_uniform_bf16(uint32_t word, float scale, float low)
 {
     return fmaf((float)(int32_t)(word >> 24) * 0.00390625f, scale, low);
 }
 
-/* The eleven bits that f16 has. */
+/* Draws from as many upper bits of the word as f16's significand has: eleven. The result is not yet
+ * rounded to f16. */
 EK_FORMULA float ek_philox_uniform_f16(uint32_t word, float scale, float low)
 {
     return fmaf((float)(int32_t)(word >> 21) * 0.00048828125f, scale, low);
@@ -98,7 +100,8 @@ EK_FORMULA float ek_philox_uniform_f16(uint32_t word, float scale, float low)
 
 /* ---- logarithm, sine and cosine of fused steps ---- */
 
-/* log(x) for x in (0, 1]: Cephes' polynomial. x = 2^e m, m in [sqrt(1/2), sqrt(2)). */
+/* Returns log(x) for x in (0, 1] by Cephes' polynomial, with x = 2^e m and m in [sqrt(1/2),
+ * sqrt(2)). */
 EK_FORMULA float ek_philox_log_f32(float x)
 {
     uint32_t bits = ek_bits_of(x);
@@ -120,8 +123,8 @@ EK_FORMULA float ek_philox_log_f32(float x)
     return fmaf(e, 0.693359375f, m + y);
 }
 
-/* Writes sine and cosine of word / 2^32 turns. The upper bits choose the quarter; the remainder
- * lies in [-1/8, 1/8) turns, for which Cephes has polynomials. */
+/* Writes sine and cosine of word / 2^32 turns. The upper bits choose the quarter turn; the
+ * remainder lies in [-1/8, 1/8) turns, for which Cephes has polynomials. */
 EK_FORMULA void ek_philox_sincos_f32(uint32_t word, float *sine, float *cosine)
 {
     uint32_t quarter = (word + 0x20000000u) >> 30;
@@ -142,7 +145,7 @@ EK_FORMULA void ek_philox_sincos_f32(uint32_t word, float *sine, float *cosine)
     *cosine = ek_float_of(of_cosine ^ (((quarter + 1u) & 2u) << 30));
 }
 
-/* log(x) for x in (0, 1], by the series of FreeBSD's library in s = (m - 1) / (m + 1). */
+/* Returns log(x) for x in (0, 1] by the series of FreeBSD's library in s = (m - 1) / (m + 1). */
 EK_FORMULA double ek_philox_log_f64(double x)
 {
     uint64_t bits = ek_bits_of_double(x);
@@ -245,7 +248,7 @@ EK_FORMULA uint32_t ek_philox_chosen(uint32_t word, ek_philox_choice choice)
     return (word <= choice.last) & choice.any;
 }
 
-/* How many words an element takes. */
+/* Returns how many words an element takes. */
 EK_FORMULA int ek_draw_width(const ek_draw *draw, bool f64)
 {
     if (draw->kind == EK_DRAW_INTEGERS)

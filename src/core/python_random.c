@@ -4,7 +4,8 @@
 
 enum { PYTHON, NUMPY, OWNERS };
 
-/* The process's two generators. They are seeded with 0 at first use; until then `left` is 0. */
+/* The process's two generators. Each is seeded with 0 when it is first used; until then its `left`
+ * is 0. */
 static ek_generator own[OWNERS];
 
 ek_generator *ek_python_generator(void)
@@ -59,7 +60,8 @@ static int python_bit_length(uint64_t value)
     return bits;
 }
 
-/* random.getrandbits: the lowest word comes first, and the last word gives its upper bits. */
+/* Draws what random.getrandbits draws: the lowest word comes first, and the last word gives its
+ * upper bits. */
 static uint64_t python_draw_bits(ek_generator *generator, int bits)
 {
     uint64_t low = ek_generator_u32(generator);

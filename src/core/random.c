@@ -1,5 +1,5 @@
-/* random.c: tensors of random numbers. Numbers of a Mersenne Twister are drawn on the CPU and then
- * copied. Numbers of Philox are made by the tensor's device. */
+/* random.c: fills tensors with random numbers. Numbers of a Mersenne Twister are drawn on the CPU
+ * and then copied. Numbers of Philox are made by the tensor's device. */
 #include "evenkeel/random.h"
 
 #include <math.h>
@@ -20,10 +20,10 @@ typedef void draw_function(ek_generator *generator, const fill *how, void *out, 
 
 struct fill {
     draw_function *draw;
-    ek_draw_kind kind; /* the distribution that `draw` takes */
+    ek_draw_kind kind; /* the distribution of `draw` */
     const char *name;  /* the public function's name */
     ek_dtype dtype;
-    double a, b; /* by `draw`: low and high, mean and std, or p in `a` */
+    double a, b; /* depending on `draw`: low and high, mean and std, or p in `a` */
     int64_t low;
     uint64_t range;
 };
@@ -83,7 +83,7 @@ static void random_store(ek_dtype dtype, void *out, int64_t i, int64_t value)
     }
 }
 
-/* The remainder of one draw is slightly uneven, as in PyTorch. */
+/* Draws each integer as the remainder of one draw, which is slightly uneven, as in PyTorch. */
 static void random_draw_integers(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -93,7 +93,7 @@ static void random_draw_integers(ek_generator *generator, const fill *how, void 
     }
 }
 
-/* Draws numbers of any dtype from f64 uniforms, as PyTorch does. */
+/* Draws zeros and ones of any dtype from f64 uniforms, as PyTorch does. */
 static void random_draw_bernoulli(ek_generator *generator, const fill *how, void *out,
                                   int64_t count)
 {
@@ -103,8 +103,8 @@ static void random_draw_bernoulli(ek_generator *generator, const fill *how, void
 
 /* ---- tensors of Philox ---- */
 
-/* Returns row-major memory for the tensor's elements, which the caller frees: with `load` their
- * values, else zeros. Returns NULL if x is NULL, or on an error, which makes *rc negative. */
+/* Returns row-major memory with the tensor's elements if `load`, else with zeros. The caller frees
+ * it. Returns NULL if x is NULL, or on an error, which makes *rc negative. */
 static void *random_rows_of(const ek_tensor *x, bool load, int *rc)
 {
     if (!x || *rc < 0)
@@ -142,16 +142,16 @@ int ek_draw_run(const ek_drawn *tensors, const ek_draw *draw)
 
 /* ---- tensors ---- */
 
-/* True if the elements are drawn in row-major order. That includes channels-last tensors, so that
- * the numbers of a weight don't depend on its memory format. */
+/* Returns true if the elements are drawn in row-major order. This includes elements of
+ * channels-last tensors, so that the numbers of a weight don't depend on its memory format. */
 static bool random_draws_by_row(const ek_tensor *tensor)
 {
     return ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS) ||
            ek_tensor_is_contiguous(tensor, EK_CHANNELS_LAST);
 }
 
-/* Draws `count` numbers of `size` bytes into `values`, all at once if by_row. Otherwise it draws
- * them one by one, because PyTorch then makes normal numbers in another way. */
+/* Draws `count` numbers of `size` bytes into `values`, all at once if by_row. Otherwise draws one
+ * number at a time, as PyTorch does, which makes normal numbers in another way then. */
 static void random_draw_all(ek_generator *generator, const fill *how, bool by_row, char *values,
                             int64_t count, size_t size)
 {
@@ -321,7 +321,7 @@ int ek_randperm(int64_t count, int64_t *out, ek_generator *generator)
             out[i] = out[other];
             out[other] = value;
         }
-    } else { /* 32-bit draws would be visibly uneven */
+    } else { /* remainders of 32-bit draws would be visibly uneven */
         for (int64_t i = 0; i < count; i++) {
             int64_t other = (int64_t)(ek_generator_u64(generator) % (uint64_t)(i + 1));
             out[i] = out[other];

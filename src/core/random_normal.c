@@ -1,11 +1,12 @@
 /* random_normal.c: normal numbers by the method of Box and Muller, in PyTorch's three ways.
  *
- * Fewer than 16 numbers are made in f64, a pair at a time; the second of a pair is kept for the
- * next call. 16 numbers or more are first drawn as uniforms, then transformed in blocks of 16:
- * eight radii and eight angles each. A last partial block is drawn anew, together with the numbers
- * before it that fill it up. In f32, a block's logarithm, sine and cosine are the polynomials of
- * Cephes, rounded in the order of PyTorch's build for Linux on x86-64: the code has fmaf exactly
- * where PyTorch's compiler fuses a product and a sum. Philox's normals use this logarithm, too. */
+ * Fewer than 16 numbers are made in f64, a pair at a time; the second number of a pair is kept for
+ * the next draw. 16 numbers or more are first drawn as uniforms, then transformed in blocks of 16:
+ * eight radii and eight angles each. A last partial block is filled up with the numbers before it,
+ * and the whole block is drawn anew. In f32, a block's logarithm, sine and cosine are the
+ * polynomials of Cephes, rounded in the order of PyTorch's build for Linux on x86-64: the code has
+ * fmaf exactly where PyTorch's compiler fuses a product and a sum. Philox's normals use this
+ * logarithm, too. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ static const double pi = 3.14159265358979323846;
 
 /* ---- f32 blocks ---- */
 
-/* Sine and cosine for x >= 0: octant by octant, after Cody and Waite's reduction. */
+/* Writes sine and cosine for x >= 0, octant by octant, after Cody and Waite's reduction. */
 static inline __attribute__((always_inline)) void sincos_polynomial(float x, float *sine,
                                                                     float *cosine)
 {
@@ -139,7 +140,8 @@ static double normal_one(ek_generator *generator, double mean, double std)
         value = generator->cached_normal;
         generator->has_cached_normal = false;
     } else {
-        /* PyTorch 2 computes log1p(-u2): the same f32, but sometimes another last bit in f64. */
+        /* PyTorch 2 computes log1p(-u2). The resulting f32 is equal, but an f64 sometimes differs
+         * in its last bit. */
         double u1 = ek_generator_f64(generator);
         double u2 = ek_generator_f64(generator);
         double radius = sqrt(-2 * log(1 - u2));
@@ -151,7 +153,8 @@ static double normal_one(ek_generator *generator, double mean, double std)
     return fma(value, std, mean);
 }
 
-/* One body for all types: draw, transform whole blocks, draw a last partial block anew. */
+/* One body for all types: draws uniforms, transforms whole blocks, and draws a last partial block
+ * anew. */
 #define DEFINE_NORMAL(suffix, type, uniform)                                             \
     void ek_generator_normal_##suffix(ek_generator *generator, type *out, int64_t count, \
                                       double mean, double std)                           \

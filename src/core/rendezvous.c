@@ -12,7 +12,7 @@
 
 /* The state of a job. Guarded by the barrier's lock. */
 typedef struct participant {
-    const char *name; /* the rendezvous at which it waits; NULL: it does not wait */
+    const char *name; /* the rendezvous at which the job waits; NULL: the job does not wait */
     uint64_t place;
     bool ended;
 } participant;
@@ -22,14 +22,14 @@ struct ek_barrier {
     const char *what;
     const ek_error_record *errors; /* borrowed; errors[i] is set when job i has ended */
     int count;
-    const char *refusal; /* why the jobs cannot meet; NULL: they can */
+    const char *refusal; /* why the jobs cannot wait for each other; NULL: they can */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     participant *jobs;      /* guarded by lock */
     void **brought;         /* guarded by lock */
     int arrived;            /* guarded by lock */
     uint64_t generation;    /* guarded by lock: how many rendezvous are complete */
-    ek_error_record broken; /* guarded by lock: the error of all later rendezvous, if one is set */
+    ek_error_record broken; /* guarded by lock: the error of all later rendezvous; status 0: none */
 };
 
 static const char *barrier_refusal(ek_dev *const *devs, int count, bool in_turn)
@@ -94,8 +94,8 @@ void ek_barrier_leave(ek_barrier *barrier, int index, ek_group_rank before)
 }
 
 /* Returns the index of a job that has ended and so cannot arrive any more; -1 if there is none.
- * Prefers a job that failed by itself, then one that gave up because of another (EK_E_ABORTED),
- * then one that ended well. barrier->lock is held. */
+ * Prefers a job that failed by itself, then a job that gave up because of another (EK_E_ABORTED),
+ * then a job that ended well. barrier->lock is held. */
 static int barrier_absent(const ek_barrier *barrier)
 {
     int ended = -1, failed = -1;
@@ -128,7 +128,8 @@ static int barrier_fail(const ek_barrier *barrier, const char *name)
                    device, name);
 }
 
-/* Makes the thread's pending error the error of all jobs. barrier->lock is held. */
+/* Makes the thread's pending error the error of all jobs that wait or arrive later. barrier->lock
+ * is held. */
 static void barrier_break(ek_barrier *barrier)
 {
     ek_error_take(&barrier->broken);
@@ -147,8 +148,9 @@ static int barrier_elsewhere(const ek_barrier *barrier, const char *name, uint64
     return -1;
 }
 
-/* Does the common work on the thread of the last job to arrive. barrier->lock is held, but released
- * during the work; nobody changes the barrier meanwhile, because all other jobs wait. */
+/* Does the common work on the thread of the last job to arrive. barrier->lock is held at the start
+ * and at the end, but not during the common work; nobody changes the barrier meanwhile, because all
+ * other jobs wait. */
 static void barrier_lead(ek_barrier *barrier, ek_rendezvous_function *function)
 {
     pthread_mutex_unlock(&barrier->lock);
@@ -170,7 +172,8 @@ static void barrier_lead(ek_barrier *barrier, ek_rendezvous_function *function)
     pthread_cond_broadcast(&barrier->changed);
 }
 
-/* Arrives, and returns when all jobs have arrived. barrier->lock is held. */
+/* Arrives, and returns when the common work is done, which the last job to arrive does here.
+ * barrier->lock is held. */
 static int barrier_wait(ek_barrier *barrier, int index, const char *name, uint64_t place,
                         void *mine, ek_rendezvous_function *function)
 {
@@ -201,8 +204,8 @@ static int barrier_wait(ek_barrier *barrier, int index, const char *name, uint64
 int ek_rendezvous_count(void)
 {
     const ek_thread *self = ek_thread_self();
-    /* A checkpoint's forward that would meet other jobs is refused. So a forward that backward
-     * computes again met no others, and meets none now. */
+    /* A checkpoint's forward must not wait for other jobs. So a forward that backward computes
+     * again waited for no others, and waits for none now. */
     const unsigned again = EK_MODE_ALONE | EK_MODE_BACKWARD;
     if (!self->rank.barrier || (self->modes.flags & again) == again)
         return 1;

@@ -67,9 +67,9 @@ static int segment_next_list(const ek_segment_kind *kind, int list)
     return -1;
 }
 
-/* Returns the smallest block of a list that is large enough, of equal large ones that at the lowest
- * address; NULL if none is. For small blocks, whose lists are long, the search ends at the first
- * block of exactly the size. */
+/* Returns the smallest block of a list that is large enough; NULL if no block is. Of several large
+ * blocks of this size, returns the one at the lowest address. In lists of small blocks, which are
+ * long, the search ends at the first block of exactly the size. */
 static ek_block *segment_best(ek_block *first, size_t nbytes)
 {
     ek_block *best = NULL;
@@ -99,8 +99,8 @@ static void segment_chain(ek_segments *s, ek_block *block)
     *head = block;
 }
 
-/* Doubles the number of chains once there are as many blocks as chains. If memory is short the
- * chains get longer. Returns false if there are no chains at all. */
+/* Doubles the number of chains once there are as many blocks as chains. If memory is short, the
+ * chains get longer instead. Returns false if there are no chains at all. */
 static bool segment_grow_table(ek_segments *s)
 {
     enum { FIRST = 256 };
@@ -161,7 +161,7 @@ static void segment_free_record(ek_segments *s, ek_block *block)
 /* ---- cutting and merging ---- */
 
 /* Cuts a block after its first nbytes; the rest becomes a free block. If there is no memory for the
- * rest's record, the block stays whole. */
+ * record of the rest, the block stays whole. */
 static void segment_cut(ek_segments *s, ek_block *block, size_t nbytes)
 {
     ek_block *rest = block->nbytes > nbytes ? segment_new_record(s) : NULL;
@@ -196,7 +196,7 @@ ek_block *ek_segments_take(ek_segments *s, ek_stream stream, bool large, size_t 
     return block;
 }
 
-/* Makes the second of two free neighbours a part of the first. Neither is listed. */
+/* Makes the second of two neighbours a part of the first. Neither of them is in a list. */
 static void segment_merge(ek_dev *dev, ek_segments *s, ek_block *first, ek_block *second)
 {
     bool later = second->event && (!first->event || second->released > first->released);

@@ -1,4 +1,4 @@
-/* shape.c: dtypes, shapes and the strides of a shape, which need no tensor. */
+/* shape.c: dtypes, shapes, and strides that follow from a shape alone. */
 #include <math.h>
 #include <stdio.h>
 

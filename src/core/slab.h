@@ -1,7 +1,8 @@
 /* slab.h: one contiguous storage for many tensors of one dtype on one device.
  *
- * Every member has its shape, strides and version counter, and starts at a multiple of 64 bytes. A
- * broadcast of a slab is one copy, a reduction one pass, an optimizer step one kernel. */
+ * Every member has a separate shape, strides and version counter, and starts at a multiple of 64
+ * bytes. Broadcasting a slab takes one copy, reducing it one pass, and an optimizer step one
+ * kernel. */
 #ifndef EK_CORE_SLAB_H
 #define EK_CORE_SLAB_H
 
@@ -27,7 +28,8 @@ static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
 }
 
 /* Returns where range `index` begins if `count` elements are cut into `ranges` ranges at multiples
- * of `unit`. Index `ranges` gives the end of the last range. No range is longer than the first. */
+ * of `unit`. With index = ranges, returns the end of the last range. No range is longer than the
+ * first. */
 static inline int64_t ek_slab_cut(int64_t count, int64_t unit, int ranges, int index)
 {
     int64_t units = (count + unit - 1) / unit, rest = units % ranges;
@@ -35,9 +37,9 @@ static inline int64_t ek_slab_cut(int64_t count, int64_t unit, int ranges, int i
     return begin < count ? begin : count;
 }
 
-/* Makes a slab on dev with a member for each of `tensors`, which have one dtype. A member has its
- * tensor's shape and order of memory, without gaps. All bytes are zero, because padding must be
- * finite. The memory counts under the calling thread's category. Returns one reference. */
+/* Makes a slab on dev with a member for each of `tensors`, which have one dtype. Each member has
+ * the shape and order of memory of its tensor, without gaps. All bytes are zero, because padding
+ * must be finite. The memory counts under the calling thread's category. Returns one reference. */
 ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
 
 /* Returns elements [begin, end) as a flat tensor in the scope; its version is separate from the

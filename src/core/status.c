@@ -154,7 +154,8 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     return error->status;
 }
 
-/* True if ':' or ' ' follows the prefix, as "linear" in "linear: ..." or "linear takes ...". */
+/* Returns true if the sentence begins with the prefix and ':' or ' ' follows, as after "linear" in
+ * "linear: ..." or "linear takes ...". */
 static bool error_begins_with(const char *sentence, const char *prefix, size_t length)
 {
     return strncmp(sentence, prefix, length) == 0 &&

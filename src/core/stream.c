@@ -90,7 +90,7 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)
 
 int ek_dev_collective(ek_dev *const *devs, int count)
 {
-    int with = 0; /* the first device whose backend has collectives */
+    int with = 0; /* the first device whose backend has a `collective` */
     while (with < count && !devs[with]->backend->collective)
         with++;
     return count > 1 && with < count ? devs[with]->backend->collective(devs, count)

@@ -9,8 +9,8 @@
 
 /* ---- geometry ---- */
 
-/* Sorts the dimensions by descending stride, keeping the order of equal strides. Those of size 1
- * are left out. Returns how many there are. */
+/* Writes to `order` the dimensions whose size isn't 1, by descending stride. Dimensions of equal
+ * stride keep their order. Returns how many dimensions were written. */
 static int tensor_dims_by_stride(const ek_tensor *tensor, int *order)
 {
     int count = 0;
@@ -130,7 +130,7 @@ static int tensor_check_sizes(int ndim, const int64_t *shape)
     return 0;
 }
 
-/* Makes a handle without storage and version; returns one reference, in no scope. */
+/* Makes a handle without storage and version, in no scope; returns one reference. */
 static ek_tensor *tensor_handle_new(ek_dtype dtype, int ndim, const int64_t *shape,
                                     const int64_t *stride, int64_t offset)
 {
@@ -203,7 +203,7 @@ ek_tensor *ek_tensor_like(const ek_tensor *like)
     return ek_tensor_like_dtype(like, like->dtype);
 }
 
-/* One reference, in no scope. */
+/* Makes a view in no scope; returns one reference. */
 static ek_tensor *tensor_view_new(const ek_tensor *tensor, int ndim, const int64_t *shape,
                                   const int64_t *stride, int64_t offset)
 {

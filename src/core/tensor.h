@@ -12,8 +12,8 @@
 #include "evenkeel/tensor.h"
 
 /* A value that was computed from a storage's elements and is kept with the storage. A write marks
- * it outdated. It must be published (ek_storage_derive) before the elements are read; otherwise a
- * concurrent write could be missed. */
+ * the value outdated. The value must be published (ek_storage_derive) before the elements are read;
+ * otherwise a concurrent write could be missed. */
 typedef struct ek_derived {
     ek_object object;
     void (*outdated)(struct ek_derived *self); /* called after each write. Any thread */
@@ -26,10 +26,10 @@ typedef struct ek_storage {
     size_t nbytes;
     ek_memory_category category;
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
-    ek_object *owner; /* one reference to what holds `data` (ek_storage_move); NULL: the device */
+    ek_object *owner; /* one reference to the holder of `data` (ek_storage_move); NULL: `dev` */
     const ek_backend *pinned_by; /* the backend that pinned `data`; NULL: `dev`'s own memory */
     const ek_dev *pinned_for;    /* reader of pinned memory; may be closed by now */
-    ek_stream stream;            /* the stream that the memory was allocated for */
+    ek_stream stream;            /* the stream for which the memory was allocated */
     ek_event *event; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
                       EK_STREAM_UPLOAD after the copy into it */
     bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event` */
@@ -60,13 +60,14 @@ struct ek_tensor {
     struct ek_tensor *grad;
     struct ek_tensor *grad_buffer; /* one reference to a slab's memory for `grad`, or NULL; with
                                     create_graph `grad` may be another tensor */
-    /* Of a sharded leaf: one reference to its ek_shards (autograd/shards.h), else NULL. */
+    /* In a sharded leaf: one reference to its ek_shards (autograd/shards.h), else NULL. */
     ek_object *shards;
-    int shards_index;    /* the leaf's index there */
-    int grad_hook_index; /* the hook's number of the leaf */
-    /* One reference to who is told about the leaf's gradients (autograd/grad_hook.h), or NULL. */
+    int shards_index;    /* the leaf's index in `shards` */
+    int grad_hook_index; /* the leaf's number in `grad_hook` */
+    /* One reference to the hook that learns of the leaf's gradients (autograd/grad_hook.h), or
+     * NULL. */
     struct ek_grad_hook *grad_hook;
-    /* Of a leaf: one reference to its tensor hooks (autograd/tensor_hook.c), or NULL. */
+    /* In a leaf: one reference to its tensor hooks (autograd/tensor_hook.c), or NULL. */
     struct ek_hook_list *hooks;
 };
 
@@ -75,15 +76,17 @@ struct ek_tensor {
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
 /* Makes a storage in memory that `stream` uses first (ek_dev_alloc_for). */
 ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes);
-/* Makes EK_STREAM_COMPUTE wait for a copy of EK_STREAM_UPLOAD into the storage, if there is one. */
+/* Makes EK_STREAM_COMPUTE wait for a copy of EK_STREAM_UPLOAD into the storage, if such a copy was
+ * started and not yet waited for. */
 void ek_storage_receive(ek_storage *storage);
 /* Makes a storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
 /* Copies the elements to `data`, which is large enough memory of the host that `owner` holds, and
- * frees the old memory. Handles stay valid; nobody may use them during the call. */
+ * frees the old memory. Handles of the storage stay valid, but nobody may use them during the
+ * call. */
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
-/* Returns the storage's derived object (borrowed). If it has none, `fresh` (may be NULL) becomes
- * it. */
+/* Returns the storage's derived object (borrowed). If the storage has none, `fresh` (may be NULL)
+ * becomes its derived object. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_write_count *ek_version_new(void);
 /* Moves the storage's bytes to another category of the ledger. Any thread. */
@@ -92,36 +95,37 @@ void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 /* Releases `count` references (NULL: none) and frees the list. NULL does nothing. */
 void ek_tensors_release(ek_tensor **tensors, int count);
 
-/* Makes a tensor in the scope, uninitialised. The format is row-major, or channels-last for 4
- * dimensions. Given strides must be dense: those of a contiguous tensor, permuted. */
+/* Make an uninitialised tensor in the scope. The format is row-major, or channels-last for 4
+ * dimensions. Strides that are given must be dense: those of a contiguous tensor, permuted. */
 ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                          ek_memory_format format);
 ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                                  const int64_t *strides);
 /* Makes a tensor with the dtype, device, shape and order of memory of `like`, without gaps. */
 ek_tensor *ek_tensor_like(const ek_tensor *like);
-/* As ek_tensor_like, but of another dtype. */
+/* Does what ek_tensor_like does, but with another dtype. */
 ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
-/* Makes a tensor with the shape and order of memory of `like`, whose data is not read. */
+/* Does what ek_tensor_like does, but with another dtype and device. The data of `like` is not
+ * read. */
 ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev);
 
 /* Make a handle in the scope that shares the tensor's storage and version and has no history. An
- * alias has the tensor's geometry. A view has a geometry of its own (`offset` counts from the start
- * of the storage) and is_view set. */
+ * alias has the tensor's geometry. A view has the given geometry (`offset` counts from the start of
+ * the storage) and is_view set. */
 ek_tensor *ek_tensor_alias(const ek_tensor *tensor);
 /* Makes an alias in no scope; returns one reference. */
 ek_tensor *ek_tensor_alias_owned(const ek_tensor *tensor);
 ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset);
-/* Returns a view whose dimensions are sorted by descending stride: its row-major order is the order
- * of memory. */
+/* Returns a view without dimensions of size 1, the others sorted by descending stride: its
+ * row-major order is the order of memory. */
 ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor);
 /* Makes a slab's member: a handle in the scope on part of a storage, with a separate version. */
 ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape *shape,
                             const int64_t *strides, int64_t offset);
 
 /* Gives `tensor` the storage, version, dtype, offset and strides of `source`, which has an equal
- * shape. The handle's address stays. For parameters that move. */
+ * shape. The handle's address stays. For parameters that move to another memory. */
 void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source);
 
 static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
@@ -129,7 +133,7 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
     return tensor->storage->dev;
 }
 
-/* Address of the first element on its device. */
+/* Returns the address of the first element on its device. */
 static inline void *ek_tensor_address(const ek_tensor *tensor)
 {
     return (char *)tensor->storage->data + (size_t)tensor->offset * ek_dtype_size(tensor->dtype);
@@ -143,28 +147,28 @@ static inline int64_t ek_count(const ek_tensor *tensor)
     return count;
 }
 
-/* Geometry. A stride that would exceed INT64_MAX becomes INT64_MAX. A tensor is dense if its
- * elements fill their memory without gaps or overlaps, in some order of dimensions. Dimensions of
- * size 1 never matter. */
+/* Geometry of tensors. A stride that would exceed INT64_MAX becomes INT64_MAX. A tensor is dense if
+ * its elements fill their memory without gaps or overlaps, in some order of dimensions. Dimensions
+ * of size 1 never matter. */
 void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides);
 bool ek_is_dense(const ek_tensor *tensor);
-/* Returns true if the shapes are equal, and the strides of all dimensions with more than one
- * element. */
+/* Returns true if the shapes are equal, and so are the strides of all dimensions whose size isn't
+ * 1. */
 bool ek_same_layout(const ek_tensor *a, const ek_tensor *b);
 bool ek_same_shape(const ek_tensor *a, const ek_tensor *b);
-/* Returns true if elements repeat: a dimension of more than one element has stride 0. */
+/* Returns true if elements repeat in memory: a dimension of more than one element has stride 0. */
 bool ek_repeats(const ek_tensor *tensor);
 
 /* Records a write by `writer` (a static string): counts the version up and marks the derived object
  * outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
 
-/* Writes a text such as "f32[2, 3] on host:0" for sentences; returns text. */
+/* Writes a text such as "f32[2, 3] on host:0", for sentences, and returns `text`. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);
 
 /* ---- dtypes ---- */
 
-/* True for bf16 and f16, which are computed in f32 and rounded at the end. */
+/* Returns true for bf16 and f16, which are computed in f32 and rounded at the end. */
 static inline bool ek_dtype_is_narrow(ek_dtype dtype)
 {
     return dtype == EK_BF16 || dtype == EK_F16;
@@ -176,16 +180,16 @@ static inline ek_dtype ek_dtype_wide(ek_dtype dtype)
     return ek_dtype_is_narrow(dtype) ? EK_F32 : dtype;
 }
 
-/* The whole numbers that a dtype holds: all from `first` to `last`. */
+/* The range in which a dtype holds all whole numbers, from `first` to `last`. */
 typedef struct ek_dtype_range {
     double first, last;
     const char *text;
 } ek_dtype_range;
 const ek_dtype_range *ek_dtype_range_of(ek_dtype dtype);
-/* True if the dtype is floating, or an integer dtype or bool that holds the value. */
+/* Returns true if the dtype is floating, or is an integer dtype or bool that holds the value. */
 bool ek_dtype_holds(ek_dtype dtype, double value);
 
-/* Convert a number of a narrow dtype from and to f32. */
+/* Convert f32 to a narrow dtype and back; ek_round_narrow does both. */
 static inline uint16_t ek_narrow_of(ek_dtype dtype, float value)
 {
     return dtype == EK_F16 ? ek_f16_of(value) : ek_bf16_of(value);

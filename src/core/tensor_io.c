@@ -1,7 +1,7 @@
 /* tensor_io.c: copies elements between tensors and the caller's memory, in row-major order.
  *
- * A tensor's span, the memory from its first to its last element, is copied between devices in one
- * piece. The CPU then puts the elements in order. */
+ * If a tensor's elements aren't in row-major order, its span (the memory from its first to its last
+ * element) is copied between devices in one piece, and the CPU reorders the elements. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,8 @@ static int io_copy(const ek_tensor *tensor, char *rows, size_t nbytes, direction
     char *span = ek_calloc(1, span_nbytes);
     if (!span)
         return ek_error_pending();
-    /* Gaps keep their contents: the span is read, its elements are changed, and it is written. */
+    /* The span is read, its elements are changed, and it is written back, so that gaps keep their
+     * contents. */
     int rc = ek_dev_copy(cpu, span, dev, address, span_nbytes);
     if (rc >= 0)
         io_reorder(tensor, rows, span, way);
@@ -123,7 +124,7 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
                        "set_data: elements of %s share memory (an expanded view); clone it first",
                        ek_tensor_text(tensor, text));
     }
-    /* The caller's memory is not written to in this direction. */
+    /* With FROM_ROWS the caller's memory is only read. */
     EK_TRY(io_copy(tensor, (char *)(uintptr_t)data, needed, FROM_ROWS));
     ek_tensor_written(tensor, "set_data");
     return 0;
@@ -167,6 +168,6 @@ int ek_item(const ek_tensor *tensor, double *value)
     EK_TRY(ek_to_data(tensor, element, ek_dtype_size(tensor->dtype)));
     *value = ek_element_double(element, tensor->dtype);
     if (isnan(*value))
-        *value = NAN; /* a NaN without a sign, which printf would show */
+        *value = NAN; /* a NaN without a sign, because printf would show the sign */
     return 0;
 }

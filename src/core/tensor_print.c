@@ -62,7 +62,8 @@ static bool print_is_left_out(const printer *p, int64_t i, int64_t size)
     return p->summarised && size > 2 * EDGE && i >= EDGE && i < size - EDGE;
 }
 
-/* Writes the elements of dimension `dim` and those after it, from element `first` on. */
+/* Writes the elements of dimension `dim` and of the dimensions after it, from element `first`
+ * on. */
 static void print_put_part(printer *p, int dim, int64_t first)
 {
     const ek_tensor *t = p->tensor;
@@ -70,7 +71,7 @@ static void print_put_part(printer *p, int dim, int64_t first)
         print_put_element(p, first);
         return;
     }
-    if (dim == 0 && ek_count(t) == 0) { /* [] stands for any number of rows without elements */
+    if (dim == 0 && ek_count(t) == 0) { /* any number of rows without elements is written as [] */
         print_put(p, "[]");
         return;
     }
@@ -82,7 +83,8 @@ static void print_put_part(printer *p, int dim, int64_t first)
     for (int64_t i = 0; i < size; i++) {
         bool left_out = print_is_left_out(p, i, size);
         if (i > 0 && innermost) {
-            /* The next element has to fit together with the comma or brackets after it. */
+            /* The next element must fit into the line together with the comma or brackets after
+             * it. */
             bool fits = p->column + 2 + (left_out ? 3 : p->width) + t->ndim <= COLUMNS;
             print_put(p, fits || !p->measured ? ", " : ",");
             if (!fits && p->measured)
@@ -108,7 +110,7 @@ static void print_tensor(printer *p)
     char text[200];
     const ek_tensor *t = p->tensor;
     fprintf(p->stream, "%s:", ek_tensor_text(t, text));
-    print_put_part(p, 0, 0); /* this first pass only measures */
+    print_put_part(p, 0, 0); /* this first call only measures */
     bool one_line =
         (t->ndim < 2 || ek_count(t) == 0) && p->column + (int)strlen(text) + 2 <= COLUMNS;
     if (one_line)

@@ -9,7 +9,8 @@
 
 typedef struct ek_dev ek_dev;
 
-/* Modes of a thread. A job starts with its submitter's modes. `flags` is a sum of EK_MODE_x. */
+/* Modes of a thread. A job (worker.h) starts with its submitter's modes. `flags` is a sum of
+ * EK_MODE_x. */
 typedef struct ek_thread_modes {
     unsigned flags;
     ek_memory_category category;
@@ -18,16 +19,16 @@ typedef struct ek_thread_modes {
 
 enum {
     EK_MODE_NO_GRAD = 1u << 0,
-    EK_MODE_ALONE = 1u << 1,        /* in a checkpoint's forward: no rendezvous */
-    EK_MODE_BACKWARD = 1u << 2,     /* in backward: no rendezvous */
+    EK_MODE_ALONE = 1u << 1,        /* in a checkpoint's forward, where a rendezvous fails */
+    EK_MODE_BACKWARD = 1u << 2,     /* in backward, where a rendezvous fails */
     EK_MODE_AUTOCAST = 1u << 3,     /* autocast is on (evenkeel/precision.h) */
-    EK_MODE_AUTOCAST_F16 = 1u << 4, /* with EK_MODE_AUTOCAST: to f16, not bf16 */
+    EK_MODE_AUTOCAST_F16 = 1u << 4, /* with EK_MODE_AUTOCAST: casts to f16, not bf16 */
     EK_MODE_AUTOCASTS = EK_MODE_AUTOCAST | EK_MODE_AUTOCAST_F16
 };
 
 /* The job that the thread runs, by its group's barrier and its index (rendezvous.h). */
 typedef struct ek_group_rank {
-    struct ek_barrier *barrier; /* NULL: no group of several jobs */
+    struct ek_barrier *barrier; /* NULL: the thread runs no job of a group of several jobs */
     int index;
     bool leads; /* the thread does the common work of a rendezvous, while the other jobs wait */
 } ek_group_rank;
@@ -46,11 +47,11 @@ typedef struct ek_thread {
     size_t owned_count, owned_capacity;
     unsigned scope_depth;
     ek_group_rank rank;
-    ek_dev *own_device;      /* this thread is its worker (worker.c sets it); NULL: not a worker */
-    ek_dev *rng_device;      /* random numbers are this device's (generator.c); NULL: see there */
-    ek_dev *current_device;  /* the device that this thread works for (work.c); NULL: none */
-    uint64_t waited_ns;      /* how long the thread has waited for other threads, in all */
-    uint64_t cpu_ns;         /* the thread's CPU time when it began work or last slept (worker.h) */
+    ek_dev *own_device; /* the device whose worker this thread is (worker.c); NULL: none */
+    ek_dev *rng_device; /* the device whose generator draws (ek_generator_draw_for); NULL: none */
+    ek_dev *current_device; /* the device for which this thread works (work.c); NULL: none */
+    uint64_t waited_ns;     /* how long the thread has waited for other threads, in all */
+    uint64_t cpu_ns; /* the thread's CPU time when its work began or it last slept (worker.h) */
     unsigned autocast_depth; /* how many autocast regions the thread is in */
     struct ek_cast *casts;   /* owned by ops/autocast.c */
     struct ek_span *span;    /* the innermost open span (trace.h) */
@@ -70,8 +71,8 @@ static inline ek_thread *ek_thread_self(void)
     return state ? state : ek_thread_begin();
 }
 
-/* Returns true on workers and in jobs of a group. A group that is started there runs on the calling
- * thread, because the workers may be waiting for that thread. */
+/* Returns true on workers and in jobs of a group. A group that such a thread starts runs on this
+ * thread, because the workers may be waiting for it. */
 static inline bool ek_thread_in_job(void)
 {
     const ek_thread *self = ek_thread_self();
@@ -79,10 +80,10 @@ static inline bool ek_thread_in_job(void)
 }
 
 /* Registers a function that is called whenever a thread that has a state ends, and in ek_shutdown
- * for the calling thread. Owners of members of ek_thread release them there. For constructors
- * only. */
+ * for the calling thread. Owners of members of ek_thread release these members in it. For
+ * constructors only. */
 void ek_thread_at_exit(void (*function)(ek_thread *thread));
-/* Calls the registered functions now, for the calling thread. */
+/* Calls the registered functions for the calling thread, and frees the cells that it keeps. */
 void ek_thread_clear(void);
 
 #endif

@@ -2,11 +2,11 @@
  *
  * Note [Removing the tracer]
  *
- * The tracer may be removed while other threads want to call it. A caller first counts itself in,
- * then looks whether there is a tracer, calls it, and counts itself out. ek_trace_set first clears
- * `present`, then waits until no caller is counted in. Both sides are sequentially consistent:
- * either the caller sees that the tracer is gone, or ek_trace_set sees the caller. Callers are
- * counted in several places, each on its own cache line, so that devices don't share one. */
+ * The tracer may be removed while other threads are about to call it. A caller first counts itself
+ * in; if there is a tracer, calls it; and counts itself out. ek_trace_set first clears `present`,
+ * then waits until no caller is counted in. Both sides are sequentially consistent: either the
+ * caller sees that the tracer is gone, or ek_trace_set sees the caller. Callers are counted in
+ * several places, each on a separate cache line, so that few threads share a line. */
 #include "core/trace.h"
 
 #include <sched.h>
@@ -37,8 +37,8 @@ static place *trace_place(ek_thread *self)
     return &places[self->trace_number % PLACES];
 }
 
-/* Counts the caller in and returns the tracer, which stays until trace_leave; NULL if there is no
- * tracer. trace_leave must follow in both cases. See Note [Removing the tracer]. */
+/* Counts the caller in and returns the tracer, which stays valid until trace_leave; NULL if there
+ * is no tracer. trace_leave must follow in both cases. See Note [Removing the tracer]. */
 static const ek_tracer *trace_enter(place *at)
 {
     atomic_fetch_add(&at->callers, 1);
@@ -54,7 +54,7 @@ static void trace_wait_for_callers(void)
 {
     for (int i = 0; i < PLACES; i++)
         while (atomic_load(&places[i].callers) > 0)
-            sched_yield(); /* short, because calls of the tracer are */
+            sched_yield(); /* the wait is short, because calls of the tracer are */
 }
 
 static void trace_abandon(void)

@@ -7,9 +7,9 @@
  *     ...
  *     ek_span_end(&span);
  *
- * Spans of one thread nest, and time counts for the innermost. Without a tracer a span costs one
- * relaxed load. The allocator also reports every change of a device's memory, with the thread's
- * innermost span, which tells what asked for the memory. */
+ * Spans of one thread nest, and time counts for the innermost span. Without a tracer a span costs
+ * one relaxed load. The allocator also reports every change of a device's memory, with the thread's
+ * innermost span, which tells what requested the memory. */
 #ifndef EK_CORE_TRACE_H
 #define EK_CORE_TRACE_H
 
@@ -29,8 +29,8 @@ typedef enum ek_span_kind {
 typedef struct ek_span {
     const char *what, *name; /* either may be NULL; borrowed until the span has ended */
     ek_dev *dev;
-    uint64_t began, inner; /* nanoseconds: when it began; how long the spans within it took */
-    struct ek_span *outer; /* the span around it, on the same thread */
+    uint64_t began, inner; /* nanoseconds: when the span began; how long the spans within it took */
+    struct ek_span *outer; /* the enclosing span, on the same thread */
     ek_span_kind kind;
     bool open;
 } ek_span;
@@ -39,14 +39,15 @@ typedef struct ek_span {
  * spans, or wait for a thread that does. */
 typedef struct ek_tracer {
     void (*span)(const ek_span *span, uint64_t ended, void *user); /* the span ended at `ended` */
-    /* The memory of a device has changed. `span` is the thread's innermost one, or NULL. The lock
+    /* The memory of a device has changed. `span` is the thread's innermost span, or NULL. The lock
      * of the device's allocator is held. */
     void (*memory)(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
                    void *user);
     void *user;
 } ek_tracer;
 
-/* Sets the tracer (copied). NULL removes it and waits for its calls. EK_E_STATE if there is one. */
+/* Sets the tracer (copied); fails with EK_E_STATE if there is one already. NULL removes the tracer
+ * and waits until its calls have ended. */
 int ek_trace_set(const ek_tracer *tracer);
 
 extern atomic_bool ek_trace_on;
@@ -57,9 +58,10 @@ void ek_span_open(ek_span *span);
 void ek_span_close(ek_span *span);
 void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats);
 
-/* Begins a span. On a worker it belongs to the worker's device, whatever span_dev is. On another
- * thread a NULL span_dev means the device of the enclosing span; without one, the device that the
- * thread works for. The struct must not move until ek_span_end: spans are linked by address. */
+/* Begins a span. On a worker the span belongs to the worker's device, whatever span_dev is. On
+ * another thread a NULL span_dev means the device of the enclosing span; if there is no such span,
+ * the device for which the thread works. The struct must not move until ek_span_end: spans are
+ * linked by address. */
 #define ek_span_begin(span, span_kind, span_what, span_name, span_dev)  \
     do {                                                                \
         (span)->open = false;                                           \
@@ -78,7 +80,7 @@ static inline void ek_span_end(ek_span *span)
         ek_span_close(span);
 }
 
-/* For the allocator, with its lock held. */
+/* Reports a change of memory. For the allocator, with its lock held. */
 static inline void ek_trace_memory(const ek_dev *dev, const ek_memory_stats *stats)
 {
     if (atomic_load_explicit(&ek_trace_on, memory_order_relaxed))

@@ -160,8 +160,8 @@ static int dict_compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Checks that no key repeats: sorts the keys and compares neighbours, because a dictionary from a
- * file may have very many. */
+/* Checks that no key repeats. Sorts the keys and compares neighbours, because a dictionary from a
+ * file may have very many keys. */
 static int dict_check_many_keys(const ek_value_entry *entries, int count)
 {
     int status = 0;

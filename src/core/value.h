@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "evenkeel/value.h"
 
-/* EK_FAIL in a function that returns a value. */
+/* Does what EK_FAIL does, in a function that returns a value. */
 #define EK_FAIL_VALUE(status, ...) (EK_FAIL((status), __VA_ARGS__), ek_value_error())
 
 /* Returns the counted object of a value (borrowed); NULL for numbers, pointers and none. */
@@ -18,20 +18,21 @@ const char *ek_value_kind_name(ek_value value);
  */
 ek_value ek_value_with_tensor(ek_value value, ek_tensor *tensor);
 
-/* The elements of a list (borrowed). */
+/* Returns the elements of a list (borrowed). */
 const ek_value *ek_value_items(ek_value list);
 
-/* Makes a list, or a dictionary with the keys of `container`, of as many items as `container` has.
- * In the scope. If an item is an error, the result is that error. The result isn't marked
+/* Makes a list, or a dictionary with the keys of `container`, of as many items as `container` has,
+ * in the scope. If an item is an error, the result is an error. The result isn't marked
  * per_device. */
 ek_value ek_value_like(ek_value container, const ek_value *items);
 
-/* Returns true if it has replaced *value (an error value is a replacement, too), and false if the
- * value stays. It is then called for each element of a list or dictionary that stays. */
+/* Returns true if the function has replaced *value (an error value is a replacement, too), and
+ * false if the value stays. If a list or dictionary stays, the function is then called for each of
+ * its elements. */
 typedef bool ek_value_replacement(ek_value *value, void *user);
 
-/* Returns the tree `value` with the replacements that `replace` makes; outer parts are visited
- * before inner ones. Lists keep their per_device mark. In the scope. The first error ends the walk
+/* Returns the tree `value` with the replacements that `replace` makes, in the scope. Outer parts
+ * are visited before inner parts. Lists keep their per_device mark. The first error ends the walk
  * and is returned. */
 ek_value ek_value_map(ek_value value, ek_value_replacement *replace, void *user);
 

@@ -1,4 +1,4 @@
-/* work.c: how long devices work, and how long slow ones sleep. */
+/* work.c: counts how long devices work, and makes slow devices sleep. */
 #include "core/worker.h"
 
 #include <stdatomic.h>
@@ -7,13 +7,13 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
-/* The shortest sleep. Shorter ones are inexact, and are postponed. */
+/* The shortest sleep. Shorter sleeps would be inexact, and are postponed. */
 static const int64_t least_rest_ns = 1000000;
-/* The longest credit for a sleep that took too long. A longer delay has another cause than the
- * timer. */
+/* The longest credit for a sleep that took too long. A delay beyond this limit has another cause
+ * than the timer. */
 static const int64_t most_credit_ns = 20000000;
 
-/* The longest sleep, more than a year. Sums of it stay far from overflow. */
+/* The longest sleep, more than a year. Sums of such times stay far from overflow. */
 static const int64_t most_owed_ns = INT64_C(1) << 55;
 
 static uint64_t work_thread_cpu_ns(void)

@@ -14,20 +14,20 @@
 typedef struct job_group {
     ek_job_function *function;
     void *user;
-    const char *what;      /* the noun for a job in error messages */
-    bool named;            /* the submitter gave `what`: jobs are replicas' forwards */
+    const char *what;      /* the noun for a job in error messages and spans */
+    bool named;            /* the submitter gave `what`, as for replicas' forwards */
     ek_thread_modes modes; /* the modes of the submitter */
     bool nested;           /* the submitter is a job of another group */
     ek_error_record *errors;
     ek_barrier *barrier; /* NULL for a single job, which belongs to the group around it */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    int remaining; /* guarded by lock: how many jobs on workers have not ended */
+    int remaining; /* guarded by lock: how many of the jobs on workers have not ended */
 } job_group;
 
 typedef struct ek_job {
     struct ek_job *next;
-    job_group *group; /* borrowed; NULL: the worker ends */
+    job_group *group; /* borrowed; NULL: the worker shall end */
     int index;
 } ek_job;
 
@@ -44,7 +44,8 @@ static pthread_mutex_t group_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_worker *workers[EK_MAX_DEVICES * 2];
 static atomic_int worker_count;
 
-/* Runs the job. A replica's forward (named, not nested) is timed by the device's clock. */
+/* Runs the job. If it is named and not nested, as a replica's forward is, the device's clock times
+ * it. */
 static int job_run_timed(job_group *group, int index, ek_dev *dev)
 {
     bool clocked = group->named && !group->nested && dev->backend->clock_begin;
@@ -56,10 +57,10 @@ static int job_run_timed(job_group *group, int index, ek_dev *dev)
     return status;
 }
 
-/* Calls the function for one job, in a scope of its own, and moves an error to the group. */
+/* Calls the function for one job, in a separate scope, and moves an error to the group. */
 static void job_call(job_group *group, int index, ek_dev *dev)
 {
-    ek_thread_self()->modes = group->modes; /* the job before may have changed them */
+    ek_thread_self()->modes = group->modes; /* the thread's last job may have changed them */
     ek_dev *drawn_for = ek_generator_draw_for(dev);
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
@@ -84,7 +85,7 @@ static void job_run(job_group *group, int index, ek_dev *dev)
     if (group->barrier) {
         ek_group_rank before = ek_barrier_enter(group->barrier, index);
         job_call(group, index, dev);
-        ek_work_rest(); /* before leaving: the other jobs wait for this sleep too */
+        ek_work_rest(); /* before the end, for which other jobs wait */
         ek_barrier_leave(group->barrier, index, before);
     } else {
         job_call(group, index, dev);
@@ -112,7 +113,8 @@ static void *worker_main(void *user)
         if (!group)
             return NULL;
         job_run(group, next->index, worker->dev);
-        /* The group lives on the submitter's stack, so its last access is under its lock. */
+        /* The group lives on the submitter's stack, so the worker must not access it after it
+         * releases this lock. */
         pthread_mutex_lock(&group->lock);
         if (--group->remaining == 0)
             pthread_cond_signal(&group->done);
@@ -210,7 +212,7 @@ static int group_run_on_workers(job_group *group, ek_dev *const *devs, int count
 }
 
 /* Returns the index of the job whose error the caller gets: the first job that failed by itself,
- * else the first that gave up because of another job; -1 if none failed. */
+ * else the first job that gave up because of another; -1 if none failed. */
 static int group_first_failed(const ek_error_record *errors, int count)
 {
     int first = -1;
@@ -261,7 +263,7 @@ int ek_jobs_run(ek_dev *const *devs, int count, ek_job_function *function, void 
                        .named = what != NULL,
                        .modes = self->modes,
                        .nested = ek_thread_in_job()};
-    ek_error_record before; /* an error that is pending already stays the pending one */
+    ek_error_record before; /* an error that was pending before stays the pending error */
     ek_error_take(&before);
     int rc = group_run(&group, devs, count, what);
     self->modes = group.modes;

@@ -18,7 +18,7 @@ static int world_cores_online(void)
 }
 
 /* Counts the cores of the process's affinity mask. The kernel refuses a set that is shorter than
- * its own, so this one has room for more cores than any kernel is built for. */
+ * its own, so the set here has room for more cores than any kernel is built for. */
 static int world_cores_allowed(void)
 {
     union {
@@ -31,8 +31,9 @@ static int world_cores_allowed(void)
     return cores > 1 ? cores : 1;
 }
 
-/* Returns how many threads the user wants; below 1 if no variable tells. OMP_NUM_THREADS may be a
- * list, whose first number counts; a text that isn't a number is ignored. */
+/* Returns how many threads the user wants; below 1 if no variable tells, or if EVENKEEL_THREADS
+ * isn't valid. OMP_NUM_THREADS may be a list, whose first number counts; if it isn't a number, it
+ * is ignored. */
 static int world_threads_wanted(void)
 {
     const char *openmp = getenv("OMP_NUM_THREADS");

@@ -1,13 +1,13 @@
-/* auto.c: plans from what forwards have shown.
+/* auto.c: makes plans from the measurements of earlier forwards.
  *
  * Note [What a forward counts for]
  *
- * What a forward needs is known when the next forward begins, because its backward and the
- * optimizer's step have ended by then. The first forward is not measured: memory is touched for the
- * first time, caches are empty, and optimizers make their state. The next three are probes around
- * the first guess, or around the plan from which a run continues. Later plans come from models, to
+ * What a forward needs is known when the next forward begins, because backward and the optimizer's
+ * step have ended by then. The first forward is not measured: memory is touched for the first time,
+ * caches are empty, and optimizers make their state. The next three forwards are probes around the
+ * first guess, or around the plan from which a run continues. Later plans come from models, to
  * which every later forward adds its measurements. A forward that was followed by other work, such
- * as an evaluation, is left out. Work that follows every forward counts as part of a step. */
+ * as an evaluation, is left out. Other work that follows every forward counts as part of a step. */
 #include "plan/auto.h"
 
 #include <stdatomic.h>
@@ -19,30 +19,32 @@
 
 /* The fewest forwards for which a plan stays, unless a device runs out of memory. */
 static const int64_t least_stay = 8;
-/* A device that gets no samples because it was slow gets a sample again after this many forwards.
+/* After this many forwards, a device that gets no samples because it was slow gets a sample again.
  * The number doubles with each such retry. */
 static const int64_t first_retry = 64;
 
-/* One device's counters at one moment: bytes, failed allocations, and how long it has worked. */
+/* One device's counters at one time: bytes, failed allocations, and how long the device has
+ * worked. */
 typedef struct auto_counters {
     uint64_t peak, state, optimizer, capacity, failures, busy_ns;
 } auto_counters;
 
-/* All that is known, and the forward that is under way. ek_auto_peek works on a copy of it. */
+/* All that is known, and the forward under way. ek_auto_peek works on a copy of this struct. */
 typedef struct auto_state {
     ek_plan_device known[EK_MAX_DEVICES];
     bool open;                    /* a forward is under way */
     bool disturbed;               /* other work came after the forward under way */
-    bool before_disturbed;        /* other work came after the forward before */
+    bool before_disturbed;        /* other work came after the forward before that one */
     bool begun;                   /* the first forward, which is not measured, has ended */
-    int measured;                 /* forwards that were measured, up to EK_SPLIT_PROBES */
+    int measured;                 /* how many forwards were measured, up to EK_SPLIT_PROBES */
     double first[EK_MAX_DEVICES]; /* the first forward's bytes per sample, without state */
     int64_t batch, sizes[EK_MAX_DEVICES];
-    int64_t changing; /* consecutive forwards whose batch size differed from the forward before */
+    int64_t changing; /* how many forwards in a row had another batch size than the forward before
+                         them */
     auto_counters before[EK_MAX_DEVICES];
-    int64_t planned;              /* the forward of the last plan from models; -1: none yet */
-    bool failed;                  /* a device ran out of memory in the last forward */
-    int64_t retry_after;          /* forwards after which an idle device gets a sample */
+    int64_t planned;     /* the forward of the last plan that came from models; -1: none yet */
+    bool failed;         /* a device ran out of memory in the last forward */
+    int64_t retry_after; /* after how many forwards an idle device gets a sample */
     int64_t idle[EK_MAX_DEVICES]; /* forwards since the device last had samples */
 } auto_state;
 
@@ -114,7 +116,7 @@ static bool auto_note_failures(auto_state *s, int devices, const auto_counters *
 static void auto_note_memory(ek_plan_device *known, int64_t batch, int64_t n,
                              const auto_counters *before, const auto_counters *now)
 {
-    if (now->state != before->state) { /* the step made or freed state: the peak says little */
+    if (now->state != before->state) { /* the step made or freed state, so the peak says little */
         ek_memory_model_outdate(&known->memory);
         return;
     }
@@ -123,8 +125,8 @@ static void auto_note_memory(ek_plan_device *known, int64_t batch, int64_t n,
                             now->peak > now->state ? (double)(now->peak - now->state) : 0);
 }
 
-/* Notes roughly how much memory a sample of the first forward took. This is rough, because the peak
- * comes before the optimizer makes its state. */
+/* Notes roughly how much memory a sample of the first forward took. The figure is rough, because it
+ * assumes that the peak came before the optimizer made its state. */
 static void auto_note_first(auto_state *s, int devices, const auto_counters *now)
 {
     for (int i = 0; i < devices; i++) {
@@ -135,13 +137,14 @@ static void auto_note_first(auto_state *s, int devices, const auto_counters *now
     s->begun = true;
 }
 
-/* See Note [What a forward counts for]. */
+/* Returns true if the forward under way is measured: if no other work followed it, or if other work
+ * also followed the forward before (Note [What a forward counts for]). */
 static bool auto_counts(const auto_state *s)
 {
     return !s->disturbed || s->before_disturbed;
 }
 
-/* Adds what the forward that ends has shown. */
+/* Learns from the forward that ends, if one is under way: its failures or its memory and time. */
 static void auto_learn(auto_state *s, ek_dev *const *devs, int devices, const auto_counters *now)
 {
     s->failed = s->open && auto_note_failures(s, devices, now);
@@ -170,7 +173,7 @@ static void auto_learn(auto_state *s, ek_dev *const *devs, int devices, const au
 /* ---- first plans ---- */
 
 /* Splits in the proportions of the plan from which the run continues, within the bounds from
- * failures. Devices to which that plan gives no sample get what the others can't take. */
+ * failures. Devices to which that plan gives no sample get what the other devices can't take. */
 static void auto_resume(const ek_auto *automatic, const auto_state *s, int64_t batch,
                         int64_t *sizes)
 {
@@ -188,9 +191,9 @@ static void auto_resume(const ek_auto *automatic, const auto_state *s, int64_t b
         ek_split_level(batch, devices, costs, sizes);
 }
 
-/* Writes the plan to use before any measurement: in the proportions of `start` if the run continues
- * from a plan; else by capacity if all devices have one; else by speed if time is the goal; else
- * even. Keeps within the bounds from failures if they allow the batch. */
+/* Writes the plan to use before any measurement. If the run continues from a plan, splits in the
+ * proportions of `start`; else, if all devices have a capacity, by capacity; else, if time is the
+ * goal, by speed; else evenly. Keeps within the bounds from failures if they allow the batch. */
 static void auto_guess(const ek_auto *automatic, const auto_state *s, int64_t batch, int64_t *sizes)
 {
     const int devices = automatic->plans->devices;
@@ -211,8 +214,8 @@ static void auto_guess(const ek_auto *automatic, const auto_state *s, int64_t ba
     ek_split_level(batch, devices, costs, sizes);
 }
 
-/* Returns for how many samples a device has room within its bounds, if all its memory except the
- * state grows with the samples. */
+/* Returns for how many samples a device has room within its bounds, assuming that all its memory
+ * except the state grows with the samples. */
 static int64_t auto_room(const ek_plan_device *known, double per_sample, int64_t batch)
 {
     int64_t bound = ek_plan_bound_of(known, batch);
@@ -243,7 +246,7 @@ static void auto_probe(const ek_auto *automatic, const auto_state *s, int64_t ba
 typedef struct decision {
     int64_t sizes[EK_MAX_DEVICES];
     int64_t plan[EK_MAX_DEVICES]; /* `sizes`, or the plan for another batch that gives `sizes` */
-    bool fresh;                   /* `plan` differs from the last plan */
+    bool fresh;                   /* `plan` is a new plan, to be noted and logged */
     int tried;                    /* an idle device that gets a sample to be measured; -1: none */
     bool modelled;                /* `plan` comes from `proposal` */
     ek_proposal proposal;
@@ -273,10 +276,10 @@ static bool auto_gains(const ek_auto *automatic, const ek_proposal *proposal, co
 
 /* Returns true if the proposal should replace the last plan, which gives `held` for this batch. It
  * should if no plan came from models yet, if a device ran out of memory, or if only `held` exceeds
- * the proposal's limits. Otherwise it has to gain enough. Besides, the last plan must be least_stay
- * forwards old if the batch has the size of the batch before; if not, the batch must be larger than
- * the batch that the last plan was made for. So the small last batch of an epoch replaces no
- * plan. */
+ * the proposal's limits. Otherwise it must gain enough, and a second condition must hold. If the
+ * batch has the size of the batch before, the last plan must be least_stay forwards old. If not,
+ * the batch must be larger than the batch for which the last plan was made. So the small last batch
+ * of an epoch replaces no plan. */
 static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t forward,
                           int64_t batch, int64_t planned_batch, const int64_t *held,
                           const ek_proposal *proposal)
@@ -291,7 +294,7 @@ static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t
 }
 
 /* Returns true if the last plan is worth replacing although batch sizes keep changing. Compares
- * both plans for the batch size that the last plan was made for. */
+ * both plans for the batch size for which the last plan was made. */
 static bool auto_look_again(const ek_auto *automatic, const auto_state *s, int64_t forward,
                             const int64_t *last, ek_proposal *proposal)
 {
@@ -302,8 +305,9 @@ static bool auto_look_again(const ek_auto *automatic, const auto_state *s, int64
 }
 
 /* Moves a sample to the first device that has been idle long enough and has room for it, if time is
- * the goal. Otherwise a device that was slow once would stay idle for good, because only devices
- * with samples are measured. Returns that device, or -1 if no sample was moved. */
+ * the goal. Without this, a device that was slow once would stay idle for good, because only
+ * devices with samples are measured. Returns the device that got the sample, or -1 if no sample was
+ * moved. */
 static int auto_try_idle(const ek_auto *automatic, const auto_state *s, decision *d)
 {
     int largest = 0, waiting = -1;
@@ -396,8 +400,9 @@ static void auto_start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, c
     memcpy(s->before, now, (size_t)devices * sizeof *now);
 }
 
-/* Waits for the devices to finish the forward before, while probes are timed, so that no forward's
- * time contains work of another. Later forwards resemble each other, so that no wait is needed. */
+/* While probes are timed, waits until the devices have finished the forward before, so that no
+ * forward's time contains work of another. Later forwards resemble each other, so that no wait is
+ * needed. */
 static int auto_synchronize(const ek_auto *automatic, ek_dev *const *devs)
 {
     const auto_state *s = &automatic->state;
@@ -423,7 +428,7 @@ int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int6
                     d.modelled && d.tried < 0 ? &d.proposal : NULL);
         s->planned = d.modelled ? forward : s->planned;
     }
-    if (d.tried >= 0) { /* times from before it was idle are forgotten */
+    if (d.tried >= 0) { /* times from before the device was idle are forgotten */
         memset(&s->known[d.tried].time, 0, sizeof s->known[d.tried].time);
         s->retry_after *= 2;
     }

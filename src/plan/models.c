@@ -3,13 +3,14 @@
  * Note [Memory is piecewise linear]
  *
  * Measured memory is exact, but isn't a single plane over n (the device's samples) and the batch,
- * because the sizes decide which part of a step has the peak. So each batch size that is asked for
- * gets a separate plane, nbytes = fixed + per_sample * n + per_batch * batch. It is fitted by least
- * squares, in which points of other batches weigh less, and shifted to the nearest points. If all
- * points have one size, or n is always in proportion to the batch, the points don't determine both
- * slopes. A weak prior then decides that all growth is per sample, and that nothing is fixed.
+ * because the sizes decide which part of a step has the peak. So each batch size for which a line
+ * is wanted gets a separate plane, nbytes = fixed + per_sample * n + per_batch * batch. The plane
+ * is fitted by least squares, in which points of other batches weigh less, and shifted to the
+ * nearest points. If all points have one size, or n is always in proportion to the batch, the
+ * points don't determine both slopes. A weak prior then decides that all growth is per sample, and
+ * that nothing is fixed.
  *
- * Measured time is noisy, so the model is a line through the medians of the sizes. */
+ * Measured time is noisy, so the model of time is a line through the medians at each size. */
 
 #include "plan/auto.h"
 
@@ -28,7 +29,7 @@ static double memory_value(const memory_point *p)
     return p->nbytes > p->before ? p->nbytes : p->before;
 }
 
-/* Returns how near another batch size is: the smaller of the two divided by the larger. */
+/* Returns how near two batch sizes are: the smaller divided by the larger. */
 static double memory_nearness(int64_t batch, int64_t other)
 {
     double a = (double)batch, b = (double)other;
@@ -78,7 +79,8 @@ static memory_moments memory_moments_of(const ek_memory_model *model, int64_t ba
     return m;
 }
 
-/* Fits both slopes, neither negative. `lowest` bounds per_sample, so that fixed memory is >= 0. */
+/* Fits both slopes, neither of them negative. per_sample is at most m->lowest, so that fixed memory
+ * is not negative. */
 static void memory_fit(const memory_moments *m, double *per_sample, double *per_batch)
 {
     double own = prior * prior * m->n * m->n, all = prior * prior * m->batch * m->batch;
@@ -139,7 +141,7 @@ static void memory_shift(ek_memory_model *model, int64_t batch, int64_t n, doubl
 }
 
 /* Each pair of batch and n has one point, which keeps the last two values of the pair; the larger
- * value counts. The newest point is last. */
+ * value counts. */
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
 {
     if (model->stale)
@@ -180,8 +182,8 @@ static double time_median(double *numbers, int count)
     return count % 2 ? numbers[count / 2] : (numbers[count / 2 - 1] + numbers[count / 2]) / 2;
 }
 
-/* Writes the median of the times at the size of points[of], and returns how many points have that
- * size. Returns 0 if an earlier point has that size. */
+/* Writes the median of the times at the size of points[of], and returns how many points have this
+ * size. If an earlier point has this size, returns 0. */
 static int time_at_size(const ek_time_model *model, int of, double *ns)
 {
     double same[EK_MODEL_POINTS];
@@ -210,7 +212,7 @@ static bool time_differs(const ek_time_model *model)
     return most - least > 0 && most - least >= least / 4;
 }
 
-/* Returns the slope of the best line through the origin. */
+/* Returns the median time per sample, which is the slope of a line through the origin. */
 static double time_proportion(const ek_time_model *model)
 {
     double each[EK_MODEL_POINTS];

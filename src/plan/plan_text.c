@@ -8,7 +8,8 @@
 
 #include "core/thread.h"
 
-/* The largest size of one device. The sum over all devices stays far from overflow. */
+/* The largest size of one device, so small that the sum over all devices stays far from
+ * overflow. */
 static const int64_t largest_size = INT64_C(1000000000000000);
 static const int64_t largest_forward = INT64_C(1000000000000000000);
 
@@ -50,7 +51,7 @@ int ek_plans_add(ek_plans *plans, int64_t forward, const int64_t *sizes)
 
 const int64_t *ek_plans_at(const ek_plans *plans, int64_t forward)
 {
-    int low = 0, high = plans->count; /* entries before `low` begin at `forward` or earlier */
+    int low = 0, high = plans->count; /* all entries before `low` begin at `forward` or earlier */
     while (low < high) {
         int middle = low + (high - low) / 2;
         if (plans->forwards[middle] <= forward)
@@ -105,8 +106,8 @@ static int plans_read_number(reader *r, int64_t largest, const char *wanted, int
     return 0;
 }
 
-/* Reads the number of a forward, as in "4:". The first entry may lack it, and then begins at
- * forward 0. */
+/* Reads the number of a forward, as in "4:". The first entry may lack this number, and then begins
+ * at forward 0. */
 static int plans_read_forward(reader *r, const ek_plans *plans, int64_t *forward)
 {
     reader ahead = *r;

@@ -1,4 +1,5 @@
-/* plan_text.h: which plan holds from which forward on, as a list and as text (evenkeel/plan.h). */
+/* plan_text.h: plans, each with the forward from which it holds, as a list and as text
+ * (evenkeel/plan.h). */
 #ifndef EK_PLAN_PLAN_TEXT_H
 #define EK_PLAN_PLAN_TEXT_H
 
@@ -6,22 +7,24 @@
 
 typedef struct ek_plans {
     int devices, count, capacity;
-    int64_t *forwards; /* in ascending order; the first of a parsed text is 0 */
+    int64_t *forwards; /* ascending; the first of a parsed text is 0 */
     int64_t *sizes;    /* [count][devices] */
 } ek_plans;
 
-/* Reads a text. EK_E_INVALID with the position in the text; *plans is empty then. */
+/* Reads a text. If the text is invalid, fails with EK_E_INVALID and names the position in the text.
+ * After an error *plans is empty. */
 int ek_plans_parse(ek_plans *plans, const char *text, int devices);
 void ek_plans_free(ek_plans *plans);
 
-/* Adds a plan that holds from `forward` on. No entry may begin later; one that begins at `forward`
- * is replaced. */
+/* Adds a plan that holds from `forward` on. No entry may begin later; an entry that begins at
+ * `forward` is replaced. */
 int ek_plans_add(ek_plans *plans, int64_t forward, const int64_t *sizes);
 
-/* Returns the plan that holds at this forward; NULL if there is none yet. */
+/* Returns the plan that holds at this forward; NULL if no plan holds yet. */
 const int64_t *ek_plans_at(const ek_plans *plans, int64_t forward);
 
-/* Writes at most `room` bytes with the NUL; returns the text's length, as snprintf. */
+/* Writes at most `room` bytes with the NUL. Returns the length of the whole text, as snprintf
+ * does. */
 size_t ek_plans_write(const ek_plans *plans, char *text, size_t room);
 
 #endif

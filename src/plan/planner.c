@@ -1,4 +1,4 @@
-/* planner.c: checks the plan options of a wrapper, and gives the sizes of each forward. */
+/* planner.c: checks the plan options of a wrapper, and computes the sizes of each forward. */
 #include "plan/planner.h"
 
 #include <inttypes.h>
@@ -23,7 +23,7 @@ struct ek_planner {
 
 /* ---- options ---- */
 
-/* Which options were given. An error names two that exclude each other. */
+/* Which of the options that exclude each other were given. The error names these options. */
 typedef struct wishes {
     bool chunks, weights, first, plan;
 } wishes;
@@ -66,7 +66,7 @@ static int planner_check_one(const char *what, const ek_split_options *options, 
     return 0;
 }
 
-/* Refuses shares that are negative, all zero, or given for devices that do not exist. */
+/* Fails if shares are negative, not finite, all zero, or given for devices that do not exist. */
 static int planner_check_shares(const char *what, const char *name, const double *shares,
                                 int devices)
 {
@@ -131,7 +131,7 @@ static int planner_use_plan(ek_planner *planner, const char *text)
     return rc;
 }
 
-/* An even split is a split by equal chunks. */
+/* Splits by equal chunks, which is an even split. */
 static int planner_use_even(ek_planner *planner)
 {
     int64_t ones[EK_MAX_DEVICES];

@@ -25,8 +25,9 @@ int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch)
     return most;
 }
 
-/* Returns by how many samples the next try is smaller: by 1 at first, by twice as many after each
- * further failure in a row, by at least half of n if there is no memory model, and by n at most. */
+/* Returns by how many samples the next try is smaller: 1 after the first failure, and twice as many
+ * after each further failure in a row; if no memory was measured, at least half of n. Never returns
+ * more than n. */
 static int64_t bound_step(const ek_plan_device *known, int64_t n)
 {
     int64_t less = known->failures < 40 ? INT64_C(1) << known->failures : n;
@@ -40,7 +41,7 @@ void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
     enum { BOUNDS = sizeof known->bounds / sizeof *known->bounds };
     known->retry = (struct ek_plan_bound){batch, n - bound_step(known, n)};
     known->failures++;
-    int kept = 0; /* counts the old bounds that stay: those that the new bound doesn't imply */
+    int kept = 0; /* how many old bounds stay, which are those that the new bound doesn't imply */
     for (int i = 0; i < known->bounded; i++)
         if (known->bounds[i].batch < batch || known->bounds[i].most < n - 1)
             known->bounds[kept++] = known->bounds[i];
@@ -80,8 +81,8 @@ static bool proposal_memory_lines(const ek_plan_device *known, int devices, int6
     return any;
 }
 
-/* Writes the time lines. A device that was not measured gets the mean of the others, scaled to its
- * speed. Returns false if no device was measured. */
+/* Writes the time lines. A device that was not measured gets the mean of the other devices' lines,
+ * scaled to its speed. Returns false if no device was measured. */
 static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
 {
     bool shown[EK_MAX_DEVICES];
@@ -121,7 +122,7 @@ static int64_t proposal_most_within(const ek_cost *memory, double capacity)
         return 0;
     if (room >= memory->per_sample * 0x1p60)
         return INT64_MAX;
-    return (int64_t)floor(room / memory->per_sample + 1e-3); /* tolerates rounding */
+    return (int64_t)floor(room / memory->per_sample + 1e-3); /* 1e-3 tolerates rounding */
 }
 
 /* ---- the plan ---- */
@@ -132,8 +133,9 @@ static ek_cost proposal_memory_cost(const ek_proposal *p, int i, int64_t most)
                      most};
 }
 
-/* Levels the costs of the goal within `most`. If no plan fits, levels memory within the bounds from
- * failures. If no plan fits these bounds either, levels memory without limits. */
+/* Levels the costs of the goal within `most`. If no plan stays within `most`, levels memory within
+ * the bounds from failures. If no plan stays within these bounds either, levels memory without
+ * limits. */
 static void proposal_level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
 {
     ek_cost costs[EK_MAX_DEVICES] = {{0}};
@@ -193,7 +195,7 @@ bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t 
 
 /* ---- log ---- */
 
-/* A log line. It is cut off if the devices' numbers exceed its room. */
+/* A log line. If the devices' numbers exceed its room, it is cut off. */
 typedef struct log_line {
     char text[900];
     size_t used;

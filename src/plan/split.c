@@ -1,6 +1,6 @@
 /* split.c: computes how many samples of a batch each device gets, from proportions or from costs.
- * Proportions are cut in whole-number arithmetic, so the same proportions give the same sizes on
- * every machine. */
+ * Batches are cut in proportions by whole-number arithmetic, so equal proportions give equal sizes
+ * on every machine. */
 
 #include "plan/split.h"
 
@@ -49,7 +49,8 @@ void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t 
         remainders[i] = share % sum;
         left -= sizes[i];
     }
-    /* At least `left` devices have a remainder, so no device gets two of these samples. */
+    /* At least `left` devices have a remainder, so no device gets two of the samples that are
+     * left. */
     for (; left > 0; left--) {
         int largest = 0;
         for (int i = 1; i < devices; i++)
@@ -109,7 +110,7 @@ static double split_cost(const ek_cost *cost, int64_t n)
     return cost->fixed + cost->per_sample * (double)n;
 }
 
-/* Returns the most samples, up to `most`, whose cost is at most `split_level`. */
+/* Returns the largest number of samples, up to `most`, whose cost is at most `split_level`. */
 static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_level)
 {
     int64_t low = 0, high = most;
@@ -123,8 +124,8 @@ static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_le
     return low;
 }
 
-/* Writes how many samples each device can take at this level. Returns true if together they take
- * the batch. */
+/* Writes how many samples each device can take at this level. Returns true if together the devices
+ * take the whole batch. */
 static bool split_take(int64_t batch, int devices, const ek_cost *costs, double split_level,
                        int64_t *taken)
 {
@@ -139,11 +140,11 @@ static bool split_take(int64_t batch, int devices, const ek_cost *costs, double 
 
 /* Distributes `left` more samples. Every size below a common height becomes that height, or the
  * device's limit if the limit is lower. The samples that remain go, one each, to the first devices
- * that have that height and are below their limit. */
+ * that have the common height and are below their limit. */
 static void split_fill(int64_t left, int devices, const int64_t *limits, int64_t *sizes)
 {
     int64_t low = 0, high = INT64_MAX;
-    while (low < high) { /* finds the largest height that needs at most `left` */
+    while (low < high) { /* finds the largest height that needs at most `left` samples */
         int64_t height = low + (high - low) / 2 + 1, room = left;
         for (int i = 0; i < devices && room >= 0; i++) {
             int64_t top = limits[i] < height ? limits[i] : height;
@@ -181,7 +182,7 @@ static bool split_level(int64_t batch, int devices, const ek_cost *costs, int64_
     if (!split_take(batch, devices, costs, split_of_rank(high), taken))
         return false;
     low--;
-    while (low < high - 1) { /* at level `high` the whole batch is taken, at `low` less */
+    while (low < high - 1) { /* level `high` takes the whole batch, level `low` less */
         int64_t middle = low + (int64_t)(((uint64_t)high - (uint64_t)low) / 2);
         if (split_take(batch, devices, costs, split_of_rank(middle), taken))
             high = middle;
@@ -219,7 +220,7 @@ bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *s
 static void split_move(double part, int64_t room, int64_t *from, int64_t *to)
 {
     int64_t smaller = *from < *to ? *from : *to, count = (int64_t)((double)smaller * part + 0.5);
-    if (!smaller) /* a device without samples stays without */
+    if (!smaller) /* a device without samples gets none */
         return;
     count = count < 1 ? 1 : count;
     count = count < *from - 1 ? count : *from - 1;
@@ -235,7 +236,7 @@ void ek_split_probe(int probe, double part, int devices, const int64_t *room, in
     if (probe >= EK_SPLIT_PROBES - 1 || devices < 2)
         return;
     for (int i = 0; i < devices; i += 2) {
-        /* With an odd number of devices the last one exchanges with the first. */
+        /* With an odd number of devices, the last device exchanges with the first. */
         int up = i + 1 < devices ? i : 0, down = i + 1 < devices ? i + 1 : i;
         if (probe == 1)
             split_move(part, room[down], &sizes[up], &sizes[down]);
