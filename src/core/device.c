@@ -15,7 +15,8 @@
 enum { KINDS = 3 };
 static const char *const kind_names[KINDS] = {"cpu", "host", "cuda"};
 
-/* registry_lock guards opening and closing. Reading an entry that is open takes no lock. */
+/* registry_lock guards opening and closing of devices. Reading the entry of an open device takes no
+ * lock. */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(ek_dev *) registry[KINDS][EK_MAX_DEVICES];
 

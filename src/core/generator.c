@@ -352,7 +352,8 @@ bool ek_draw_begin(ek_draw *draw, ek_generator *generator, const ek_tensor *tens
 /* ---- state ---- */
 
 /* The bytes of torch.get_rng_state: the layout of an early generator of PyTorch. A Philox generator
- * is marked by left 0, which no Mersenne Twister has; the first words hold its counters. */
+ * is marked by left 0, which no Mersenne Twister has; the first words of `state` hold its engine
+ * and counters. */
 typedef struct state_blob {
     uint64_t seed;
     int32_t left, seeded;

@@ -28,7 +28,7 @@ static inline void *ek_object_retain(void *object)
 }
 
 /* Drops one reference; NULL is ignored. Any thread. The owner of the only reference needs no atomic
- * subtraction, because nobody else can add one. */
+ * subtraction, because nobody else can add a reference. */
 static inline void ek_object_release(void *object)
 {
     ek_object *counted = (ek_object *)object;

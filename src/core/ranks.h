@@ -11,7 +11,7 @@
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
 
-enum { EK_RANKS_COUNTS = 16 }; /* numbers that a rank can give to `gather` */
+enum { EK_RANKS_COUNTS = 16 }; /* how many numbers a rank can give to `gather` at most */
 
 /* At how many collective calls one rank arrived last, and the time that this cost. */
 typedef struct ek_ranks_wait {

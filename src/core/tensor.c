@@ -112,8 +112,9 @@ static void tensor_destroy(ek_object *object)
     ek_cell_free(tensor, sizeof *tensor);
 }
 
-/* Checks that no size is negative and that the number of elements times the largest dtype's size
- * fits in an int64_t. A view that repeats elements may have more elements than any memory holds. */
+/* Checks that no size is negative and that the number of elements is at most INT64_MAX / 16, so
+ * that the elements' bytes can be counted in an int64_t. A view that repeats elements may have more
+ * elements than any memory holds. */
 static int tensor_check_sizes(int ndim, const int64_t *shape)
 {
     int64_t count = 1;

@@ -159,8 +159,8 @@ bool ek_same_shape(const ek_tensor *a, const ek_tensor *b);
 /* Returns true if elements repeat in memory: a dimension of more than one element has stride 0. */
 bool ek_repeats(const ek_tensor *tensor);
 
-/* Records a write by `writer` (a static string): counts the version up and marks the derived object
- * outdated. */
+/* Records a write by `writer` (a static string): increments the version's count and marks the
+ * derived object outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
 
 /* Writes a text such as "f32[2, 3] on host:0", for sentences, and returns `text`. */

@@ -26,7 +26,7 @@ enum {
     EK_MODE_AUTOCASTS = EK_MODE_AUTOCAST | EK_MODE_AUTOCAST_F16
 };
 
-/* The job that the thread runs, by its group's barrier and its index (rendezvous.h). */
+/* Which job the thread runs: the barrier of the job's group, and the job's index (rendezvous.h). */
 typedef struct ek_group_rank {
     struct ek_barrier *barrier; /* NULL: the thread runs no job of a group of several jobs */
     int index;

@@ -23,7 +23,7 @@ typedef struct place {
 
 atomic_bool ek_trace_on;
 static place places[PLACES];
-static ek_tracer collector; /* written only if `present` is false and no caller is counted */
+static ek_tracer collector; /* written only while `present` is false and no caller uses it */
 static atomic_bool present;
 static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* held by ek_trace_set */
 static atomic_uint threads;                                  /* how many threads have a place */

@@ -17,7 +17,8 @@
 #include "core/thread.h"
 #include "plan/split.h"
 
-/* The fewest forwards for which a plan stays, unless a device runs out of memory. */
+/* While batches keep their size, a plan from models stays for at least this many forwards, unless a
+ * device runs out of memory or the plan exceeds the proposal's limits. */
 static const int64_t least_stay = 8;
 /* After this many forwards, a device that gets no samples because it was slow gets a sample again.
  * The number doubles with each such retry. */

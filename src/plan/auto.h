@@ -64,7 +64,7 @@ typedef struct ek_plan_device {
     ek_time_model time;
     double state;    /* bytes of parameters and optimizer state now */
     double capacity; /* bytes that the device may use; 0: no limit is known */
-    double speed;    /* relative, from the options; used until time is measured */
+    double speed;    /* the device's relative speed (ek_dev), for guesses while times are unknown */
     /* The most samples that the device takes of a batch of size `batch` or larger. */
     struct ek_plan_bound {
         int64_t batch, most;

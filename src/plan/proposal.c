@@ -105,7 +105,8 @@ static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cos
     return count > 0;
 }
 
-/* Writes the capacities. A device without a capacity gets the largest of all devices. */
+/* Writes the capacities. A device without a capacity gets the largest capacity of all devices, or 1
+ * if no device has a capacity. */
 static void proposal_capacities(const ek_plan_device *known, int devices, double *result)
 {
     double largest = 0;
