@@ -88,8 +88,9 @@ static void (*const copy_backs[])(void *, const void *, int64_t) = {
     [8] = copy_back_uint64_t,
 };
 
-/* Copies row by row: as bytes if dtypes and strides allow it, else through a tile. No tile is
- * needed for contiguous rows if one of them has the class's type. */
+/* Copies row by row. Rows of one dtype are copied as bytes, forwards or backwards, if their strides
+ * allow it. Long contiguous rows are converted directly if one of them has the class's type. Other
+ * rows are copied through a tile. */
 static void copy_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;
@@ -124,7 +125,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
             ek_row_store(job->type, from, job->out.dtype, to, 1, n);
         } else {
             const void *row = ek_tile_load(walk, &cursor, &job->x, job->type, n, &tile);
-            if (row != &tile) { /* x needs no conversion: it is stored directly */
+            if (row != &tile) { /* ek_tile_load has returned x's memory */
                 ek_row_load(job->type, &tile, job->x.dtype, row, 1, n);
                 row = &tile;
             }
@@ -136,7 +137,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
 }
 
 /* Transposes one block: out[i][j] = x[j][i]. j is contiguous in out, i in x. Blocks of 8 x 8, and
- * blocks with a side of 2, have loops of constant size, which compilers vectorise. */
+ * dense blocks with a side of 2, have loops of constant size, which compilers vectorise. */
 #define DEFINE_TRANSPOSE(type)                                                         \
     EK_MULTIVERSION                                                                    \
     static void copy_transpose_##type(void *to, int64_t out_stride, const void *from,  \
