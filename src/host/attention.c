@@ -294,7 +294,7 @@ const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t b
 
 /* ---- forward ---- */
 
-/* Packs the keys and values of some groups. */
+/* Packs the keys and values of the groups [begin, end), which are counted through the batch. */
 static void EK_NAME(attention_pack)(void *context, int64_t begin, int64_t end)
 {
     ek_attention_job *job = context;

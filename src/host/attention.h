@@ -60,8 +60,7 @@ static inline int64_t ek_attention_round_up(int64_t value, int64_t step)
     return ek_divide_up(value, step) * step;
 }
 
-/* Returns the bytes of `count` numbers of the type of the computation, rounded up to cache lines.
- */
+/* Returns the bytes of `count` numbers of the computation's type, rounded up to cache lines. */
 static inline size_t ek_attention_nbytes(const ek_attention_job *job, int64_t count)
 {
     return ek_round_up((size_t)count * job->element);

@@ -180,7 +180,7 @@ static void EK_NAME(attention_gradient_block)(const ek_attention_job *job,
      job->panel, job->padded_depth, true);
 }
 
-/* Stores dq of a block of queries. */
+/* Multiplies dq of some queries by the scale, and stores dq. */
 static void EK_NAME(attention_store_queries)(const ek_attention_job *job, int64_t head, int64_t row,
                                              int64_t rows, EK_REAL *sums)
 {
@@ -250,7 +250,7 @@ static void EK_NAME(attention_gradient)(void *context, int64_t begin, int64_t en
     }
 }
 
-/* Sums dq over the parts, for some blocks of queries. */
+/* Sums dq over the parts, for the blocks [begin, end) of queries, and stores dq. */
 static void EK_NAME(attention_join)(void *context, int64_t begin, int64_t end)
 {
     const ek_attention_job *job = context;

@@ -99,7 +99,7 @@ static int host_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_d
 #define FILLED(slot) .slot = ek_host_##slot,
 static const ek_kernels host_kernels = {EK_KERNELS(FILLED)};
 
-/* The slots that both backends fill alike. */
+/* The members that are the same in both backends. */
 #define SHARED                                                                                     \
     .device_close = host_device_close, .memory_alloc = host_memory_alloc,                          \
     .memory_free = host_memory_free, .copy = host_copy, .draw = ek_host_draw, .host_memory = true, \

@@ -46,7 +46,7 @@ int ek_host_fill(ek_dev *dev, ek_tensor *out, double value)
     fill_job job; /* not zeroed: the row is long */
     job.type = ek_class_of(out->dtype);
     if (job.type == EK_CLASS_I64 && out->dtype != EK_I64)
-        job.type = EK_CLASS_F64; /* converted once, as copies of f64 are */
+        job.type = EK_CLASS_F64; /* `value` is converted like a copied f64 */
     ek_walk_init(&job.walk, 1, (const ek_tensor *[]){out});
     job.out = ek_operand_of(&job.walk, 0, out);
     job.is_zero = value == 0 && !signbit(value);
@@ -80,7 +80,7 @@ DEFINE_BACK(uint16_t)
 DEFINE_BACK(uint32_t)
 DEFINE_BACK(uint64_t)
 
-/* The function for each size of an element. */
+/* The functions by the size of an element. */
 static void (*const copy_backs[])(void *, const void *, int64_t) = {
     [1] = copy_back_uint8_t,
     [2] = copy_back_uint16_t,
@@ -170,7 +170,7 @@ DEFINE_TRANSPOSE(uint16_t)
 DEFINE_TRANSPOSE(uint32_t)
 DEFINE_TRANSPOSE(uint64_t)
 
-/* The function for each size of an element. */
+/* The functions by the size of an element. */
 static void (*const copy_transposes[])(void *, int64_t, const void *, int64_t, int64_t, int64_t) = {
     [1] = copy_transpose_uint8_t,
     [2] = copy_transpose_uint16_t,

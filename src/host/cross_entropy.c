@@ -294,7 +294,7 @@ static void EK_NAME(entropy_loss)(const entropy_job *job, int64_t rows, const vo
     }
 }
 
-/* d = exp(x - lse) */
+/* Computes d = exp(x - lse). */
 EK_MULTIVERSION
 static void EK_NAME(entropy_probabilities)(int64_t rows, int64_t size, EK_REAL *restrict d,
                                            const EK_REAL *restrict x, const EK_REAL *restrict lse)

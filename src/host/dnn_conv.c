@@ -159,8 +159,8 @@ static bool dnn_conv_is_miscomputed(const arguments *a)
            (dnn_conv_writes_beyond(a) || dnn_conv_leaves_elements_out(a));
 }
 
-/* Chooses the primitive of a kind. A gradient is chosen to fit `forward`, the forward's
- * description. */
+/* Chooses the primitive for a kind of convolution. A gradient's primitive is chosen to fit
+ * `forward`, the description of the forward's. */
 static dnnl_status_t dnn_conv_choose(dnnl_primitive_desc_t *chosen, const description *d,
                                      ek_conv_kind kind, dnnl_engine_t engine,
                                      const_dnnl_primitive_attr_t attributes,
@@ -290,7 +290,7 @@ typedef struct division {
 
 static division dnn_conv_divide(const arguments *a, int threads)
 {
-    enum { WORTH = 200000, LEAST_ROWS = 4, MOST_BANDS = 4 /* each reorders the weights */ };
+    enum { WORTH = 200000, LEAST_ROWS = 4, MOST_BANDS = 4 /* each band reorders the weights */ };
     const ek_tensor *banded = a->kind == EK_CONV_INPUT_GRADIENT ? a->x : a->y;
     const int64_t samples = a->x->shape[0], work = ek_count(a->y) * ek_count(a->w) / a->w->shape[0];
     const int64_t parts = ek_smaller(threads, 1 + work / WORTH);

@@ -288,7 +288,7 @@ static int dnn_plan_run(ek_dev *dev, plan_job *job, int count)
     for (int i = 0; i < count; i++)
         nbytes += job->parts[i].nbytes;
     if (count > 1 && nbytes && !dnn_plan_has_room(dev, nbytes))
-        return 0; /* one part needs less */
+        return 0; /* a single part needs less memory */
     if (nbytes)
         EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     job->workspace = workspace;

@@ -37,7 +37,7 @@ typedef struct job {
     int64_t block; /* the fixed length of a block of k */
     bool shares_a; /* threads share packed a */
     int64_t batch, row, rows, first, depth;
-    int64_t panel_rows, panel_columns;  /* of packed a, of packed b */
+    int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
     int64_t group_columns, group_depth; /* the most of b that a thread packs at a time */
     int64_t row_tiles, groups;          /* tiles of a product's part: row_tiles x groups */
     int64_t tiles, threads;             /* tiles of the part; threads that take tiles */
@@ -355,7 +355,7 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
     const bool add = call->add;
     EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
     const EK_REAL *packed = call->b;
-    if (j->shares_a) { /* the next panel of rows */
+    if (j->shares_a) { /* prefetches the next panel of rows */
         const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
         *call->next_a = (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
                                         .lines = nbytes / 64,
@@ -411,8 +411,8 @@ static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t fi
                                   t.columns, depth, b->column_stride, b->row_stride);
 }
 
-/* Returns the rows of an unpacked a that the next tile will read, for prefetching, if the tile
- * begins another product. */
+/* Returns the rows of an unpacked a that the next tile will read, for prefetching; nothing if there
+ * is only one product, or no next tile. */
 static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
 {
     const ek_matrices *a = &j->gemm->a;

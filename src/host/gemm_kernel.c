@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
 /* ---- the innermost loop, for AVX-512, AVX2 with FMA, and any processor ---- */
 
 /* ROWS x VECTORS vectors of sums stay in registers. Three rows of a share one pointer, because an
- * address can add a stride and twice a stride. */
+ * x86 address can add the stride to a pointer once or twice. */
 #define INNER(NAME, TARGET, ROWS, VECTORS, REAL, VECTOR, LOAD, STORE, SPLAT, ADD, FMA)            \
     TARGET static void NAME##_##VECTORS##_##ROWS(const ek_gemm_call *call)                        \
     {                                                                                             \

@@ -24,7 +24,7 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* Returns a job. index_dim is the dimension of `index` that corresponds to dim. */
+/* Returns a job without its walk. index_dim is the dimension of `index` that corresponds to dim. */
 static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
                               const ek_tensor *index, int index_dim)
 {
@@ -330,7 +330,7 @@ static void index_gather_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* index_stride has the strides of the index over out's dimensions. */
+/* Gathers x at index into out. index_stride has the strides of the index over out's dimensions. */
 static void index_run_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                              const ek_tensor *index, int index_dim, const int64_t *index_stride)
 {

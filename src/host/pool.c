@@ -26,8 +26,8 @@ typedef struct pool {
     atomic_bool out_of_range; /* set by kernels that read a position outside of the plane */
 } pool;
 
-/* One dimension of a window: `count` positions inside the plane, from `first` on, `step` apart.
- * `divisor` positions count for the mean. */
+/* One dimension of a window: `count` positions inside the plane, from `first` on, `step` apart. A
+ * mean divides by the product of its three divisors. */
 typedef struct window {
     int64_t first, count, step, divisor;
 } window;

@@ -7,7 +7,7 @@
 
 enum { RECURRENT_GRAIN = 4096, RECURRENT_OPERANDS = 15 };
 
-/* Computes n elements; operands are contiguous runs, outputs first. */
+/* Computes n elements. p has the operands' contiguous runs, those of outputs first. */
 typedef void recurrent_body(int64_t n, void *const *p);
 
 typedef struct recurrent_operand {

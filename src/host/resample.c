@@ -1,6 +1,6 @@
 /* resample.c: resizes images (kernels/resample.h), and computes the adjoint of this map. Both are
  * products with a sparse matrix per direction, so that one kernel computes both from tables of the
- * matrices' rows: it first sums rows of the input, then pixels within the summed row. */
+ * matrices' rows: the kernel first sums rows of the input, then pixels within the summed row. */
 #ifndef EK_REAL
 #include <string.h>
 

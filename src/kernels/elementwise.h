@@ -35,7 +35,7 @@
     X(GELU, x *EK_NAME(ek_unary_NDTR)(x, 0, 0))                                             \
     X(GELU_TANH, x / (1 + EK_NAME(ek_exp)(x * ((EK_REAL)-1.5957691216057308 -               \
                                                (EK_REAL)0.07135481627260025 * x * x))))     \
-    X(RELU, x <= 0 ? 0 : x) /* NaN stays NaN */                                             \
+    X(RELU, x <= 0 ? 0 : x) /* a NaN stays NaN */                                           \
     X(LEAKY_RELU, x > 0 ? x : a * x)                                                        \
     X(STEP, x > a ? 1 : b)                                                                  \
     X(INSIDE, (EK_REAL)((x >= a) & (x <= b)))                                               \

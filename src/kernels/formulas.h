@@ -37,7 +37,7 @@ EK_FORMULA int64_t ek_clamp_i64(int64_t x, double a, double b)
     return raised > high ? high : raised;
 }
 
-/* x - floor(x / y) y, which has y's sign, from fmod_ = x - trunc(x / y) y */
+/* Computes x - floor(x / y) y, which has y's sign, from fmod_ = x - trunc(x / y) y. */
 #define EK_REMAINDER_OF(fmod_, y) \
     ((fmod_) != 0 && ((fmod_) < 0) != ((y) < 0) ? (fmod_) + (y) : (fmod_))
 

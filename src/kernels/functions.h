@@ -19,8 +19,8 @@
 /* Returns e^(x + low). `low` is small: the digits of the sum that x can't hold. */
 EK_FORMULA float ek_exp_sum_f32(float x, float low)
 {
-    /* e^x = 2^n e^r with n = x / ln 2 rounded by adding 1.5 * 2^23, |r| <= ln 2 / 2. Beyond
-     * the limits the result is 0 or infinity. */
+    /* e^x = 2^n e^r with n = x / ln 2 rounded by adding 1.5 * 2^23, |r| <= ln 2 / 2. Beyond the
+     * limits of x the result is 0 or infinity. */
     const float magic = 12582912.0f;
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;

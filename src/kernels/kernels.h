@@ -241,10 +241,10 @@ typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *
  * is (N, 4 H), others are (N, H). All have one floating dtype and are row-major. Tensors that a
  * cell doesn't have are NULL.
  *
- *     LSTM        x, product and gates: i, f, g, o;  `before` is the c before
- *     GRU         x and product: r, z, n;  gates: r, z, n and the n of product;  `before` is the h
- *                 before;  no c
- *     tanh, relu  x and product: one;  no c, gates and `before` ---- */
+ *     LSTM        x, product and gates: i, f, g, o;  `before` is the previous c
+ *     GRU         x and product: r, z, n;  gates: r, z, n and the n of product;  `before` is the
+ *                 previous h;  no c
+ *     tanh, relu  x and product: one gate;  no c, no gates, no `before` ---- */
 /* Computes the gates and the state h, c after the step from x + product and `before`. */
 typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
