@@ -1,9 +1,9 @@
-/* arg_reduce.c: the position of the largest or smallest element along a dimension: the first of
- * equal elements, and a NaN before all numbers.
+/* arg_reduce.c: the position of the largest or smallest element along a dimension. Of equal
+ * elements the first counts. A NaN is preferred to all numbers.
  *
  * Neighbouring lanes read one row of elements after another. Each lane keeps the best element so
  * far and its row. If outputs are neighbours in x, every output has a lane. Otherwise an output has
- * LANES lanes, to which its elements are dealt out; the lanes are compared at the end. */
+ * LANES lanes, to which its elements are dealt in turn; the lanes are compared at the end. */
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
@@ -15,18 +15,18 @@ typedef struct arg_job {
     const ek_tensor *x;
     int64_t *index;
     ek_class type; /* the lanes' class */
-    bool direct;   /* x's elements are of this class */
+    bool direct;   /* x's elements have the class's type */
     bool smallest;
     int64_t size, stride;
 } arg_job;
 
-/* What lanes have seen. */
+/* The best element of each lane so far, and its row. */
 typedef struct arg_lanes {
     ek_tile best;
     union {
         int32_t i32[EK_TILE];
         int64_t i64[EK_TILE];
-    } row; /* i32 with numbers of f32: vectors of both are equally long then */
+    } row; /* i32 for f32, so that vectors of rows and of elements are equally long */
 } arg_lanes;
 
 /* ---- rows of elements ---- */
@@ -58,7 +58,7 @@ typedef struct arg_lanes {
         break;                                            \
     }
 
-/* Compares n lanes with `rows` rows of x, `stride` apart. `first` is the first row's number. */
+/* Updates n lanes with `rows` rows of x, `stride` apart. `first` is the first row's number. */
 EK_MULTIVERSION
 static void arg_take(ek_class type, bool smallest, int64_t rows, int64_t stride, int64_t n,
                      const void *x, int64_t first, arg_lanes *lanes)
@@ -125,7 +125,7 @@ static void arg_outputs(const arg_job *job, int64_t n, const char *x, int64_t *i
         found = at;                                                                             \
     }
 
-/* The position of the best of n lanes. */
+/* Returns the position of the best element of n lanes. */
 static int64_t arg_join(const arg_job *job, int64_t n, const arg_lanes *lanes)
 {
     int64_t best = 0, found = -1;

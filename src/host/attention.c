@@ -9,9 +9,9 @@
  *
  * Operands are converted and copied to blocks in level 2 cache, which the kernels of matrix
  * products read in order. In forward a piece of work is a block of queries of one head. In the
- * gradient a piece is some keys of one head, with all queries that see them: its dk and dv are
- * complete, and dq is summed over a head's pieces in their order. So results don't depend on the
- * number of threads. */
+ * gradient a piece is a part of the keys that a group of heads shares, with all queries that see
+ * these keys: dk and dv of the piece are complete, and dq is summed over a group's pieces in their
+ * order. So results don't depend on the number of threads. */
 #ifndef EK_REAL
 #include "host/attention.h"
 
@@ -206,7 +206,7 @@ void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int
 
 /* ---- rows of scores ---- */
 
-/* Replaces each number of *most by the larger of it and the number of the other vector. */
+/* Raises each number of *most to the number of *other if that is larger. */
 EK_FORMULA void EK_NAME(attention_raise)(EK_NAME(ek_attention_vector) * most,
                                          const EK_NAME(ek_attention_vector) * other)
 {
@@ -215,8 +215,8 @@ EK_FORMULA void EK_NAME(attention_raise)(EK_NAME(ek_attention_vector) * most,
                                            (~larger & (__typeof__(*other > *most))*most));
 }
 
-/* Returns the largest of `most` and the row's elements. NaNs are ignored, because exp keeps them.
- */
+/* Returns the largest of `most` and the row's elements. NaNs are ignored here, because exp keeps
+ * them. */
 EK_FORMULA EK_REAL EK_NAME(attention_largest)(int64_t size, const EK_REAL *row, EK_REAL most)
 {
     enum { VECTOR = EK_NAME(VECTOR), CHAINS = 4 };
@@ -238,12 +238,13 @@ EK_FORMULA EK_REAL EK_NAME(attention_largest)(int64_t size, const EK_REAL *row, 
     return most;
 }
 
-/* What a block's rows have seen so far. */
+/* The scores of one row in the blocks of keys so far. */
 typedef struct EK_NAME(attention_state) {
-    EK_REAL largest, sum, correction; /* factor of what was summed before */
+    EK_REAL largest, sum, correction; /* correction: the factor of sums over earlier blocks */
 } EK_NAME(attention_state);
 
-/* Turns a row of scores into exp(score - largest). */
+/* Adds the mask to a row of scores, turns them into exp(score - largest), and updates the row's
+ * state. */
 EK_MULTIVERSION
 static void EK_NAME(attention_exponentials)(int64_t seen, int64_t keys, EK_REAL *restrict row,
                                             const EK_REAL *restrict mask,
@@ -293,7 +294,7 @@ const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t b
 
 /* ---- forward ---- */
 
-/* Packs the keys and values of some groups. */
+/* Packs the keys and values of the groups [begin, end), which are counted through the batch. */
 static void EK_NAME(attention_pack)(void *context, int64_t begin, int64_t end)
 {
     ek_attention_job *job = context;
@@ -317,7 +318,7 @@ static void EK_NAME(attention_pack)(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* One block of queries of one head. */
+/* Computes one block of queries of one head. */
 static void EK_NAME(attention_forward_piece)(const ek_attention_job *job, int64_t piece,
                                              EK_REAL *workspace)
 {
@@ -370,7 +371,8 @@ static void EK_NAME(attention_forward_piece)(const ek_attention_job *job, int64_
     }
     EK_REAL *lse = (EK_REAL *)job->lse + head * job->rows + row;
     for (int64_t r = 0; r < rows; r++) {
-        /* A row without keys has probabilities of 0 in the gradient, too. */
+        /* If a row has no keys, or scores of -inf only, lse = inf makes its probabilities 0 in the
+         * gradient. */
         const bool none = states[r].largest == -(EK_REAL)INFINITY && states[r].sum == 0;
         EK_NAME(ek_attention_scale)
         (job->padded_width, sums + r * job->padded_width, none ? 0 : 1 / states[r].sum);
@@ -381,7 +383,7 @@ static void EK_NAME(attention_forward_piece)(const ek_attention_job *job, int64_
      rows, job->width);
 }
 
-/* Threads take one piece after another, so that the part [begin, end) is ignored. */
+/* Computes one piece after another until none is left. [begin, end) is ignored. */
 static void EK_NAME(attention_forward)(void *context, int64_t begin, int64_t end)
 {
     ek_attention_job *job = context;

@@ -31,13 +31,13 @@ typedef struct ek_attention_job {
     int64_t padded_depth, padded_width;    /* whole vectors */
     int64_t block_rows, block_keys;
     int64_t row_blocks;
-    int64_t parts, part_keys; /* the gradient's parts of a head's keys */
+    int64_t parts, part_keys; /* the gradient's parts of a group's keys */
     ek_attention_operand q, k, v, mask, out, dq, dk, dv, dout;
     void *lse;
     size_t element;                    /* bytes of an f32 or f64 */
-    char *keys_packed, *values_packed; /* forward: of all heads */
-    char *query_sums;                  /* gradient: dq of each piece, or of each thread's piece */
-    char *workspace;                   /* of each thread */
+    char *keys_packed, *values_packed; /* forward: of all groups */
+    char *query_sums; /* gradient: dq of each piece, or of each thread's current piece */
+    char *workspace;  /* of each thread */
     size_t workspace_stride;
     ek_philox_blocks *philox;
     int64_t pieces;
@@ -47,7 +47,7 @@ typedef struct ek_attention_job {
 
 ek_attention_operand ek_attention_operand_of(const ek_tensor *x);
 
-/* The address of an element. */
+/* Returns the address of an element. */
 static inline char *ek_attention_at(const ek_attention_operand *x, int64_t batch, int64_t head,
                                     int64_t row, int64_t column)
 {
@@ -60,8 +60,7 @@ static inline int64_t ek_attention_round_up(int64_t value, int64_t step)
     return ek_divide_up(value, step) * step;
 }
 
-/* Returns the bytes of `count` numbers of the type of the computation, rounded up to cache lines.
- */
+/* Returns the bytes of `count` numbers of the computation's type, rounded up to cache lines. */
 static inline size_t ek_attention_nbytes(const ek_attention_job *job, int64_t count)
 {
     return ek_round_up((size_t)count * job->element);
@@ -81,11 +80,12 @@ static inline int64_t ek_attention_seen(const ek_attention_job *job, int64_t row
 void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t key,
                        int64_t keys, void *values);
 
-/* Returns a job with sizes and operands, for blocks of so many keys in f32. */
+/* Returns a job whose sizes and operands are set. A block has at most `block_keys` keys in f32,
+ * half as many in f64. */
 ek_attention_job ek_attention_job_of(const ek_tensor *q, const ek_tensor *k, const ek_tensor *v,
                                      const ek_tensor *mask, const ek_attention_params *params,
                                      int64_t block_keys);
-/* Runs a body over pieces of work, from the first on. */
+/* Runs a body for `pieces` pieces of work, which are counted from 0. */
 void ek_attention_run(ek_dev *dev, ek_attention_job *job, int64_t pieces, ek_parallel_body *body);
 
 #define EK_FOR_REALS "host/attention.h"
@@ -96,8 +96,8 @@ void ek_attention_run(ek_dev *dev, ek_attention_job *job, int64_t pieces, ek_par
 
 /* ---- blocks of operands ---- */
 
-/* Copies `rows` rows of `columns` elements, times `scale`, to rows `stride` apart; the elements
- * between a row's end and `stride` become 0. */
+/* Copies `rows` rows of `columns` elements, times `scale`, to rows `stride` apart. The elements
+ * between the end of a row and the next row become 0. */
 void EK_NAME(ek_attention_load)(const ek_attention_job *job, EK_REAL *to, int64_t stride,
                                 const ek_attention_operand *x, const char *from, int64_t rows,
                                 int64_t columns, EK_REAL scale);
@@ -117,16 +117,16 @@ void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int
                                     int64_t rows, int64_t columns, int64_t k, const EK_REAL *a,
                                     int64_t a_row, int64_t a_depth, const EK_REAL *b,
                                     int64_t panel_stride, int64_t b_depth, bool add);
-/* Returns the mask's rows of a block, `*stride` apart: the mask's memory, or `room`, to which they
- * are copied. NULL without a mask. */
+/* Returns the address of a block's rows of the mask, `*stride` apart: in the mask's memory, or in
+ * `room`, to which the rows are copied. Returns NULL if there is no mask. */
 const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t batch, int64_t head,
                                           int64_t row, int64_t rows, int64_t key, int64_t keys,
                                           EK_REAL *room, int64_t *stride);
 
 /* ---- rows of scores ---- */
 
-/* 32 bytes of numbers, at any address. If the processor has no longer registers, gcc 12 compares
- * longer vectors number by number, and keeps them in memory. */
+/* 32 bytes of numbers, at any address. gcc 12 compares longer vectors number by number, and keeps
+ * them in memory, if the processor's registers are shorter than the vectors. */
 typedef EK_REAL EK_NAME(ek_attention_vector)
     __attribute__((vector_size(32), aligned(sizeof(EK_REAL)), may_alias));
 enum { EK_NAME(VECTOR) = 32 / sizeof(EK_REAL) };
@@ -136,7 +136,7 @@ EK_FORMULA const EK_NAME(ek_attention_vector) * EK_NAME(ek_attention_vector_at)(
     return (const EK_NAME(ek_attention_vector) *)(const void *)row;
 }
 
-/* The sum of x, or of x * y if y isn't NULL. */
+/* Returns the sum of x, or of x * y if y isn't NULL. */
 EK_FORMULA EK_REAL EK_NAME(ek_attention_sum)(int64_t size, const EK_REAL *x, const EK_REAL *y)
 {
     enum { VECTOR = EK_NAME(VECTOR) };

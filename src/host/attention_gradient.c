@@ -5,8 +5,8 @@
 
 #include "host/attention.h"
 
-/* GRADIENT_KEYS is the most keys of a block of f32 scores. If there are fewer heads than PIECES,
- * the keys of a head are cut into parts of PIECE_KEYS keys at least. */
+/* GRADIENT_KEYS is the most keys of a block of f32 scores. If there are fewer groups of heads than
+ * PIECES, the keys of a group are cut into parts of at least PIECE_KEYS keys. */
 enum { GRADIENT_KEYS = 128, PIECES = 8, PIECE_KEYS = 512 };
 
 #define EK_FOR_REALS "host/attention_gradient.c"
@@ -59,7 +59,7 @@ int ek_host_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_ten
 
 /* ---- rows of scores ---- */
 
-/* Turns a row of scores into probabilities. */
+/* Adds the mask to a row of scores, and turns them into probabilities. */
 EK_MULTIVERSION
 static void EK_NAME(attention_probabilities)(int64_t seen, int64_t keys, EK_REAL *restrict row,
                                              const EK_REAL *restrict mask, EK_REAL lse)
@@ -73,7 +73,7 @@ static void EK_NAME(attention_probabilities)(int64_t seen, int64_t keys, EK_REAL
         row[c] = 0;
 }
 
-/* ds = p (dp - sum) */
+/* Replaces dp by ds = p (dp - sum). */
 EK_MULTIVERSION
 static void EK_NAME(attention_score_gradients)(int64_t keys, EK_REAL *restrict dp,
                                                const EK_REAL *restrict p, EK_REAL sum)
@@ -90,7 +90,7 @@ static EK_REAL EK_NAME(attention_dot)(int64_t size, const EK_REAL *x, const EK_R
 
 /* ---- pieces ---- */
 
-/* Blocks of one piece of the gradient. */
+/* The blocks with which a piece of the gradient is computed. */
 typedef struct EK_NAME(attention_blocks) {
     EK_REAL *q, *dout, *out;     /* of the queries; q is scaled */
     EK_REAL *p, *ds, *dropped;   /* of the scores */
@@ -127,7 +127,7 @@ static EK_NAME(attention_blocks)
     return b;
 }
 
-/* Adds the part of the gradients that comes from a block of queries and a block of keys. */
+/* Adds to dq, dk and dv what a block of queries and a block of keys contribute. */
 static void EK_NAME(attention_gradient_block)(const ek_attention_job *job,
                                               const EK_NAME(attention_blocks) * b, int64_t batch,
                                               int64_t head, int64_t row, int64_t rows, int64_t key,
@@ -180,7 +180,7 @@ static void EK_NAME(attention_gradient_block)(const ek_attention_job *job,
      job->panel, job->padded_depth, true);
 }
 
-/* Stores dq of a block of queries. */
+/* Multiplies dq of some queries by the scale, and stores dq. */
 static void EK_NAME(attention_store_queries)(const ek_attention_job *job, int64_t head, int64_t row,
                                              int64_t rows, EK_REAL *sums)
 {
@@ -190,7 +190,7 @@ static void EK_NAME(attention_store_queries)(const ek_attention_job *job, int64_
      job->padded_depth, rows, job->depth);
 }
 
-/* One part of the keys of a group. */
+/* Computes the gradients from one part of the keys of a group. */
 static void EK_NAME(attention_gradient_piece)(const ek_attention_job *job, int64_t piece,
                                               const EK_NAME(attention_blocks) * b,
                                               EK_REAL *query_sums)
@@ -250,7 +250,7 @@ static void EK_NAME(attention_gradient)(void *context, int64_t begin, int64_t en
     }
 }
 
-/* Sums dq over the parts, for some blocks of queries. */
+/* Sums dq over the parts, for the blocks [begin, end) of queries, and stores dq. */
 static void EK_NAME(attention_join)(void *context, int64_t begin, int64_t end)
 {
     const ek_attention_job *job = context;

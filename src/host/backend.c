@@ -1,5 +1,5 @@
-/* backend.c: the CPU as `cpu`, plain memory, and as `host`, logical accelerators that share the
- * cores. */
+/* backend.c: the CPU as two backends: `cpu` for ordinary memory, and `host` for logical
+ * accelerators that share the cores. */
 #include "core/backend.h"
 
 #include <stdatomic.h>
@@ -14,7 +14,8 @@
 #include "host/host.h"
 #include "host/isa.h"
 
-/* The number of open devices. The last one to close frees oneDNN's cache, which all share. */
+/* The number of open devices. The device that closes last frees oneDNN's cache, which all devices
+ * share. */
 static atomic_int open_devices;
 
 static int cpu_count(void)
@@ -60,14 +61,14 @@ static void host_device_close(ek_dev *dev)
         ek_dnn_shutdown();
 }
 
-/* Allocates memory. A large block is aligned to huge pages and asks the system for huge pages,
- * because passes over large tensors otherwise wait for the translation of addresses. The rest of
- * the block after its last whole huge page doesn't ask, so that no memory is wasted. */
+/* Allocates memory. Large blocks are aligned to huge pages, and huge pages are requested for them,
+ * because passes over large tensors otherwise wait for the translation of addresses. None is
+ * requested for the rest of a block after its last whole huge page, so that no memory is wasted. */
 static int host_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
     (void)dev;
     enum { LINE = 64, HUGE_PAGE = 2 << 20 };
-#ifdef EK_SANITIZED /* without rounding, so that writes past the end are found */
+#ifdef EK_SANITIZED /* not rounded to huge pages, so that writes past the end are found */
     bool huge = false;
 #else
     bool huge = nbytes >= HUGE_PAGE;
@@ -98,7 +99,7 @@ static int host_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_d
 #define FILLED(slot) .slot = ek_host_##slot,
 static const ek_kernels host_kernels = {EK_KERNELS(FILLED)};
 
-/* The slots that both backends fill alike. */
+/* The members that are the same in both backends. */
 #define SHARED                                                                                     \
     .device_close = host_device_close, .memory_alloc = host_memory_alloc,                          \
     .memory_free = host_memory_free, .copy = host_copy, .draw = ek_host_draw, .host_memory = true, \

@@ -5,7 +5,7 @@
 #include "host/host.h"
 #include "kernels/stage.h"
 
-/* Each kind computes one of x, w (with bias) and y from the other two. */
+/* Each kind of convolution computes one of x, w (with bias) and y from the other two. */
 static bool conv_computes_x(ek_conv_kind kind)
 {
     return kind == EK_CONV_INPUT_GRADIENT;
@@ -21,10 +21,10 @@ static bool conv_computes_y(ek_conv_kind kind)
     return kind == EK_CONV_FORWARD;
 }
 
-/* ---- ways ---- */
+/* ---- the table of algorithms ---- */
 
 /* Computes a convolution by one algorithm. Returns 0 when done, 1 if the algorithm isn't fast for
- * it, negative on an error. */
+ * this convolution, negative on an error. */
 typedef int conv_run_function(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x,
                               const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
                               const ek_conv_params *params);
@@ -56,13 +56,14 @@ static int conv_dnn(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     return done < 0 ? done : !done;
 }
 
-/* The algorithms, best first. The first row that takes the dtype, whose `wins` is true, and that is
- * fast computes. If no row does, columns compute, in any dtype. */
+/* The algorithms, best first. The convolution is computed by the first row that takes the dtype,
+ * whose `wins` returns true, and whose `run` returns 0; if there is no such row, by
+ * ek_conv_columns, which takes any dtype. */
 typedef struct conv_way {
-    ek_dtype dtype; /* in which it computes; bf16 and f16 are computed in f32, too, and rounded */
+    ek_dtype dtype; /* of the computation; f32 algorithms convert bf16 and f16 operands */
     bool dnn;       /* takes row-major weights unchanged, because it reorders weights anyway */
     /* Returns true if the algorithm can compute this convolution and was measured to be faster than
-     * the rows below; NULL: always. Not called for empty tensors. */
+     * the rows below. NULL: always true. Not called for empty tensors. */
     bool (*wins)(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                  const ek_conv_params *params);
     conv_run_function *run;
@@ -77,7 +78,7 @@ static const conv_way conv_ways[] = {
 };
 enum { CONV_WAYS = sizeof conv_ways / sizeof *conv_ways };
 
-/* Computes by `way`. Operands with another layout or dtype are copied for it. */
+/* Computes by the algorithm `way`, for which operands with another layout or dtype are copied. */
 static int conv_compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
                         const conv_way *way)

@@ -1,5 +1,5 @@
-/* conv.h: this library's algorithms of convolution, among which, and oneDNN's, conv.c chooses. In
- * an input gradient x and y are gradients; in a weight gradient w, bias and y are. x, w and y are
+/* conv.h: this library's algorithms of convolution. conv.c chooses among them and oneDNN's. In an
+ * input gradient x and y are gradients; in a weight gradient w, bias and y are. x, w and y are
  * channels-last, bias is contiguous or NULL. */
 #ifndef EK_HOST_CONV_H
 #define EK_HOST_CONV_H
@@ -17,16 +17,17 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
  * one group, f32 (or bf16 that is staged as f32). Layouts don't matter. */
 bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params);
 
-/* True if ek_conv_implicit can compute this and was measured to be faster than ek_dnn_conv. */
+/* Returns true if ek_conv_implicit can compute this convolution and was measured to be faster than
+ * ek_dnn_conv. */
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params);
 
-/* True if ek_conv_implicit can compute this in bf16. */
+/* Returns true if ek_conv_implicit can compute this convolution in bf16. */
 bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *y,
                                const ek_conv_params *params);
 
-/* True if ek_conv_implicit can compute this in bf16 and was measured to be faster than ek_dnn_conv.
- */
+/* Returns true if ek_conv_implicit can compute this convolution in bf16 and was measured to be
+ * faster than ek_dnn_conv. */
 bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *y, const ek_conv_params *params);
 
@@ -34,8 +35,8 @@ bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_
 int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                      const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
-/* The weight gradient's part of ek_conv_implicit_wins and ek_conv_implicit. It can compute x if
- * channels fill vectors. */
+/* These functions do for the weight gradient what those above do. It can be computed if the number
+ * of x's channels is a multiple of a kernel's columns. */
 bool ek_conv_implicit_weight_can(const ek_tensor *x);
 bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x);
 bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y);
@@ -43,7 +44,8 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);
 
-/* Sums y's gradient (f32 or bf16, two dimensions) over all dimensions but its channels. */
+/* Writes the sum of y's gradient (f32 or bf16, two dimensions) over all dimensions but its channels
+ * to bias. */
 void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
 
 /* Adds `count` rows, which lie `stride` elements apart, to one total per column. */
@@ -52,11 +54,12 @@ void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t 
 
 /* ---- f32 images and windows of one element, without padding ---- */
 
-/* True if ek_conv_point can compute this: two dimensions, one group, f32 (or bf16 that is staged as
- * f32). Layouts don't matter. */
+/* Returns true if ek_conv_point can compute this convolution: two dimensions, one group, windows of
+ * one element without padding, f32 (or bf16 that is staged as f32). Layouts don't matter. */
 bool ek_conv_point_can(const ek_tensor *x, const ek_tensor *w, const ek_conv_params *params);
 
-/* True if ek_conv_point can compute this and was measured to be faster than ek_dnn_conv. */
+/* Returns true if ek_conv_point can compute this convolution and was measured to be faster than
+ * ek_dnn_conv. */
 bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *y, const ek_conv_params *params);
 
@@ -66,7 +69,7 @@ int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_t
 
 /* ---- f32 images by Winograd's algorithms: winograd.h ---- */
 
-/* True if ek_conv_winograd can compute this. Layouts don't matter. */
+/* Returns true if ek_conv_winograd can compute this convolution. Layouts don't matter. */
 bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                           const ek_conv_params *params);
 
@@ -75,7 +78,8 @@ bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tenso
 int ek_conv_winograd_side(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                           const ek_tensor *y, const ek_conv_params *params);
 
-/* Computes f32 by tiles of side x side: 2, or 4 for windows of 3 x 3. No tensor is empty. */
+/* Computes f32 by tiles of side x side outputs. `side` is 2, or 4 for windows of 3 x 3 with stride
+ * 1. No tensor is empty. */
 int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
                      const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
                      const ek_conv_params *params);

@@ -19,7 +19,7 @@ typedef struct geometry {
     int64_t taps, k, positions; /* positions: of one output plane */
     ek_dtype dtype;
     size_t size;    /* bytes of an element */
-    bool pointwise; /* windows of one element without stride: the rows are those of x */
+    bool pointwise; /* windows of one element without stride and padding: the rows are those of x */
 } geometry;
 
 static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
@@ -109,8 +109,8 @@ static void columns_gather_rows(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The adjoint of columns_gather_rows: adds columns to x. Threads work on different blocks of
- * channels, so that no two write to one element. */
+/* columns_scatter_rows is the adjoint of columns_gather_rows: it adds columns to x. Threads compute
+ * different blocks of SCATTER_CHANNELS channels, so that no two threads write to one element. */
 enum { SCATTER_CHANNELS = 16 };
 
 #define SCATTER(NAME, TYPE)                                                                    \

@@ -5,7 +5,7 @@
  * of output positions. It gets, for each tap of the window, the address of each position's
  * channels. Only the weights are packed. In the input gradient x and y are exchanged; the taps of a
  * position of x are the taps that reach a position of y. An element's sum runs over taps and
- * channels in one fixed order, so that it doesn't depend on the number of threads.
+ * channels in one fixed order, so that the sum doesn't depend on the number of threads.
  *
  * In bf16 the kernels compute with words, which are pairs of neighbouring channels: one instruction
  * multiplies both elements of two words and adds the products to a sum in f32. */
@@ -84,7 +84,7 @@ typedef struct conv_kernels {
     }
 EK_ROWS_KERNELS(implicit)
 
-/* Rounds up to MOST_COLUMNS sums. */
+/* Rounds the first `count` sums to bf16; all MOST_COLUMNS if `count` is larger. */
 __attribute__((target(EK_TARGET_BF16))) static void
 implicit_store_bf16(uint16_t *to, const float *sums, int64_t count)
 {
@@ -123,8 +123,8 @@ static void implicit_store_bf16(uint16_t *to, const float *sums, int64_t count)
 /* ---- a call ---- */
 
 /* BLOCK_TILES: how many tiles are computed with one panel of weights before the next panel.
- * DEPTH_AT_ONCE: the length of a sum; sums of sums are more exact than one long sum. STRETCH: how
- * much of a line is packed at once. */
+ * DEPTH_AT_ONCE: about the length of a sum; sums of sums are more exact than one long sum. STRETCH:
+ * how much of a line is packed at once. */
 enum { BLOCK_TILES = 32, DEPTH_AT_ONCE = 512, STRETCH = 64 };
 
 typedef struct job {
@@ -135,7 +135,8 @@ typedef struct job {
     const void *w, *bias;
     int64_t samples, in[2], out[2], channels, outputs;
     int64_t window[2], stride[2], padding[2], dilation[2], taps;
-    /* image_tiles: the number of groups of images, if a tile is one position of a group; else 0 */
+    /* image_tiles: the number of groups of images, if a tile is one position of a group of images;
+     * else 0 */
     int64_t tiles, image_tiles;
     int64_t panels, panel_size;
     float *packed, *starts;
@@ -146,7 +147,7 @@ typedef struct job {
 
 /* ---- packing of weights: a panel is (taps, channels, columns), for `columns` outputs ---- */
 
-/* Packs a panel's words of a gradient's weights, which are (channels, taps, outputs). */
+/* Packs a panel of the input gradient's bf16 weights, (channels, taps, outputs), as words. */
 EK_MULTIVERSION static void implicit_pack_pairs(const job *j, int64_t first, int64_t count,
                                                 float *panel)
 {
@@ -194,7 +195,7 @@ static void implicit_pack_panel(const job *j, int64_t panel, float *to)
     const conv_word *from = w + first * depth;
     int64_t whole = count == columns ? depth / 4 * 4 : 0;
     for (int64_t d = 0; d < whole; d += STRETCH)
-        for (int64_t o = 0; o < columns; o += 16) { /* its vectors may lie at any address */
+        for (int64_t o = 0; o < columns; o += 16) { /* the lines may begin at any address */
             const float *lines = (const float *)(from + o * depth + d);
             ek_gemm_transpose_16_f32(to + d * columns + o, columns, lines, depth,
                                      ek_smaller(STRETCH, whole - d));
@@ -213,7 +214,7 @@ static void implicit_pack_panels(void *context, int64_t begin, int64_t end)
 
 /* ---- tiles ---- */
 
-/* Output positions, as many as a kernel has rows, or fewer. */
+/* Output positions that a kernel computes together: at most as many as the kernel has rows. */
 typedef struct tile {
     int rows;
     int64_t taps;
@@ -292,7 +293,7 @@ static void implicit_place_tiles(const job *j, int64_t first, int count, tile *t
     }
 }
 
-/* Computes the outputs of a panel, whose packed weights are b. */
+/* Computes a panel's outputs of `count` tiles. b is the panel's packed weights. */
 static void implicit_multiply(const job *j, const tile *tiles, int count, const conv_tap *tables,
                               int64_t panel, const float *b)
 {
@@ -333,8 +334,8 @@ static void implicit_compute_tiles(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Computes panels when there are few tiles: a panel of weights is packed, used and dropped while it
- * is in level 2 cache. */
+/* Computes panels of all tiles, which are few: a panel of weights is packed, used and dropped while
+ * it is in level 2 cache. */
 static void implicit_compute_panels(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
@@ -364,11 +365,12 @@ static double implicit_useful(const job *j)
 }
 
 /* Chooses the kind of tiles. If the rows of a tile are one position of several images, they have
- * equal taps, and padding costs nothing. If they are neighbouring positions, tiles are always
+ * equal taps, and padding costs nothing. If the rows are neighbouring positions, all tiles are
  * full. */
 static void implicit_choose_tiles(job *j)
 {
-    /* The relative speed of a kernel by its number of rows. From 6 rows on no unit waits. */
+    /* The relative speed of a kernel by its number of rows. With 6 rows or more, no execution unit
+     * waits. */
     static const double speed[] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
     int64_t plane = j->out[0] * j->out[1];
     int64_t groups = ek_divide_up(j->samples, j->kernels->rows),
@@ -458,12 +460,12 @@ bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_t
                                            : channels % 2 == 0;
 }
 
-/* The least samples of a strided input gradient: neighbours have different taps, so that a tile is
- * one position of several samples. */
+/* The fewest samples for which a strided input gradient is fast: neighbouring positions have
+ * different taps, so that a tile has to be one position of several samples. */
 enum { LEAST_SAMPLES = 8 };
 
 /* The limits were measured on Zen 3 (AVX2) and Zen 5 (AVX-512) cores against oneDNN 2.6. With fewer
- * channels panels are half empty or taps too short. Windows of one tap have a faster algorithm
+ * channels, panels are half empty or taps are too short. Windows of one tap have a faster algorithm
  * (conv_point.c). Windows of 2, 3, 4, 5 and 7 gain alike. */
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params)
@@ -485,8 +487,8 @@ bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tenso
 }
 
 /* The limits were measured on Zen 5 cores against oneDNN 2.6. If windows aren't strided and many
- * positions share its reordered weights, oneDNN is near the processor's peak, except in weight
- * gradients. With AMX it reaches several times that peak. */
+ * positions share the weights that oneDNN reorders, oneDNN is near the processor's peak, except in
+ * weight gradients. With AMX oneDNN reaches several times that peak. */
 bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *y, const ek_conv_params *params)
 {

@@ -2,9 +2,10 @@
  *
  * All three are matrix products of inputs (positions, channels), weights (outputs, channels) and
  * outputs (positions, outputs), whose rows are read and written in place. Forward and input
- * gradient pack a group of weights, which stays in level 2 cache while they go over the rows, and
- * prefetch the next rows. An element's sum runs over blocks of fixed length, so that it doesn't
- * depend on the number of threads. The weight gradient is in conv_point_weight.c. */
+ * gradient pack a group of weights, which stays in level 2 cache while one row after another is
+ * computed, and prefetch the next rows. An element's sum runs over blocks of fixed length, so
+ * that the sum doesn't depend on the number of threads. The weight gradient is in
+ * conv_point_weight.c. */
 #include "host/conv_point.h"
 
 #include <string.h>
@@ -64,13 +65,13 @@ int ek_point_run(ek_dev *dev, ek_point *j, int64_t units, int64_t work, int64_t 
 
 /* ---- forward and input gradient ---- */
 
-/* A group of weights that a thread packs, as deep as fits, and the tiles that it computes with
- * them. */
+/* A group of weights that a thread packs, as deep as fits into the cache, and the tiles that the
+ * thread computes with the group. */
 typedef struct group {
     int64_t column, columns, first, depth;
     int64_t tile, tile_end;
     float *packed;
-    float *out; /* a tile that cannot be computed in place; else NULL */
+    float *out; /* memory for a tile that cannot be computed in place; else NULL */
     int64_t out_stride;
 } group;
 
@@ -101,7 +102,7 @@ static ek_gemm_ahead point_ahead_of_group(const ek_point *j, const group *g)
                            .stride = j->depth * size};
 }
 
-/* Packs panels (depth, the kernel's columns). */
+/* Packs a group's weights as panels (depth, the kernel's columns). */
 static void point_pack(const ek_point *j, const group *g)
 {
     const int64_t width = j->kernel->columns, depth = g->depth;
@@ -173,7 +174,8 @@ static void point_copy_rows(float *to, int64_t to_stride, const float *from, int
         memcpy(to, from, (size_t)columns * sizeof *to);
 }
 
-/* Adds a group's products to a tile of its columns; the first products, to the bias or to 0. */
+/* Adds a group's products to a tile of the group's columns. The first products are added to the
+ * bias or to 0. */
 static void point_compute_tile(const ek_point *j, const group *g, ek_gemm_call *call, point_tile t)
 {
     const int64_t width = j->kernel->columns, vector = width / 2;
@@ -296,9 +298,10 @@ int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_t
     return kind == EK_CONV_WEIGHT_GRADIENT ? ek_point_weight(dev, &j) : point_multiply(dev, &j);
 }
 
-/* Measured against oneDNN 2.6 on a Zen 5 core, with AVX-512 and with AVX2. With fewer channels
- * panels are half empty, or sums too short: 64 to 64 forward reaches 82 % of the peak with AVX-512,
- * oneDNN 94 %. If the rows of strided planes fill few rows of a tile, units wait. */
+/* The limits were measured against oneDNN 2.6 on a Zen 5 core, with AVX-512 and with AVX2. With
+ * fewer channels, panels are half empty, or sums are too short: from 64 to 64 channels, forward
+ * reaches 82 % of the peak with AVX-512, oneDNN 94 %. If the rows of strided planes fill few rows
+ * of a tile, execution units wait. */
 bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *y, const ek_conv_params *params)
 {

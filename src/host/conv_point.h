@@ -28,7 +28,7 @@ typedef struct ek_point {
     /* Weight gradient: a tile has a kernel's outputs. A unit is a block of panels of channels times
      * a block of tiles. */
     int64_t row_tiles, row_blocks, panel_blocks, position_blocks;
-    int64_t block_outputs; /* the most of a block */
+    int64_t block_outputs; /* the most outputs of a block */
     bool copies_x, copies_y;
 
     char *workspace; /* of each part */
@@ -36,7 +36,7 @@ typedef struct ek_point {
     atomic_int next_part;
 } ek_point;
 
-/* The position of x that belongs to a position of y. */
+/* Returns the position of x that belongs to a position of y. */
 static inline int64_t ek_point_of(const ek_point *j, int64_t position)
 {
     if (j->dense)
@@ -47,21 +47,23 @@ static inline int64_t ek_point_of(const ek_point *j, int64_t position)
     return (sample * j->in[0] + row * j->stride[0]) * j->in[1] + column * j->stride[1];
 }
 
-/* Returns the memory of `count` positions to prefetch: some channels of x, or some outputs of y. */
+/* Returns what to prefetch of `count` positions of y from `position` on: `channels` outputs of y
+ * from `first` on, or with `of_x` channels of x. */
 ek_gemm_ahead ek_point_ahead(const ek_point *j, bool of_x, int64_t position, int64_t count,
                              int64_t first, int64_t channels);
 
-/* Spreads what is prefetched over so many steps along k. */
+/* Spreads the prefetching over `steps` steps along k. */
 void ek_point_set_pace(ek_gemm_ahead *ahead, int64_t steps);
 
-/* Returns workspace for the calling part of the work alone. */
+/* Returns a workspace that only the calling part of ek_point_run uses. */
 float *ek_point_take_workspace(ek_point *j);
 
-/* Runs the units in parts, each with `count` floats of workspace. */
+/* Runs the body over `units` units in parts, each with `count` floats of workspace. `work` is the
+ * number of multiplications of all units. */
 int ek_point_run(ek_dev *dev, ek_point *j, int64_t units, int64_t work, int64_t count,
                  ek_parallel_body *body);
 
-/* ek_conv_point's weight gradient. */
+/* Computes ek_conv_point's weight gradient. */
 int ek_point_weight(ek_dev *dev, ek_point *j);
 
 #endif

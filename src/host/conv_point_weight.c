@@ -8,9 +8,9 @@
 #include "host/host.h"
 
 enum {
-    POSITIONS_AT_ONCE = 256, /* of a sum over positions: a panel stays in level 1 cache */
+    POSITIONS_AT_ONCE = 256, /* positions of one sum: their panel stays in level 1 cache */
     BLOCK = 512,             /* the most channels, or outputs, of a block of weights */
-    OFTEN = 8,               /* a copy pays if it is read so many times */
+    OFTEN = 8,               /* a copy pays if it is read at least so many times */
     FAR = 1024               /* floats between rows that share one set of level 1 cache */
 };
 
@@ -78,7 +78,8 @@ static void point_copy_outputs(const ek_point *j, const unit *u, float *to, int6
     }
 }
 
-/* Sums the bias's gradient, in the units that have the first panel. */
+/* Adds a block of positions to the bias's gradient of a unit. Only units with the first panel do
+ * this. */
 static void point_sum_bias(const ek_point *j, const unit *u, double *totals, int64_t block)
 {
     const int64_t position = ek_part_of(j->positions, block, j->position_blocks);
@@ -94,7 +95,7 @@ static void point_sum_bias(const ek_point *j, const unit *u, double *totals, int
 }
 
 /* Adds the products of some positions to a unit's part of a panel. `y` has copies of the unit's
- * outputs of the positions; NULL: they are read in place. */
+ * outputs of the positions. If `y` is NULL, the outputs are read in place. */
 static void point_add_panel(const ek_point *j, const unit *u, ek_gemm_call *call, int64_t position,
                             int64_t panel, const float *y)
 {
@@ -173,7 +174,7 @@ int ek_point_weight(ek_dev *dev, ek_point *j)
     j->panel_blocks = ek_divide_up(j->panels * width, BLOCK);
     j->row_blocks = ek_divide_up(j->outputs, BLOCK);
     j->position_blocks = ek_divide_up(j->positions, POSITIONS_AT_ONCE);
-    /* Tiles of many outputs read a line of y less often. */
+    /* Tiles of many outputs read each cache line of y fewer times. */
     j->copies_y = rows < OFTEN && j->outputs >= FAR && j->panels / j->panel_blocks >= OFTEN;
     j->copies_x = !j->dense || j->row_tiles >= OFTEN || j->channels % (width / 2) != 0;
     if (j->panel_blocks * j->row_blocks % threads != 0)

@@ -1,8 +1,9 @@
 /* conv_rows.h: defines the kernels of conv_implicit.c and conv_weight.c. They differ in the number
  * of rows of sums in registers: up to 6 with AVX2, up to 12 with AVX-512; for f32 and bf16.
  *
- * The file defines KERNEL(NAME, TARGET, ROWS, VECTOR, P, MULTIPLY), a function NAME for TARGET:
- * P##_add_ps adds two of its VECTORs, and MULTIPLY(a, b, sum) gives sum + a b. x86-64 only. */
+ * The file that includes this header defines KERNEL(NAME, TARGET, ROWS, VECTOR, P, MULTIPLY), which
+ * makes a function NAME for TARGET: P##_add_ps adds two VECTORs, and MULTIPLY(a, b, sum) returns
+ * sum + a b. x86-64 only. */
 #ifndef EK_HOST_CONV_ROWS_H
 #define EK_HOST_CONV_ROWS_H
 
@@ -32,7 +33,7 @@
     EK_ROWS_TO_12(EK_ROWS_AVX512, prefix) \
     EK_ROWS_TO_12(EK_ROWS_BF16, prefix)
 
-/* Lists their names, as initializers of a table of functions. */
+/* EK_ROWS_NAMES_... list the kernels' names, as initializers of a table of functions. */
 #define EK_ROWS_NAME_AVX2(prefix, ROWS) prefix##_avx2_##ROWS,
 #define EK_ROWS_NAME_AVX512(prefix, ROWS) prefix##_avx512_##ROWS,
 #define EK_ROWS_NAME_BF16(prefix, ROWS) prefix##_bf16_##ROWS,

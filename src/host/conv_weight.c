@@ -1,9 +1,9 @@
 /* conv_weight.c: convolution's weight gradient, with x and y's gradient read in place.
  *
  * The gradient of a window's tap is a matrix product of y's gradient (outputs, positions) and the
- * inputs that the tap reads (positions, channels), over the positions at which it reads no padding.
- * A block of this product stays in registers over a piece of the samples. The order of pieces
- * depends on shapes alone.
+ * inputs that the tap reads (positions, channels), over the positions at which the tap reads no
+ * padding. A block of this product stays in registers over a piece of the samples. The order of
+ * pieces depends on shapes alone.
  *
  * In bf16 the kernels compute with words, which are the elements of a pair of samples at one
  * position: one instruction multiplies both elements of two words and adds the products to a sum in
@@ -82,7 +82,8 @@ typedef struct weight_kernels {
     }
 EK_ROWS_KERNELS(weight)
 
-/* Makes `count` words, at most 16, of two samples. A NULL second sample counts as zeros. */
+/* Makes `count` words of two samples; 16 if `count` is larger. If the second sample is NULL, it
+ * counts as zeros. */
 static inline __attribute__((always_inline, target(EK_TARGET_BF16))) void
 weight_pair_16(float *to, const uint16_t *even, const uint16_t *odd, int64_t count)
 {
@@ -95,7 +96,8 @@ weight_pair_16(float *to, const uint16_t *even, const uint16_t *odd, int64_t cou
     _mm512_mask_storeu_epi32(to, mask, words);
 }
 
-/* Makes words of `rows` runs of `count` elements, which lie `stride` apart, `width` words apart. */
+/* Makes words of `rows` runs of `count` elements. The runs lie `stride` elements apart, their words
+ * `width` words apart. */
 __attribute__((target(EK_TARGET_BF16))) static void
 weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t *odd,
                  int64_t stride, int64_t rows, int64_t count)
@@ -105,7 +107,7 @@ weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t 
             weight_pair_16(to + i, even + i, odd ? odd + i : NULL, count - i);
 }
 
-/* Returns the kernels for so many channels of f32 or bf16; NULL if there are none. */
+/* Returns the kernels for `channels` channels of f32 or bf16; NULL if there are none. */
 static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
 {
     static const weight_kernels avx2 = {6, 16, {EK_ROWS_NAMES_AVX2(weight)}};
@@ -142,7 +144,7 @@ enum { BIAS_COLUMNS = 16, BIAS_ROWS = 256 };
 typedef struct bias_sum {
     const void *y;
     void *bias;
-    bool is_bf16; /* both; else f32 */
+    bool is_bf16; /* y and bias are bf16, else both are f32 */
     int64_t rows, outputs;
 } bias_sum;
 
@@ -175,7 +177,7 @@ void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t 
     weight_add_rows(totals, rows, count, stride, columns);
 }
 
-/* ek_conv_add_rows for bf16 and at most BIAS_COLUMNS columns. */
+/* Does what ek_conv_add_rows does, for bf16 and at most BIAS_COLUMNS columns. */
 EK_MULTIVERSION static void weight_add_rows_bf16(double *totals, const uint16_t *rows,
                                                  int64_t count, int64_t stride, int64_t columns)
 {
@@ -226,8 +228,9 @@ void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *
 /* ---- the gradient ---- */
 
 /* A piece takes PIECE_NBYTES of x and y's gradient, a part of the level 2 cache, and at least
- * PIECE_POSITIONS positions, so that w is rarely read and written. Lines that lie FAR bytes apart
- * share few sets of the level 1 cache; they are copied if a copy is read OFTEN times. */
+ * PIECE_POSITIONS positions, so that w is rarely read and written. Lines that lie FAR bytes or
+ * more apart share few sets of the level 1 cache. They are copied if a copy is read OFTEN times
+ * or more. */
 enum { PIECE_NBYTES = 256 << 10, PIECE_POSITIONS = 256, FAR = 1024, OFTEN = 8 };
 
 typedef struct job {
@@ -265,7 +268,7 @@ static void weight_range_of(const job *j, int d, int64_t k, int64_t *begin, int6
     *end = ek_larger(*begin, ek_smaller(*end, j->out[d]));
 }
 
-/* Makes words of y. */
+/* Makes words of the piece's positions of y. */
 static void weight_pair_y(const job *j, const piece *p)
 {
     int64_t width = j->kernels->rows, count = p->rows * j->out[1];
@@ -295,7 +298,8 @@ static void weight_copy_y(const job *j, const piece *p)
     }
 }
 
-/* Makes words of the positions of x. `first` is the first position's element of the even sample. */
+/* Makes words of the positions `at` of x. `first` is the first position's element of the even
+ * sample. */
 static void weight_pair_x(const job *j, const piece *p, const positions *at, int64_t first)
 {
     int64_t width = j->kernels->columns;
@@ -310,7 +314,8 @@ static void weight_pair_x(const job *j, const piece *p, const positions *at, int
         }
 }
 
-/* Copies the positions of x and returns the copy's address. `at` then describes the copy. */
+/* Copies the positions `at` of x and returns the copy's address. Changes `at` so that it describes
+ * the copy. */
 static const float *weight_copy_x(const job *j, const piece *p, positions *at, int64_t first)
 {
     int64_t width = j->kernels->columns;
@@ -369,7 +374,8 @@ static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel,
     }
 }
 
-/* Computes blocks [begin, end) of all taps, panels and outputs, one piece after another. */
+/* Adds up blocks [begin, end), one piece after another. Blocks of outputs are counted through all
+ * taps and panels. */
 static void weight_compute(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
@@ -431,7 +437,8 @@ bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x)
     return weight_kernels_for(EK_BF16, x->shape[1]) != NULL;
 }
 
-/* Measured on Zen 5 with AVX2 and with AVX-512: oneDNN 2.6 takes 1.1 to 1.9 times as long. */
+/* The limits were measured on Zen 5 with AVX2 and with AVX-512: oneDNN 2.6 takes 1.1 to 1.9 times
+ * as long. */
 bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y)
 {
     return ek_conv_implicit_weight_can(x) && x->shape[1] >= 32 && y->shape[1] >= 16;

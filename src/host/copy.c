@@ -46,7 +46,7 @@ int ek_host_fill(ek_dev *dev, ek_tensor *out, double value)
     fill_job job; /* not zeroed: the row is long */
     job.type = ek_class_of(out->dtype);
     if (job.type == EK_CLASS_I64 && out->dtype != EK_I64)
-        job.type = EK_CLASS_F64; /* converted once, as copies of f64 are */
+        job.type = EK_CLASS_F64; /* `value` is converted like a copied f64 */
     ek_walk_init(&job.walk, 1, (const ek_tensor *[]){out});
     job.out = ek_operand_of(&job.walk, 0, out);
     job.is_zero = value == 0 && !signbit(value);
@@ -80,7 +80,7 @@ DEFINE_BACK(uint16_t)
 DEFINE_BACK(uint32_t)
 DEFINE_BACK(uint64_t)
 
-/* The function for each size of an element. */
+/* The functions by the size of an element. */
 static void (*const copy_backs[])(void *, const void *, int64_t) = {
     [1] = copy_back_uint8_t,
     [2] = copy_back_uint16_t,
@@ -88,8 +88,9 @@ static void (*const copy_backs[])(void *, const void *, int64_t) = {
     [8] = copy_back_uint64_t,
 };
 
-/* Copies row by row: as bytes if dtypes and strides allow it, else through a tile. No tile is
- * needed for contiguous rows if one of them has the class's type. */
+/* Copies row by row. Rows of one dtype are copied as bytes, forwards or backwards, if their strides
+ * allow it. Long contiguous rows are converted directly if one of them has the class's type. Other
+ * rows are copied through a tile. */
 static void copy_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;
@@ -124,7 +125,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
             ek_row_store(job->type, from, job->out.dtype, to, 1, n);
         } else {
             const void *row = ek_tile_load(walk, &cursor, &job->x, job->type, n, &tile);
-            if (row != &tile) { /* x needs no conversion: it is stored directly */
+            if (row != &tile) { /* ek_tile_load has returned x's memory */
                 ek_row_load(job->type, &tile, job->x.dtype, row, 1, n);
                 row = &tile;
             }
@@ -136,7 +137,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
 }
 
 /* Transposes one block: out[i][j] = x[j][i]. j is contiguous in out, i in x. Blocks of 8 x 8, and
- * blocks with a side of 2, have loops of constant size, which compilers vectorise. */
+ * dense blocks with a side of 2, have loops of constant size, which compilers vectorise. */
 #define DEFINE_TRANSPOSE(type)                                                         \
     EK_MULTIVERSION                                                                    \
     static void copy_transpose_##type(void *to, int64_t out_stride, const void *from,  \
@@ -169,7 +170,7 @@ DEFINE_TRANSPOSE(uint16_t)
 DEFINE_TRANSPOSE(uint32_t)
 DEFINE_TRANSPOSE(uint64_t)
 
-/* The function for each size of an element. */
+/* The functions by the size of an element. */
 static void (*const copy_transposes[])(void *, int64_t, const void *, int64_t, int64_t, int64_t) = {
     [1] = copy_transpose_uint8_t,
     [2] = copy_transpose_uint16_t,

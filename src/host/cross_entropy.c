@@ -1,9 +1,9 @@
-/* cross_entropy.c: cross entropy over dimension 1. Per element with logits x and target t, with lse
- * = log(sum(exp(x))), as PyTorch 1.13 has it:
+/* cross_entropy.c: cross entropy over dimension 1, as in PyTorch 1.13. The loss of an element with
+ * logits x and target t is, with lse = log(sum(exp(x))),
  *
  *   loss = (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c])
  *
- * where s is the label smoothing, so that the mean over all is sum(loss) / sum(w[t]). */
+ * where s is the label smoothing. The mean loss of all elements is sum(loss) / sum(w[t]). */
 #ifndef EK_REAL
 #include <stdatomic.h>
 
@@ -132,8 +132,8 @@ static void entropy_part(void *context, void *const *slots, int64_t begin, int64
     }
 }
 
-/* Computes the loss and writes it to `value`. If dx isn't NULL, computes dx from the loss's
- * gradient `value`. */
+/* If dx is NULL, computes the loss and lse, and writes the loss to `value`. Otherwise computes dx
+ * from lse and the loss's gradient `value`. */
 static int entropy_run(ek_dev *dev, const ek_tensor *value, const ek_tensor *lse,
                        const ek_tensor *x, const ek_tensor *dx, const ek_tensor *target,
                        const ek_tensor *weight, const ek_cross_entropy_params *params)
@@ -256,7 +256,7 @@ int ek_host_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
 #else /* for each EK_REAL */
 
 /* Computes sum = log(sum) and lse = largest + sum. The loss uses `largest` and `sum`, because for
- * large logits lse would lose the digits of `sum`. */
+ * large logits lse has lost digits of `sum`. */
 EK_MULTIVERSION
 static void EK_NAME(entropy_log_sums)(int64_t rows, EK_REAL *restrict lse,
                                       const EK_REAL *restrict largest, EK_REAL *restrict sum)
@@ -294,7 +294,7 @@ static void EK_NAME(entropy_loss)(const entropy_job *job, int64_t rows, const vo
     }
 }
 
-/* d = exp(x - lse) */
+/* Computes d = exp(x - lse). */
 EK_MULTIVERSION
 static void EK_NAME(entropy_probabilities)(int64_t rows, int64_t size, EK_REAL *restrict d,
                                            const EK_REAL *restrict x, const EK_REAL *restrict lse)

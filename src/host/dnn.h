@@ -1,5 +1,5 @@
-/* dnn.h: the host backend's calls of oneDNN, without oneDNN's types. Any thread. oneDNN computes on
- * one thread; dnn_*.c divide work among the device's threads. */
+/* dnn.h: the host backend's calls of oneDNN, without oneDNN's types. Any thread may call the
+ * functions. oneDNN computes on one thread; dnn_*.c divide work among the device's threads. */
 #ifndef EK_HOST_DNN_H
 #define EK_HOST_DNN_H
 
@@ -14,8 +14,8 @@ typedef enum ek_conv_kind {
 
 /* Computes a convolution or one of its gradients in f32 or bf16. In an input gradient x and y are
  * gradients; in a weight gradient w, bias and y are. x and y are channels-last, w is channels-last
- * or row-major, bias is contiguous or NULL; none is empty. Returns 1 when done; 0 if oneDNN has no
- * fast code, in which case nothing is written; negative on error. */
+ * or row-major, bias is contiguous or NULL; no tensor is empty. Returns 1 when done; 0 if oneDNN
+ * has no fast code, in which case nothing is written; negative on error. */
 int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                 const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
@@ -23,18 +23,18 @@ int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
 int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm);
 
 /* Computes the slot matmul for x and y that are both f32 or both bf16. out and bias are f32 or of
- * x's dtype. Strides are any, nothing is empty, sums are f32. Returns what ek_dnn_conv returns. For
- * f32 ek_dnn_gemm is faster. */
+ * x's dtype. Strides may be any; no tensor is empty; sums are f32. Returns what ek_dnn_conv
+ * returns. For f32 ek_dnn_gemm is faster. */
 int ek_dnn_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                   const ek_tensor *bias, bool accumulate);
 
-/* Whether the processor multiplies bf16. */
+/* Returns true if the processor multiplies bf16. */
 bool ek_dnn_has_bf16(void);
 
 /* Returns true if the processor multiplies tiles of bf16 (AMX). */
 bool ek_dnn_has_amx(void);
 
-/* Frees the cached plans. No other call may run. */
+/* Frees the cached plans. No other call of this header may run meanwhile. */
 void ek_dnn_shutdown(void);
 
 #endif

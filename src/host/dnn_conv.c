@@ -88,11 +88,12 @@ static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *
         d->stride[i] = a->params->stride[i];
         d->dilation[i] = a->params->dilation[i] - 1;
         d->padding_begin[i] = a->params->padding[i];
-        /* Negative if the last window ends before the input: the rest of the input is cut off. */
+        /* padding_end is negative if the last window ends before the input: oneDNN cuts off the
+         * rest of the input. */
         d->padding_end[i] = (a->y->shape[2 + i] - 1) * a->params->stride[i] + window -
                             a->x->shape[2 + i] - a->params->padding[i];
-        /* oneDNN can cut off less than a stride only. An output_padding of at least the stride,
-         * which a dilation above the stride allows, needs more. */
+        /* oneDNN can only cut off less than a stride. An output_padding of at least the stride,
+         * which a dilation above the stride allows, requires more to be cut off. */
         if (d->padding_end[i] <= -d->stride[i])
             return dnnl_unimplemented;
     }
@@ -121,9 +122,9 @@ static dnnl_status_t dnn_conv_describe_operation(dnnl_convolution_desc_t *operat
     }
 }
 
-/* Returns true for bf16 weight gradients that oneDNN 2.6 computes wrongly: if the input is padded
- * and about as small as the window, it leaves out elements of the window that do lie on the input.
- */
+/* Returns true for bf16 weight gradients that oneDNN 2.6 computes wrongly. If windows are strided
+ * or of three dimensions, and the input is padded and about as small as the window, oneDNN leaves
+ * out elements of the window that do lie on the input. */
 static bool dnn_conv_leaves_elements_out(const arguments *a)
 {
     const ek_conv_params *params = a->params;
@@ -137,9 +138,9 @@ static bool dnn_conv_leaves_elements_out(const arguments *a)
     return false;
 }
 
-/* Returns true for weight gradients in which oneDNN 2.6 overwrites other memory. For strided
- * windows of one element it copies the elements that windows read. If the channels are no multiple
- * of a vector (8 or 16), it then reads and writes beyond this copy. */
+/* Returns true for weight gradients in which oneDNN 2.6 may overwrite other memory. For strided
+ * windows of one element, oneDNN copies the elements that windows read. If the channels are no
+ * multiple of a vector (8 or 16), oneDNN then reads and writes beyond this copy. */
 static bool dnn_conv_writes_beyond(const arguments *a)
 {
     enum { LONGEST_VECTOR = 16 };
@@ -158,8 +159,8 @@ static bool dnn_conv_is_miscomputed(const arguments *a)
            (dnn_conv_writes_beyond(a) || dnn_conv_leaves_elements_out(a));
 }
 
-/* Chooses the primitive of a kind. A gradient is chosen to fit `forward`, the forward's
- * description. */
+/* Chooses the primitive for a kind of convolution. A gradient's primitive is chosen to fit
+ * `forward`, the description of the forward's. */
 static dnnl_status_t dnn_conv_choose(dnnl_primitive_desc_t *chosen, const description *d,
                                      ek_conv_kind kind, dnnl_engine_t engine,
                                      const_dnnl_primitive_attr_t attributes,
@@ -289,7 +290,7 @@ typedef struct division {
 
 static division dnn_conv_divide(const arguments *a, int threads)
 {
-    enum { WORTH = 200000, LEAST_ROWS = 4, MOST_BANDS = 4 /* each reorders the weights */ };
+    enum { WORTH = 200000, LEAST_ROWS = 4, MOST_BANDS = 4 /* each band reorders the weights */ };
     const ek_tensor *banded = a->kind == EK_CONV_INPUT_GRADIENT ? a->x : a->y;
     const int64_t samples = a->x->shape[0], work = ek_count(a->y) * ek_count(a->w) / a->w->shape[0];
     const int64_t parts = ek_smaller(threads, 1 + work / WORTH);
@@ -298,7 +299,7 @@ static division dnn_conv_divide(const arguments *a, int threads)
         d.bands = parts / samples;
     else if (parts <= MOST_BANDS && samples % parts != 0 && samples < 4 * parts &&
              a->kind != EK_CONV_WEIGHT_GRADIENT)
-        d = (division){samples, parts}; /* no thread has a sample more than others */
+        d = (division){samples, parts}; /* no thread has more samples than others */
     if (banded->shape[2] < LEAST_ROWS * d.bands)
         d = (division){ek_smaller(samples, parts), 1};
     return d;
@@ -312,8 +313,8 @@ static void dnn_conv_narrow(ek_tensor *t, int dim, int64_t start, int64_t length
     t->shape[dim] = length;
 }
 
-/* Narrows x and y to band i, and adapts the padding. Returns false if the band reads no row of x.
- */
+/* Narrows x and y to band i, and adapts the padding. Returns false if the band would have no row of
+ * x or of y, or negative padding. */
 static bool dnn_conv_take_band(conv_part *part, int64_t i, int64_t bands)
 {
     ek_conv_params *params = &part->params;
@@ -374,8 +375,8 @@ static void dnn_conv_make_key(ek_dnn_key *key, const arguments *a)
     ek_dnn_key_add_array(key, params->dilation, params->dims);
 }
 
-/* Gives each part of a weight gradient separate f32 memory for its sums. The first part writes to
- * the gradient if that is f32. */
+/* Gives each part of a weight gradient separate f32 memory for its sums. If the gradient is f32,
+ * the first part writes to it. */
 static int dnn_conv_begin_sums(ek_dev *dev, conv_part *parts, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -403,7 +404,7 @@ static int dnn_conv_add_sums(ek_dev *dev, const conv_part *parts, int64_t count)
     return 0;
 }
 
-/* Returns what ek_dnn_conv returns. */
+/* Computes a convolution in the parts of a division. Returns what ek_dnn_conv returns. */
 static int dnn_conv_compute(ek_dev *dev, const arguments *a, const division *d)
 {
     static const ek_dnn_kind conv = {dnn_conv_build, dnn_conv_run, dnn_conv_describe};

@@ -19,8 +19,9 @@ typedef struct division {
     int64_t row_parts, column_parts;
 } division;
 
-/* Returns the division with a part for each of `threads`, if parts are worth a thread, whose parts
- * read least. */
+/* Returns the division of each product into the most parts: at most so many that each of `threads`
+ * has a part, and that each part is worth a thread. Of divisions into equally many parts, the parts
+ * of this one read least. */
 static division matmul_divide(int64_t batch, int64_t n, int64_t m, int64_t k, int threads)
 {
     enum { ROWS = 8, COLUMNS = 16, WORTH = 100000 };
@@ -42,7 +43,7 @@ static division matmul_divide(int64_t batch, int64_t n, int64_t m, int64_t k, in
     return d;
 }
 
-/* Part i of a product. Its columns begin at whole vectors. */
+/* A part of a product. Its columns begin at a whole vector. */
 typedef struct area {
     int64_t row, column, n, m;
 } area;
@@ -87,7 +88,7 @@ static bool sgemm_describe(sgemm_operand *o, const ek_matrices *m, int64_t rows,
     return false;
 }
 
-/* Copies a matrix to `dense`, row by row, or with `back` from `dense` to the matrix. */
+/* Copies a matrix to `dense`, row by row; with `back`, copies `dense` to the matrix. */
 static void sgemm_copy(float *dense, const ek_matrices *m, int64_t rows, int64_t columns,
                        int64_t batch, bool back)
 {
@@ -114,7 +115,7 @@ static void sgemm_move(ek_matrices *m, int64_t row, int64_t column)
     m->data = (float *)m->data + row * m->row_stride + column * m->column_stride;
 }
 
-/* Part `unit` of all products. */
+/* Computes part `unit`. Parts are counted through all products. */
 static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t unit, float *workspace)
 {
     const int64_t parts = p->division.row_parts * p->division.column_parts, batch = unit / parts;
@@ -366,7 +367,7 @@ static void dnn_matmul_narrow(operand *o, int dim, int64_t start, int64_t length
     o->shape[dim] = length;
 }
 
-/* Returns the arguments for the area `at` of products first .. first + count of a batch. */
+/* Returns the arguments for the area `at` of the products [first, first + count) of a batch. */
 static arguments dnn_matmul_part(const arguments *a, int64_t first, int64_t count, const area *at)
 {
     arguments part = *a;
@@ -381,7 +382,7 @@ static arguments dnn_matmul_part(const arguments *a, int64_t first, int64_t coun
     return part;
 }
 
-/* Returns 1 when done, 0 if oneDNN has nothing fast, negative on error. */
+/* Computes the products. Returns 1 when done, 0 if oneDNN has no fast code, negative on error. */
 static int dnn_matmul_multiply(ek_dev *dev, const arguments *a)
 {
     static const ek_dnn_kind matmul = {dnn_matmul_build, dnn_matmul_run, dnn_matmul_describe};
@@ -409,8 +410,8 @@ static int dnn_matmul_multiply(ek_dev *dev, const arguments *a)
 
 /* ---- operands that the primitive can address ---- */
 
-/* Returns true if matrices don't overlap and each is row-major. An input may also be column-major.
- */
+/* Returns true if a batch's matrices don't overlap, and each of them is row-major or, in an input,
+ * column-major. */
 static bool dnn_matmul_addressable(const ek_tensor *t, bool output)
 {
     int64_t rows = t->shape[1], columns = t->shape[2];
@@ -425,7 +426,7 @@ static operand dnn_matmul_operand_of(const ek_tensor *t)
     operand o = {.dtype = t->dtype, .data = ek_tensor_address(t)};
     memcpy(o.shape, t->shape, sizeof o.shape);
     memcpy(o.stride, t->stride, sizeof o.stride);
-    if (o.shape[0] == 1) /* the stride doesn't matter: a fixed value makes keys equal */
+    if (o.shape[0] == 1) /* the batch stride doesn't matter: a fixed value makes keys equal */
         o.stride[0] = o.shape[1] * o.shape[2];
     return o;
 }
@@ -438,7 +439,8 @@ static operand dnn_matmul_bias_of(const ek_tensor *bias)
     return (operand){bias->dtype, {1, 1, columns}, {columns, columns, 1}, ek_tensor_address(bias)};
 }
 
-/* Joins a batch to one matrix with all rows, for products with one shared matrix. */
+/* Joins a batch of matrices to one matrix with all their rows, for products by one shared
+ * matrix. */
 static void dnn_matmul_fold(operand *o)
 {
     o->shape[1] *= o->shape[0];

@@ -1,5 +1,6 @@
-/* dnn_plan.c: a bounded hash table of plans, shared by all devices. The least recently used plan is
- * dropped first. Compiling a primitive takes milliseconds and is done outside of the lock. */
+/* dnn_plan.c: a bounded hash table of plans, shared by all devices. If the table is full, the least
+ * recently used plan that isn't running is dropped. Compiling a primitive takes milliseconds and is
+ * done outside of the lock. */
 #include "host/dnn_plan.h"
 
 #include <stdlib.h>
@@ -12,8 +13,8 @@
 
 enum { BUCKETS = 512, MAX_PLANS = 1024 };
 
-/* `lock` guards all members, and next, users and last_use of the plans. The rest of a plan is
- * constant once it is in the table. */
+/* `lock` guards the cache's members, and next, users and last_use of its plans. The rest of a plan
+ * is constant once the plan is in the table. */
 static struct {
     pthread_mutex_t lock;
     dnnl_engine_t engine;
@@ -136,7 +137,7 @@ static void dnn_plan_evict_locked(void)
     dnn_plan_free(plan);
 }
 
-/* The engine of all plans; NULL on error. */
+/* Returns the engine of all plans; NULL on error. */
 static dnnl_engine_t dnn_cache_engine(void)
 {
     pthread_mutex_lock(&cache.lock);
@@ -170,8 +171,8 @@ static dnnl_status_t dnn_plan_build(ek_dnn_plan *plan, const ek_dnn_kind *kind,
     return status;
 }
 
-/* Returns the plan of a key, which is built on first use; NULL on error. dnn_plan_release must
- * follow. */
+/* Returns the plan of a key, which is built on first use; NULL on error. The caller passes the plan
+ * to dnn_plan_release when it has run. */
 static ek_dnn_plan *dnn_plan_acquire(const ek_dnn_kind *kind, const ek_dnn_key *key,
                                      const void *arguments, dnnl_engine_t engine)
 {
@@ -253,7 +254,8 @@ static void dnn_plan_run_parts(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Gets the plans of all parts. Returns 1, 0 if one has no primitive, negative on error. */
+/* Acquires the plans of all parts. Returns 1 if all have primitives, 0 if one has none, negative on
+ * error. */
 static int dnn_plan_acquire_parts(plan_job *job, int count)
 {
     job->engine = dnn_cache_engine();
@@ -271,7 +273,7 @@ static int dnn_plan_acquire_parts(plan_job *job, int count)
     return 1;
 }
 
-/* Returns true if so much more memory fits into the device's capacity. */
+/* Returns true if `nbytes` more bytes fit into the device's capacity. */
 static bool dnn_plan_has_room(ek_dev *dev, size_t nbytes)
 {
     ek_memory_stats stats;
@@ -286,7 +288,7 @@ static int dnn_plan_run(ek_dev *dev, plan_job *job, int count)
     for (int i = 0; i < count; i++)
         nbytes += job->parts[i].nbytes;
     if (count > 1 && nbytes && !dnn_plan_has_room(dev, nbytes))
-        return 0; /* one part needs less */
+        return 0; /* a single part needs less memory */
     if (nbytes)
         EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     job->workspace = workspace;

@@ -46,7 +46,7 @@ typedef struct ek_dnn_kind {
      * scratch of primitive and reorder. */
     dnnl_status_t (*run)(const ek_dnn_plan *plan, const void *arguments, char *workspace,
                          dnnl_engine_t engine, dnnl_stream_t stream);
-    /* Writes what is computed, for error sentences. */
+    /* Writes a description of the computation, for error sentences. */
     void (*describe)(const void *arguments, char what[EK_DNN_TEXT]);
 } ek_dnn_kind;
 
@@ -60,11 +60,11 @@ typedef struct ek_dnn_part {
 } ek_dnn_part;
 
 /* Computes parts concurrently by the plans of their keys, which are built on first use. Returns 1
- * when done; 0 if oneDNN has no fast code for one of them, in which case nothing is written;
- * negative on error. */
+ * when done, negative on error. Returns 0 if oneDNN has no fast code for a part, or if the
+ * workspaces of several parts exceed the device's capacity; nothing is written then. */
 int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, ek_dnn_part *parts, int count);
 
-/* Bytes of the reordered weights in the workspace; 0 without a reorder. */
+/* Returns the bytes of the reordered weights in the workspace; 0 without a reorder. */
 size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan);
 
 dnnl_data_type_t ek_dnn_type(ek_dtype dtype);
@@ -95,7 +95,8 @@ dnnl_status_t ek_dnn_run(dnnl_primitive_t primitive, ek_dnn_args *args, dnnl_str
             return status_;             \
     } while (0)
 
-/* Turns a status into a pending error, "<what>: oneDNN ..."; 0 for success. */
+/* Returns 0 for success. Otherwise sets the pending error "<what>: oneDNN ..." and returns its
+ * status. */
 int ek_dnn_check(dnnl_status_t status, const char *what);
 
 #endif

@@ -22,8 +22,8 @@ struct elementwise_job {
     bool first_is_bytes;  /* the tile's first operand is u8, whatever the class */
 };
 
-/* ---- loops over contiguous runs. EK_IVDEP is right because out is an operand or overlaps none
- * ---- */
+/* ---- loops over contiguous runs. EK_IVDEP is right because out is an operand or overlaps no
+ * operand ---- */
 
 #define UNARY_CASE(suffix, name)                             \
     case EK_UNARY_##name:                                    \
@@ -51,8 +51,8 @@ struct elementwise_job {
             out[i] = x[i] operator y[i]; \
         break;
 
-/* Computes sin, cos or tan of large f32 angles, which the formulas return unchanged, by the C
- * library. */
+/* Replaces large f32 angles, which the formulas return unchanged, by their sin, cos or tan from the
+ * C library. */
 static void elementwise_far_angles(int op, int64_t n, float *out)
 {
     int far = 0;
@@ -70,8 +70,8 @@ static void elementwise_far_angles(int op, int64_t n, float *out)
 #define FAR_ANGLES_f64(op, n, out) (void)0
 #define FAR_ANGLES_i64(op, n, out) (void)0
 
-/* fmod and remainder of f32, faster than the C library's, which computes only blocks with large
- * quotients. out may be x or y. */
+/* Computes fmod or remainder of f32, faster than by the C library, which computes only blocks with
+ * large quotients. out may be x or y. */
 EK_MULTIVERSION
 static void elementwise_remainders(int op, int64_t n, float *out, const float *x, const float *y)
 {

@@ -2,10 +2,10 @@
  *
  * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): panels
  * of a and b are packed so that the innermost kernel reads both in order, from level 2 and level 1
- * cache. All threads pack a together. Then each takes one tile of c after another. A tile is some
- * rows of c, or all, times a group of columns, whose part of b the thread packs. An element's sum
- * runs over k in blocks of fixed length, so that it doesn't depend on the tiles or the number of
- * threads. */
+ * cache. If a is packed, all threads pack it together. Then each thread takes one tile of c after
+ * another. A tile is some rows of c, or all, times a group of columns, whose part of b the thread
+ * packs. An element's sum runs over k in blocks of fixed length, so that the sum doesn't depend on
+ * the tiles or the number of threads. */
 #ifndef EK_REAL
 #include "host/gemm.h"
 
@@ -23,24 +23,24 @@ enum {
     GROUP_NBYTES = 128 << 10, /* packed b: stays in level 2 cache while rows pass by */
     SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
     DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
-    DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* if its rows are contiguous */
-    TILE_ROWS = 64                          /* and more, because each tile packs its part of b */
+    DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
+    TILE_ROWS = 64 /* the fewest rows of a tile, because each tile packs its part of b */
 };
 
 /* ---- a product and its tiles ---- */
 
 /* If a is packed, a job is one part of a product: rows [row, row + rows) and [first, first + depth)
- * of k. Otherwise it is all products. */
+ * of k. Otherwise a job is all products. */
 typedef struct job {
     const ek_gemm *gemm;
     const ek_gemm_kernel *kernel;
-    int64_t block; /* of k: its fixed length */
+    int64_t block; /* the fixed length of a block of k */
     bool shares_a; /* threads share packed a */
     int64_t batch, row, rows, first, depth;
-    int64_t panel_rows, panel_columns;  /* of packed a, of packed b */
+    int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
     int64_t group_columns, group_depth; /* the most of b that a thread packs at a time */
     int64_t row_tiles, groups;          /* tiles of a product's part: row_tiles x groups */
-    int64_t tiles, threads;             /* of the part; threads that take them */
+    int64_t tiles, threads;             /* tiles of the part; threads that take tiles */
     void *packed_a;
     char *workspace; /* packed b of each thread */
     size_t workspace_stride;
@@ -73,7 +73,7 @@ static gemm_tile gemm_tile_at(const job *j, int64_t tile)
     return t;
 }
 
-/* Returns the pace at which all lines are prefetched within so many steps along k. */
+/* Returns the pace at which all lines are prefetched within `steps` steps along k. */
 static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
 {
     return steps > 0 ? ek_divide_up(ahead->runs * ahead->lines * EK_GEMM_STRETCH, steps) : 0;
@@ -82,8 +82,8 @@ static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
 #define EK_FOR_REALS "host/gemm.c"
 #include "kernels/for_reals.h"
 
-/* Chooses how much of a and b is packed at a time. a is packed if that pays: not if it is small,
- * nor if a single group reads it row by row. */
+/* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if its rows
+ * are contiguous and a single group of columns reads it. */
 static void gemm_choose_blocks(job *j)
 {
     const ek_gemm *g = j->gemm;
@@ -183,7 +183,7 @@ static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm)
     return 0;
 }
 
-/* c' = b' a' */
+/* Returns the same product in the form c' = b' a'. */
 static ek_gemm gemm_transposed(const ek_gemm *g)
 {
     ek_gemm t = *g;
@@ -195,10 +195,10 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
     return t;
 }
 
-/* Returns true if oneDNN's f32 product is faster: with AVX-512, if all matrices are row-major,
- * because it doesn't copy b. On a Zen 5 core oneDNN and this file reach 88 and 60 GFLOP/s for (8,
- * 2048) x (2048, 2048), 209 and 200 for (256, 2048) x (2048, 2048). With AVX2 they reach 42 and 46,
- * 66 and 110. */
+/* Returns true if oneDNN's f32 product is faster: with AVX-512, if all matrices are row-major and k
+ * isn't short, because oneDNN doesn't copy b. On a Zen 5 core oneDNN and this file reach 88 and 60
+ * GFLOP/s for (8, 2048) x (2048, 2048), 209 and 200 for (256, 2048) x (2048, 2048). With AVX2 they
+ * reach 42 and 46 for the first product, 66 and 110 for the second. */
 static bool gemm_dnn_is_faster(const ek_gemm *g)
 {
     bool by_rows = g->a.column_stride == 1 && g->b.column_stride == 1 && g->c.column_stride == 1;
@@ -355,7 +355,7 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
     const bool add = call->add;
     EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
     const EK_REAL *packed = call->b;
-    if (j->shares_a) { /* the next panel of rows */
+    if (j->shares_a) { /* prefetches the next panel of rows */
         const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
         *call->next_a = (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
                                         .lines = nbytes / 64,
@@ -411,8 +411,8 @@ static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t fi
                                   t.columns, depth, b->column_stride, b->row_stride);
 }
 
-/* Returns the rows of an unpacked a that the next tile will read, for prefetching, if the tile
- * begins another product. */
+/* Returns the rows of an unpacked a that the next tile will read, for prefetching; nothing if there
+ * is only one product, or no next tile. */
 static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
 {
     const ek_matrices *a = &j->gemm->a;
@@ -473,7 +473,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     }
 }
 
-/* Takes one tile after another while there are any, so that the part [begin, end) is ignored. */
+/* Computes one tile after another until none is left. [begin, end) is ignored. */
 static void EK_NAME(gemm_compute_tiles)(void *context, int64_t begin, int64_t end)
 {
     job *j = context;

@@ -25,10 +25,10 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
     }
 }
 
-/* ---- the innermost loop, for AVX-512, AVX2 with FMA, and anything ---- */
+/* ---- the innermost loop, for AVX-512, AVX2 with FMA, and any processor ---- */
 
 /* ROWS x VECTORS vectors of sums stay in registers. Three rows of a share one pointer, because an
- * address can add a stride and twice a stride. */
+ * x86 address can add the stride to a pointer once or twice. */
 #define INNER(NAME, TARGET, ROWS, VECTORS, REAL, VECTOR, LOAD, STORE, SPLAT, ADD, FMA)            \
     TARGET static void NAME##_##VECTORS##_##ROWS(const ek_gemm_call *call)                        \
     {                                                                                             \
@@ -109,7 +109,7 @@ ROWS_4(PLAIN_F64, 2)
 
 #if defined(__x86_64__)
 
-/* 6 x 2 of 16 registers hold sums with AVX2, 12 x 2 of 32 with AVX-512. */
+/* Sums fill 6 x 2 of 16 registers with AVX2, 12 x 2 of 32 with AVX-512. */
 #define AVX2 __attribute__((target("avx2,fma")))
 #define AVX512 __attribute__((target("avx512f")))
 #define AVX2_F32(ROWS, VECTORS)                                                                   \

@@ -1,6 +1,8 @@
-/* gemm_kernel.h: the innermost loops of matrix products, for AVX-512, AVX2 with FMA, and anything.
+/* gemm_kernel.h: the innermost loops of matrix products, for AVX-512, AVX2 with FMA, and any
+ * processor.
  *
- * An element's sum runs over k in order, so kernels with FMA give the same bits. Any thread. */
+ * An element's sum runs over k in order, so that all kernels with FMA compute the same bits. Any
+ * thread may call the functions. */
 #ifndef EK_HOST_GEMM_KERNEL_H
 #define EK_HOST_GEMM_KERNEL_H
 
@@ -11,17 +13,18 @@
 enum { EK_GEMM_ROWS = 12, EK_GEMM_COLUMNS = 32, EK_GEMM_STRETCH = 16 };
 
 /* Memory that is needed next: `runs` of `lines` cache lines each, `stride` bytes apart. A kernel
- * prefetches `pace` lines every EK_GEMM_STRETCH steps along k. Bursts would stall it. */
+ * prefetches `pace` lines every EK_GEMM_STRETCH steps along k. Bursts would stall the kernel. */
 typedef struct ek_gemm_ahead {
     const char *run;
     int64_t lines, runs, stride, pace;
-    int64_t line; /* the next one of the run */
+    int64_t line; /* the next line of the run */
     /* If runs form rows: the runs of a row, the runs left in the present row, and the bytes to skip
      * after a row. Otherwise 0. */
     int64_t row_runs, row_left, row_skip;
 } ek_gemm_ahead;
 
-/* c = a b or, with `add`, c += a b. Columns of b and c are contiguous; strides count elements. */
+/* The operands of c = a b or, with `add`, c += a b. Columns of b and c are contiguous; strides
+ * count elements. */
 typedef struct ek_gemm_call {
     int64_t k;
     const void *a;
@@ -42,18 +45,18 @@ typedef struct ek_gemm_kernel {
     ek_gemm_inner *inner[2][EK_GEMM_ROWS];
 } ek_gemm_kernel;
 
-/* Returns the best kernel for this processor, f32 or f64. */
+/* Returns the best kernel for this processor, for f32 or f64. */
 const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype);
 
 /* Copies element d of line l, at from + l * stride + d, to to + d * width + l, for at most as many
- * lines as fill 32 bytes. Returns the number of elements d done; 0 without AVX2. Always writes 32
- * bytes for each d. */
+ * lines as fill 32 bytes. Returns how many elements of each line have been copied; 0 without AVX2.
+ * Always writes 32 bytes for each d. */
 int64_t ek_gemm_transpose_f32(float *to, int64_t width, const float *from, int64_t lines,
                               int64_t stride, int64_t depth);
 int64_t ek_gemm_transpose_f64(double *to, int64_t width, const double *from, int64_t lines,
                               int64_t stride, int64_t depth);
 
-/* Does so for 16 lines. */
+/* Does what ek_gemm_transpose_f32 does, for 16 lines. */
 int64_t ek_gemm_transpose_16_f32(float *to, int64_t width, const float *from, int64_t stride,
                                  int64_t depth);
 

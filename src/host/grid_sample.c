@@ -17,7 +17,7 @@ typedef struct grid_job {
     const ek_grid_params *params;
     const void *x, *dy, *grid; /* grid is dense (N, places, dims) */
     void *out;                 /* y, dx or dgrid */
-    int64_t size[3];           /* x's */
+    int64_t size[3];           /* sizes of x */
     int64_t samples, channels, plane, places;
     int64_t chunks; /* of channels, for the adjoint */
     bool planar;
@@ -52,7 +52,7 @@ static int grid_stage_grid(grid_stages *stages, ek_dev *dev, const ek_tensor *gr
                       ek_tensor_is_contiguous(grid, EK_CONTIGUOUS), true);
 }
 
-/* Stores the first stage if all went well. */
+/* Ends all stages. With `stores`, stores the first if rc isn't an error. */
 static int grid_unstage(grid_stages *stages, ek_dev *dev, bool stores, int rc)
 {
     while (stages->count-- > 0)
@@ -60,8 +60,8 @@ static int grid_unstage(grid_stages *stages, ek_dev *dev, bool stores, int rc)
     return rc;
 }
 
-/* Stages two tensors of images or of samples; the second is read. If both are channels-last or both
- * planar, they keep their order of memory. */
+/* Stages two tensors of images or of samples. The second is read, the first only with `load`. If
+ * both are channels-last or both planar, they keep their order of memory. */
 static int grid_stage_pair(grid_job *job, grid_stages *stages, ek_dev *dev, const ek_tensor *a,
                            bool load, const ek_tensor *b)
 {
@@ -124,7 +124,8 @@ int ek_host_grid_sample_adjoint(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
         job.out = ek_tensor_address(stages.stage[0].tensor);
         job.dy = ek_tensor_address(stages.stage[1].tensor);
         job.grid = ek_tensor_address(stages.stage[2].tensor);
-        /* Threads share samples; if these are few, channels. One thread computes an element. */
+        /* Threads divide the samples among them, and if these are few, also the channels. Each
+         * element is computed by one thread. */
         job.chunks = ek_smaller(ek_divide_up(ek_parallel_threads(dev), job.samples), job.channels);
         ek_parallel_for(dev, job.samples * job.chunks, 1,
                         dx->dtype == EK_F64 ? grid_adjoint_part_f64 : grid_adjoint_part_f32, &job);
@@ -165,10 +166,10 @@ typedef struct EK_NAME(grid_block) {
     int64_t sample, first, count;
     int32_t index[GRID_TAPS * GRID_BLOCK];
     EK_REAL weight[GRID_TAPS * GRID_BLOCK];
-    EK_NAME(ek_grid_place) place[GRID_BLOCK][3]; /* with slopes only those of all places */
+    EK_NAME(ek_grid_place) place[GRID_BLOCK][3]; /* with slopes, of all places; else entry 0 only */
 } EK_NAME(grid_block);
 
-/* Numbers the combinations of the directions' taps. */
+/* Writes the elements and weights of place i, one for each combination of the directions' taps. */
 static inline __attribute__((always_inline)) void
 EK_NAME(grid_combine)(const grid_job *job, const EK_NAME(ek_grid_place) * place, int64_t i,
                       EK_NAME(grid_block) * block)
@@ -346,8 +347,8 @@ static void EK_NAME(grid_dots)(const grid_job *job, const EK_NAME(grid_block) * 
         }
 }
 
-/* Returns the sum over a place's taps of their sums over channels times the weights, differentiated
- * once more in direction `along`. */
+/* Returns the sum over a place's taps of `dots` (their sums over channels) times the weights, which
+ * are differentiated once more in direction `along`. */
 static EK_REAL EK_NAME(grid_slope)(const grid_job *job, const EK_NAME(ek_grid_place) * place,
                                    int along, const EK_REAL *dots)
 {

@@ -44,12 +44,13 @@ static inline size_t ek_round_up(size_t nbytes)
 }
 
 /* Finds the first value of `index` (i64, any strides) outside of [0, size), and its position in
- * row-major order; false if there is none. Values equal to *ignored don't count (NULL: all
- * count). */
+ * row-major order. Returns false if there is none. Values equal to *ignored don't count; if
+ * `ignored` is NULL, all values count. */
 bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignored,
                      int64_t *position, int64_t *value);
 
-/* For each of `rows` rows of `size` elements: the largest one, and the sum of exp(x - largest). */
+/* Both compute, for each of `rows` rows of `size` elements, the largest element and the sum of
+ * exp(x - largest). */
 void ek_exp_sums_f32(int64_t rows, int64_t size, const float *x, float *largest, float *sum);
 void ek_exp_sums_f64(int64_t rows, int64_t size, const double *x, double *largest, double *sum);
 

@@ -24,7 +24,7 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* Returns a job. index_dim is the dimension of `index` that corresponds to dim. */
+/* Returns a job without its walk. index_dim is the dimension of `index` that corresponds to dim. */
 static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
                               const ek_tensor *index, int index_dim)
 {
@@ -60,7 +60,8 @@ static bool index_run_is_outside(const int64_t *index, int64_t stride, int64_t n
     return outside;
 }
 
-/* Checks each index once, in the order of memory. */
+/* Returns true if an index is outside of [0, size). Checks each index in memory once, in the order
+ * of memory. */
 static bool index_is_outside(const ek_tensor *index, int64_t size, const int64_t *ignored)
 {
     const int64_t *data = ek_tensor_address(index);
@@ -165,7 +166,7 @@ static int index_check_addable(const ek_tensor *out)
 
 /* ---- index_add ---- */
 
-/* Each thread has a part of every slice, to which it adds the slices of x in order. */
+/* Adds the slices of x, in order, to the elements [begin, end) of out's slices. */
 static void index_add_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
@@ -187,8 +188,8 @@ static void index_add_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* An embedding's gradient, whose rows are contiguous and whose indices are many. Indices are sorted
- * by their row, so that each row is written once, even if nothing is added to it. */
+/* The gradient of an embedding, with contiguous rows and many indices. The indices are sorted by
+ * the row that they name, so that each row is written once, even if nothing is added to it. */
 typedef struct index_rows {
     const index_job *job;
     int64_t length;        /* elements of a row */
@@ -257,8 +258,8 @@ static int index_add_rows(ek_dev *dev, const index_job *job, int64_t size)
     return 0;
 }
 
-/* Returns true if the slices of out are the rows of a matrix without gaps, enough for all threads,
- * and the slices of x are dense, too. */
+/* Returns true if the slices of out are the rows of a matrix without gaps, with enough rows for all
+ * threads, and the slices of x are dense, too. */
 static bool index_has_rows(const index_job *job, int64_t size)
 {
     enum { LEAST = 64 };
@@ -329,7 +330,7 @@ static void index_gather_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* index_stride has the strides of the index over out's dimensions. */
+/* Gathers x at index into out. index_stride has the strides of the index over out's dimensions. */
 static void index_run_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                              const ek_tensor *index, int index_dim, const int64_t *index_stride)
 {
@@ -352,7 +353,8 @@ int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, con
 
 /* ---- index_select ---- */
 
-/* Position p is element p % walk->count of the slice for index p / walk->count. */
+/* Copies the positions [begin, end). Position p is element p % walk->count of the slice for index p
+ * / walk->count. */
 static void index_select_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
@@ -407,7 +409,7 @@ int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int di
                 x[i * walk->stride[2][last]];                                                      \
     } while (0)
 
-/* Each thread has some of the lines along dim, and adds to each line in order. */
+/* Adds to the lines [begin, end) along dim, to each line in the order of x. */
 static void index_scatter_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
@@ -429,7 +431,7 @@ static void index_scatter_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* index_scatter_part that replaces out's elements by x's. */
+/* Does what index_scatter_part does, but replaces out's elements by x's. */
 static void index_assign_part(void *context, int64_t begin, int64_t end)
 {
     const index_job *job = context;
@@ -455,7 +457,7 @@ static void index_assign_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Calls the body for lines along dim of out, index and x. */
+/* Calls the body for all lines along dim of out, index and x. */
 static void index_run_lines(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                             const ek_tensor *index, ek_parallel_body *body)
 {

@@ -4,22 +4,24 @@
 
 #include <stdbool.h>
 
-/* In ascending order. AVX2 stands for AVX2 and FMA. */
+/* In ascending order. EK_ISA_AVX2 means AVX2 and FMA. */
 typedef enum ek_isa { EK_ISA_PLAIN, EK_ISA_AVX2, EK_ISA_AVX512 } ek_isa;
 
 /* Returns the best instructions that the processor has and EVENKEEL_HOST_ISA (plain, avx2, avx512)
  * allows. */
 ek_isa ek_host_isa(void);
 
-/* True if the processor multiplies pairs of bf16 (AVX512_BF16) and AVX-512 is allowed. Functions
- * that do so have the target EK_TARGET_BF16. */
+/* ek_host_has_bf16 returns true if the processor multiplies pairs of bf16 (AVX512_BF16) and AVX-512
+ * is allowed. Functions that multiply pairs of bf16 have the target EK_TARGET_BF16. */
 #define EK_TARGET_BF16 "avx512f,avx512bw,avx512vl,avx512bf16"
 bool ek_host_has_bf16(void);
 
-/* True if EVENKEEL_HOST_WITHOUT, a list with commas, names the algorithm ("winograd"). */
+/* Returns true if EVENKEEL_HOST_WITHOUT, a list separated by commas, names the algorithm
+ * ("winograd"). */
 bool ek_host_without(const char *algorithm);
 
-/* Reads the variables anew. An error if they cannot be understood. */
+/* Reads EVENKEEL_HOST_ISA anew, and checks both variables. Fails if one of them can't be
+ * understood. */
 int ek_host_read_settings(void);
 
 #endif

@@ -5,15 +5,16 @@
 #include "host/parallel.h"
 #include "kernels/stage.h"
 
-/* Larger operands are converted to f32 in blocks of BLOCK_ELEMENTS. A block has at least BLOCK_SIDE
- * rows and columns, if the operand has as many. */
+/* Large operands are converted to f32 in blocks of at most BLOCK_ELEMENTS elements. A block has at
+ * least BLOCK_SIDE rows and columns, if the operand has as many. */
 enum { BLOCK_ELEMENTS = 1 << 22, BLOCK_SIDE = 64 };
 
 typedef struct matmul_block {
     int64_t n, m, k;
 } matmul_block;
 
-/* Writes bias (m) to all rows of out (B, n, m), or adds it. */
+/* The operands of matmul_bias_rows, which writes bias (m) to all rows of out (B, n, m), or with
+ * `add` adds bias to them. */
 typedef struct bias_rows {
     const ek_tensor *out;
     const ek_tensor *bias;
@@ -157,7 +158,7 @@ static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
         }
         return rc;
     }
-    /* A matrix that the whole batch shares doesn't count for each product. */
+    /* A matrix that the whole batch shares doesn't count, because it is converted once. */
     int64_t largest =
         ek_larger(n * m, ek_larger(x->stride[0] ? n * k : 1, y->stride[0] ? k * m : 1));
     int64_t step = ek_larger(1, BLOCK_ELEMENTS / largest);

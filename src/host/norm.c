@@ -10,13 +10,13 @@ enum { GRAIN = 4096 };
 
 /* ---- values of a channel, sample or group ---- */
 
-/* The offset of element i in row-major order. Tensors of two dimensions are contiguous. */
+/* Returns the offset of element i in row-major order. Tensors of two dimensions are contiguous. */
 static int64_t norm_offset(const ek_tensor *tensor, int64_t i)
 {
     return tensor->ndim == 1 ? i * tensor->stride[0] : i;
 }
 
-/* Element i; `otherwise` if the tensor is NULL. Parameters may be bf16 or f16. */
+/* Returns element i, or `otherwise` if the tensor is NULL. Parameters may be bf16 or f16. */
 static double norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
 {
     if (!tensor)
@@ -38,7 +38,8 @@ static void norm_store(ek_tensor *out, int64_t i, double value)
         ((float *)data)[norm_offset(out, i)] = (float)value;
 }
 
-/* Begins a pass over args->x. `parameter` is one of those that are given, if any. */
+/* Begins a pass over args->x. `parameter` is a weight, a bias or a weight's gradient that is given,
+ * or NULL. */
 static int norm_begin(ek_norm_pass *pass, const ek_norm_args *args, const ek_tensor *parameter,
                       const ek_tensor *out)
 {
@@ -60,7 +61,8 @@ static void norm_over_samples(ek_norm_pass *pass, ek_parallel_body *body)
 /* ---- moments ---- */
 
 /* Joins the moments of a group's columns. All columns have equally many values, so that the mean of
- * their means is exact. A second pass over the means adds their distances. */
+ * their means is exact. Then the squared distances of the columns' means from the mean are added to
+ * the deviation. */
 static void norm_join_moments(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_pass *pass = context;
@@ -121,7 +123,7 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
     return ek_norm_pass_end(&pass, update ? norm_update(dev, mean, var, update) : 0);
 }
 
-/* Element c of chunk k. */
+/* Returns element c of chunk k. */
 static double norm_chunk_value(const ek_tensor *values, int64_t k, int64_t c)
 {
     int last = values->ndim - 1;
@@ -150,7 +152,8 @@ int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
 
 /* ---- lines ---- */
 
-/* Sets the parameters of the line that makes y, or dx if there are sums. */
+/* Sets the parameters of the lines by which columns are computed: of y, or if sum_xhat is given, of
+ * dx. */
 static void norm_set_parameters(void *context, int64_t begin, int64_t end)
 {
     ek_norm_pass *pass = context;
@@ -164,11 +167,13 @@ static void norm_set_parameters(void *context, int64_t begin, int64_t end)
         double sum = norm_value(args->sum, i, 0), product = norm_value(args->sum_xhat, i, 0);
         for (int64_t c = first; c < first + plan->each; c++) {
             double scale = invstd * norm_value(weight, c, 1);
-            /* Sums of the batch are without the weight, if invstd is given. */
+            /* The sums of a batch don't contain the weight. They are multiplied by it if invstd is
+             * given. */
             double share = pass->kind == EK_NORM_BATCH && args->invstd ? scale : invstd;
             share = args->sum_xhat ? share / args->count : 0;
             double shift = args->sum_xhat ? share * sum : norm_value(bias, c, 0);
-            /* Either order gives the bits of the loop that it is for. */
+            /* The order of the factors decides the rounding; runs have another order than rows and
+             * planes. */
             double slope = runs ? share * invstd * product : share * product * invstd;
             const double of[] = {mean, scale, shift, slope};
             ek_norm_pass_set(pass, sample, c, of);
@@ -208,7 +213,7 @@ static void norm_join_groups(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Stores the line that makes dx from the sums of channel c. */
+/* Stores the coefficients of channel c's line for dx, from the channel's sums. */
 static void norm_store_line(const ek_norm_pass *pass, int64_t c, double dbias, double dweight)
 {
     const ek_norm_sums *sums = pass->sums;

@@ -7,8 +7,8 @@
  * If C is small and rows follow each other without gaps, `lanes` of them are joined to one row of
  * lanes * C elements, so that loops over a row are long enough for vectors. A joined row has the
  * parameters of its C channels `lanes` times. Planes are contiguous runs of `inner` elements, for
- * each of `outer` samples and C channels. A plan describes the whole batch, or one of `samples`
- * samples (`outer` is 1 then). */
+ * each of `outer` samples and C channels. A plan describes the whole batch (`samples` is 1), or
+ * each of `samples` samples. */
 #ifndef EK_HOST_NORM_H
 #define EK_HOST_NORM_H
 
@@ -27,10 +27,10 @@ typedef enum ek_norm_kind {
 } ek_norm_kind;
 
 typedef struct ek_norm_plan {
-    int64_t samples, sample_stride; /* samples with columns of their own; 1 for the batch */
+    int64_t samples, sample_stride; /* samples whose columns are separate; 1 for the batch */
     int64_t channels;               /* columns of a sample */
     int64_t groups, each;           /* statistics of a sample; columns of a statistic */
-    int64_t blocks;                 /* parts of a column with sums of their own */
+    int64_t blocks;                 /* parts of a column that are summed separately */
     bool planes;
     /* rows */
     int64_t rows, row_stride; /* number of joined rows; elements from one to the next */
@@ -40,28 +40,28 @@ typedef struct ek_norm_plan {
     /* planes */
     int64_t outer, outer_stride, channel_stride, inner;
     /* runs, whose blocks are EK_NORM_PART elements */
-    int64_t block_samples, sample_blocks; /* samples whose sums by element are made together */
+    int64_t block_samples, sample_blocks; /* samples that share sums by element; blocks of these */
 } ek_norm_plan;
 
 enum {
     EK_NORM_COLUMNS = 256,  /* channels of one task */
     EK_NORM_LANES = 64,     /* elements of a joined row */
     EK_NORM_PART = 1024,    /* elements of a run that are one task */
-    EK_NORM_SHORT_RUNS = 32 /* runs that are summed in the tensor's own type */
+    EK_NORM_SHORT_RUNS = 32 /* runs that are summed in the tensor's own type, then in f64 */
 };
 
 /* The tensors of a pass. Only the first is written. */
 enum { EK_NORM_OUT, EK_NORM_X, EK_NORM_DY, EK_NORM_MASK, EK_NORM_TENSORS };
 enum { EK_NORM_CENTER, EK_NORM_SCALE, EK_NORM_SHIFT, EK_NORM_SLOPE, EK_NORM_PARAMETERS };
 
-/* One pass. Its tensors have one layout and one dtype: f64, f32, or bf16 if all are, but not for
- * runs. Parameters are f64 for f64, else f32. */
+/* One pass. Its tensors have one layout and one dtype: f64, f32, or bf16 if all are bf16 and the
+ * pass isn't over runs. Parameters are f64 for f64, else f32. */
 typedef struct ek_norm_pass {
     ek_dev *dev;
     const ek_norm_args *args;
     ek_norm_kind kind;
-    const ek_norm_sums *sums; /* results of sums by group and by parameter, or NULL */
-    ek_tensor *moments[2];    /* results: mean and variance, or NULL */
+    const ek_norm_sums *sums; /* where sums by group and by parameter are stored, or NULL */
+    ek_tensor *moments[2];    /* where mean and variance are stored, or NULL */
     bool is_f64, is_bf16;
     ek_norm_plan plan;
     ek_stage stage[EK_NORM_TENSORS];
@@ -75,9 +75,10 @@ typedef struct ek_norm_pass {
 } ek_norm_pass;
 
 /* Begins a pass whose first five members are set, over x, dy and y_relu of args and out, which may
- * be NULL. `groups` are statistics of a sample. */
+ * be NULL. `groups` is the number of statistics of a sample. */
 int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out);
-/* Stores out and frees the workspace. Returns rc if that is an error. */
+/* Stores out if rc isn't an error, and frees the workspace. Returns rc, or an error of the
+ * store. */
 int ek_norm_pass_end(ek_norm_pass *pass, int rc);
 
 /* Sets the parameters of a column: center, scale, shift, slope. */
@@ -102,15 +103,16 @@ void ek_norm_pass_line(ek_norm_pass *pass);
 
 /* ---- for the loops ---- */
 
-/* The number of rows that are summed in the tensor's own type before they join the sums in f64. */
+/* Returns the number of rows that are summed in the tensor's own type before their sum is added in
+ * f64. */
 static inline int64_t ek_norm_short_rows(int64_t columns)
 {
     int64_t rows = 3072 / (columns > 0 ? columns : 1);
     return rows > 32 ? 32 : rows < 8 ? 8 : rows;
 }
 
-/* The number of rows from the row that a loop reads to the row that it prefetches: 512 elements,
- * which arrive in time and don't push each other out of the first cache. */
+/* Returns the number of rows from the row that a loop reads to the row that it prefetches: 512
+ * elements, which arrive in time and don't displace each other in the level 1 cache. */
 static inline int64_t ek_norm_rows_ahead(int64_t columns)
 {
     return (511 + columns) / (columns > 0 ? columns : 1);

@@ -5,8 +5,8 @@
 #include "host/host.h"
 #include "host/tile.h"
 
-/* Prefetches bytes, if there is data. Processors prefetch on their own, but not from a page into
- * the next, and not along columns of wide rows. */
+/* Prefetches `nbytes` bytes if `data` isn't NULL. Processors prefetch automatically, but not from
+ * one page into the next, and not along columns of wide rows. */
 static inline void norm_fetch(const void *data, int64_t nbytes)
 {
     for (int64_t i = 0; data && i < nbytes; i += 64)
@@ -60,15 +60,15 @@ static inline EK_REAL EK_NAME(norm_masked)(const EK_ELEMENT *dy, const EK_ELEMEN
 /* ---- moments ---- */
 
 /* Computes the moments of each column. A block of few rows is summed in two passes, mean and then
- * deviations, while its rows are in the cache. Then its moments join those of the rows before (Chan
- * et al. 1983). */
+ * deviations, while its rows are in the cache. Then its moments are joined to those of the rows
+ * before (Chan et al. 1983). */
 EK_MULTIVERSION
 static void EK_NAME(norm_moments_block)(const EK_ELEMENT *x, int64_t stride, int64_t rows,
                                         int64_t columns, double *mean, double *deviation)
 {
     EK_REAL sum[EK_NORM_COLUMNS], rest[EK_NORM_COLUMNS], square[EK_NORM_COLUMNS];
     int64_t step = ek_norm_short_rows(columns), ahead = ek_norm_rows_ahead(columns);
-    ahead = ek_larger(ahead, step); /* the rows of a block are read at once anyway */
+    ahead = ek_larger(ahead, step); /* the next rows of this block are read soon anyway */
     for (int64_t c = 0; c < columns; c++)
         mean[c] = deviation[c] = 0;
     for (int64_t done = 0; done < rows; done += step) {
@@ -313,7 +313,7 @@ EK_NAME(norm_gradient)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
                        (EK_GET(x[i]) - center[i * each]) * slope[i * each]);
 }
 
-/* Writes scale * dy if x is NULL. */
+/* Writes dx, or scale * dy if x is NULL. */
 EK_MULTIVERSION
 static void EK_NAME(norm_gradient_line)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
                                         const EK_ELEMENT *restrict x,
@@ -336,7 +336,8 @@ static void EK_NAME(norm_gradient_line)(EK_ELEMENT *restrict dx, const EK_ELEMEN
 
 /* ---- lines over rows and planes ---- */
 
-/* Writes n elements from `at` on, of which the first has parameters `c`. */
+/* Writes n elements from `at` on. The first has the parameters of column c. With `each`, every
+ * further element has the next column's parameters, else all have the first's. */
 static inline void EK_NAME(norm_line)(const ek_norm_pass *pass, int64_t at, int64_t n, int64_t c,
                                       bool each)
 {

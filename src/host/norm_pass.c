@@ -34,7 +34,8 @@ static bool pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
     return true;
 }
 
-/* The number of pieces that divides `length` and leaves pieces long enough for a task. */
+/* Returns the largest number of pieces, at most 64, that divides `length` and leaves pieces long
+ * enough for a task; 1 if there is none. */
 static int64_t pass_pieces(int64_t length)
 {
     int64_t pieces = 1;
@@ -66,7 +67,7 @@ static bool pass_plan_run(ek_norm_plan *plan, int64_t length, ek_norm_kind kind)
     return true;
 }
 
-/* Makes a plan of x; false if x's memory doesn't have the form that the kind asks for. */
+/* Makes a plan of x. Returns false if x's memory doesn't have the form that the kind requires. */
 static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, ek_norm_kind kind, int64_t groups)
 {
     const bool runs = kind >= EK_NORM_RUNS;
@@ -105,7 +106,7 @@ int ek_norm_pass_end(ek_norm_pass *pass, int rc)
     return rc;
 }
 
-/* Takes the next `count` values of the room. */
+/* Returns the next `count` values of the room, and advances it. */
 static void *pass_take(char **room, int64_t count, size_t size)
 {
     char *at = *room;
@@ -230,7 +231,7 @@ void ek_norm_pass_line(ek_norm_pass *pass)
 
 /* ---- joining partial sums ---- */
 
-/* The value of a tensor at `at`. */
+/* Returns the value of a tensor at `at`. */
 static double pass_value(const ek_norm_pass *pass, int tensor, int64_t at)
 {
     const void *data = pass->data[tensor];
@@ -239,7 +240,7 @@ static double pass_value(const ek_norm_pass *pass, int tensor, int64_t at)
                            : (double)((const float *)data)[at];
 }
 
-/* The offset of the first value of the rows after a sample's last joined row. */
+/* Returns the offset of the first value after a sample's last joined row. */
 static int64_t pass_rest(const ek_norm_plan *plan, int64_t sample)
 {
     return sample * plan->sample_stride + plan->rows * plan->row_stride;

@@ -13,7 +13,8 @@ enum { GRAIN = 16384 };
 
 /* ---- parameters per element, in the order that a sample of x has in memory ---- */
 
-/* Makes `view` show `data` as one sample of x, with its first `ndim` dimensions. */
+/* Makes `view` show `data` in the order of a sample of x in memory, with a sample's first `ndim`
+ * dimensions. */
 static void runs_sample_view(ek_tensor *view, ek_storage *storage, const ek_norm_pass *pass,
                              int ndim, const void *data, ek_dtype dtype)
 {
@@ -75,7 +76,7 @@ int ek_norm_store_elements(ek_norm_pass *pass)
 
 /* ---- sums over runs and by element ---- */
 
-/* value * weight[i]; a weight of NULL counts as 1. */
+/* Returns value * weight[i]; a weight of NULL counts as 1. */
 static inline EK_REAL EK_NAME(runs_times)(EK_REAL value, const EK_REAL *weight, int64_t i)
 {
     return weight ? value * weight[i] : value;

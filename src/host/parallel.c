@@ -15,8 +15,8 @@
 #include "core/worker.h"
 #include "host/host.h"
 
-/* While devices have workers, the calling thread's team is used only for COLD times as much work,
- * because it sleeps, and the workers use the cores. */
+/* While devices have workers, the calling thread uses its team only for COLD times as much work,
+ * because the team sleeps, and the workers use the cores. */
 enum { COLD = 16 };
 
 enum { LINE = 64 };
@@ -47,7 +47,7 @@ typedef struct member {
 typedef struct team {
     _Alignas(LINE) wait undone; /* the parts that have not ended */
     member **members;           /* by index - 1 */
-    int started;                /* members */
+    int started;                /* members that have been started */
     int most; /* > 0: the system gave only so many threads, the calling one included */
     int parts;
     int64_t part, count;
@@ -86,8 +86,8 @@ static bool parallel_wait_over(wait *w, memory_order order)
     return (atomic_load_explicit(&w->word, order) == 0) == w->until_zero;
 }
 
-/* Spins for `patience`, which is short after the system has taken the core away, and grows again
- * with each wait. */
+/* Spins until the wait is over, at most for `patience`. Returns true if the wait is over.
+ * `patience` becomes 0 when the system has taken the core away, and grows again with each wait. */
 static bool parallel_wait_spin(wait *w)
 {
     enum { PAUSES = 8 };
@@ -120,7 +120,7 @@ static void parallel_wait_for(wait *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* After a change of the word. */
+/* Wakes the waiting thread if it sleeps. Called after a change of the word. */
 static void parallel_wait_wake(wait *w)
 {
     if (!atomic_load(&w->asleep))
@@ -138,8 +138,9 @@ static void parallel_run_part(const team *t, int index)
     t->body(t->context, begin, end < t->count ? end : t->count);
 }
 
-/* Returns true if the calling thread may compute the member's part. The team's members then don't
- * change until the thread has counted the part as done. */
+/* Takes the member's part if no thread has taken it. Returns true if the calling thread then has
+ * to compute the part. The team's members don't change until the thread has counted the part as
+ * done. */
 static bool parallel_take(member *m)
 {
     int there = 1;
@@ -147,7 +148,8 @@ static bool parallel_take(member *m)
            atomic_compare_exchange_strong(&m->work.word, &there, 0);
 }
 
-/* Computes part `index`, and then the parts whose threads haven't started. Returns how many. */
+/* Computes part `index`, and then all parts that no thread has taken. Returns how many parts it has
+ * computed. */
 static int parallel_run_parts(team *t, int index)
 {
     int done = 1;
@@ -208,7 +210,8 @@ static bool parallel_team_add(team *t)
     return true;
 }
 
-/* Ends the thread's team. A forked child has none of its threads. */
+/* Ends the calling thread's team. Does nothing in a forked child, which has none of the team's
+ * threads. */
 static void parallel_team_end(ek_thread *unused)
 {
     team *t = own_team;
@@ -233,7 +236,7 @@ __attribute__((constructor)) static void parallel_watch_threads(void)
 }
 
 /* Returns the calling thread's team with the device's number of threads, or as many as the system
- * gives; NULL for a single thread. */
+ * provides; NULL if the calling thread is alone. */
 static team *parallel_team_for(const ek_dev *dev)
 {
     int threads = ek_parallel_threads(dev);
@@ -245,7 +248,7 @@ static team *parallel_team_for(const ek_dev *dev)
             return NULL;
         memset(made, 0, sizeof *made);
         parallel_wait_init(&made->undone, true);
-        ek_thread_self(); /* has its exit seen */
+        ek_thread_self(); /* parallel_team_end is called at the thread's exit */
         own_team = made;
     }
     while (own_team->started + 1 < threads && parallel_team_add(own_team))

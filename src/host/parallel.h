@@ -11,19 +11,21 @@
 #include "core/device.h"
 #include "core/multiversion.h"
 
-/* Part [begin, end) of the work. */
+/* Computes part [begin, end) of the indices. */
 typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
 
 /* Runs body over [0, count) on the device's threads. Each index is in one part. Parts are
  * contiguous and have at least `grain` indices, except the last; there are at most as many parts as
- * threads. A single part, and all work within a team, runs on the calling thread. */
+ * threads. If there is a single part, or if the calling thread computes a part of a team, body runs
+ * on the calling thread alone. */
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);
-/* ek_parallel_for for parts that are each worth a thread, even a sleeping one. */
+/* Does what ek_parallel_for does with a grain of 1, for indices that are each worth a thread, even
+ * one that sleeps. */
 void ek_parallel_parts(ek_dev *dev, int64_t count, ek_parallel_body *body, void *context);
 
 /* Waits, within a body, until other threads have counted *done up to `count`. A piece may wait only
- * for pieces that were taken before it, because no thread may be computing later ones. */
+ * for pieces that were taken earlier, because perhaps no thread computes later pieces. */
 void ek_parallel_wait(_Atomic int64_t *done, int64_t count);
 
 /* Returns the size of the calling thread's team for the device: dev->threads, or fewer if the
@@ -31,7 +33,8 @@ void ek_parallel_wait(_Atomic int64_t *done, int64_t count);
 int ek_parallel_threads(const ek_dev *dev);
 
 /* Makes libraries that use OpenMP (oneDNN) compute on the calling thread alone, until
- * ek_parallel_alone_end, which gets the returned number. On threads of teams this is always so. */
+ * ek_parallel_alone_end, which gets the returned number. On the threads that belong to a team, such
+ * libraries always compute alone. */
 int ek_parallel_alone_begin(void);
 void ek_parallel_alone_end(int before);
 

@@ -26,8 +26,8 @@ typedef struct pool {
     atomic_bool out_of_range; /* set by kernels that read a position outside of the plane */
 } pool;
 
-/* One dimension of a window: `count` positions inside the plane, from `first` on, `step` apart.
- * `divisor` positions count for the mean. */
+/* One dimension of a window: `count` positions inside the plane, from `first` on, `step` apart. A
+ * mean divides by the product of its three divisors. */
 typedef struct window {
     int64_t first, count, step, divisor;
 } window;
@@ -208,7 +208,7 @@ int ek_host_adaptive_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tens
 
 #else /* for each EK_REAL */
 
-/* The maximum and its index over one window, for each of `channels` <= BLOCK channels. */
+/* Computes the maximum and its index over one window, for each of `channels` <= BLOCK channels. */
 static inline void EK_NAME(pool_max_window)(const pool *p, const window w[3], const EK_REAL *x,
                                             int64_t channels, EK_REAL *y, int64_t *index)
 {
@@ -262,7 +262,7 @@ static inline void EK_NAME(pool_avg_window)(const pool *p, const window w[3], co
         y[c] = sum[c] / divisor;
 }
 
-/* The maxima of windows if p->index is given, else the averages. */
+/* Computes the maxima of windows and their indices if p->index is given, else the averages. */
 EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, int64_t end)
 {
     const pool *p = context;
@@ -284,7 +284,7 @@ EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, 
     }
 }
 
-/* Items are (sample, block of channels): no two write the same element. */
+/* Items are (sample, block of channels): no two items write the same element. */
 static void EK_NAME(pool_max_gradient)(void *context, int64_t begin, int64_t end)
 {
     pool *p = context;
@@ -338,7 +338,7 @@ static inline void EK_NAME(pool_avg_spread)(const pool *p, const window w[3], co
     }
 }
 
-/* Items are (sample, block of channels): no two write the same element. */
+/* Items are (sample, block of channels): no two items write the same element. */
 EK_MULTIVERSION static void EK_NAME(pool_avg_gradient)(void *context, int64_t begin, int64_t end)
 {
     const pool *p = context;

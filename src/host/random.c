@@ -18,7 +18,7 @@ enum { GRAIN = 16384 };
 #define AVX2 __attribute__((target("avx2")))
 #define AVX512 __attribute__((target("avx512f")))
 
-/* Blocks of one step: several chains of registers hide the products' latency. */
+/* The Philox blocks of one step. Several chains of registers hide the products' latency. */
 enum {
     CHAINS_AVX2 = 8,
     STEP_AVX2 = 4 * CHAINS_AVX2,
@@ -43,7 +43,7 @@ static random_keys random_keys_of(uint64_t seed)
     return keys;
 }
 
-/* Both return how many blocks they have written, in whole steps. */
+/* The two functions below write whole steps, and return how many blocks they have written. */
 
 AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, uint64_t first,
                                       int64_t count, uint32_t *words)

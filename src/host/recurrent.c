@@ -7,12 +7,12 @@
 
 enum { RECURRENT_GRAIN = 4096, RECURRENT_OPERANDS = 15 };
 
-/* Computes n elements; operands are contiguous runs, outputs first. */
+/* Computes n elements. p has the operands' contiguous runs, those of outputs first. */
 typedef void recurrent_body(int64_t n, void *const *p);
 
 typedef struct recurrent_operand {
     char *data;            /* NULL: zeros */
-    int64_t width, column; /* of a row, and where the operand begins in it */
+    int64_t width, column; /* elements of a row, and where the operand begins in a row */
 } recurrent_operand;
 
 typedef struct recurrent_job {
@@ -98,7 +98,7 @@ typedef struct recurrent_job {
 RECURRENT_BODIES(float, f32)
 RECURRENT_BODIES(double, f64)
 
-/* In the order of ek_recurrent_cell; f32 and f64. */
+/* The bodies by ek_recurrent_cell, for f32 and f64. */
 static recurrent_body *const recurrent_forwards[][2] = {{tanh_forward_f32, tanh_forward_f64},
                                                         {relu_forward_f32, relu_forward_f64},
                                                         {lstm_forward_f32, lstm_forward_f64},
@@ -134,7 +134,8 @@ static void recurrent_run(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Appends a tensor (N, H), which may be NULL, or the parts of one that is (N, parts H). */
+/* Appends the parts of a tensor (N, parts H), each as an operand (N, H). The tensor may be NULL,
+ * which counts as zeros. */
 static void recurrent_add(recurrent_job *job, const ek_tensor *tensor, int parts)
 {
     for (int k = 0; k < parts; k++)
@@ -142,7 +143,8 @@ static void recurrent_add(recurrent_job *job, const ek_tensor *tensor, int parts
                                                          parts * job->hidden, k * job->hidden};
 }
 
-/* Appends an operand that the cell may lack. */
+/* Does what recurrent_add does if the tensor isn't NULL. If it is NULL, the cell doesn't have
+ * it. */
 static void recurrent_add_if(recurrent_job *job, const ek_tensor *tensor, int parts)
 {
     if (tensor)

@@ -1,5 +1,5 @@
-/* reduce.c: reductions. The elements of an output are cut into blocks, which depend on their number
- * alone. Blocks are summed in f64 (integers in i64) and joined in order, so that results don't
+/* reduce.c: reductions. The elements of an output are cut into blocks, whatever the number of
+ * threads. Blocks are summed in f64 (integers in i64) and joined in order, so that results don't
  * depend on the number of threads. */
 #include <math.h>
 
@@ -11,7 +11,7 @@ enum {
     BLOCK = 8192, /* elements that one task adds up */
     LANES = 16,
     COLUMNS = 256, /* outputs of one task, if the innermost dimension is kept */
-    NARROW = 32    /* with fewer columns, several rows are added at a time */
+    NARROW = 32    /* with at most so many columns, several rows are added at a time */
 };
 
 typedef union value {
@@ -61,7 +61,7 @@ typedef union value {
         break;                                              \
     }
 
-/* Runs the loop of the class in `type` and the reduction in `kind`. */
+/* Runs LOOP for the class `type` and the reduction `kind`. */
 #define BY_CLASS(LOOP)                                                                   \
     switch (type) {                                                                      \
     case EK_CLASS_F32:                                                                   \
@@ -161,7 +161,7 @@ typedef struct reduce_job {
     ek_reduce_kind kind;
     ek_class type;
     ek_operand x, out;
-    bool in_place;                           /* rows of x can be read as they are */
+    bool in_place;                           /* rows of x are read in place */
     ek_walk kept, reduced;                   /* outer dimensions; operand 0 is x, 1 is out */
     int64_t inner, inner_stride, out_stride; /* the innermost dimension */
     bool inner_kept;
@@ -336,7 +336,7 @@ static void reduce_finish(void *context, int64_t begin, int64_t end)
     ek_cursor_init(&job->kept, &cursor, begin);
     for (int64_t kept = begin; kept < end; kept++) {
         value *sums =
-            job->partial + kept * job->blocks * width; /* the first block's become all's */
+            job->partial + kept * job->blocks * width; /* the first block's sums become the total */
         for (int64_t block = 1; block < job->blocks; block++)
             for (int64_t j = 0; j < width; j++)
                 sums[j] = reduce_join(job->kind, job->type, sums[j], sums[block * width + j]);

@@ -1,6 +1,6 @@
 /* resample.c: resizes images (kernels/resample.h), and computes the adjoint of this map. Both are
  * products with a sparse matrix per direction, so that one kernel computes both from tables of the
- * matrices' rows: it first sums rows of the input, then pixels within the summed row. */
+ * matrices' rows: the kernel first sums rows of the input, then pixels within the summed row. */
 #ifndef EK_REAL
 #include <string.h>
 
@@ -31,7 +31,7 @@ typedef struct resample_job {
 #define EK_FOR_REALS "host/resample.c"
 #include "kernels/for_reals.h"
 
-/* Counts the entries that are not 0, in all rows of all directions. */
+/* Counts the entries of each row that are not 0, and sets `width`, for all directions. */
 static void resample_count(const ek_resample_axis *axes, bool adjoint, resample_table *tables)
 {
     for (int d = 0; d < 3; d++) {
@@ -191,8 +191,8 @@ EK_NAME(resample_row)(const resample_table *table, int64_t k, EK_REAL *y, const 
     }
 }
 
-/* Returns row (d, h) of a result, summed over rows of `plane` in `sum`; if there is one row, with
- * weight 1, returns that row of `plane`. */
+/* Returns row (d, h) of a result, which is a sum over rows of `plane`, in `row`. If the sum is one
+ * row with weight 1, returns that row of `plane` instead, unless `copies` is true. */
 static inline __attribute__((always_inline)) const EK_REAL *
 EK_NAME(resample_rows)(const resample_job *job, int64_t d, int64_t h, EK_REAL *row,
                        const EK_REAL *plane, bool copies)

@@ -1,6 +1,7 @@
 /* scan.c: linear recurrences along a dimension: cumulative sums and products. One thread computes a
- * line, element by element, so that results don't depend on the number of threads. Lines that are
- * neighbours in memory are computed together. f32, bf16 and f16 are accumulated in f64. */
+ * line, element by element, so that results don't depend on the number of threads. Lines whose own
+ * elements aren't neighbours in memory are computed together. Floating dtypes are accumulated in
+ * f64. */
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
@@ -78,7 +79,7 @@ static void scan_begin(const scan_job *job, ek_tile *h, int64_t n)
 
 /* ---- lines ---- */
 
-/* Loads a row of an operand; NULL if the operand isn't given. */
+/* Loads a row of an operand into `tile` and returns it; returns NULL if the operand isn't given. */
 static const ek_tile *scan_load(const scan_job *job, const ek_cursor *cursor, int k,
                                 int64_t element, int64_t stride, int64_t n, ek_tile *tile)
 {

@@ -8,7 +8,7 @@
 /* A block has at most ROWS rows. Rows shorter than NARROW are computed together. */
 enum { ROWS = 512, NARROW = 32 };
 
-/* Computes rows of `out` from those of one or two tensors. */
+/* Computes rows of `out` from rows of one or two tensors. */
 typedef void softmax_body(int64_t rows, int64_t size, void *out, const void *a, const void *b,
                           bool logarithm);
 
@@ -75,7 +75,7 @@ int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, co
 
 /* ---- the stable exponentials of softmax and cross entropy ---- */
 
-/* Finds the largest element of a row, in 8 lanes. A NaN wins, so that it stays. */
+/* Returns the largest element of a row; NaN if the row has a NaN. */
 EK_MULTIVERSION
 static EK_REAL EK_NAME(softmax_largest_of)(int64_t size, const EK_REAL *row)
 {
@@ -109,8 +109,8 @@ static double EK_NAME(softmax_sum_of)(int64_t size, const EK_REAL *x)
     return total;
 }
 
-/* Computes e = exp(x - largest) of each row, its largest element, and the sum of e. A NaN wins, so
- * that it stays. */
+/* Computes e = exp(x - largest) of each row, its largest element, and the sum of e. If a row has a
+ * NaN, its largest element is NaN. */
 EK_MULTIVERSION
 static void EK_NAME(softmax_exponentials)(int64_t rows, int64_t size, const EK_REAL *restrict x,
                                           EK_REAL *restrict e, EK_REAL *restrict largest,
@@ -206,7 +206,7 @@ static double EK_NAME(softmax_dot_of)(int64_t size, const EK_REAL *x, const EK_R
     return total;
 }
 
-/* y = exp(x - largest) / sum, or with `logarithm` x - largest - log(sum). */
+/* Computes y = exp(x - largest) / sum, or with `logarithm` y = x - largest - log(sum). */
 EK_MULTIVERSION
 static void EK_NAME(softmax_block)(int64_t rows, int64_t size, void *out, const void *in,
                                    const void *none, bool logarithm)

@@ -15,7 +15,7 @@ enum {
     GRAIN = 16384,
     BUCKETS = 256,
     FEW = 48,  /* lines up to this length are sorted by insertion */
-    SHARE = 8, /* a heap is used for at most this part of a line */
+    SHARE = 8, /* a heap is used for at most 1 / SHARE of a line */
     HEAP = 4096
 };
 
@@ -95,7 +95,7 @@ static void sort_insert(sort_pair *pairs, int64_t size)
 }
 
 /* Sorts by the bytes of each key's distance from the smallest key. A byte that is equal in all
- * pairs needs no pass. Returns `pairs` or `other`, whichever has the result. */
+ * pairs is skipped. Returns `pairs` or `other`, whichever has the result. */
 static sort_pair *sort_by_radix(sort_pair *pairs, sort_pair *other, int64_t size)
 {
     int64_t counts[8][BUCKETS] = {{0}};

@@ -1,8 +1,9 @@
 /* taps.h: weighted sums of few elements, for resampling and sampling on a grid. Files that use this
  * header are compiled once for each type (kernels/for_reals.h), and so is the header. An element
- * whose weight is 0 isn't read, because it may be infinite. */
+ * whose weight is 0 isn't added, because it may be infinite. */
 
-/* y = the sum of weight[t] x[t] over up to four vectors of n elements; `more` adds it to y. */
+/* Computes y = the sum of weight[t] x[t] over up to four vectors of n elements. With `more`, adds
+ * the sum to y. */
 static inline __attribute__((always_inline)) void
 EK_NAME(taps_add_few)(int64_t n, EK_REAL *restrict y, int count, const EK_REAL *weight,
                       const EK_REAL *const *x, bool more)
@@ -54,7 +55,7 @@ EK_NAME(taps_push)(EK_NAME(taps_sum) * sum, EK_REAL weight, const EK_REAL *x)
     sum->x[sum->count++] = x;
 }
 
-/* Ends a sum. One of no vectors is 0. */
+/* Ends a sum. If there were no vectors, writes 0 unless `more` is true. */
 static inline __attribute__((always_inline)) void EK_NAME(taps_end)(EK_NAME(taps_sum) * sum)
 {
     if (sum->count > 0)
@@ -63,8 +64,9 @@ static inline __attribute__((always_inline)) void EK_NAME(taps_end)(EK_NAME(taps
         memset(sum->y, 0, (size_t)sum->n * sizeof *sum->y);
 }
 
-/* y[i] = the sum over t < count of weight[t * step + i] x[index[t * step + i]], added to y with
- * `more`. Indices are valid even if the weight is 0. `count` is a constant at each call. */
+/* Computes y[i] = the sum over t < count of weight[t * step + i] x[index[t * step + i]]. With
+ * `more`, adds the sum to y[i]. Indices are valid even if the weight is 0. `count` is a constant at
+ * each call. */
 static inline __attribute__((always_inline)) void
 EK_NAME(taps_gather_few)(int64_t n, int64_t step, int count, EK_REAL *restrict y,
                          const int32_t *restrict index, const EK_REAL *restrict weight,
@@ -80,7 +82,7 @@ EK_NAME(taps_gather_few)(int64_t n, int64_t step, int count, EK_REAL *restrict y
     }
 }
 
-/* As taps_gather_few, for any count. */
+/* Does what taps_gather_few does without `more`, for any count. */
 static inline __attribute__((always_inline)) void
 EK_NAME(taps_gather)(int64_t n, int64_t step, int64_t count, EK_REAL *restrict y,
                      const int32_t *restrict index, const EK_REAL *restrict weight,

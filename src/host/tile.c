@@ -301,8 +301,9 @@ static char *axis_address(const ek_axis *axis, const ek_cursor *cursor,
            (cursor->offset[o->index] + row * stride) * (int64_t)ek_dtype_size(o->dtype);
 }
 
-/* Returns true if positions are neighbours in memory. The elements of all rows at one index of the
- * dimension are then moved together, in the order of memory, and transposed in the scratch. */
+/* Returns true if positions are neighbours in memory. If so, axis_move moves the elements of all
+ * rows at one index of the dimension together, in the order of memory, and transposes them in the
+ * slot. */
 static bool axis_is_across(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
 {
     return rows > 1 && axis->walk.stride[operand->operand.index][axis->walk.ndim - 1] == 1 &&

@@ -9,8 +9,8 @@
 
 enum { EK_TILE = 512 }; /* elements of a buffer */
 
-/* Written before a loop: its iterations don't depend on each other, although its pointers may be
- * equal. */
+/* EK_IVDEP before a loop says that its iterations don't depend on each other, although its pointers
+ * may be equal. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define EK_IVDEP _Pragma("GCC ivdep")
 #else
@@ -27,7 +27,8 @@ typedef union ek_tile {
 } ek_tile;
 
 ek_class ek_class_of(ek_dtype dtype);
-/* True if elements of this dtype are stored as the class's type, so that nothing is converted. */
+/* Returns true if elements of `dtype` are stored as the class's type, so that nothing is
+ * converted. */
 bool ek_class_is_dtype(ek_class type, ek_dtype dtype);
 
 /* ek_row_load converts `count` elements from `source`, `stride` apart, to a row of class `type`;
@@ -81,18 +82,18 @@ typedef struct ek_axis {
     int64_t parts;
     char *scratch; /* per part a slot for each operand that needs one */
     size_t slot_nbytes, scratch_nbytes;
-    int slot_of[EK_WALK_OPERANDS]; /* -1 if it needs no slot */
+    int slot_of[EK_WALK_OPERANDS]; /* -1 if the operand needs no slot */
     int slots;
 } ek_axis;
 
-/* Tensor k has the dimension `dim` if has_axis[k]. Positions are the first tensor's shape without
- * `dim`. */
+/* Begins a loop over the positions, and allocates scratch memory. Tensor k has the dimension `dim`
+ * if has_axis[k]. Positions are the first tensor's shape without `dim`. */
 int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, const bool *has_axis,
                   int count, int dim);
 void ek_axis_end(ek_axis *axis, ek_dev *dev);
 
-/* Runs body on parts [begin, end) of the positions. slots[k] is the part's slot for tensor k, or
- * NULL. */
+/* A body computes the positions [begin, end). slots[k] is its slot for tensor k, or NULL.
+ * ek_axis_for runs a body on all positions, in parts. */
 typedef void ek_axis_body(void *context, void *const *slots, int64_t begin, int64_t end);
 void ek_axis_for(const ek_axis *axis, ek_dev *dev, ek_axis_body *body, void *context);
 

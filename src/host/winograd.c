@@ -16,13 +16,13 @@ enum {
     INPUTS_NBYTES = 192 << 10, /* of a block's transformed inputs: a part of level 2 cache */
     LEAST_TILES = 24,
     MOST_TILES = 96,
-    FEW_BLOCKS = 8,        /* for a thread */
+    FEW_BLOCKS = 8,        /* up to so many blocks for a thread, all threads get equally many */
     APART = 16,            /* floats between points, so that points don't share cache sets */
-    SQUARE = 8,            /* what ek_gemm_transpose_f32 turns at a time */
+    SQUARE = 8,            /* lines and elements that ek_gemm_transpose_f32 transposes at a time */
     CHANNELS_AT_ONCE = 16, /* channels whose weights are one piece of work: a cache line */
     PIECE_LEAST = 2048,    /* weights whose transform is worth another thread */
-    DEPTH_AT_ONCE = 256,   /* a panel of it fits level 1 */
-    OUTPUTS_AT_ONCE = 64,  /* a multiple of all processors' columns */
+    DEPTH_AT_ONCE = 256,   /* channels of a sum: a panel of so many fits level 1 cache */
+    OUTPUTS_AT_ONCE = 64,  /* a multiple of every kernel's columns */
     MOST_TAPS = 9
 };
 
@@ -37,12 +37,12 @@ typedef struct job {
     int64_t block, blocks;       /* tiles of a block, and blocks */
     int64_t columns;             /* outputs of a panel */
     int64_t first_panel, panels; /* weights of these panels are transformed */
-    bool keep, kept;             /* blocks are to keep their transformed inputs; they have them */
+    bool keep, kept; /* blocks keep their transformed inputs for further turns; they have them */
     /* Sizes at each point: weights (panels, slots, channels, columns); inputs (block, channels) for
      * each source; sums (block, OUTPUTS_AT_ONCE). */
     float *weights, *inputs, *sums;
     int64_t depth[EK_WINOGRAD_AREA]; /* channels of a tile at a point, from all sources */
-    /* Where a point begins; the last entry is the size of them all. */
+    /* Where each point's values begin; the last entry is the size of all points. */
     int64_t weights_at[EK_WINOGRAD_AREA + 1], inputs_at[EK_WINOGRAD_AREA + 1],
         sums_at[EK_WINOGRAD_AREA + 1];
     const float *zeros, *start;
@@ -114,8 +114,8 @@ static void winograd_transform_panels(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Transforms the inputs of some tiles. Prefetches the next tile: a cache miss takes as long as a
- * transform. */
+/* Transforms the inputs of `count` tiles. Prefetches the next tile meanwhile, because a cache miss
+ * takes as long as a transform. */
 static void winograd_transform_inputs(const job *j, int64_t first, int64_t count, float *to)
 {
     const ek_winograd *plan = j->plan;
@@ -221,9 +221,9 @@ static void winograd_compute_blocks(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Cuts the tiles into blocks and the outputs into turns. If blocks are few, all threads get equally
- * many blocks of one size, even if their last rows don't fill a kernel. Returns how many panels a
- * turn has. */
+/* Cuts the tiles into blocks, and the panels of outputs into turns, which are computed one after
+ * another. If blocks are few, all threads get equally many blocks of one size, even if the blocks'
+ * last rows don't fill a kernel. Returns how many panels a turn has. */
 static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
 {
     const ek_winograd *plan = j->plan;
@@ -254,7 +254,7 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
     return panels;
 }
 
-/* bias: NULL is none. */
+/* Computes a convolution by a plan. `bias` may be NULL. */
 static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, const float *w,
                         const float *bias, float *to)
 {

@@ -43,8 +43,8 @@ typedef void ek_winograd_spread(const float *const *from, float *to, const int64
 typedef void ek_winograd_collect(const float *from, const int64_t *at, const float *start,
                                  float *const *to, int64_t n);
 
-/* F(outputs x outputs, taps x taps). Only F(2x2, 2x2) has entries after the first; else they are
- * NULL. */
+/* F(outputs x outputs, taps x taps). In the arrays, only F(2x2, 2x2) has entries after the first;
+ * those of the other forms are NULL. */
 typedef struct ek_winograd_form {
     int outputs, taps, points;                      /* in one dimension */
     int lanes;                                      /* the length of vectors: 8 or 16 */
@@ -74,20 +74,21 @@ typedef struct ek_winograd_line {
 typedef struct ek_winograd {
     const ek_winograd_form *form;
     ek_winograd_line line[2];
-    int64_t samples, channels, outputs; /* channels are summed over; weight gradient: w's */
+    int64_t samples, channels, outputs; /* channels are summed over; in a weight gradient, w's */
     int64_t window[2];
     int parts;     /* of the window in one dimension; 1: the window isn't taken apart */
     bool spread;   /* true: parts share inputs and have separate outputs; false: the reverse */
     int64_t tiles; /* of all samples */
     const float *from;
     int ends[EK_WINOGRAD_PARTS]; /* a part's ends that are left out: an index of transforms */
-    int products;                /* of parts and points, which are multiplied */
-    int slots[EK_WINOGRAD_AREA]; /* the number of parts with such a point */
-    int slot[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA]; /* a part's place among them; -1: left out */
+    int products;                /* number of pairs of a part and a point that are multiplied */
+    int slots[EK_WINOGRAD_AREA]; /* the number of parts that have products at a point */
+    int slot[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA]; /* a part's place among these; -1: no product */
 } ek_winograd;
 
-/* Bytes of transformed weights at a time: about those of a direct convolution's packed weights, or
- * half of them if there are many. Kept transformed inputs take at most as many bytes. */
+/* ek_winograd_budget returns the bytes of transformed weights at a time: as many as a direct
+ * convolution's packed weights have, but at least EK_WINOGRAD_LITTLE; of more than EK_WINOGRAD_MUCH
+ * only half, but at least EK_WINOGRAD_MUCH. Kept transformed inputs take at most as many bytes. */
 enum { EK_WINOGRAD_LITTLE = 1 << 20, EK_WINOGRAD_MUCH = 4 << 20 };
 static inline int64_t ek_winograd_budget(const ek_winograd *w)
 {
@@ -98,13 +99,13 @@ static inline int64_t ek_winograd_budget(const ek_winograd *w)
     return direct / 2 > EK_WINOGRAD_MUCH ? direct / 2 : EK_WINOGRAD_MUCH;
 }
 
-/* The number of points of a tile. */
+/* Returns the number of points of a tile. */
 static inline int ek_winograd_area(const ek_winograd *w)
 {
     return w->form->points * w->form->points;
 }
 
-/* True if all parts are multiplied at all points. */
+/* Returns true if all parts are multiplied at all points. */
 static inline bool ek_winograd_whole(const ek_winograd *w)
 {
     return w->products == ek_winograd_area(w) * w->parts * w->parts;
@@ -125,8 +126,8 @@ static inline int ek_winograd_targets(const ek_winograd *w)
 void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
                         const float **from);
 
-/* ek_winograd_inputs for the next tile: prefetches the inputs that the tile before it doesn't read.
- */
+/* Does what ek_winograd_inputs does, for a tile that is computed next, and prefetches the inputs
+ * that the tile before it doesn't read. */
 void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
                               const float *zeros, const float **from);
 
@@ -141,12 +142,12 @@ int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);
  * stride 2. */
 int ek_winograd_problems(ek_conv_kind kind, const ek_tensor *w, const ek_conv_params *params);
 
-/* Returns plan `problem` of these, with tiles of side x side. A weight gradient has the forward's
- * plan. */
+/* Returns plan `problem` of those that compute a convolution, with tiles of side x side outputs. A
+ * weight gradient has the forward's plan. */
 ek_winograd ek_winograd_plan(ek_conv_kind kind, int side, int problem, const ek_tensor *x,
                              const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params);
 
-/* ek_conv_winograd's weight gradient. */
+/* Computes ek_conv_winograd's weight gradient. */
 int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tensor *w,
                        const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 

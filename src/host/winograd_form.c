@@ -1,7 +1,7 @@
 /* winograd_form.c: the transforms of the forms, by vectors of 8 or 16 values.
  *
  * F(m, r) interpolates a polynomial at points: 0, 1 and infinity for F(2, 2), also -1 for F(2, 3),
- * and also 1/2 and -2 for F(4, 3). With these the error is a third smaller than with 2 and -2
+ * and also 1/2 and -2 for F(4, 3). With 1/2 and -2 the error is a third smaller than with 2 and -2
  * (Barabasz and Gregg, "Error analysis and improving the accuracy of Winograd convolution", 2019).
  * The transforms of F(2, r) are sums and halves, exact for small integers. */
 #ifndef LANES
@@ -12,7 +12,7 @@
 #define LINE static inline __attribute__((always_inline)) void
 enum { MOST = EK_WINOGRAD_POINTS };
 
-/* False if element i of n x n is left out. */
+/* Returns false if element i of n x n is left out. */
 static inline __attribute__((always_inline)) bool form_has(int ends, int i, int n)
 {
     return !((ends & 2 && i / n == n - 1) || (ends & 1 && i % n == n - 1));
@@ -54,8 +54,8 @@ const ek_winograd_form *ek_winograd_form_of(int outputs, int taps, int lanes)
 
 #else /* for each number of LANES */
 
-/* Vectors are an extension of GNU C, used because compilers didn't vectorise loops over channels.
- * `restrict` keeps the addresses of points in registers. */
+/* Vectors are an extension of GNU C. They are used because compilers didn't vectorise loops over
+ * channels. `restrict` keeps the addresses of points in registers. */
 typedef float NAME(lanes) __attribute__((vector_size(4 * LANES)));
 typedef void NAME(form_line)(const NAME(lanes) * in, NAME(lanes) * out);
 

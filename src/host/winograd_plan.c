@@ -1,5 +1,5 @@
 /* winograd_plan.c: chooses the form for a convolution, lays out what its tiles read and write, and
- * estimates whether it pays. */
+ * estimates whether the form is faster than other algorithms. */
 #include "evenkeel/precision.h"
 #include "host/host.h"
 #include "host/isa.h"
@@ -7,7 +7,7 @@
 
 /* ---- plans ---- */
 
-/* The geometry of y = x * w in one dimension. */
+/* Returns the geometry of y = x * w in one dimension. */
 static ek_winograd_line winograd_forward_line(int64_t in, int64_t out, int64_t stride,
                                               int64_t padding)
 {
@@ -54,7 +54,8 @@ static ek_winograd_line winograd_spread_line(int64_t x, int64_t y, int64_t paddi
                               .to = x};
 }
 
-/* Returns the form with the processor's longest vectors of which the channels are a multiple. */
+/* Returns the form for tiles of this side, with the longest of the processor's vectors that
+ * channels and outputs are a multiple of. */
 static const ek_winograd_form *winograd_form_for(int side, const ek_tensor *w,
                                                  const ek_conv_params *params)
 {
@@ -62,7 +63,8 @@ static const ek_winograd_form *winograd_form_for(int side, const ek_tensor *w,
     return ek_winograd_form_of(side, params->stride[0] == 2 ? 2 : 3, wide ? 16 : 8);
 }
 
-/* Lists for each point the parts that have products there. */
+/* Lists for each point the parts that have products at the point, and for each part the ends that
+ * are left out. */
 static void winograd_list_products(ek_winograd *plan)
 {
     int points = plan->form->points, last = plan->form->taps - 1;

@@ -16,7 +16,7 @@ enum {
     LEAST_TILES = 64,
     MOST_TILES = 512,
     TILES_AT_ONCE = 8,
-    GROUPS_FOR_TWO = 4,        /* from so many groups on two buffers reduce waiting */
+    GROUPS_FOR_TWO = 4,        /* with so many groups or more, two buffers reduce waiting */
     LEAST_PRODUCT = 256 << 10, /* multiplications */
     LANES = 8,
     MOST_TAPS = 9
@@ -33,7 +33,7 @@ typedef struct layout {
     int64_t panels[EK_WINOGRAD_AREA];
     /* Where a part's inputs begin at each point, relative to its first line at point 0. */
     int64_t part[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
-    /* Where a point begins; the last entry is the size of them all. */
+    /* Where each point's values begin; the last entry is the size of all points. */
     int64_t inputs[EK_WINOGRAD_AREA + 1], gradients[EK_WINOGRAD_AREA + 1],
         sums[EK_WINOGRAD_AREA + 1];
 } layout;
@@ -46,12 +46,12 @@ typedef struct job {
     int64_t first, count;          /* the group's tiles */
     int64_t group, groups;         /* the most tiles of a group, and groups */
     int64_t buffers;               /* groups whose inputs and gradients are held */
-    int64_t first_output, outputs; /* the outputs whose sums are at hand */
+    int64_t first_output, outputs; /* the outputs that are computed at present */
     int64_t columns;               /* inputs are in panels of so many columns */
     int64_t lines;                 /* of a part in its panels: channels, or more */
-    int64_t panels_at_once;        /* as many as make a piece of LEAST_PRODUCT */
+    int64_t panels_at_once;        /* panels of a piece, of about LEAST_PRODUCT multiplications */
     int64_t products;              /* pieces of a group's products, and of its bias */
-    bool again;                    /* the group's inputs are there */
+    bool again;                    /* the group's inputs are already transformed */
     /* Sizes at each point: inputs (panels, group, columns); gradients (group, gradients_row); sums
      * (outputs, panels, columns). */
     float *inputs, *gradients, *sums;
@@ -78,8 +78,8 @@ static void winograd_weight_inputs(const job *j, int64_t tile, int part, const f
     }
 }
 
-/* Sets the columns of a part's last panel that the part doesn't fill to zero. A following part
- * overwrites them. */
+/* Sets the columns of a part's last panel that the part doesn't fill to zero. A following part in
+ * this panel overwrites them. */
 static void winograd_weight_pad(const job *j, int64_t tile, int part)
 {
     const ek_winograd *plan = j->plan;
@@ -90,7 +90,8 @@ static void winograd_weight_pad(const job *j, int64_t tile, int part)
             memset(to + j->at->part[part][i], 0, (size_t)(j->columns - used) * sizeof *to);
 }
 
-/* Writes the addresses of the gradients of a tile's outputs to `from`, and asks for them. */
+/* Writes the addresses of the gradients of a tile's outputs to `from`, and prefetches the
+ * gradients. */
 static void winograd_weight_find(const job *j, int64_t tile, const float **from)
 {
     enum { LINE = 64 / sizeof(float) };
@@ -103,7 +104,7 @@ static void winograd_weight_find(const job *j, int64_t tile, const float **from)
     }
 }
 
-/* Transforms a tile. Prefetches the inputs of tile `next` meanwhile. */
+/* Transforms the inputs and gradients of a tile. Prefetches those of tile `next`. */
 static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
 {
     const ek_winograd *plan = j->plan;
@@ -152,8 +153,8 @@ static int64_t winograd_weight_pieces(const job *j, int point)
     return ek_divide_up(j->at->panels[point], j->panels_at_once);
 }
 
-/* Adds the products of one point and some panels of inputs. The piece after the last is the bias.
- */
+/* Adds the products of one point and some panels of inputs. The piece after the last of the
+ * products is the bias's gradient. */
 static void winograd_weight_multiply(const job *j, int64_t piece)
 {
     int point = 0, area = ek_winograd_area(j->plan);
@@ -204,10 +205,10 @@ static job winograd_weight_at(const job *j, int64_t group)
 }
 
 /* Takes pieces of work until none is left. Stage s is the first products of group s - 1, the
- * transforms of group s and the other products of group s - 1. Products need the transforms of
- * their group, and these products of the group before; transforms need the products that read the
- * buffer. With two buffers, the pieces that a piece needs were taken long before it, so that
- * threads hardly wait. */
+ * transforms of group s and the other products of group s - 1. Products wait for the transforms of
+ * their group, and for the same products of the group before. Transforms wait for the products that
+ * read their buffer before. With two buffers, the pieces that a piece needs were taken long before
+ * it, so that threads hardly wait. */
 static void winograd_weight_stages(void *context, int64_t begin, int64_t end)
 {
     job *shared = context;

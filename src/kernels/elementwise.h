@@ -1,11 +1,11 @@
-/* elementwise.h: the list of elementwise operations. A row is an operation: its name, from which
+/* elementwise.h: the list of elementwise operations. Each row is an operation: its name, from which
  * its enumerator is made (params.h), and its formula, from which both backends make its kernels
- * (formulas.h). An operation is added by a row.
+ * (formulas.h). A new row adds an operation.
  *
- * Formulas of reals are compiled for f32 and f64: EK_REAL is the type, EK_NAME(f) the type's f.
- * Formulas of integers are compiled for i64, and wrap on overflow. The lists of mathematics
- * continue the lists of reals. Training uses the lists of reals, and GPUs have a kernel for each of
- * their rows. */
+ * Formulas of reals are compiled for f32 and f64: EK_REAL is the type, EK_NAME(f) the function f
+ * for that type. Formulas of integers are compiled for i64, and wrap on overflow. The lists of
+ * mathematics continue the lists of reals. Training uses the operations in the lists of reals, for
+ * each of which GPUs have a kernel. */
 #ifndef EK_KERNELS_ELEMENTWISE_H
 #define EK_KERNELS_ELEMENTWISE_H
 
@@ -35,7 +35,7 @@
     X(GELU, x *EK_NAME(ek_unary_NDTR)(x, 0, 0))                                             \
     X(GELU_TANH, x / (1 + EK_NAME(ek_exp)(x * ((EK_REAL)-1.5957691216057308 -               \
                                                (EK_REAL)0.07135481627260025 * x * x))))     \
-    X(RELU, x <= 0 ? 0 : x) /* NaN stays NaN */                                             \
+    X(RELU, x <= 0 ? 0 : x) /* a NaN stays NaN */                                           \
     X(LEAKY_RELU, x > 0 ? x : a * x)                                                        \
     X(STEP, x > a ? 1 : b)                                                                  \
     X(INSIDE, (EK_REAL)((x >= a) & (x <= b)))                                               \
@@ -97,8 +97,8 @@
     X(DIV, x / y)                                                                        \
     X(MAXIMUM, ((x > y) | (x != x)) ? x : y)                                             \
     X(MINIMUM, ((x < y) | (x != x)) ? x : y)                                             \
-    /* x is a gradient and y an output. With slope 0 even an infinite gradient           \
-     * becomes 0. A NaN in y lets the gradient pass. */                                  \
+    /* In these three, x is a gradient and y an output. If y <= 0, a slope a = 0 makes   \
+     * even an infinite gradient 0. If y is NaN, the gradient passes. */                 \
     X(RELU_GRADIENT, y <= 0 ? (a == 0 ? 0 : a * x) : x)                                  \
     X(SIGMOID_GRADIENT, x *(1 - y) * y)                                                  \
     X(TANH_GRADIENT, x *(1 - y * y))                                                     \
@@ -106,12 +106,12 @@
     X(SQUARED_DIFFERENCE, (x - y) * (x - y))                                             \
     X(ABSOLUTE_DIFFERENCE, EK_NAME(ek_abs)(x - y))                                       \
     X(HUBER, EK_NAME(ek_huber)(EK_NAME(ek_abs)(x - y), a))                               \
-    /* x is a probability and y the target */                                            \
+    /* in these three, x is a probability (BCE_LOGITS: a logit) and y the target */      \
     X(BCE, EK_NAME(ek_bce)(x, y))                                                        \
-    X(BCE_LOGITS, EK_NAME(ek_bce_logits)(x, y)) /* x is a logit */                       \
+    X(BCE_LOGITS, EK_NAME(ek_bce_logits)(x, y))                                          \
     X(BCE_SLOPE, (x - y) / EK_NAME(ek_floored)(x * (1 - x), (EK_REAL)1e-12f))            \
     X(LERP, a < (EK_REAL)0.5 ? x + a * (y - x) : y - (y - x) * (1 - a))                  \
-    /* x is a gradient and y an input */                                                 \
+    /* from here on, x is a gradient and y an input */                                   \
     X(GELU_GRADIENT, x *EK_NAME(ek_gelu_slope)(y))                                       \
     X(GELU_TANH_GRADIENT,                                                                \
       x *EK_NAME(ek_gated_slope)(                                                        \
@@ -137,14 +137,14 @@
     X(ADD, (int64_t)((uint64_t)x + (uint64_t)ek_i64_of(a) * (uint64_t)y)) \
     X(SUB, (int64_t)((uint64_t)x - (uint64_t)y))                          \
     X(MUL, (int64_t)((uint64_t)x * (uint64_t)y))                          \
-    /* Truncates. A division by zero gives 0. */                          \
+    /* rounds toward 0; the result of a division by 0 is 0 */             \
     X(DIV, y == 0 ? 0 : y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y)     \
     X(MAXIMUM, x > y ? x : y)                                             \
     X(MINIMUM, x < y ? x : y)                                             \
     X(FMOD, ek_fmod_i64(x, y))                                            \
     X(REMAINDER, ek_remainder_i64(x, y))
 
-/* ---- bytes: x operator y ---- */
+/* ---- comparisons, whose results are bytes: x operator y ---- */
 
 #define EK_COMPARISONS(X) X(EQ, ==) X(NE, !=) X(LT, <) X(LE, <=) X(GT, >) X(GE, >=)
 

@@ -1,7 +1,7 @@
-/* for_reals.h: includes the file named by EK_FOR_REALS two times, with EK_REAL float and with
- * EK_REAL double. EK_NAME(f) is the function f of that type. If a file names itself, its code for
- * each type stands in the #else of its #ifndef EK_REAL. There is no include guard, because several
- * files include this header. */
+/* for_reals.h: includes the file named by EK_FOR_REALS twice: with EK_REAL as float, then as
+ * double. EK_NAME(f) is the function f for that type. If a file names itself, its code for each
+ * type stands in the #else of its #ifndef EK_REAL. There is no include guard, because several files
+ * include this header. */
 #define EK_REAL float
 #define EK_NAME(name) name##_f32
 #include EK_FOR_REALS

@@ -2,7 +2,7 @@
  * C++17 that gcc, clang and nvcc compile: the operations of elementwise.h's list.
  *
  * Functions exist as <name>_f32, <name>_f64 and, for the operations that integers have, <name>_i64.
- * NaN stays NaN if PyTorch keeps it. */
+ * A NaN stays NaN where it does in PyTorch. */
 #ifndef EK_KERNELS_FORMULAS_H
 #define EK_KERNELS_FORMULAS_H
 
@@ -27,8 +27,8 @@ EK_FORMULA double ek_clamp_f64(double x, double low, double high)
     return raised > high ? high : raised;
 }
 
-/* Bounds may be fractions or infinite. They are compared as integers, because doubles don't hold
- * all i64. */
+/* Clamps x to [a, b]. The bounds may be fractions or infinite. They are rounded to integers first,
+ * because doubles don't hold all i64. */
 EK_FORMULA int64_t ek_clamp_i64(int64_t x, double a, double b)
 {
     int64_t low = a >= 9223372036854775808.0 ? INT64_MAX : ek_i64_of(ceil(a));
@@ -37,7 +37,7 @@ EK_FORMULA int64_t ek_clamp_i64(int64_t x, double a, double b)
     return raised > high ? high : raised;
 }
 
-/* x - floor(x / y) y, which has y's sign, from fmod_ = x - trunc(x / y) y */
+/* Computes x - floor(x / y) y, which has y's sign, from fmod_ = x - trunc(x / y) y. */
 #define EK_REMAINDER_OF(fmod_, y) \
     ((fmod_) != 0 && ((fmod_) < 0) != ((y) < 0) ? (fmod_) + (y) : (fmod_))
 
@@ -53,7 +53,7 @@ EK_FORMULA double ek_remainder_f64(double x, double y)
     return EK_REMAINDER_OF(rest, y);
 }
 
-/* 0 for a divisor of 0, as for DIV. */
+/* Returns 0 if y is 0, as DIV does. */
 EK_FORMULA int64_t ek_fmod_i64(int64_t x, int64_t y)
 {
     return y == 0 || y == -1 ? 0 : x % y;
@@ -65,7 +65,8 @@ EK_FORMULA int64_t ek_remainder_i64(int64_t x, int64_t y)
     return EK_REMAINDER_OF(rest, y);
 }
 
-/* log(1 + e^ax) / a as max(x, 0) + log(1 + e^-|ax|) / a, and x where a x is above b */
+/* Returns log(1 + e^ax) / a, computed as (max(ax, 0) + log(1 + e^-|ax|)) / a. Returns x if ax is
+ * above b. */
 #define EK_DEFINE_SOFTPLUS(type, suffix)                                               \
     EK_FORMULA type ek_softplus_##suffix(type x, type a, type b)                       \
     {                                                                                  \
@@ -78,7 +79,8 @@ EK_FORMULA int64_t ek_remainder_i64(int64_t x, int64_t y)
 EK_DEFINE_SOFTPLUS(float, f32)
 EK_DEFINE_SOFTPLUS(double, f64)
 
-/* t = tanh(softplus(x)) as n / (n + 2) with n = e^2x + 2 e^x; and the derivative of x t */
+/* ek_mish_gate is t = tanh(softplus(x)) = n / (n + 2) with n = e^2x + 2 e^x. ek_mish_slope is the
+ * derivative of x t. */
 #define EK_DEFINE_MISH(type, suffix)                                  \
     EK_FORMULA type ek_mish_gate_##suffix(type x)                     \
     {                                                                 \
@@ -94,7 +96,7 @@ EK_DEFINE_SOFTPLUS(double, f64)
 EK_DEFINE_MISH(float, f32)
 EK_DEFINE_MISH(double, f64)
 
-/* d/dx of x s(x) for s = 1 / (1 + e^-inner), from inner and its derivative */
+/* Returns the derivative of x s by x for s = 1 / (1 + e^-inner), from inner and its derivative. */
 #define EK_DEFINE_GATED_SLOPE(type, suffix)                                       \
     EK_FORMULA type ek_gated_slope_##suffix(type x, type inner, type inner_slope) \
     {                                                                             \
@@ -104,7 +106,7 @@ EK_DEFINE_MISH(double, f64)
 EK_DEFINE_GATED_SLOPE(float, f32)
 EK_DEFINE_GATED_SLOPE(double, f64)
 
-/* max(x, low); NaN stays */
+/* Returns max(x, low); NaN if x is NaN. */
 #define EK_DEFINE_FLOORED(type, suffix)                   \
     EK_FORMULA type ek_floored_##suffix(type x, type low) \
     {                                                     \
@@ -113,7 +115,7 @@ EK_DEFINE_GATED_SLOPE(double, f64)
 EK_DEFINE_FLOORED(float, f32)
 EK_DEFINE_FLOORED(double, f64)
 
-/* d^2 / 2 up to delta, and the tangent from there, for d = |x - y| */
+/* Returns d^2 / 2 for d = |x - y| below delta; from delta on, the tangent of d^2 / 2 at delta. */
 #define EK_DEFINE_HUBER(type, suffix)                                           \
     EK_FORMULA type ek_huber_##suffix(type d, type delta)                       \
     {                                                                           \
@@ -122,7 +124,7 @@ EK_DEFINE_FLOORED(double, f64)
 EK_DEFINE_HUBER(float, f32)
 EK_DEFINE_HUBER(double, f64)
 
-/* -t log(x) - (1 - t) log(1 - x), of logarithms of at least -100 */
+/* Returns -t log(x) - (1 - t) log(1 - x), with logarithms below -100 raised to -100. */
 #define EK_DEFINE_BCE(type, suffix)                                         \
     EK_FORMULA type ek_bce_##suffix(type x, type t)                         \
     {                                                                       \
@@ -132,7 +134,8 @@ EK_DEFINE_HUBER(double, f64)
 EK_DEFINE_BCE(float, f32)
 EK_DEFINE_BCE(double, f64)
 
-/* (1 - t) softplus(x) + t softplus(-x), in terms of one sign: small losses keep their digits */
+/* Returns (1 - t) softplus(x) + t softplus(-x), as a sum of terms of one sign, so that small losses
+ * keep their digits. */
 #define EK_DEFINE_BCE_LOGITS(type, suffix)                                           \
     EK_FORMULA type ek_bce_logits_##suffix(type x, type t)                           \
     {                                                                                \

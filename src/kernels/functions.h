@@ -1,11 +1,11 @@
 /* functions.h: the functions that formulas of reals are made of, as <name>_f32 and <name>_f64, in
  * the common subset of C11 and C++17 that gcc, clang and nvcc compile.
  *
- * The f32 functions are free of branches and calls, so that loops over them vectorise. exp, log and
- * tanh are within 2 ulp of the true value (S. L. Moshier's Cephes polynomials). On the host the
- * others are computed in double by polynomials with a relative error below 1e-8, and rounded once;
- * on GPUs they are CUDA's, because double is slow on many. The f64 functions are those of the C
- * library. */
+ * The f32 functions, except ek_fmod_f32, are free of branches and calls, so that loops over them
+ * vectorise. exp, log and tanh are within 2 ulp of the true value (S. L. Moshier's Cephes
+ * polynomials). On the host, the functions of wide_functions.h are computed in double by
+ * polynomials with a relative error below 1e-8, and rounded once. GPUs use CUDA's f32 functions
+ * instead, because double is slow on many GPUs. The f64 functions call those of the C library. */
 #ifndef EK_KERNELS_FUNCTIONS_H
 #define EK_KERNELS_FUNCTIONS_H
 
@@ -16,11 +16,11 @@
 
 /* ---- f32 in f32 ---- */
 
-/* e^(x + low), for a small `low` that x could not hold. */
+/* Returns e^(x + low). `low` is small: the digits of the sum that x can't hold. */
 EK_FORMULA float ek_exp_sum_f32(float x, float low)
 {
-    /* e^x = 2^n e^r with n = x / ln 2 rounded by adding 1.5 * 2^23, |r| <= ln 2 / 2. Beyond
-     * the limits the result is 0 or infinity. */
+    /* e^x = 2^n e^r with n = x / ln 2 rounded by adding 1.5 * 2^23, |r| <= ln 2 / 2. Beyond the
+     * limits of x the result is 0 or infinity. */
     const float magic = 12582912.0f;
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;
@@ -35,7 +35,7 @@ EK_FORMULA float ek_exp_sum_f32(float x, float low)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    /* Two factors, so that subnormal results and 2^128 come out. */
+    /* p is multiplied by 2^n in two factors: p 2^n may be finite for n = 128, or subnormal. */
     int32_t half = exponent >> 1;
     float first = ek_float_of((uint32_t)(half + 127) << 23);
     float second = ek_float_of((uint32_t)(exponent - half + 127) << 23);
@@ -44,10 +44,10 @@ EK_FORMULA float ek_exp_sum_f32(float x, float low)
 
 EK_FORMULA float ek_exp_f32(float x)
 {
-    return ek_exp_sum_f32(x, -0.0f); /* adding it changes nothing */
+    return ek_exp_sum_f32(x, -0.0f); /* adding -0 changes nothing */
 }
 
-/* log(1 + m) - m + m^2 / 2 for 1 + m in [sqrt(1/2), sqrt(2)] */
+/* Returns log(1 + m) - m + m^2 / 2 for 1 + m in [sqrt(1/2), sqrt(2)]. */
 EK_FORMULA float ek_log_series_f32(float m)
 {
     float z = m * m;
@@ -94,8 +94,8 @@ EK_FORMULA float ek_tanh_f32(float x)
     return magnitude < 0.625f ? near_zero : far;
 }
 
-/* log(1 + x) for x in [0, 1]. 1 + x = 2^e (1 + m), 1 + m in [sqrt(1/2), sqrt(2)], where m is exact:
- * 1 + x is never rounded. */
+/* Returns log(1 + x) for x in [0, 1]. For 1 + x = 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)], m
+ * is computed without 1 + x, which would be rounded. */
 EK_FORMULA float ek_log1p_unit_f32(float x)
 {
     int above = x > 0.41421356f;
@@ -104,9 +104,9 @@ EK_FORMULA float ek_log1p_unit_f32(float x)
     return above ? m + (y - 2.12194440e-4f) + 0.693359375f : m + y;
 }
 
-/* The normal distribution function of x, from e = exp(-x^2 / 2). The tail keeps its digits: it is e
- * times a quotient of polynomials of |x| that rounds little, because all coefficients are positive.
- */
+/* Returns the normal distribution function of x, from e = exp(-x^2 / 2). The tail keeps its digits:
+ * it is e times a quotient of polynomials of |x|, which rounds little, because all their
+ * coefficients are positive. */
 EK_FORMULA float ek_ndtr_of_f32(float x, float e)
 {
     float z = fabsf(x);
@@ -126,7 +126,7 @@ EK_FORMULA float ek_ndtr_of_f32(float x, float e)
     return x > 0.0f ? 1.0f - tail : tail;
 }
 
-/* exp(-x^2 / 2), with the digits of x^2 that f32 doesn't hold */
+/* Returns exp(-x^2 / 2), computed with the digits of x^2 that f32 doesn't hold. */
 EK_FORMULA float ek_exp_half_square_f32(float x)
 {
     float bounded = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x;
@@ -139,7 +139,7 @@ EK_FORMULA float ek_ndtr_f32(float x)
     return ek_ndtr_of_f32(x, ek_exp_half_square_f32(x));
 }
 
-/* d/dx of x times it */
+/* Returns the derivative of x ek_ndtr_f32(x). */
 EK_FORMULA float ek_gelu_slope_f32(float x)
 {
     float e = ek_exp_half_square_f32(x);
@@ -177,7 +177,8 @@ EK_LIBRARY_FUNCTION(double, ek_round_f64, rint)
 EK_LIBRARY_FUNCTION(double, ek_trunc_f64, trunc)
 EK_LIBRARY_FUNCTION_2(double, ek_fmod_f64, fmod)
 
-/* Functions whose name in the C library is the name here: in f64, and on GPUs in f32. */
+/* Functions that have their names from the C library. The library computes them in f64; on GPUs
+ * CUDA also computes them in f32. */
 /* clang-format off */
 #define EK_C_FUNCTIONS(X) \
     X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) \
@@ -190,13 +191,13 @@ EK_C_FUNCTIONS(EK_C_FUNCTION)
 EK_LIBRARY_FUNCTION_2(double, ek_power_f64, pow)
 EK_LIBRARY_FUNCTION_2(double, ek_atan2_f64, atan2)
 
-/* The normal distribution function. The tail needs erfc's digits. */
+/* Returns the normal distribution function of x. erfc keeps the tail's digits. */
 EK_FORMULA double ek_ndtr_f64(double x)
 {
     return 0.5 * erfc(-0.70710678118654752 * x);
 }
 
-/* d/dx of x times it. */
+/* Returns the derivative of x ek_ndtr_f64(x). */
 EK_FORMULA double ek_gelu_slope_f64(double x)
 {
     return ek_ndtr_f64(x) + x * (0.39894228040143268 * exp(-0.5 * x * x));

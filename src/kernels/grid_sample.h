@@ -16,16 +16,15 @@
 #include "core/bits.h"
 #include "kernels/params.h"
 
-enum { EK_GRID_TAPS = 4 /* the most that are read in a direction */ };
+enum { EK_GRID_TAPS = 4 /* the most pixels that a place reads in a direction */ };
 
-/* How many are read in a direction. */
+/* Returns how many pixels a place reads in a direction. */
 EK_FORMULA int ek_grid_taps(ek_grid_mode mode)
 {
     return mode == EK_GRID_BICUBIC ? 4 : mode == EK_GRID_BILINEAR ? 2 : 1;
 }
 
-/* Returns true if the derivatives of a direction of a higher order than `order` are 0 everywhere.
- */
+/* Returns true if all derivatives by a direction of an order above `order` are 0 everywhere. */
 EK_FORMULA bool ek_grid_is_flat(ek_grid_mode mode, int order)
 {
     return order >= (mode == EK_GRID_BICUBIC ? 3 : mode == EK_GRID_BILINEAR ? 1 : 0);
@@ -37,15 +36,15 @@ EK_FORMULA bool ek_grid_is_flat(ek_grid_mode mode, int order)
 #endif
 #else /* for each EK_REAL */
 
-/* What a place reads in one direction: taps with a weight of 0 have an index of 0. */
+/* The taps of a place in one direction. A tap outside of the image has index 0 and weight 0. */
 typedef struct EK_NAME(ek_grid_place) {
     int64_t index[EK_GRID_TAPS];
-    EK_REAL weight[EK_GRID_TAPS]; /* differentiated `order` times */
-    EK_REAL slope[EK_GRID_TAPS];  /* and once more */
+    EK_REAL weight[EK_GRID_TAPS]; /* differentiated params->order[d] times */
+    EK_REAL slope[EK_GRID_TAPS];  /* the weight differentiated once more */
 } EK_NAME(ek_grid_place);
 
-/* Returns the pixel position of place `at` in a direction of `size`. Multiplies *factor by the
- * position's derivative. */
+/* Returns the position to which padding brings the position `at` in a direction of `size` pixels.
+ * Multiplies *factor by the result's derivative by `at`. */
 EK_FORMULA EK_REAL EK_NAME(ek_grid_inside)(const ek_grid_params *params, int64_t size, EK_REAL at,
                                            EK_REAL *factor)
 {
@@ -70,7 +69,7 @@ EK_FORMULA EK_REAL EK_NAME(ek_grid_inside)(const ek_grid_params *params, int64_t
         at = even ? extra + low : span - extra + low;
         *factor *= even ? sign : -sign;
     }
-    if (!(at > 0) || !(at < last)) { /* true for NaN, too, which becomes 0 */
+    if (!(at > 0) || !(at < last)) { /* also true for NaN, which becomes 0 */
         *factor = 0;
         at = at >= last ? last : 0;
     }
@@ -97,8 +96,8 @@ EK_FORMULA void EK_NAME(ek_grid_cubic)(EK_REAL t, int order, EK_REAL weight[4])
     }
 }
 
-/* Writes the weights' derivatives of order `order` for a position at distance t after a pixel,
- * without the factor. */
+/* Writes the weights' derivatives of order `order` by the position, which is at distance t after a
+ * pixel. */
 EK_FORMULA void EK_NAME(ek_grid_weights)(ek_grid_mode mode, EK_REAL t, int order,
                                          EK_REAL weight[EK_GRID_TAPS])
 {
@@ -112,8 +111,8 @@ EK_FORMULA void EK_NAME(ek_grid_weights)(ek_grid_mode mode, EK_REAL t, int order
     }
 }
 
-/* Computes the taps of direction d, in which x has `size` pixels, for a coordinate of the grid; the
- * slope only if it is wanted. */
+/* Computes the taps of direction d, in which x has `size` pixels, for a coordinate of the grid.
+ * Computes `slope` only if `slopes` is true. */
 EK_FORMULA void EK_NAME(ek_grid_place_at)(const ek_grid_params *params, int d, int64_t size,
                                           EK_REAL coordinate, bool slopes,
                                           EK_NAME(ek_grid_place) * place)
@@ -126,7 +125,7 @@ EK_FORMULA void EK_NAME(ek_grid_place_at)(const ek_grid_params *params, int d, i
     EK_REAL scale = 1, first;
     if (!cubic)
         at = EK_NAME(ek_grid_inside)(params, size, at, &factor);
-    /* Comparisons are false for NaN: then nothing is read. */
+    /* The comparisons are false for NaN, for which nothing is read. */
     const bool finite = at > (EK_REAL)-1e9 && at < (EK_REAL)2e9;
     at = finite ? at : 0;
     first = params->mode == EK_GRID_NEAREST ? (EK_REAL)nearbyint((double)at)

@@ -5,30 +5,31 @@
  * comment allows it. Kernels don't change versions or history. All slots take f32 and f64, and
  * further dtypes if their comment says so; bf16 is computed in f32 and rounded once. Results don't
  * depend on the number of threads. Matrix products and convolutions are an exception, because a
- * library may cut them by its number of threads: with equal threads they are equal from run to run.
- * Scratch memory comes from ek_dev_alloc as EK_MEMORY_WORKSPACE. A slot returns 0, or a negative
- * status with an error set. On an asynchronous device, an error that only kernels detect (an index
- * out of range) is returned by a later call, at the latest by one that waits for the device or
- * reads from it. */
+ * library may cut them by its number of threads: with an equal number of threads, their results are
+ * equal from run to run. Scratch memory comes from ek_dev_alloc as EK_MEMORY_WORKSPACE. A slot
+ * returns 0, or a negative status with an error set. On an asynchronous device, an error that only
+ * kernels detect (an index out of range) is returned by a later call, at the latest by one that
+ * waits for the device or reads from it. */
 #ifndef EK_KERNELS_KERNELS_H
 #define EK_KERNELS_KERNELS_H
 
 #include "core/tensor.h"
 #include "kernels/params.h"
 
-/* ---- memory: any dtype ---- */
+/* ---- memory: tensors of any dtype ---- */
 typedef int ek_fill_kernel(ek_dev *dev, ek_tensor *out, double value);
-/* out and x have one shape and any strides. Dtypes are converted; floating to integer truncates. */
+/* out and x have one shape and any strides. Dtypes are converted; floating numbers are truncated to
+ * integers. */
 typedef int ek_copy_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x);
 
-/* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input.
- * Integer dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP, ADD to MINIMUM, FMOD and REMAINDER.
- * ---- */
+/* ---- elementwise: all tensors have one shape; a stride of 0 broadcasts an input. `out` may be an
+ * input. AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP, ADD to MINIMUM, FMOD and REMAINDER also take
+ * integer dtypes. ---- */
 typedef int ek_unary_kernel(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a,
                             double b);
 typedef int ek_binary_kernel(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
                              const ek_tensor *y, double a);
-/* x, y of any one dtype, out u8. */
+/* x and y have one dtype, which may be any; out is u8. */
 typedef int ek_compare_kernel(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
                               const ek_tensor *y);
 typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condition,
@@ -40,45 +41,47 @@ typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condit
 typedef int ek_add_n_kernel(ek_dev *dev, int count, ek_tensor *const *outs,
                             const ek_tensor *const *inputs, int addends);
 
-/* ---- reductions: out has x's ndim with size 1 if reduced. Sums of i64 and u8 inputs go to
- * i64 ---- */
+/* ---- reductions: out has x's ndim, with size 1 in reduced dimensions. Sums of i64 and u8 inputs
+ * are i64 ---- */
 typedef int ek_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x);
-/* The first position of the largest (or smallest) along dim. index is i64, with size 1 there. A NaN
- * wins. */
+/* Writes the first position of the largest (or smallest) element along dim. index is i64, with size
+ * 1 in dim. A NaN is preferred to all numbers. */
 typedef int ek_arg_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index,
                                  const ek_tensor *x, int dim);
 
-/* A recurrence along dim: out[i] = a[i] out[i - 1] + b[i]. If a is NULL, the factors are 1. If b is
- * NULL, the addends are 0 and out[-1] is 1; otherwise out[-1] is 0. With `reverse` lines run from
- * their last element to the first. Any one dtype. */
+/* Computes the recurrence out[i] = a[i] out[i - 1] + b[i] along dim. If a is NULL, the factors are
+ * 1. If b is NULL, the addends are 0 and out[-1] is 1; otherwise out[-1] is 0. With `reverse`,
+ * lines run from their last element to the first. All tensors have one dtype, which may be any. */
 typedef int ek_scan_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *a, const ek_tensor *b,
                            int dim, bool reverse);
 
-/* ---- indexing: any dtype (adding: f32, f64). Bounds are checked by the kernel: EK_E_INVALID
- * ---- */
+/* ---- indexing: any dtype (for additions f32 and f64). The kernel checks bounds and fails with
+ * EK_E_INVALID ---- */
 typedef int ek_index_select_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                                    const ek_tensor *index);
-/* out (zeroed by the kernel) += x at index; additions in ascending order of position in x. */
+/* Writes zeros to out, and adds x to out at index, in ascending order of position in x. So does
+ * scatter_add. */
 typedef int ek_index_add_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                                 const ek_tensor *index);
 typedef int ek_gather_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                              const ek_tensor *index);
 typedef int ek_scatter_add_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                                   const ek_tensor *index);
-/* Writes x to `out` at index, in place; other elements stay. x may have zero strides. If several
- * elements have one place, the last in x counts; on a GPU any counts, unless algorithms are
- * deterministic. */
+/* Writes x to `out` at index; other elements stay. x may have zero strides. If several elements of
+ * x have one place, the last of them in x is written; on a GPU any of them, unless algorithms must
+ * be deterministic. */
 typedef int ek_scatter_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                               const ek_tensor *index);
 
 /* ---- order: any dtype; NaN is larger than all numbers ---- */
-/* The positions along dim of x's elements in ascending (descending) order, equal ones in the order
- * of position. index is i64 and may be shorter than x along dim: then the first positions only. */
+/* Writes the positions along dim of x's elements in ascending (or descending) order. Equal elements
+ * stay in the order of their positions. index is i64. If index is shorter than x along dim, only
+ * the first positions are written. */
 typedef int ek_argsort_kernel(ek_dev *dev, ek_tensor *index, const ek_tensor *x, int dim,
                               bool descending);
-/* out (i64, of the shape of `values`) is the place of each value in `sorted`: before equal
- * elements, with `right` after them. `sorted` is ascending along its last dimension; it has one
- * dimension, or the sizes of `values` in all others. */
+/* Writes each value's place in `sorted` to out (i64, of the shape of `values`): the place before
+ * equal elements, or with `right` the place after them. `sorted` is ascending along its last
+ * dimension. It has one dimension, or the sizes of `values` in all its other dimensions. */
 typedef int ek_searchsorted_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *sorted,
                                    const ek_tensor *values, bool right);
 
@@ -95,9 +98,10 @@ typedef int ek_linear_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, cons
 typedef int ek_linear_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
                                              const ek_tensor *x, const ek_tensor *dy);
 
-/* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. y
- * may have fewer positions than there are windows: the last are left out ---- */
-/* The order of memory in which images are convolved fastest. Weights are channels-last anyway. */
+/* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. If y
+ * has fewer positions than there are windows, the last windows are left out ---- */
+/* Returns the order of memory in which images are convolved fastest. Weights are channels-last in
+ * either case. */
 typedef ek_memory_format ek_conv_format_kernel(ek_dev *dev, ek_dtype dtype);
 typedef int ek_conv_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                                    const ek_tensor *w, const ek_tensor *bias,
@@ -109,12 +113,13 @@ typedef int ek_conv_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor
                                            const ek_tensor *x, const ek_tensor *dy,
                                            const ek_conv_params *params);
 
-/* ---- pooling over 2 or 3 dimensions: `index` i64, position within the input plane (row-major)
- * of the maximum ---- */
+/* ---- pooling over 2 or 3 dimensions: `index` (i64) has the maxima's positions within the input
+ * plane, in row-major order ---- */
 typedef int ek_max_pool_forward_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *index,
                                        const ek_tensor *x, const ek_pool_params *params);
-/* dx = sum of dy at index, the positions that forward found with the same params. The adjoint is
- * max_pool_gather, y = x at index. A position outside of the plane is EK_E_INVALID. */
+/* dx = the sum of dy at index, the positions that forward found with the same params. The adjoint
+ * is max_pool_gather: y = x at index. Both fail with EK_E_INVALID if a position is outside of the
+ * plane. */
 typedef int ek_max_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                         const ek_tensor *index, const ek_pool_params *params);
 typedef int ek_max_pool_gather_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
@@ -123,12 +128,11 @@ typedef int ek_avg_pool_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tenso
                                        const ek_pool_params *params);
 typedef int ek_avg_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                         const ek_pool_params *params);
-/* Window i of n over size s: floor(i s / n) to ceil((i + 1) s / n). */
+/* In both, window i of n over s positions of x is [floor(i s / n), ceil((i + 1) s / n)). */
 typedef int ek_adaptive_avg_pool_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x);
 typedef int ek_adaptive_avg_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy);
 
-/* ---- resampling over 2 or 3 dimensions, linear in x; x is not empty unless out is
- * ---- */
+/* ---- resampling over 2 or 3 dimensions, linear in x; x may be empty only if out is ---- */
 typedef int ek_resample_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x,
                                const ek_resample_params *params);
 
@@ -147,37 +151,38 @@ typedef int ek_grid_sample_slope_kernel(ek_dev *dev, ek_tensor *dgrid, const ek_
                                         const ek_tensor *x, const ek_tensor *grid,
                                         const ek_grid_params *params);
 
-/* ---- normalisation: batch, group, instance and layer norm are one. x is (N, C, ...);
+/* ---- normalisation: batch, group, instance and layer norm share these slots. x is (N, C, ...);
  * kernels/norm.h has its geometry. Statistics are (C), each over a channel of the whole batch, or
  * (N, G), each over a group of C / G channels of a sample; (N, G) is contiguous. Sums have the same
- * shapes. All are f32 for bf16 inputs. Weight and bias are (C), or with statistics of one group per
- * sample also per element, of x's shape without N. Each may be NULL. xhat = (x - mean) invstd. A
- * mean of NULL is 0, and an invstd of NULL is 1; one of them is given. Only with statistics (C)
- * there are `relu`, `y_relu`, tensors in an update, and scale, shift and slope of ek_norm_sums;
- * only with (N, G) its sum and sum_xhat. ---- */
+ * shapes. All are f32 for bf16 inputs. Weight and bias are (C); if a sample has one group, they may
+ * also have x's shape without N. Either may be NULL. xhat = (x - mean) invstd. A mean of NULL is 0,
+ * and an invstd of NULL is 1; at least one of them is given. `relu`, `y_relu`, tensors in an
+ * update, and scale, shift and slope of ek_norm_sums are given only with statistics (C); sum and
+ * sum_xhat of ek_norm_sums only with (N, G). ---- */
 
 /* Tensors that a kernel of statistics updates beside its outputs. Each may be NULL; running_mean
  * and running_var are NULL together. */
 typedef struct ek_norm_update {
     double eps;
-    /* become (1 - momentum) running + momentum value, for variances with the unbiased one of
-     * `count` values */
+    /* become (1 - momentum) running + momentum value; running_var's value is the unbiased variance
+     * of `count` values */
     ek_tensor *running_mean, *running_var;
     double momentum, count;
-    const ek_tensor *average; /* i64 scalar: the momentum is 1 / average instead */
-    ek_tensor *batches;       /* i64 scalar that is counted up; not the tensor `average` */
+    const ek_tensor *average; /* i64 scalar: replaces the momentum by 1 / average */
+    ek_tensor *batches;       /* i64 scalar that is increased by 1; not the tensor `average` */
 } ek_norm_update;
-/* Mean and biased variance, by a stable two-pass or merged (Chan) sum. With an update, var gets
- * 1 / sqrt(variance + eps). */
+/* Writes the mean and the biased variance, computed by a stable two-pass or merged (Chan) sum. With
+ * an update, writes 1 / sqrt(variance + eps) to var instead of the variance. */
 typedef int ek_norm_moments_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
                                    const ek_norm_update *update);
-/* Mean (C) and 1 / sqrt(variance + eps) of all values of several chunks (Chan et al. 1983), from
- * the chunks' means and biased variances (chunks, C). shares[i] is chunk i's part of all values.
- * Means of shape (C) are one chunk. At most EK_MAX_DEVICES chunks. */
+/* Writes the mean (C) and 1 / sqrt(variance + eps) of all values of several chunks (Chan et al.
+ * 1983), from the chunks' means and biased variances (chunks, C). shares[i] is chunk i's part of
+ * all values. Means of shape (C) are those of one chunk. There are at most EK_MAX_DEVICES
+ * chunks. */
 typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd,
                                  const ek_tensor *means, const ek_tensor *vars,
                                  const double *shares, const ek_norm_update *update);
-/* The operands of norm_line and norm_reduce. The members after x may be NULL, if not said otherwise
+/* The operands of norm_line and norm_reduce. The members after x may be NULL, with the exceptions
  * above. */
 typedef struct ek_norm_args {
     const ek_tensor *x, *mean, *invstd, *weight;
@@ -189,41 +194,43 @@ typedef struct ek_norm_args {
 } ek_norm_args;
 /* Without dy, out = y = xhat weight + bias, or max(y, 0) with `relu`. With dy, out = dx = invstd
  * (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if sum_xhat is NULL. A sum
- * of NULL is 0. Sums (N, G) contain the weight. Sums (C) are dbias and dweight, which the kernel
- * multiplies by the weight, unless invstd is NULL. */
+ * of NULL is 0. Sums of shape (N, G) contain the weight. Sums of shape (C) are dbias and dweight;
+ * the kernel multiplies them by the weight if invstd isn't NULL. */
 typedef int ek_norm_line_kernel(ek_dev *dev, ek_tensor *out, const ek_norm_args *args);
 /* The outputs of norm_reduce. Each group of tensors below is NULL if it isn't wanted. */
 typedef struct ek_norm_sums {
     ek_tensor *sum, *sum_xhat;  /* over a statistic's values: of weight dy, weight dy xhat */
     ek_tensor *dweight, *dbias; /* over a parameter's values: of dy xhat, of dy */
-    /* The line dx = scale dy + shift + slope (x - mean), only with dweight and dbias: scale =
-     * weight invstd, shift = -scale dbias / count, slope = -scale invstd dweight / count. The
-     * caller sums shift and slope over chunks that have `count` values of a channel together. */
+    /* The coefficients of dx = scale dy + shift + slope (x - mean), only with dweight and dbias:
+     * scale = weight invstd, shift = -scale dbias / count, slope = -scale invstd dweight / count.
+     * If several chunks have `count` values of a channel together, the caller sums shift and slope
+     * over the chunks. */
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
-/* Takes x, mean, invstd, weight, dy and y_relu of args. */
+/* Reads x, mean, invstd, weight, dy and y_relu of args. */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
 /* ---- softmax along dim ---- */
 typedef int ek_softmax_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim,
                               bool logarithm);
-/* From the output y: softmax dx = y (dy - sum(dy y)); log-softmax dx = dy - exp(y) sum(dy). */
+/* Computes dx from the output y: y (dy - sum(dy y)) for softmax, dy - exp(y) sum(dy) for
+ * log-softmax. */
 typedef int ek_softmax_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                        const ek_tensor *y, int dim, bool logarithm);
 
 /* ---- attention: q (B, H, L, E), k (B, G, S, E), v (B, G, S, D), out (B, H, L, D). Head h has the
  * keys and values of group h G / H. No size is 0. `mask` (B, H, L, S), of any floating dtype, is
  * added to the scores scale q k'; NULL: none. lse (B, H, L), contiguous, f32 for bf16, is
- * log(sum(exp(scores))), or inf if all scores are -inf: then out is 0. ---- */
-/* Returns true if matmul and softmax, which hold all scores, are to compute this attention. The two
- * kernels below may refuse such operands. */
+ * log(sum(exp(scores))). If all scores of a row are -inf, lse is inf and out is 0. ---- */
+/* Returns true if the caller must compute this attention by matmul and softmax, which hold all
+ * scores in memory. If so, the two kernels below may refuse the operands. */
 typedef bool ek_attention_composes_kernel(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
                                           const ek_tensor *v);
 typedef int ek_attention_kernel(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
                                 const ek_tensor *k, const ek_tensor *v, const ek_tensor *mask,
                                 const ek_attention_params *params);
-/* From the gradient dout of out. No gradient of the mask. */
+/* Computes dq, dk and dv from dout, the gradient of out. The mask has no gradient. */
 typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_tensor *dv,
                                          const ek_tensor *dout, const ek_tensor *q,
                                          const ek_tensor *k, const ek_tensor *v,
@@ -234,16 +241,16 @@ typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *
  * is (N, 4 H), others are (N, H). All have one floating dtype and are row-major. Tensors that a
  * cell doesn't have are NULL.
  *
- *     LSTM        x, product and gates: i, f, g, o;  `before` is the c before
- *     GRU         x and product: r, z, n;  gates: r, z, n and the n of product;  `before` is the h
- *                 before;  no c
- *     tanh, relu  x and product: one;  no c, gates and `before` ---- */
+ *     LSTM        x, product and gates: i, f, g, o;  `before` is the previous c
+ *     GRU         x and product: r, z, n;  gates: r, z, n and the n of product;  `before` is the
+ *                 previous h;  no c
+ *     tanh, relu  x and product: one gate;  no c, no gates, no `before` ---- */
 /* Computes the gates and the state h, c after the step from x + product and `before`. */
 typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
                                         const ek_tensor *product, const ek_tensor *before);
 /* Computes the gradients of x, product and `before` of an LSTM or a GRU. In an LSTM x and product
- * have one gradient, and dproduct is NULL. dh and dc may be NULL, which counts as zeros. */
+ * have one gradient, and dproduct is NULL. A dh or dc of NULL counts as zeros. */
 typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                          ek_tensor *dproduct, ek_tensor *dbefore,
                                          const ek_tensor *dh, const ek_tensor *dc,
@@ -251,18 +258,20 @@ typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurren
                                          const ek_tensor *c);
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
-/* loss (N, ...) per element (0 if ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
- * A target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
+/* Writes each target's loss (N, ...), 0 if the target is ignored, and lse (N, ...) =
+ * log(sum(exp(x))). weight is (C) or NULL. A target out of range is EK_E_INVALID; the error names
+ * the target. Label smoothing is weighted, as PyTorch does it. */
 typedef int ek_cross_entropy_forward_kernel(ek_dev *dev, ek_tensor *loss, ek_tensor *lse,
                                             const ek_tensor *x, const ek_tensor *target,
                                             const ek_tensor *weight,
                                             const ek_cross_entropy_params *params);
-/* dx from the gradient per element (N, ...), which may have zero strides. */
+/* Computes dx from the loss's gradient (N, ...), which may have zero strides. */
 typedef int ek_cross_entropy_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
                                              const ek_tensor *lse, const ek_tensor *x,
                                              const ek_tensor *target, const ek_tensor *weight,
                                              const ek_cross_entropy_params *params);
-/* out is a scalar: the sum of weight[target] over targets that count. */
+/* Writes the sum of weight[target] over all targets but ignore_index to the scalar out. A weight of
+ * NULL counts as ones. */
 typedef int ek_target_weight_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
                                     const ek_tensor *weight, int64_t ignore_index);
 
@@ -277,7 +286,8 @@ typedef int ek_step_list_kernel(ek_dev *dev, ek_step_rule rule, int count,
 int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
                   ek_tensor *const *const states[EK_STEP_STATES]);
 
-/* All slots. If one is added here, with its type above, the compiler asks both backends for it. */
+/* All slots. If a slot is added here, with its type above, the compiler demands its kernel of both
+ * backends. */
 /* clang-format off */
 #define EK_KERNELS(SLOT) \
     SLOT(fill) SLOT(copy) \
@@ -306,14 +316,14 @@ typedef struct ek_kernels {
 } ek_kernels;
 /* clang-format on */
 
-/* The kernels of a tensor's device. */
+/* Returns the kernels of a tensor's device. */
 static inline const ek_kernels *ek_kernels_of(const ek_tensor *tensor)
 {
     return tensor->storage->dev->backend->kernels;
 }
 
-/* Writes the value of a reduction of no elements to *value, for the slot reduce. EK_E_INVALID for a
- * maximum or a minimum, which doesn't exist. */
+/* Writes the value of a reduction of no elements to *value, for the slot reduce. Fails with
+ * EK_E_INVALID for a maximum or a minimum, which don't exist. */
 static inline int ek_reduce_nothing(ek_reduce_kind kind, double *value)
 {
     if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
@@ -323,8 +333,8 @@ static inline int ek_reduce_nothing(ek_reduce_kind kind, double *value)
     return 0;
 }
 
-/* Returns the size along dim of the elements that the slot arg_reduce compares. EK_E_INVALID if
- * there are none. */
+/* Returns the size along dim of the elements that the slot arg_reduce compares. Fails with
+ * EK_E_INVALID if there are none. */
 static inline int64_t ek_arg_reduce_size(ek_reduce_kind kind, const ek_tensor *x, int dim)
 {
     int64_t size = x->ndim == 0 ? 1 : x->shape[dim];
@@ -334,7 +344,7 @@ static inline int64_t ek_arg_reduce_size(ek_reduce_kind kind, const ek_tensor *x
     return size;
 }
 
-/* A vector as a matrix of one row. */
+/* Returns a vector as a matrix of one row. */
 static inline ek_tensor ek_row_of_vector(const ek_tensor *vector)
 {
     return (ek_tensor){.dtype = vector->dtype,

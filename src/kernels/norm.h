@@ -7,7 +7,7 @@
 /* x (N, C, ...) as (outer, groups, channels of a group, inner). */
 typedef struct ek_norm_geometry {
     int64_t outer, groups, each, inner;
-    bool batch; /* statistics are over outer, too: one for each channel */
+    bool batch; /* statistics are per channel, and over outer, too */
 } ek_norm_geometry;
 
 /* Returns the geometry of a non-empty x for statistics of shape (C) or (N, groups). mean or invstd
@@ -27,9 +27,9 @@ static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_
     return g;
 }
 
-/* Returns true if a group of a sample is one run of elements, each with a parameter: if every
- * channel has a single value, or if there is one group and `parameter` (weight, bias or NULL) has
- * x's shape without N. */
+/* Returns true if statistics are (N, groups) and a group of a sample is one run of elements with a
+ * parameter each: if every channel has a single value, or if there is one group and `parameter`
+ * (weight or bias) is NULL or has x's shape without N. */
 static inline bool ek_norm_has_runs(const ek_norm_geometry *g, const ek_tensor *x,
                                     const ek_tensor *parameter)
 {

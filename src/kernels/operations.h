@@ -4,7 +4,7 @@
 
 #include "kernels/params.h"
 
-/* Whether integers have the operation. */
+/* Both return true if the operation exists for integers. */
 static inline bool ek_unary_has_integers(ek_unary op)
 {
     switch (op) {
@@ -29,7 +29,8 @@ static inline bool ek_binary_has_integers(ek_binary op)
     }
 }
 
-/* Returns `op`; for some powers, the simpler operation by which PyTorch computes the power. */
+/* Returns the operation that computes `op`: for the powers 2, 1/2 and -1 the simpler one that
+ * PyTorch uses, else `op`. */
 static inline ek_unary ek_unary_simplest(ek_unary op, double a)
 {
     if (op != EK_UNARY_POW)

@@ -1,5 +1,5 @@
-/* params.h: arguments of kernels other than tensors: operations and options. C that C++ compiles,
- * too, so that device code can include it. */
+/* params.h: arguments of kernels other than tensors: operations and options. The header is C that
+ * C++ compiles, too, so that device code can include it. */
 #ifndef EK_KERNELS_PARAMS_H
 #define EK_KERNELS_PARAMS_H
 
@@ -46,7 +46,7 @@ typedef enum ek_recurrent_cell {
 
 /* ---- windows ---- */
 
-/* Convolution over 2 or 3 dimensions (the host takes 1 too); arrays are in the order of the
+/* Convolution over 2 or 3 dimensions (on the host also over 1). Arrays are in the order of the
  * tensor's last dimensions. */
 typedef struct ek_conv_params {
     int dims;
@@ -86,12 +86,12 @@ typedef struct ek_grid_params {
     ek_grid_mode mode;
     ek_grid_padding padding;
     bool align_corners;
-    int order[3]; /* how often it is differentiated in each of the tensor's last dimensions */
+    int order[3]; /* the order of the derivative by each of the tensor's last dimensions */
 } ek_grid_params;
 
 /* ---- optimizer steps over flat ranges ---- */
 
-/* RULE(NAME, states): the update of one element that has so many states (steps.h). */
+/* RULE(NAME, states) is the update of one element that has `states` states (steps.h). */
 /* clang-format off */
 #define EK_STEP_RULES(RULE) \
     RULE(SGD, 0) RULE(SGD_FIRST, 1) RULE(SGD_NESTEROV, 1) RULE(SGD_HEAVY, 1) \
@@ -117,19 +117,19 @@ static inline int ek_step_states(ek_step_rule rule)
     return counts[rule];
 }
 
-/* The numbers that rules read. A rule's formula (steps.h) defines which it reads, and their
- * meaning. They are doubles that are rounded once, to the tensors' dtype. */
+/* The numbers that rules read. A rule's formula (steps.h) defines which numbers it reads and what
+ * they mean. All are doubles, which are rounded once, to the tensors' dtype. */
 #define EK_STEP_NUMBERS(NUMBER)                                                  \
-    NUMBER(sign)   /* -1: maximizes */                                           \
+    NUMBER(sign)   /* of the gradient: 1, or -1 to maximize */                   \
     NUMBER(decay)  /* the part of the parameter that is added to its gradient */ \
     NUMBER(shrink) /* the part of the parameter that stays */                    \
     NUMBER(rate)   /* of the step */                                             \
-    NUMBER(keep1)                                                                \
-    NUMBER(add1) /* first average: the parts of the old and the new */           \
-    NUMBER(keep2)                                                                \
-    NUMBER(add2) /* second average */                                            \
+    NUMBER(keep1)  /* first average: the factor of the old average */            \
+    NUMBER(add1)   /* first average: the factor of the new value */              \
+    NUMBER(keep2)  /* second average: the factor of the old average */           \
+    NUMBER(add2)   /* second average: the factor of the new value */             \
     NUMBER(eps)                                                                  \
-    NUMBER(correction) /* divides the second average's root */                   \
+    NUMBER(correction) /* of the second average or its root */                   \
     NUMBER(initial)    /* added to a state in its first step */                  \
     NUMBER(low) NUMBER(high)
 
@@ -139,7 +139,7 @@ typedef struct ek_step_numbers {
 #undef EK_MEMBER
 } ek_step_numbers;
 
-/* Attention. */
+/* The most features of a head's queries and values for which GPUs have attention kernels. */
 enum { EK_ATTENTION_DEPTH = 256 };
 struct ek_draw;
 typedef struct ek_attention_params {

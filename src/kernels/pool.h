@@ -7,13 +7,13 @@
 
 #include "core/bits.h"
 
-/* Window i of `count` in a dimension of `size` begins at floor(i size / count) ... */
+/* Returns where window i of `count` begins in a dimension of `size`: at floor(i size / count). */
 EK_FORMULA int64_t ek_adaptive_first(int64_t i, int64_t size, int64_t count)
 {
     return i * size / count;
 }
 
-/* ... and ends before ceil((i + 1) size / count). */
+/* Returns the length of window i, which ends before ceil((i + 1) size / count). */
 EK_FORMULA int64_t ek_adaptive_length(int64_t i, int64_t size, int64_t count)
 {
     return ((i + 1) * size + count - 1) / count - ek_adaptive_first(i, size, count);

@@ -1,14 +1,14 @@
 /* recurrent.h: the arithmetic of a step of recurrent networks, once, in the common subset of C11
  * and C++17 that gcc, clang and nvcc compile: ek_lstm_f32, ek_lstm_gradient_f32, ek_gru_f32,
- * ek_gru_gradient_f32, and these for f64. */
+ * ek_gru_gradient_f32, and the same functions for f64. */
 #ifndef EK_KERNELS_RECURRENT_H
 #define EK_KERNELS_RECURRENT_H
 
 #include "kernels/formulas.h"
 
 /* The forward computes the gates from their sums, and c = f before + i g and h = o tanh(c). The
- * gradient computes the gradients of the sums and of `before` from dh and dc; dc is without the
- * part that reaches c through h. */
+ * gradient computes the gradients of the sums and of `before` from dh and dc; dc doesn't include
+ * the part that reaches c through h. */
 #define EK_DEFINE_LSTM(type, suffix)                                                             \
     EK_FORMULA void ek_lstm_##suffix(type in_i, type in_f, type in_g, type in_o, type before,    \
                                      type *i, type *f, type *g, type *o, type *c, type *h)       \

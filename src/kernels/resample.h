@@ -28,7 +28,7 @@ typedef struct ek_resample_row {
     int64_t first, end;
     int64_t at;      /* linear, cubic: the input before the output's position */
     double fraction; /* linear, cubic: the distance from input `at` to the position, in [0, 1] */
-    double center;   /* antialias: the position */
+    double center;   /* antialias: the output's position */
 } ek_resample_row;
 
 EK_FORMULA double ek_resample_round(const ek_resample_axis *axis, double value)
@@ -46,7 +46,8 @@ EK_FORMULA bool ek_resample_has_antialias(ek_resample_kind kind)
     return kind == EK_RESAMPLE_LINEAR_ANTIALIAS || kind == EK_RESAMPLE_CUBIC_ANTIALIAS;
 }
 
-/* Returns direction d of the map. Positions of EK_NEAREST are f32 for any type. */
+/* Returns direction d of the map. Positions of nearest interpolation are f32 for images of any
+ * type. */
 EK_FORMULA ek_resample_axis ek_resample_axis_of(const ek_resample_params *params, int d,
                                                 bool in_f64, int64_t in, int64_t out)
 {
@@ -95,7 +96,7 @@ EK_FORMULA ek_resample_row ek_resample_antialias_row(const ek_resample_axis *axi
     return row;
 }
 
-/* Returns the inputs of output i. Both ends of the row grow with i. */
+/* Returns the inputs that output i reads. Neither end of the row decreases with i. */
 EK_FORMULA ek_resample_row ek_resample_row_of(const ek_resample_axis *axis, int64_t i)
 {
     if (ek_resample_is_nearest(axis->kind))
@@ -123,7 +124,7 @@ EK_FORMULA ek_resample_row ek_resample_row_of(const ek_resample_axis *axis, int6
     return row;
 }
 
-/* Keys' filter at distance x for the parameter a. */
+/* Returns Keys' filter with the parameter a at distance x. */
 EK_FORMULA double ek_resample_cubic(double x, double a)
 {
     x = fabs(x);
@@ -154,7 +155,8 @@ EK_FORMULA double ek_resample_weight(const ek_resample_axis *axis, const ek_resa
     return j == row->at ? ek_resample_round(axis, 1 - row->fraction) : row->fraction;
 }
 
-/* Returns the factor of a row's weights: 1, or with antialias one over their sum. */
+/* Returns the factor of a row's weights: with antialias 1 / their sum if the sum isn't 0, else
+ * 1. */
 EK_FORMULA double ek_resample_norm(const ek_resample_axis *axis, const ek_resample_row *row)
 {
     double sum = 0;
@@ -165,7 +167,7 @@ EK_FORMULA double ek_resample_norm(const ek_resample_axis *axis, const ek_resamp
     return sum != 0 ? 1 / sum : 1;
 }
 
-/* No output reads more inputs. */
+/* Returns an upper bound of the number of inputs that an output reads. */
 EK_FORMULA int64_t ek_resample_taps(const ek_resample_axis *axis)
 {
     if (ek_resample_has_antialias(axis->kind))
@@ -173,9 +175,9 @@ EK_FORMULA int64_t ek_resample_taps(const ek_resample_axis *axis)
     return axis->kind == EK_RESAMPLE_CUBIC ? 4 : axis->kind == EK_RESAMPLE_LINEAR ? 2 : 1;
 }
 
-/* Returns a bound of the outputs that read input j: with `begin` the first such output, which is
- * the first whose row ends after j; else the first output whose row starts after j. `out` if there
- * is no such output. */
+/* Returns a bound of the range of outputs that read input j. With `begin` this is the first of
+ * them: the first output whose row ends after j. Otherwise it is the first output whose row begins
+ * after j. If no row does, returns axis->out. */
 EK_FORMULA int64_t ek_resample_reader(const ek_resample_axis *axis, int64_t j, bool begin)
 {
     int64_t low = 0, high = axis->out;

@@ -7,7 +7,7 @@
 
 #include "core/bits.h"
 
-/* Below 2^32; bf16 by way of f32. */
+/* Returns a key below 2^32. Callers convert bf16 and f16 to f32 first. */
 EK_FORMULA uint64_t ek_sort_key_f32(float x)
 {
     if (x != x)

@@ -15,18 +15,18 @@ typedef struct ek_stage {
     size_t nbytes; /* size of the copy; 0 if there is none */
 } ek_stage;
 
-/* Begins a stage for x. With `keep`, `tensor` is x. Otherwise it is a workspace of `dtype` in which
- * dimension `axis` runs fastest and the others are row-major; with `load` x's elements are copied
- * to it. If x is NULL, `tensor` is NULL. */
+/* Begins a stage for x. With `keep`, `tensor` is x. Otherwise `tensor` is a workspace of `dtype` in
+ * which dimension `axis` runs fastest and the others are row-major; with `load`, x's elements are
+ * copied to the workspace. If x is NULL, `tensor` is NULL. */
 int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
                    bool keep, bool load);
 /* Begins a stage in channels-last order. `tensor` is x if x has that order and `dtype`. */
 int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, bool load);
-/* Ends a stage: with `store` copies the workspace to the original; frees the workspace. Returns rc
- * if it is an error. */
+/* Ends a stage. With `store`, copies the workspace to the original if rc isn't an error. Frees the
+ * workspace. Returns rc, or the result of the copy. */
 int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc);
 
-/* Does the work of ek_draw_run by `run`, which gets all tensors row-major. */
+/* ek_stage_draw does what ek_draw_run does: it calls `run` with row-major tensors. */
 typedef int ek_draw_rows(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw);
 int ek_stage_draw(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw, ek_draw_rows *run);
 
@@ -36,10 +36,10 @@ void ek_strides_along(int ndim, const int64_t *shape, int axis, int64_t *stride)
 /* Returns true if the tensor has the strides of ek_strides_along. Strides of dimensions of size 1
  * don't matter. */
 bool ek_is_dense_along(const ek_tensor *tensor, int axis);
-/* ek_is_dense_along for dimension 1; false for fewer than 2 dimensions. */
+/* Returns ek_is_dense_along(tensor, 1); false if there are fewer than 2 dimensions. */
 bool ek_is_channels_last(const ek_tensor *tensor);
 
-/* Returns the dimension that runs fastest in a format. EK_CHANNELS_LAST counts for 4 and 5
+/* Returns the dimension that runs fastest in a format. EK_CHANNELS_LAST applies to 4 and 5
  * dimensions only. */
 static inline int ek_axis_of(ek_memory_format format, int ndim)
 {

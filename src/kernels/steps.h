@@ -10,9 +10,9 @@
 #define EK_FOR_REALS "kernels/steps.h"
 #include "kernels/for_reals.h"
 
-#elif defined EK_REAL /* for each */
+#elif defined EK_REAL /* for each EK_REAL */
 
-/* The numbers, rounded. */
+/* A step's numbers, rounded to EK_REAL. */
 typedef struct EK_NAME(ek_step_constants) {
 #define EK_MEMBER(name) EK_REAL name;
     EK_STEP_NUMBERS(EK_MEMBER)
@@ -44,7 +44,7 @@ EK_STEP_FORMULA(SGD)
     return w - c->rate * g;
 }
 
-/* The buffer becomes the gradient. `initial` is Nesterov's momentum, else 0. */
+/* The first step: the buffer becomes the gradient. `initial` is Nesterov's momentum, else 0. */
 EK_STEP_FORMULA(SGD_FIRST)
 {
     EK_REAL g = EK_STEP_GRADIENT;
@@ -70,7 +70,7 @@ EK_STEP_FORMULA(SGD_HEAVY)
 
 /* ---- Adam and its like: s[0] is exp_avg, s[1] exp_avg_sq ---- */
 
-/* exp_avg is multiplied and then added to, as in PyTorch 1.13. */
+/* exp_avg is first multiplied by keep1, then increased by add1 g, as in PyTorch 1.13. */
 EK_FORMULA void EK_NAME(ek_step_averages)(const EK_NAME(ek_step_constants) * c, EK_REAL g,
                                           EK_REAL *s)
 {
@@ -97,7 +97,7 @@ EK_STEP_FORMULA(AMSGRAD)
     return u - c->rate * s[0] / (EK_NAME(ek_sqrt)(v) / c->correction + c->eps);
 }
 
-/* s[1] is exp_inf, the largest gradient, which fades by keep2. */
+/* s[1] is exp_inf, the largest |gradient|, which is multiplied by keep2 in each step. */
 EK_STEP_FORMULA(ADAMAX)
 {
     EK_REAL g = EK_STEP_GRADIENT;
@@ -117,8 +117,7 @@ EK_STEP_FORMULA(NADAM)
     return u - c->rate * s[0] / size;
 }
 
-/* `low` is the average's bias correction, `correction` that of the root, `high` the rectification.
- */
+/* `low` is the average's bias correction, `correction` the root's, `high` the rectification. */
 EK_STEP_FORMULA(RADAM)
 {
     EK_REAL g = EK_STEP_GRADIENT;
@@ -186,7 +185,8 @@ EK_STEP_FORMULA(ADADELTA)
     return w - c->rate * delta;
 }
 
-/* s[0] is the gradient before, s[1] the step's size, which keep1 makes smaller and keep2 larger. */
+/* s[0] is the previous step's gradient, s[1] the step's size, which keep1 reduces and keep2
+ * increases. */
 EK_STEP_FORMULA(RPROP)
 {
     EK_REAL g = c->sign * g0;

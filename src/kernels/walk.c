@@ -1,8 +1,8 @@
 /* walk.c: see walk.h. */
 #include "kernels/walk.h"
 
-/* Returns true if a walk has dimension i outside of j. The first operand with different strides for
- * them decides. */
+/* Returns true if a walk has dimension i outside of dimension j. The first operand whose strides
+ * for both differ and aren't 0 decides; if there is none, the order of the dimensions does. */
 static bool walk_is_outside(int operands, const int64_t *const *strides, int i, int j)
 {
     for (int k = 0; k < operands; k++) {

@@ -32,14 +32,14 @@ void ek_walk_init(ek_walk *walk, int operands, const ek_tensor *const *tensors);
 void ek_walk_init_raw(ek_walk *walk, int operands, int ndim, const int64_t *shape,
                       const int64_t *const *strides);
 
-/* True if the operand is one run of stride 1, in the order of the walk. */
+/* Returns true if the operand is one run of stride 1, in the order of the walk. */
 bool ek_walk_is_flat(const ek_walk *walk, int operand);
-/* True if the operand is one element, repeated. */
+/* Returns true if the operand is one element, repeated. */
 bool ek_walk_is_constant(const ek_walk *walk, int operand);
 
 void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position);
 
-/* Advances by `count` elements, which must not go beyond the end of the innermost row. */
+/* Advances the cursor by `count` elements, which must not extend beyond its innermost row. */
 static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
 {
     int d = walk->ndim - 1;

@@ -1,7 +1,7 @@
 /* wide_functions.h: f32 functions of the host that are computed in double and rounded once.
  *
  * ek_wide_<name> are functions of doubles with a few bits more than f32's precision. Their
- * arguments come from f32 arguments, so that none is a subnormal double. */
+ * arguments are computed from f32 arguments, so that no argument is a subnormal double. */
 #ifndef EK_KERNELS_WIDE_FUNCTIONS_H
 #define EK_KERNELS_WIDE_FUNCTIONS_H
 
@@ -10,8 +10,8 @@
 
 #include "core/bits.h"
 
-/* e^x by the steps of ek_exp_f32. Beyond the limits the result is 0 or infinity in f32. NaN stays
- * NaN. */
+/* Returns e^x by the steps of ek_exp_f32. Beyond the limits the result is 0 or infinity in f32. NaN
+ * stays NaN. */
 EK_FORMULA double ek_wide_exp(double x)
 {
     const double magic = 6755399441055744.0;
@@ -31,10 +31,10 @@ EK_FORMULA double ek_wide_exp(double x)
     return p * ek_double_of((ek_bits_of_double(shifted) + 1023u) << 52);
 }
 
-/* x = 2^e m, m in [sqrt(1/2), sqrt(2)); gives log(m), and e in *exponent. */
+/* For x = 2^e m with m in [sqrt(1/2), sqrt(2)), returns log(m) and writes e to *exponent. */
 EK_FORMULA double ek_wide_log_parts(double x, double *exponent)
 {
-    const double magic = 4503599627370496.0; /* 2^52, in whose lowest bits a whole number fits */
+    const double magic = 4503599627370496.0; /* 2^52: the lowest bits of 2^52 + n are n */
     uint64_t shifted = ek_bits_of_double(x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
     *exponent = ek_double_of((shifted >> 52) | 0x4330000000000000u) - (magic + 1023.0);
     double m = ek_double_of((shifted & 0x000fffffffffffffu) + 0x3fe6a09e667f3bcdu);
@@ -62,7 +62,7 @@ EK_FORMULA double ek_wide_log(double x)
     return ek_wide_log_ends(x, e * 0.69314718055994531 + log_m);
 }
 
-/* log(1 + x) */
+/* Returns log(1 + x). */
 EK_FORMULA double ek_wide_log1p(double x)
 {
     double series = x * (1.0 - x * (0.5 - x * (1.0 / 3.0 - x * 0.25)));
@@ -80,7 +80,7 @@ EK_FORMULA double ek_wide_expm1(double x)
 EK_FORMULA float ek_log1p_f32(float x)
 {
     float y = (float)ek_wide_log1p(x);
-    return x == 0.0f ? x : y; /* the sign of 0 */
+    return x == 0.0f ? x : y; /* keeps the sign of 0 */
 }
 
 EK_FORMULA float ek_expm1_f32(float x)
@@ -105,7 +105,7 @@ EK_FORMULA float ek_exp2_f32(float x)
     return (float)ek_wide_exp(x * 0.69314718055994531);
 }
 
-/* x^y by C's rules (F.10.4.4). */
+/* Returns x^y by C's rules (F.10.4.4). */
 EK_FORMULA float ek_power_f32(float x, float y)
 {
     double magnitude = fabsf(x);
@@ -113,10 +113,10 @@ EK_FORMULA float ek_power_f32(float x, float y)
     float half = 0.5f * y;
     int whole = truncf(y) == y, odd = whole & (truncf(half) != half);
     int negative = x < 0.0f;
-    /* The sign of -0 counts for odd powers. */
+    /* Odd powers keep the sign, also of -0. */
     result = (odd & (int)(ek_bits_of(x) >> 31)) != 0 ? -result : result;
     result = (negative & !whole & (x > -INFINITY)) != 0 ? (double)NAN : result;
-    /* |x| = 1 to an infinite power, and numbers to the power of 0 */
+    /* |x| = 1 to an infinite power is 1. So is 1 to any power, and any number to the power of 0. */
     result = ((magnitude == 1.0) & (fabsf(y) == INFINITY)) != 0 ? 1.0 : result;
     return ((x == 1.0f) | (y == 0.0f)) != 0 ? 1.0f : (float)result;
 }
@@ -129,9 +129,9 @@ EK_FORMULA int ek_quotient_is_small(float x, float y)
     return (fabsf(x) < 268435456.0f * fabsf(y)) & (fabsf(y) < INFINITY);
 }
 
-/* fmod for quotients below 2^28. It is exact: a quotient's distance to the next whole number is too
- * large to be rounded away, and the product of y and a whole number of 28 bits has at most 53 bits.
- */
+/* Returns fmod(x, y) for quotients below 2^28. The result is exact: a quotient's distance to the
+ * next whole number is too large to be rounded away, and the product of y and a whole number of 28
+ * bits has at most 53 bits. */
 EK_FORMULA float ek_small_fmod_f32(float x, float y)
 {
     double whole = (double)(int32_t)((double)x / (double)y);
@@ -177,8 +177,8 @@ EK_FORMULA double ek_wide_cos_of(double r)
     return p * z * z - 0.5 * z + 1.0;
 }
 
-/* sin, cos and tan below return a larger argument unchanged. Their caller recognises such a result
- * by its size, and computes it by the C library. */
+/* sin, cos and tan below return an argument beyond EK_FAR_ANGLE unchanged. Their caller recognises
+ * that result by its size, and calls the C library for it. */
 #define EK_FAR_ANGLE 1073741824.0f
 
 EK_FORMULA float ek_sin_f32(float x)
@@ -209,7 +209,7 @@ EK_FORMULA float ek_tan_f32(float x)
     return fabsf(x) > EK_FAR_ANGLE ? x : (float)y;
 }
 
-/* atan(t) for t in [0, 1] */
+/* Returns atan(t) for t in [0, 1]. */
 EK_FORMULA double ek_wide_atan_of(double t)
 {
     double z = t * t;
@@ -238,7 +238,7 @@ EK_FORMULA float ek_atan_f32(float x)
     return ek_float_of(ek_bits_of(y) | (ek_bits_of(x) & 0x80000000u));
 }
 
-/* C's atan2 (F.10.1.4): the angle of the point (x, y), called with y first. */
+/* Returns C's atan2 (F.10.1.4): the angle of the point (x, y). */
 EK_FORMULA float ek_atan2_f32(float y, float x)
 {
     double height = fabsf(y), width = fabsf(x);
@@ -254,7 +254,7 @@ EK_FORMULA float ek_atan2_f32(float y, float x)
     return ((x != x) | (y != y)) != 0 ? x + y : result;
 }
 
-/* asin(t) for t in [0, 1 / 2], and its argument's square */
+/* Returns asin(t) for t in [0, 1 / 2] and z = t^2. */
 EK_FORMULA double ek_wide_asin_of(double t, double z)
 {
     double p = 0.034951505062139177;
@@ -340,7 +340,7 @@ EK_FORMULA float ek_atanh_f32(float x)
 
 /* ---- the error function ---- */
 
-/* exp(x^2) erfc(x) for x in [0, 10.6] */
+/* Returns exp(x^2) erfc(x) for x in [0, 10.6]. */
 EK_FORMULA double ek_wide_erfcx(double x)
 {
     double q = (x - 3.0) / (x + 3.0);
