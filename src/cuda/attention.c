@@ -58,7 +58,7 @@ enum {
 };
 
 /* Returns how many bytes scores may take. With deterministic algorithms the number doesn't depend
- * on what else lies on the device, because other threads may change that. */
+ * on the memory in use, which other threads may change. */
 static double attention_most_bytes(ek_dev *dev)
 {
     ek_memory_stats stats;
@@ -68,7 +68,7 @@ static double attention_most_bytes(ek_dev *dev)
     return all > used ? (double)(all - used) / ATTENTION_SHARE : 0;
 }
 
-/* EVENKEEL_CUDA_PLANS=1 prints a choice that differs from the device's last one. */
+/* Prints a choice that differs from the device's last one, if EVENKEEL_CUDA_PLANS=1. */
 static void attention_show(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, bool composes,
                            double nbytes, double most)
 {

@@ -26,7 +26,7 @@ EK_DEVICE tile_place tile_place_of()
     return place;
 }
 
-/* Rows of a head. */
+/* The rows of a head. Elements outside of it are 0. */
 template <typename T> struct head_rows {
     const T *data;
     int64_t row, column, count;
@@ -94,7 +94,7 @@ EK_DEVICE void tile_add(R (&sums)[2 * CHUNKS], tile_memory<R> &memory, const til
     }
 }
 
-/* Stores row y of a tile. */
+/* Stores the thread's columns of row y of a tile, multiplied by `scale`. */
 template <typename T, typename R>
 EK_DEVICE void tile_store(const ek_cuda_heads &x, int64_t batch, int64_t head, int64_t row,
                           int64_t rows, int features, const R (&sums)[2 * CHUNKS], R scale)
@@ -126,7 +126,7 @@ template <typename R> EK_DEVICE R tile_sum(R value)
     return value;
 }
 
-/* True if a query sees a key. */
+/* Returns true if both the query and the key exist, and the query may see the key. */
 EK_DEVICE bool tile_sees(const ek_cuda_attention_job &job, int64_t row, int64_t key)
 {
     return row < job.rows && key < job.keys && (!job.causal || key <= row);
@@ -143,7 +143,7 @@ EK_DEVICE R tile_mask(const ek_cuda_attention_job &job, int64_t batch, int64_t h
                          batch * m.batch + head * m.head + row * m.row + key * m.column);
 }
 
-/* Dropout's factor of a probability. */
+/* Returns dropout's factor of a probability; 1 without dropout. */
 template <typename R>
 EK_DEVICE R tile_factor(const ek_cuda_attention_job &job, int64_t head, int64_t row, int64_t key)
 {
@@ -203,7 +203,7 @@ template <typename T> EK_KERNEL attention_forward(ek_cuda_attention_job job)
 
 /* ---- gradients ---- */
 
-/* sum(dout out) of each row. */
+/* Computes sum(dout out) of each row. */
 template <typename T> EK_KERNEL attention_sums(ek_cuda_attention_job job)
 {
     typedef typename ek_compute<T>::type R;
@@ -219,9 +219,9 @@ template <typename T> EK_KERNEL attention_sums(ek_cuda_attention_job job)
     }
 }
 
-/* What a score has in the gradients. */
+/* The values of a score that the gradients need. */
 template <typename R> struct tile_gradient {
-    R dropped, ds; /* p z and p (dp z - sum) */
+    R dropped, ds; /* p z and p (dp z - sum), with dropout's factor z */
 };
 
 template <typename R>
@@ -239,7 +239,7 @@ EK_DEVICE tile_gradient<R> tile_gradient_of(const ek_cuda_attention_job &job, in
     return gradient;
 }
 
-/* dq: a block for each tile of queries of a head. */
+/* Computes dq, with a block for each tile of queries of a head. */
 template <typename T> EK_KERNEL attention_queries(ek_cuda_attention_job job)
 {
     typedef typename ek_compute<T>::type R;
@@ -268,7 +268,8 @@ template <typename T> EK_KERNEL attention_queries(ek_cuda_attention_job job)
     tile_store<T>(job.dq, batch, of_batch, first, job.rows, job.depth, sums, (R)job.scale);
 }
 
-/* dk and dv: a block for each tile of keys of a group. Scores are transposed: row y is a key. */
+/* Computes dk and dv, with a block for each tile of keys of a group. Scores are transposed: row y
+ * is a key. */
 template <typename T> EK_KERNEL attention_keys(ek_cuda_attention_job job)
 {
     typedef typename ek_compute<T>::type R;

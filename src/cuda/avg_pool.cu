@@ -1,6 +1,6 @@
-/* avg_pool.cu: average pooling. It is bound by memory; where windows overlap, the caches serve
- * repeated reads. Forward and gradient gather in the host's order, so that sums are equal from run
- * to run. With channels innermost a thread has V neighbouring channels of one index. */
+/* avg_pool.cu: average pooling. Its kernels are bound by memory; where windows overlap, the caches
+ * serve repeated reads. Forward and gradient gather in the host's order, so that sums are equal
+ * from run to run. If channels are innermost, a thread has V neighbouring channels of one index. */
 #include "cuda/pool.cuh"
 
 template <typename I> struct box {
@@ -55,7 +55,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
     }
 }
 
-/* Returns the offset in the plane of position p of a window. With `whole` the window is the plane.
+/* Returns the offset in the plane of position p of a window. If `whole`, the window is the plane.
  */
 template <typename I>
 EK_DEVICE I avg_offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool whole)
@@ -68,10 +68,11 @@ EK_DEVICE I avg_offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool w
     return ek_offset_within(pool.x, at);
 }
 
-/* For few outputs of large windows, for example the mean of whole planes. A block computes `lanes`
- * neighbouring outputs of V channels. Its threads form n rows of `lanes` threads. Row r sums the
- * positions r, r + n, ... of the windows; then the rows are added pairwise. With channels innermost
- * the lanes read neighbours; otherwise the positions of a window are neighbours. */
+/* Computes few outputs of large windows, for example the means of whole planes. A block computes
+ * `lanes` neighbouring outputs of V channels. Its threads form n rows of `lanes` threads. Row r
+ * sums the positions r, r + n, ... of the windows; then the rows are added pairwise. If channels
+ * are innermost, the lanes read neighbours. Otherwise `lanes` is 1, and neighbouring threads read
+ * neighbouring positions. */
 template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_pool pool, int lanes)
 {
     typedef typename ek_compute<T>::type R;
@@ -111,7 +112,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_poo
     }
 }
 
-/* One thread per input, over the windows that hold it. */
+/* One thread per input, which gathers from the windows that hold the input. */
 template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool pool)
 {
     typedef typename ek_compute<T>::type R;
@@ -142,7 +143,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool poo
 
 enum { LARGE_WINDOW = 128, LANES = 32 };
 
-/* About how many positions a window has. */
+/* Returns about how many positions a window has. */
 static int64_t avg_window_size(const ek_cuda_pool *pool)
 {
     if (pool->adaptive)

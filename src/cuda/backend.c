@@ -82,7 +82,7 @@ static int device_read_attributes(ek_dev *dev, ek_cuda_device *device)
     return 0;
 }
 
-/* Refuses a GPU that none of the kernels was compiled for: each launch would fail. */
+/* Refuses a GPU for which no kernel was compiled, because each launch would fail. */
 static int device_check_kernels(ek_dev *dev, const ek_cuda_device *device)
 {
     const int error = ek_cuda_have_kernels();
@@ -203,8 +203,8 @@ static void device_close(ek_dev *dev)
     device_release(ek_cuda_of(dev));
 }
 
-/* Makes the GPU current for a worker's thread until it ends, so that ek_cuda_begin and ek_cuda_end
- * change nothing. */
+/* Makes the GPU current for a worker's thread until the thread ends, so that ek_cuda_begin and
+ * ek_cuda_end change nothing. */
 static int thread_enter(ek_dev *dev)
 {
     if (ek_thread_self()->own_device != dev)

@@ -18,7 +18,7 @@ EK_DEVICE int64_t combine_times(int64_t a, int64_t b)
     return (int64_t)((uint64_t)a * (uint64_t)b);
 }
 
-/* The result of a bitwise operation; floating dtypes have none (ek_combine_check). */
+/* Return the result of a bitwise operation. Floating dtypes have none (ek_combine_check). */
 template <int Op, typename R> EK_DEVICE R combine_bits(R a, R)
 {
     return a;

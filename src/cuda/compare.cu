@@ -60,7 +60,7 @@ int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 
 /* ---- conversions ---- */
 
-/* Loads have the computing type of the input's dtype, stores that of the output's. */
+/* Converts elements. x has the computing type of the input's dtype, r that of the output's. */
 struct convert {
     template <int V, typename To, typename From>
     __device__ void operator()(To (&r)[V], const From (&x)[V]) const
@@ -70,7 +70,7 @@ struct convert {
     }
 };
 
-/* The conversions that occur in training, by vectors. */
+/* Launches a conversion by vectors, if dtypes and walk fit. The pairs below occur in training. */
 #define TRY_PAIR(to_dtype, To, from_dtype, From)                      \
     if (walk->dtype[0] == to_dtype && walk->dtype[1] == from_dtype && \
         vectors_of<1, To, From, From>::fit(walk))                     \

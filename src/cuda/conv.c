@@ -9,7 +9,8 @@
 #include "evenkeel/precision.h"
 #include "kernels/stage.h"
 
-/* A convolution to compute. x, w, y and bias stand for their gradients if these are computed. */
+/* A convolution to compute. In a gradient y is dy, and what is computed (x, or w and bias) is a
+ * gradient. */
 typedef struct conv_call {
     ek_dnn_operation operation;
     const ek_tensor *x, *w, *y, *bias;
@@ -18,7 +19,7 @@ typedef struct conv_call {
 
 enum { CONV_X, CONV_W, CONV_Y };
 
-/* The tensor that is computed. */
+/* Returns which tensor is computed. */
 static int conv_output(const conv_call *c)
 {
     return c->operation == EK_DNN_FORWARD          ? CONV_Y
@@ -28,7 +29,7 @@ static int conv_output(const conv_call *c)
 
 /* ---- bias ---- */
 
-/* Returns a vector (C) as a tensor of `like`'s dimensions, without a copy. With `reduced` all sizes
+/* Returns a vector (C) as a tensor of `like`'s dimensions, without a copy. If `reduced`, all sizes
  * but that of dimension 1 are 1; otherwise the shape is `like`'s and values repeat. */
 static ek_tensor conv_along_channels(const ek_tensor *vector, const ek_tensor *like, bool reduced)
 {
@@ -42,7 +43,7 @@ static ek_tensor conv_along_channels(const ek_tensor *vector, const ek_tensor *l
     return t;
 }
 
-/* y += bias */
+/* Adds the bias to y. */
 static int conv_add_bias(ek_dev *dev, ek_tensor *y, const ek_tensor *bias)
 {
     bool last = ek_dnn_is_dense(y, EK_CHANNELS_LAST);
@@ -61,7 +62,7 @@ static int conv_add_bias(ek_dev *dev, ek_tensor *y, const ek_tensor *bias)
                                            inner, y->shape[1]));
 }
 
-/* dbias = sums of dy over all but dimension 1 */
+/* Sets dbias to the sums of dy over all dimensions but dimension 1. */
 static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tensor *dy)
 {
     ek_tensor out = conv_along_channels(dbias, dy, true);
@@ -72,15 +73,15 @@ static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tenso
 
 /* ---- cuDNN ---- */
 
-/* Returns true if tensor cores may be used. They load 16 bytes at once, so that cuDNN needs
+/* Returns true if tensor cores may be used. They load 16 bytes at once, so that cuDNN then needs
  * addresses aligned to 16. */
 static bool conv_by_tensor_cores(const conv_call *c)
 {
     return ek_dtype_is_narrow(c->x->dtype) || (c->x->dtype == EK_F32 && ek_tf32_allowed());
 }
 
-/* Returns true if cuDNN can read the tensor in place. Otherwise it is copied, to an aligned
- * address. A copy takes less time than an engine without tensor cores. */
+/* Returns true if cuDNN can read the tensor in place. Otherwise the tensor is copied to an aligned
+ * address. The copy takes less time than an engine without tensor cores. */
 static bool conv_fits(const conv_call *c, const ek_tensor *t, ek_memory_format format)
 {
     return ek_dnn_is_dense(t, format) &&
@@ -117,9 +118,9 @@ static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
            ek_dnn_alignment(ek_tensor_address(bias)) >= problem->alignment;
 }
 
-/* Decides whether the plan adds the bias. It doesn't if the plan would lose the tensor cores by
- * that: some engines for few channels have them only without a bias. Returns what
- * ek_cuda_dnn_supports returns. */
+/* Decides whether the plan adds the bias (problem->bias). It doesn't if only a plan without the
+ * bias uses tensor cores, as with some engines for few channels. Returns what ek_cuda_dnn_supports
+ * returns for the choice. */
 static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem, int64_t *workspace)
 {
     problem->bias = conv_reads_bias(c, problem);
@@ -134,7 +135,7 @@ static int conv_plan(ek_dev *dev, const conv_call *c, ek_dnn_problem *problem, i
     return fused;
 }
 
-/* False if cuDNN can't express the call. */
+/* Describes the call in an order of memory. Returns false if cuDNN can't express the call. */
 static bool conv_problem_of(const conv_call *c, ek_memory_format format, ek_dnn_problem *problem)
 {
     if (!ek_dnn_problem_of(problem, c->operation, c->x, c->w, c->y, c->params, format))
@@ -143,13 +144,14 @@ static bool conv_problem_of(const conv_call *c, ek_memory_format format, ek_dnn_
     for (int i = 0; i < 3; i++) {
         int64_t alignment = ek_dnn_alignment(ek_tensor_address(tensors[i]));
         if (conv_fits(c, tensors[i], format) && alignment < problem->alignment)
-            problem->alignment = alignment; /* a plan is valid for any address so aligned */
+            problem->alignment = alignment; /* plans are valid for all such addresses */
     }
     return true;
 }
 
-/* Computes by cuDNN in this order of memory. Returns 1 when issued, 0 if cuDNN doesn't support it,
- * which may show only when a plan runs. */
+/* Computes by cuDNN in the order `format`. Returns 1 when issued, 0 if cuDNN doesn't support the
+ * call. If a plan with the bias turns out unsupported when it runs, a plan without the bias is
+ * tried. */
 static int conv_by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
 {
     ek_dnn_problem problem;
@@ -170,13 +172,14 @@ ek_memory_format ek_cuda_conv_format(ek_dev *dev, ek_dtype dtype)
     return ek_dnn_format(dtype);
 }
 
-/* Returns 1 if computing with row-major x and y copies fewer bytes than the channels-last order,
- * for which both are copied. In row-major order only the weights are converted, if the plan doesn't
- * copy all three tensors. It does for most gradients of large weights, whose engine reads
- * channels-last tensors only: with 512 channels at 4 x 4 and a batch of 256 it copies 26 MB there
- * and back, plus 9 MB of the weight's gradient, since parameters are channels-last. Copying x and
- * dy here takes 17 MB in all. The plans of other operations for an H200 copy at most the weights,
- * except for small groups. */
+/* Returns 1 if computing with row-major x and y copies no more bytes than the channels-last order,
+ * for which x and y are copied here. Returns 0 if not, or if cuDNN doesn't support the row-major
+ * order, negative on error. In row-major order only the weights are copied here, but the plan may
+ * copy all three tensors. It does so for most gradients of large weights, whose engine reads
+ * channels-last tensors only. With 512 channels at 4 x 4 and a batch of 256, this plan copies 26 MB
+ * there and back, plus 9 MB of the weight's gradient, since parameters are channels-last. Copying x
+ * and dy here takes 17 MB in all. For an H200, the plans of other operations copy at most the
+ * weights, except for small groups. */
 static int conv_prefers_rows(ek_dev *dev, const conv_call *c)
 {
     ek_dnn_problem rows, last;
@@ -190,11 +193,11 @@ static int conv_prefers_rows(ek_dev *dev, const conv_call *c)
     return rc < 0 ? rc : rc == 0 || ek_dnn_copied(&rows, in_rows) <= ek_dnn_copied(&last, in_last);
 }
 
-/* Computes by cuDNN in the order that it prefers, if the tensors have it; else channels-last. cuDNN
- * copies tensors in another order in every call, in its workspace (as plans for an H100 show). So
- * the copies are made here, by kernels that are bound by memory only, and cuDNN has an engine more
- * often. Channels-last tensors aren't copied: cuDNN decides whether to copy them, or to use an
- * engine that reads them. */
+/* Computes by cuDNN: row-major if cuDNN prefers this order for the dtype, x and y have it and
+ * conv_prefers_rows agrees; else channels-last. cuDNN copies tensors in another order in every
+ * call, in its workspace (as plans for an H100 show). So the copies are made here, by kernels that
+ * are bound by memory only, and cuDNN has an engine more often. Channels-last tensors aren't
+ * copied: cuDNN decides whether to copy them, or to use an engine that reads them. */
 static int conv_by_dnn(ek_dev *dev, const conv_call *c)
 {
     if (ek_dnn_format(c->x->dtype) == EK_CONTIGUOUS && ek_dnn_is_dense(c->x, EK_CONTIGUOUS) &&
@@ -210,7 +213,7 @@ static int conv_by_dnn(ek_dev *dev, const conv_call *c)
 
 /* ---- our own kernels: the geometry ---- */
 
-/* Positions and steps beyond this are computed in 64 bits. */
+/* Positions and steps beyond this limit are computed in 64 bits. */
 enum { FAR = 1 << 28 };
 
 static bool conv_is_far(int64_t value)
@@ -355,7 +358,7 @@ static int conv_by_kernels(ek_dev *dev, const conv_call *c)
     return ek_cuda_conv_direct_forward(dev, y, x, w, c->bias, c->params);
 }
 
-/* A view of samples [begin, end) of t. */
+/* Returns a view of the samples [begin, end) of t. */
 static ek_tensor conv_samples_of(const ek_tensor *t, int64_t begin, int64_t end)
 {
     ek_tensor part = {.dtype = t->dtype,
@@ -396,7 +399,7 @@ static int conv_compute(ek_dev *dev, const conv_call *c)
     return 0;
 }
 
-/* Computes sums that have no terms: the result is 0, or the bias. */
+/* Computes a result from empty tensors: sums have no terms, so that the result is 0 or the bias. */
 static int conv_compute_empty(ek_dev *dev, const conv_call *c)
 {
     ek_tensor *x = (ek_tensor *)c->x, *w = (ek_tensor *)c->w, *y = (ek_tensor *)c->y;

@@ -1,5 +1,6 @@
 /* conv.h: convolution by this library's kernels, if cuDNN is missing or has no engine. The three
- * functions support everything that the slots of their names do. */
+ * functions support all arguments of the slots conv_forward, conv_input_gradient and
+ * conv_weight_gradient (kernels/kernels.h). */
 #ifndef EK_CUDA_CONV_H
 #define EK_CUDA_CONV_H
 
@@ -18,11 +19,11 @@ int ek_cuda_conv_direct_weight_gradient(struct ek_dev *dev, ek_tensor *dw, ek_te
                                         const ek_tensor *x, const ek_tensor *dy,
                                         const ek_conv_params *params);
 
-/* ---- what the kernels are told ---- */
+/* ---- the kernels' arguments ---- */
 
-/* The job of forward and of the input gradient, which are one computation. Every element of `to` is
- * a sum over the taps of the window and the channels of its group of `from`. By tap t, position i
- * of `to` reads position q / divide of `from`, with
+/* The arguments of forward and of the input gradient, which are one computation. Every element of
+ * `to` is a sum over the taps of the window and, in `from`, the channels of its group. By tap t,
+ * position i of `to` reads position q / divide of `from`, with
  *
  *     q = origin + i * row_step + t * tap_step,
  *
@@ -41,10 +42,11 @@ typedef struct ek_cuda_conv_gather {
 
 int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv);
 
-/* The job of the gradients of weights and bias, in two steps. First the rows (positions of y in all
- * samples) are cut into `parts`, and the sums of each part are written to `partials` as (outputs,
- * columns), in f32, for f64 in f64. Then the parts are added. A column is an input channel of a
- * tap, channels innermost. If there is a bias, it is the last column. */
+/* The arguments of the gradients of weights and bias, which are computed in two steps. First the
+ * rows (positions of y in all samples) are cut into `parts`, and the sums of each part are written
+ * to `partials` as (outputs, columns), in f64 for f64 and else in f32. Then the parts are added. A
+ * column is an input channel of a tap, channels innermost. If there is a bias, it is the last
+ * column. If there is one part, its sums are the result. */
 typedef struct ek_cuda_conv_weights {
     ek_cuda_image x, y;
     void *w, *bias;

@@ -17,7 +17,7 @@
 
 /* ---- one element by one thread or warp ---- */
 
-/* Sets *source to the position that tap t of position i reads. Returns false if it reads none. */
+/* Sets *source to the position that tap t of position i reads. Returns false if there is none. */
 template <typename I>
 EK_DEVICE bool gather_source_of(const ek_cuda_conv_gather &conv, int d, I i, I t, I *source)
 {
@@ -88,8 +88,8 @@ template <typename T, typename I, int LANES> EK_KERNEL gather_each(ek_cuda_conv_
 /* ---- tiles ---- */
 
 /* One dimension of a phase. Its positions of `to` are first_row + i * row_stride for `rows` values
- * of i. Its taps are first_tap + t * tap_stride for `taps` values of t. Such a position and tap
- * read origin + i * step + t * tap_step. */
+ * of i. Its taps are first_tap + t * tap_stride for `taps` values of t. Position i and tap t of the
+ * phase read position origin + i * step + t * tap_step of `from`. */
 struct phase {
     int rows, first_row, row_stride;
     int taps, first_tap, tap_stride;
@@ -102,8 +102,8 @@ struct phases {
     int tap_stride[3]; /* divide / gcd(divide, tap_step) */
 };
 
-/* Phase `index` starts with row `index`, because row_step is 1 if divide isn't. Only taps that lead
- * to a multiple of divide count; they are tap_stride apart. */
+/* Returns phase `index`, which starts with row `index`, because row_step is 1 if divide isn't. Only
+ * taps that lead to a multiple of divide belong to the phase; they are tap_stride apart. */
 static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &all, int d,
                                  int index)
 {
@@ -127,7 +127,8 @@ static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &
     return p;
 }
 
-/* A tap and channel of K: its offsets in `from` and w, and its offset to a row's position. */
+/* An index along K, which is a tap and a channel: its offsets in `from` and w, and in `at` what it
+ * adds to a row's position. */
 struct depth_index {
     int at[3];
     int64_t from, w;
@@ -186,7 +187,7 @@ EK_DEVICE bool gather_is_inside(const ek_cuda_conv_gather &conv, const int row[3
            (unsigned)(row[2] + k[2]) < (unsigned)conv.from.size[2];
 }
 
-/* What a launch of gather_tiles computes. */
+/* How a launch of gather_tiles is cut, and along which dimension it reads memory. */
 struct gather_job {
     phases all;
     int64_t row_tiles;
@@ -347,8 +348,8 @@ static int launch_gather_each(const ek_cuda_stream *stream, const ek_cuda_conv_g
                      wide ? gather_each<T, int64_t, LANES> : gather_each<T, int32_t, LANES>, *conv);
 }
 
-/* Chooses the kernel: gather_each if few columns would leave tiles empty, or if there are too few
- * tiles to fill the device. */
+/* Chooses the kernel: gather_each if indices need 64 bits, if few columns would leave tiles empty,
+ * or if there are too few products to fill the device with tiles. */
 template <typename T>
 static int launch_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
@@ -371,10 +372,11 @@ int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_
     EK_FLOATING(conv->to.dtype, T, return launch_gather<T>(stream, conv))
 }
 
-/* ---- a bias on the channels: bounded by memory, 16 bytes at a time if rows allow it ---- */
+/* ---- a bias on the channels: bounded by memory, 16 bytes at a time if sizes and address allow it
+ * ---- */
 
-/* y += bias. Channels are a row of vectors, or (`same`) each vector lies within one channel. I is
- * the type of indices. */
+/* Adds the bias to y. If `same`, all elements of a vector have one channel, else neighbouring
+ * channels. I is the type of indices. */
 template <typename T, int COUNT, typename I>
 static __global__ void add_bias(T *y, const T *bias, int64_t bias_stride, I packs, I inner,
                                 I channels)

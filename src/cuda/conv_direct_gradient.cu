@@ -1,11 +1,12 @@
-/* conv_direct_gradient.cu: the gradients of a convolution's weights and bias. For each group they
- * are the product of dy transposed (outputs, rows) by the matrix (rows, columns) of forward. Rows
- * are many and results few, so rows are cut into parts, whose sums are added up in order.
+/* conv_direct_gradient.cu: the gradients of a convolution's weights and bias. For each group, the
+ * weights' gradient is the product of dy transposed (outputs, rows) by the matrix (rows, columns)
+ * of forward. Rows are many and results few, so rows are cut into parts, whose sums are added up in
+ * order.
  *
- * weights_tiles computes tiles of 64 outputs by 64 columns (conv_tile.cuh), and the bias from the
- * dy that it loads. It sums 256 rows at a time. In weights_each, for groups of few channels, a
- * block computes one column of some outputs. It is bound by memory: each element of dy and x is
- * read from memory once, and from the caches for every further tap. */
+ * weights_tiles computes tiles of 64 outputs by 64 columns (conv_tile.cuh), and the bias's gradient
+ * from the dy that it loads. It sums 256 rows at a time. In weights_each, for groups of few
+ * channels, a block computes one column of some outputs. It is bound by memory: each element of dy
+ * and x is read from memory once, and from the caches for every further tap. */
 #include "cuda/conv.h"
 #include "cuda/conv_tile.cuh"
 
@@ -29,7 +30,7 @@ EK_DEVICE column_index<I> column_index_of(const ek_cuda_conv_weights &conv, I co
     return index;
 }
 
-/* Sample and position of a row. */
+/* Returns the sample and position of a row. */
 template <typename I> EK_DEVICE ek_index<I> row_index_of(const ek_cuda_conv_weights &conv, I row)
 {
     ek_index<I> index;
@@ -131,7 +132,7 @@ template <typename R> EK_DEVICE void weights_add_and_clear(R total[SIDE][SIDE], 
         }
 }
 
-/* Stores a sum over all rows: of the weight, or, in the column after the last, of the bias. */
+/* Stores a sum over all rows: the bias's gradient in the column after the last, else a weight's. */
 template <typename T, typename I, typename R>
 EK_DEVICE void weights_store(const ek_cuda_conv_weights &conv, int64_t output, int64_t column,
                              R sum)
@@ -147,7 +148,7 @@ EK_DEVICE void weights_store(const ek_cuda_conv_weights &conv, int64_t output, i
              sum);
 }
 
-/* Stores a part's sum. A part that is the only one is the result. */
+/* Stores a part's sum in `partials`, or as the result if there is one part. */
 template <typename T, typename I, typename R>
 EK_DEVICE void weights_put(const ek_cuda_conv_weights &conv, int64_t part, int64_t output,
                            int64_t column, R sum)
@@ -211,7 +212,7 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
 
 /* ---- single sums ---- */
 
-/* x at a row's position and a column's tap; 0 outside. */
+/* Returns x at a row's position and a column's tap; 0 outside of x. */
 template <typename T, typename I>
 EK_DEVICE typename ek_compute<T>::type weights_input_at(const ek_cuda_conv_weights &conv,
                                                         const T *x, const ek_index<I> &row,
@@ -292,7 +293,7 @@ static int weights_lanes_of(const ek_cuda_conv_weights *conv)
     return conv->y.last ? EK_WARP : 1;
 }
 
-/* The number of blocks of one part. */
+/* Returns the number of blocks of one part. */
 static int64_t weights_blocks_of(const ek_cuda_conv_weights *conv)
 {
     if (!conv->tiles)

@@ -2,8 +2,9 @@
  * 16 x 64 by 16 x 64 numbers in shared memory, and adds the products to 64 x 64 sums. Each thread
  * has 4 x 4 of the sums.
  *
- * For 16 multiply-adds a thread reads 8 numbers of shared memory in two instructions. The first
- * reads the same numbers in half a warp, the second reads those of 16 neighbours. */
+ * For 16 multiply-adds a thread reads 8 numbers of shared memory in two instructions. In the first,
+ * each half of a warp reads one group of 4 numbers. In the second, it reads 16 neighbouring groups.
+ */
 #ifndef EK_CUDA_CONV_TILE_CUH
 #define EK_CUDA_CONV_TILE_CUH
 
@@ -15,7 +16,7 @@ template <typename T> struct alignas(sizeof(T) < 4 ? 8 : 16) quad {
     T v[SIDE];
 };
 
-/* A tile of K x 64 numbers. At least 16 bytes of padding per row put a column's elements into
+/* A tile of DEPTH x 64 numbers. At least 16 bytes of padding per row put a column's elements into
  * different banks. */
 template <typename R> struct tile {
     quad<R> q[DEPTH][TILE / SIDE + 1];

@@ -84,7 +84,7 @@ static int copy_find_across(const ek_cuda_walk *walk)
     return -1;
 }
 
-/* Fills *plan. Returns the number of tiles. */
+/* Fills *plan. Returns the number of tiles. From 2^31 tiles on, the plan can't be used. */
 static int64_t copy_make_plan(const ek_cuda_walk *walk, int across, transposition *plan)
 {
     int inner = walk->ndim - 1;

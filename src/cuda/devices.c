@@ -26,7 +26,7 @@ static int spec_append(const char *text, const char *at, ek_cuda_spec *spec, lon
     return 0;
 }
 
-/* Parses one item ("4x0:8G"), and moves *at past it. */
+/* Parses one item ("4x0:8G"), and moves *at past the item. */
 static int spec_parse_item(const char *text, const char **at, int gpus, ek_cuda_spec *spec)
 {
     const char *item = *at;

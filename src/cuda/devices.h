@@ -16,8 +16,8 @@ typedef struct ek_cuda_spec {
 } ek_cuda_spec;
 
 /* Parses a comma-separated list of `[count x] number [: capacity]`, on a machine with `gpus` GPUs.
- * Returns 0, EK_E_INVALID with the position and what would be right, or EK_E_DEVICE if there is no
- * such GPU. */
+ * Returns 0, EK_E_INVALID with the position of the mistake and what is expected there, or
+ * EK_E_DEVICE if a GPU doesn't exist. */
 int ek_cuda_spec_parse(const char *text, int gpus, ek_cuda_spec *spec);
 
 /* Fills `spec` with the configured devices, else those of EVENKEEL_CUDA_DEVICES, else one for each

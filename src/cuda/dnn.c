@@ -26,9 +26,9 @@ int64_t ek_dnn_alignment(const void *address)
     return alignment;
 }
 
-/* Finds the padding after x in dimension i from which cuDNN derives y's size: the padding before x
+/* Sets the padding after x in dimension i, from which cuDNN derives y's size: the padding before x
  * if it fits, because most engines support only equal paddings, else the largest that fits. Returns
- * false if it is negative, because cuDNN can't skip the end of x. */
+ * false if this padding is negative, because cuDNN can't skip the end of x. */
 static bool dnn_fit_padding(ek_dnn_problem *p, int i)
 {
     int64_t window = p->dilation[i] * (p->w[2 + i] - 1) + 1;
@@ -96,14 +96,14 @@ ek_memory_format ek_dnn_format(ek_dtype dtype)
 
 #ifdef EK_HAVE_CUDNN
 
-/* ---- plans that are kept ---- */
+/* ---- the plans of a device ---- */
 
-/* Plans per device. A training step of a large model has some hundreds. */
+/* The most plans that a device keeps. A training step of a large model has some hundreds. */
 enum { PLANS = 512 };
 
-/* The workspace that a plan may have at first, or room for copies of all three tensors in another
- * order if that is more. Without a limit, one layer's workspace could determine the largest batch.
- */
+/* The most bytes of workspace of a problem's first plan, or room for copies of all three tensors in
+ * another order if that is more. Without a limit, one layer's workspace could determine the largest
+ * batch. */
 static const int64_t usual_workspace = (int64_t)1 << 30;
 
 typedef struct kept_plan {
@@ -111,8 +111,8 @@ typedef struct kept_plan {
     ek_dnn_plan plan;
     bool none;         /* true if no engine computes the problem */
     bool timed;        /* true once plans were timed, or timing was not possible */
-    bool tensor_cores; /* this and the next describe the plan that was made first, */
-    int64_t workspace; /* or last for want of memory */
+    bool tensor_cores; /* this and `workspace` describe the plan that was made first, or */
+    int64_t workspace; /* the last one that was made for want of memory */
     uint64_t used;
 } kept_plan;
 
@@ -171,7 +171,7 @@ static int64_t dnn_most_workspace(const ek_dnn_problem *p)
     return nbytes > usual_workspace ? nbytes : usual_workspace;
 }
 
-/* EVENKEEL_CUDA_PLANS=1 prints each plan when it is made. */
+/* Prints a plan, if EVENKEEL_CUDA_PLANS=1. */
 static void dnn_show(const kept_plan *entry)
 {
     bool wanted = false;
@@ -180,7 +180,8 @@ static void dnn_show(const kept_plan *entry)
         fprintf(stderr, "cuDNN: %s\n", ek_dnn_plan_text(&entry->problem, &entry->plan, text));
 }
 
-/* Makes the entry's plan, or finds that there is none. */
+/* Makes the entry's plan, with at most `most` bytes of workspace. Sets entry->none if there is
+ * none. */
 static void dnn_make_plan(struct ek_cuda_dnn *dnn, kept_plan *entry, int64_t most)
 {
     entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle},
@@ -221,7 +222,7 @@ static void dnn_make_handle(ek_dev *dev, struct ek_cuda_dnn *dnn)
     dnn->handle = NULL;
 }
 
-/* The device's cuDNN; *dnn is NULL if there is none. device->lock is held. */
+/* Sets *dnn to the device's cuDNN; NULL if there is none. device->lock is held. */
 static int dnn_enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
@@ -302,7 +303,7 @@ static int dnn_failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_p
 
 /* Allocates workspace for the entry's plan. If memory is short, the plan is replaced by one that
  * needs at most half as much. The replacement is kept, because a search in every step would be
- * slower than any plan. Returns false if no plan is left. */
+ * slower than any plan. Returns 1 with the workspace, 0 if no plan is left, negative on error. */
 static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
                               void **workspace)
 {
@@ -321,9 +322,9 @@ static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *e
     return 0;
 }
 
-/* If timing is requested, replaces the plan that cuDNN suggests by the fastest, once for each
- * problem. Deterministic algorithms keep the suggested plan, because which plan is fastest varies.
- */
+/* If timing is requested, replaces the plan that cuDNN suggests by the fastest one, once for each
+ * problem. With deterministic algorithms the suggested plan is kept, because which plan is the
+ * fastest varies. */
 static int dnn_time_plans(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
                           const ek_dnn_memory *memory)
 {

@@ -27,27 +27,28 @@ typedef struct ek_dnn_problem {
     int64_t bias; /* 1: forward adds a bias of O contiguous elements, aligned as the rest */
 } ek_dnn_problem;
 
-/* Fills the problem, with alignment 16 and bias 0. The tensor that the operation computes is a
- * gradient of x, w or y; none is empty. Returns false if cuDNN can't express the problem. */
+/* Fills the problem, with alignment 16 and bias 0. In gradients y is dy, and the tensor that is
+ * computed is dx or dw. No tensor is empty. Returns false if cuDNN can't express the problem. */
 bool ek_dnn_problem_of(ek_dnn_problem *problem, ek_dnn_operation operation, const ek_tensor *x,
                        const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
                        ek_memory_format format);
 
-/* True if the tensor is dense in the format. Dimensions of size 1 don't matter. */
+/* Returns true if the tensor is dense in the format. Dimensions of size 1 don't matter. */
 bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format);
 
-/* The largest power of two up to 16 that divides the address. */
+/* Returns the largest power of two up to 16 that divides the address. */
 int64_t ek_dnn_alignment(const void *address);
 
 /* Returns the order of memory in which cuDNN's engines for a dtype compute images without internal
  * copies. Engines with tensor cores read channels-last tensors. f32 without TF32 uses the ordinary
- * units, whose engines are row-major. Channels-last if cuDNN can't be opened. */
+ * units, whose engines are row-major. Returns channels-last if cuDNN can't be opened. */
 ek_memory_format ek_dnn_format(ek_dtype dtype);
 
-/* Returns 2 if cuDNN computes the problem by tensor cores, 1 if it computes it without them (the
- * plan is kept), 0 if it doesn't, negative on error. *workspace, if not NULL, becomes the plan's
- * bytes. Both describe the plan that cuDNN suggests, so that callers' decisions don't depend on a
- * faster plan found by timing. Called between ek_cuda_begin and ek_cuda_end. */
+/* Returns 2 if cuDNN computes the problem by tensor cores, 1 if it computes the problem without
+ * them, 0 if it doesn't support the problem, negative on error. *workspace, if not NULL, becomes
+ * the plan's bytes of workspace. The result and *workspace describe the plan that cuDNN suggests,
+ * so that callers' decisions don't depend on a faster plan found by timing. The plan is kept.
+ * Called between ek_cuda_begin and ek_cuda_end. */
 int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *workspace);
 
 /* Returns how many bytes are copied to another order of memory, here or in the plan's workspace, if

@@ -123,12 +123,13 @@ static const operation_names operations[] = {
                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-/* Makes the convolution's operation. It writes y; with a bias, the sums to which the bias is added.
- */
+/* Makes the convolution's operation. It computes y; with a bias, the sums to which the bias is
+ * added. */
 static cudnnStatus_t graph_make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
                                           ek_dnn_graph *graph)
 {
-    /* Factors are of the type that values are computed in, f32 for bf16 and f16 too. */
+    /* The factors have the type in which values are computed, which is f32 for bf16 and f16, too.
+     */
     const float alpha = 1, beta = 0;
     const operation_names *of = &operations[p->operation];
     const cudnnBackendDescriptor_t *tensors = graph->tensors;
@@ -142,7 +143,8 @@ static cudnnStatus_t graph_make_operation(const ek_cudnn_api *api, const ek_dnn_
     return DNN_MAKE(api, of->descriptor, attributes, &graph->operations[0]);
 }
 
-/* Makes y = sums + bias. No engine adds a bias to an input gradient. */
+/* Makes the operation y = sums + bias, which only forward has, because no engine adds a bias to an
+ * input gradient. */
 static cudnnStatus_t graph_make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
 {
     const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
@@ -210,11 +212,11 @@ ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *p,
             if (f32 && !p->tf32)
                 return EK_DNN_TENSOR_CORES;
             break;
-        /* Operands keep their digits, and sums are f32. */
+        /* Operands must keep their digits, and sums must be f32. */
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
             return EK_DNN_IMPRECISE;
-        /* Large tiles lose digits to cancellation. In bf16 and f16 even small ones do, because
+        /* Large tiles lose digits to cancellation. In bf16 and f16 small tiles do so, too, because
          * their transformed inputs are rounded. */
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13:
@@ -232,7 +234,7 @@ ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *p,
     return EK_DNN_ALLOWED;
 }
 
-/* What one of cuDNN's suggestions is. */
+/* One of cuDNN's suggestions. */
 typedef struct plan_suggestion {
     cudnnBackendDescriptor_t config;
     int64_t engine;
@@ -335,14 +337,14 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
  * in bf16 and f16 cuDNN suggests an engine without them first. */
 enum { SUGGESTIONS = 48, NEAR = 6 };
 
-/* Returns true if engines with tensor cores are preferred. With few channels, in all or in a group,
- * tensor cores would be idle, and cuDNN's order is kept. */
+/* Returns true if engines with tensor cores are preferred. With several groups, or few channels of
+ * x or y, tensor cores would be idle, and cuDNN's order is kept. */
 static bool plan_prefers_tensor_cores(const ek_dnn_problem *p)
 {
     return (p->dtype != EK_F32 || p->tf32) && p->x[1] == p->w[1] && p->x[1] >= 8 && p->y[1] >= 8;
 }
 
-/* Makes plans of the best suggestions that can be used. Returns how many. */
+/* Makes up to `room` plans of the best suggestions that can be used. Returns how many. */
 static int plan_take(const ek_cudnn_api *api, const ek_dnn_target *target,
                      const ek_dnn_problem *problem, plan_suggestion *suggestions, int64_t count,
                      int64_t most, ek_dnn_plan *plans, int room)
@@ -356,7 +358,7 @@ static int plan_take(const ek_cudnn_api *api, const ek_dnn_target *target,
             if (!suggestions[i].refusal && suggestions[i].notes & tensor_core)
                 taken += plan_of(api, target, &suggestions[i], most, &plans[taken]);
     for (int64_t i = 0; i < count && taken < room; i++) {
-        if (!suggestions[i].config) /* it is a plan already */
+        if (!suggestions[i].config) /* the config belongs to a plan already */
             continue;
         if (!suggestions[i].refusal)
             taken += plan_of(api, target, &suggestions[i], most, &plans[taken]);

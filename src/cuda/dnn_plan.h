@@ -46,7 +46,7 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t count, const void *values);
 
-/* Makes tensors, convolution and operations. Free the graph also if this fails. */
+/* Makes tensors, convolution and operations. The graph must be freed even if this fails. */
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph);
 /* Makes the descriptor of the graph. */
@@ -59,18 +59,18 @@ enum { EK_DNN_TIMED = 8 }; /* the most plans of a problem that are timed */
 /* Why a suggestion is not taken. */
 typedef enum ek_dnn_refusal {
     EK_DNN_ALLOWED,
-    EK_DNN_TENSOR_CORES,     /* they would round f32 */
-    EK_DNN_NONDETERMINISTIC, /* repeatable results are asked for */
+    EK_DNN_TENSOR_CORES,     /* tensor cores would round f32 */
+    EK_DNN_NONDETERMINISTIC, /* repeatable results are requested */
     EK_DNN_IMPRECISE,        /* sums or transforms lose digits */
-    EK_DNN_NOT_SUPPORTED,    /* not by this GPU, or not for this problem */
-    EK_DNN_WORKSPACE,        /* it needs too much */
+    EK_DNN_NOT_SUPPORTED,    /* not supported by this GPU, or not for this problem */
+    EK_DNN_WORKSPACE,        /* too much workspace */
     EK_DNN_REFUSALS
 } ek_dnn_refusal;
 
 /* How long an engine took. */
 typedef struct ek_dnn_time {
     int64_t engine;
-    float milliseconds; /* the best of a few runs; negative: it failed, or had no workspace */
+    float milliseconds; /* the best of a few runs; negative: the plan failed, or memory was short */
 } ek_dnn_time;
 
 /* A plan with all that it refers to, owned. Descriptors are NULL at first. */
@@ -78,10 +78,10 @@ typedef struct ek_dnn_plan {
     ek_dnn_graph graph;
     cudnnBackendDescriptor_t config, plan;
     int64_t workspace;            /* bytes */
-    int64_t engine;               /* cuDNN's number of it */
-    uint64_t notes;               /* bit n: it has cudnnBackendNumericalNote_t n */
-    int refused[EK_DNN_REFUSALS]; /* suggestions before it */
-    int timed;                    /* how many times there are */
+    int64_t engine;               /* cuDNN's number of the engine */
+    uint64_t notes;               /* bit n: the engine has cudnnBackendNumericalNote_t n */
+    int refused[EK_DNN_REFUSALS]; /* refused suggestions, by reason */
+    int timed;                    /* elements of `times` */
     ek_dnn_time times[EK_DNN_TIMED];
 } ek_dnn_plan;
 
@@ -91,14 +91,15 @@ static inline bool ek_dnn_plan_has(const ek_dnn_plan *plan, cudnnBackendNumerica
 }
 
 /* Makes a plan of the first of cuDNN's suggestions that is as exact and as repeatable as the
- * problem requires, works on this GPU, and needs at most `most` bytes of workspace. If the problem
- * may use tensor cores, those of the first few suggestions that use them come first. Returns false
- * if there is none; *plan then holds only the reasons of refusals. */
+ * problem requires, works on this GPU, and needs at most `most` bytes of workspace. If tensor cores
+ * may be used and there are enough channels, suggestions that use tensor cores are preferred among
+ * the first few. Returns false if there is no plan; *plan then holds only the reasons of refusals.
+ */
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
-/* Makes up to `room` plans; the first is that of ek_dnn_plan_make. All refer to the first plan's
- * graph. Returns how many there are. */
+/* Makes up to `room` plans, of which the first is that of ek_dnn_plan_make. All refer to the first
+ * plan's graph. Returns how many there are. */
 int ek_dnn_plans_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plans, int room);
 /* Moves plan `kept` to *plan, together with the graph, and frees the other plans. */
@@ -112,31 +113,32 @@ typedef struct ek_dnn_memory {
     void *x, *w, *y, *bias, *workspace;
 } ek_dnn_memory;
 
-/* Issues the work to the handle's stream. */
+/* Issues the plan to the handle's stream. */
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
                               const ek_dnn_plan *plan, const ek_dnn_memory *memory);
 
 /* Replaces *plan by the fastest of the first EK_DNN_TIMED plans that ek_dnn_plans_make makes. Each
- * reads the tensors in `memory` and writes to scratch memory, which is freed at the end, as its
- * workspace is. A plan that fails, or for which memory is short, is skipped. Returns 1; 0 if no
- * plan could be timed, with *plan unchanged; negative on errors of the GPU. Waits for the GPU. The
- * device's lock is held. */
+ * plan reads the tensors in `memory` and writes to scratch memory. The scratch memory and the
+ * plans' workspaces are freed before this returns. A plan that fails, or for which memory is short,
+ * is skipped. Returns 1; 0 if no plan could be timed, with *plan unchanged; negative on errors of
+ * the GPU. Waits for the GPU. The device's lock is held. */
 int ek_dnn_plan_choose_fastest(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                                const ek_dnn_problem *problem, int64_t most,
                                const ek_dnn_memory *memory, ek_dnn_plan *plan);
 
-/* Makes the descriptor of these addresses. Free it also if this fails. */
+/* Makes the descriptor of the addresses in `memory`. It must be freed even if this fails. */
 cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
                           cudnnBackendDescriptor_t *pack);
 
 void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan);
 
-/* Returns the reason why an engine with these notes may not compute the problem. */
+/* Returns the reason why an engine with these notes may not compute the problem; EK_DNN_ALLOWED if
+ * it may. */
 ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *problem,
                                    const cudnnBackendNumericalNote_t *notes, int64_t count);
 
 /* Writes the problem and its plan in a line: operation, sizes, engine, notes, workspace, refusals,
- * times. A plan without descriptors means that there is none. Returns `text`. */
+ * times. If the plan has no descriptor, the line says "no engine". Returns `text`. */
 enum { EK_DNN_TEXT = 1200 };
 const char *ek_dnn_plan_text(const ek_dnn_problem *problem, const ek_dnn_plan *plan,
                              char text[EK_DNN_TEXT]);

@@ -1,4 +1,4 @@
-/* dnn_text.c: what is told of a plan. */
+/* dnn_text.c: a problem and its plan as a line of text. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,13 +1,13 @@
-/* dnn_time.c: the fastest of cuDNN's plans for a problem, measured on this GPU. Heuristics order
- * plans by a model of the GPU, which is often wrong by a tenth and sometimes by half. */
+/* dnn_time.c: finds the fastest of cuDNN's plans for a problem, measured on this GPU. Heuristics
+ * order plans by a model of the GPU, which is often wrong by a tenth and sometimes by half. */
 #include "cuda/dnn_plan.h"
 #include "cuda/stream.h"
 
 #ifdef EK_HAVE_CUDNN
 
-enum { RUNS = 3 }; /* after one that loads the kernels */
+enum { RUNS = 3 }; /* after a first run, which loads the kernels */
 
-/* Runs a plan once between two events. *milliseconds becomes negative if cuDNN refuses it. */
+/* Runs a plan once between two events. *milliseconds becomes negative if cuDNN refuses the plan. */
 static int time_run(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                     const ek_dnn_plan *plan, const ek_dnn_memory *memory,
                     const cudaEvent_t events[2], float *milliseconds)
@@ -24,7 +24,8 @@ static int time_run(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                          (int)cudaEventElapsedTime(milliseconds, events[0], events[1]));
 }
 
-/* *best is the shortest run, or negative if the plan fails or there is no memory for it. */
+/* Sets *best to the milliseconds of the shortest run; negative if the plan fails or memory is
+ * short. */
 static int time_plan(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                      const ek_dnn_plan *plan, ek_dnn_memory memory, const cudaEvent_t events[2],
                      float *best)
@@ -70,8 +71,8 @@ static int time_least(const ek_dnn_time *times, int count)
     return least;
 }
 
-/* Times plans. `output` points to the address in `memory` of the tensor that is computed, which is
- * replaced by scratch memory. */
+/* Times plans. `output` points to the member of `memory` for the tensor that is computed. The
+ * member is set to scratch memory. */
 static int time_into_scratch(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                              const ek_dnn_plan *plans, int count, const ek_dnn_memory *memory,
                              void **output, size_t nbytes, ek_dnn_time *times)

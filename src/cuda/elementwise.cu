@@ -1,9 +1,9 @@
 /* elementwise.cu: unary and binary formulas on each element.
  *
- * The formulas are the host's (kernels/formulas.h), for f32 with its polynomials, so that results
- * differ in the last bits only. Each compiler fuses products and sums where it likes; sqrt and
- * division are correctly rounded on both. The functions of mathematics.cu, and in f64 exp, log and
- * tanh, are CUDA's. */
+ * The formulas are the host's (kernels/formulas.h), for f32 with the host's polynomials, so that
+ * results differ in the last bits only. Each compiler fuses products and sums where it likes; sqrt
+ * and division are correctly rounded by both. The functions of mathematics.cu, and in f64 exp, log
+ * and tanh, are CUDA's. */
 #include "cuda/elementwise.cuh"
 
 /* Defines formula_evaluate for the type C, which computes V elements by row `op`. a and b have type

@@ -85,7 +85,7 @@ EK_KERNEL flat_loop(F f, loop_memory memory, int64_t count)
             offset[k] = memory.stays[k] ? 0 : i * V;
         loop_vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
     }
-    /* Elements that are left don't fill a vector. */
+    /* The elements that are left don't fill a vector. */
     int64_t last = vectors * V + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (last < count) {
         for (int k = 0; k <= Inputs; k++)
@@ -142,7 +142,7 @@ template <int Inputs, typename Out, typename First, typename Rest> struct vector
         largest = Inputs > 1 && sizeof(Rest) > first ? sizeof(Rest) : first,
         count = 16 / largest < 8 ? 16 / largest : 8
     };
-    /* True if the flat loop (one dimension) or the loop over rows can be used. */
+    /* Returns true if the flat loop (one dimension) or the loop over rows can be used. */
     static bool fit(const ek_cuda_walk *walk)
     {
         const size_t sizes[] = {sizeof(Out), sizeof(First), sizeof(Rest), sizeof(Rest)};
@@ -201,7 +201,7 @@ static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk
 #define BINARY_F64(name, formula) FORMULA_CASE(BINARY, binary, name, f64, y[j], a)
 #define BINARY_I64(name, formula) FORMULA_CASE(BINARY, binary, name, i64, y[j], a)
 
-/* Computes a row that needs mathematics, such as sin or pow (mathematics.cu). */
+/* Launch a formula that needs mathematics, such as sin or pow (mathematics.cu). */
 int ek_cuda_launch_mathematics(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk);
 int ek_cuda_launch_mathematics(const ek_cuda_stream *stream, ek_binary op,
                                const ek_cuda_walk *walk);

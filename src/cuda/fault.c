@@ -9,9 +9,9 @@
 
 /* ---- GPUs that are lost to this process ---- */
 
-/* The error by which a GPU was lost, by the CUDA runtime's number. It is never cleared: the
- * process's context on the GPU is gone, and with it all logical devices there. `call` and `device`
- * are written once, before `error`. */
+/* The error by which each GPU was lost, 0 if it isn't. GPUs are numbered as in the CUDA runtime.
+ * The error is never cleared: the process's context on the GPU is gone, and with it all logical
+ * devices there. `call` and `device` are written once, before `error`. */
 static struct {
     atomic_int error;
     char call[96];
@@ -19,7 +19,7 @@ static struct {
 } lost[EK_CUDA_GPUS];
 static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Returns true if after this error every later call on the GPU fails, too. */
+/* Returns true if every later call on the GPU fails after this error. */
 static bool fault_is_sticky(int error)
 {
     switch (error) {
@@ -39,7 +39,7 @@ static bool fault_is_sticky(int error)
     case 721:              /* cudaErrorTensorMemoryLeak */
     case 810:              /* cudaErrorMpsClientTerminated */
     case 911:              /* cudaErrorExternalDevice */
-    case cudaErrorUnknown: /* drivers may say this of a GPU that is lost */
+    case cudaErrorUnknown: /* drivers may return this for a lost GPU */
         return true;
     default:
         return false;
@@ -98,8 +98,8 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
 {
     if (error == cudaSuccess)
         return true;
-    /* CUDA also keeps the error as the thread's last error. It is cleared, so that neither a later
-     * launch nor user code gets it. */
+    /* CUDA also keeps the error as the thread's last error, which is cleared here, so that neither
+     * a later launch nor user code gets it. */
     (void)cudaGetLastError();
     if (dev && fault_is_sticky(error))
         lost_set(dev, call, error);
@@ -128,8 +128,8 @@ int ek_cuda_check(ek_dev *dev, const char *call, int error)
 
 /* ---- what kernels found ---- */
 
-/* Returns the record's kind. A record that is being written counts as none; a later call gets it.
- */
+/* Returns the record's kind. A record that is still being written counts as none, and a later call
+ * finds it. */
 static int fault_kind(ek_cuda_fault *fault)
 {
     int kind = __atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE);
@@ -156,8 +156,8 @@ static int fault_report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
 
 /* ---- sentences for the next call ---- */
 
-/* The first sentence stays until it is returned, and later ones are dropped. If memory is short, no
- * sentence is kept. */
+/* Keeps the sentence until a call returns it. Later sentences are dropped meanwhile. If memory is
+ * short, the sentence is not kept. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
 {
     char *none = NULL, *copy = strdup(sentence);
@@ -167,7 +167,7 @@ void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
 
 static int told_pass_on(ek_cuda_device *device)
 {
-    /* only one of several threads takes it */
+    /* only one of several threads takes the sentence */
     char *sentence = atomic_exchange(&device->told, NULL);
     int rc = sentence ? EK_FAIL(EK_E_BACKEND, "%s", sentence) : 0;
     free(sentence);

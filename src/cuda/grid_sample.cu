@@ -3,12 +3,12 @@
 #include "cuda/image.cuh"
 #include "cuda/launches.h"
 
-enum { GRID_CHANNELS = 4 /* of a thread */ };
+enum { GRID_CHANNELS = 4 /* channels of a thread */ };
 
 /* ---- places ---- */
 
-/* Functions that aren't inlined: compilers take minutes for a kernel that contains the rules of a
- * place three times. */
+/* Declares functions that aren't inlined, because compilers take minutes for a kernel that contains
+ * the rules of a place three times. */
 #define GRID_CALL static __device__ __attribute__((noinline))
 
 GRID_CALL void grid_place_at(const ek_grid_params &params, int d, int64_t size, float coordinate,
@@ -23,7 +23,7 @@ GRID_CALL void grid_place_at(const ek_grid_params &params, int d, int64_t size, 
 }
 
 /* A loop over the positions that a place reads. It isn't unrolled, because nvcc takes minutes to
- * unroll three nested ones. */
+ * unroll three nested loops. */
 #define GRID_TAPS(i, count) _Pragma("unroll 1") for (int i = 0; i < (count); i++)
 
 template <typename R> struct grid_place;
@@ -34,8 +34,8 @@ template <> struct grid_place<double> {
     typedef ek_grid_place_f64 type;
 };
 
-/* The three directions of a place. In the direction that images don't have, the only position is
- * read with a weight of 1. */
+/* Finds the positions and weights of a place in all three directions. If images have no depth, the
+ * only position in this direction gets the weight 1. */
 template <typename R>
 EK_DEVICE void grid_find(const ek_cuda_grid_job &job, const ek_index<int64_t> &index, bool slopes,
                          typename grid_place<R>::type (&place)[3])
@@ -52,7 +52,8 @@ EK_DEVICE void grid_find(const ek_cuda_grid_job &job, const ek_index<int64_t> &i
                           at[(2 - d) * job.by_coordinate], slopes, &place[d]);
 }
 
-/* Returns how many positions are read along the depth; ek_grid_taps are read along the others. */
+/* Returns how many positions are read along the depth. Along the other directions ek_grid_taps are
+ * read. */
 EK_DEVICE int grid_front(const ek_grid_params &params)
 {
     return params.dims == 3 ? ek_grid_taps(params.mode) : 1;
@@ -63,7 +64,7 @@ EK_DEVICE int64_t grid_offset(const ek_cuda_image &image, int64_t a, int64_t b, 
     return a * image.step[0] + b * image.step[1] + c * image.step[2];
 }
 
-/* `groups` counts the places and groups of channels of `result`. */
+/* Computes `result`. `groups` counts its places and its groups of GRID_CHANNELS channels. */
 template <typename R> EK_KERNEL grid_sample(ek_cuda_grid_job job, ek_cuda_image groups)
 {
     int front = grid_front(job.params), taps = ek_grid_taps(job.params.mode);
@@ -119,7 +120,7 @@ EK_DEVICE void grid_scatter(const ek_cuda_grid_job &job, const ek_index<int64_t>
             }
 }
 
-/* Sums in the order of arrival. */
+/* Adds in the order in which threads arrive. */
 template <typename R> EK_KERNEL grid_adjoint(ek_cuda_grid_job job, ek_cuda_image groups)
 {
     EK_GRID_LOOP(i, groups.count) {
@@ -129,7 +130,7 @@ template <typename R> EK_KERNEL grid_adjoint(ek_cuda_grid_job job, ek_cuda_image
     }
 }
 
-/* Sums in the order of places: a thread has a plane. */
+/* Adds in the order of places, because one thread has all places of a plane. */
 template <typename R> EK_KERNEL grid_adjoint_in_order(ek_cuda_grid_job job)
 {
     EK_GRID_LOOP(i, job.result.samples * job.result.channels) {
@@ -143,8 +144,8 @@ template <typename R> EK_KERNEL grid_adjoint_in_order(ek_cuda_grid_job job)
     }
 }
 
-/* The slope: sums with products of a place's weights of which one is differentiated. A thread has a
- * place and all channels. */
+/* Computes the slope: sums whose products of a place's weights have one weight differentiated. A
+ * thread has a place and all channels. */
 template <typename R> EK_KERNEL grid_slope(ek_cuda_grid_job job)
 {
     int front = grid_front(job.params), taps = ek_grid_taps(job.params.mode);

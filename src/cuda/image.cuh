@@ -16,8 +16,8 @@ EK_DEVICE int64_t ek_divide(int64_t n, const ek_cuda_divider &by)
 
 /* ---- channels in vectors: for memory with channels innermost ---- */
 
-/* True if the channels of every position are whole vectors of `count` elements of `size` bytes,
- * aligned to the vectors' size. */
+/* Returns true if the channels of every position are whole vectors of `count` elements of `size`
+ * bytes, aligned to the vectors' size. */
 static inline bool ek_image_has_vectors(const ek_cuda_image &image, int count, size_t size)
 {
     bool fits = image.last && image.by_channel == 1 && image.channels % count == 0 &&
@@ -28,7 +28,8 @@ static inline bool ek_image_has_vectors(const ek_cuda_image &image, int count, s
     return fits;
 }
 
-/* The same image with vectors for channels. Strides and offsets still count elements. */
+/* Returns the image with vectors of `count` channels as its channels. Strides and offsets still
+ * count elements. */
 static inline ek_cuda_image ek_image_by_vectors(const ek_cuda_image &image, int count)
 {
     ek_cuda_image result = image;
@@ -78,7 +79,8 @@ template <typename I> EK_DEVICE ek_index<I> ek_index_of(const ek_cuda_image &ima
     return index;
 }
 
-/* The offset of a plane, of a position within its plane, and of an element, which is their sum. */
+/* Return the offset of a plane, of a position within its plane, and of an element, which is the sum
+ * of both. */
 template <typename I> EK_DEVICE I ek_plane_offset(const ek_cuda_image &image, I sample, I channel)
 {
     return sample * (I)image.by_sample + channel * (I)image.by_channel;
@@ -92,7 +94,7 @@ template <typename I> EK_DEVICE I ek_offset_of(const ek_cuda_image &image, const
     return ek_plane_offset(image, index.sample, index.channel) + ek_offset_within(image, index.at);
 }
 
-/* The offset of a position within its plane. */
+/* Returns the offset within its plane of the position of this number. */
 template <typename I> EK_DEVICE I ek_position_offset(const ek_cuda_image &image, I position)
 {
     if (image.even)

@@ -6,7 +6,7 @@
 #include "cuda/runtime.h"
 #include "evenkeel/precision.h"
 
-/* The stride along dim; 1 if the tensor has no dimensions. */
+/* Return the stride and the size along dim; 1 if the tensor has no dimensions. */
 static int64_t index_stride_along(const ek_tensor *tensor, int dim)
 {
     return tensor->ndim == 0 ? 1 : tensor->stride[dim];
@@ -17,8 +17,8 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* Writes the strides of `index` over `like`'s dimensions; if it is a list, all are 0 except that
- * along dim. */
+/* Writes the strides of `index` over `like`'s dimensions. If the index is a list, all are 0 except
+ * the one along dim. */
 static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is_list, int dim,
                           int64_t stride[EK_MAX_DIMS])
 {
@@ -35,7 +35,8 @@ static void index_strides_without(const ek_tensor *tensor, int dim, int64_t stri
 
 /* ---- selecting ---- */
 
-/* Makes elements 16 bytes wide if innermost runs of out and x allow it. Returns their size. */
+/* Makes elements 16 bytes wide if innermost runs of out and x allow it. Returns the elements' size.
+ */
 static size_t index_widen(ek_cuda_index_job *job, size_t nbytes)
 {
     ek_cuda_strides *strides = &job->strides;
@@ -123,7 +124,7 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
                           int dim, const ek_tensor *index, bool is_list, index_write write,
                           const int64_t *order)
 {
-    const ek_tensor *like = is_list ? x : index; /* what is added: x may be larger than index */
+    const ek_tensor *like = is_list ? x : index; /* what is written: x may be larger than index */
     if (ek_count(like) == 0)
         return 0;
     int64_t out_stride[EK_MAX_DIMS], index_stride[EK_MAX_DIMS], shape[EK_MAX_DIMS];
@@ -149,7 +150,7 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
     return ek_cuda_end(dev, &stream, operation, index_launch(&stream, &job, write, order));
 }
 
-/* Does many additions in a fixed order. The list is sorted, so that the additions to one element
+/* Makes many additions in a fixed order. The list is sorted, so that the additions to one element
  * are neighbours. */
 static int index_add_sorted(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                             const ek_tensor *index)

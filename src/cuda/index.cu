@@ -46,8 +46,9 @@ template <typename T> EK_KERNEL scatter(ek_cuda_index_job job, ek_cuda_fault *fa
     }
 }
 
-/* `parts` threads (a power of two) share a line. Each goes along the whole line and makes the
- * additions whose position is its own, so the additions to one element stay in order. */
+/* Adds in the order of x. `parts` threads (a power of two) share a line. Each thread goes along the
+ * whole line and makes the additions at those positions of `out` that are its own number modulo
+ * `parts`, so that the additions to one element stay in order. */
 template <typename T>
 EK_KERNEL scatter_lines(ek_cuda_index_job job, ek_cuda_fault *fault, int parts)
 {
@@ -85,8 +86,9 @@ int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job
                                 : launch_scatter<double>(stream, job);
 }
 
-/* A position of `order` with another index than the one before begins the additions to one element:
- * its threads, one for each line, make all of them. */
+/* Adds in the order of x. A position of `order` begins the additions to one element if its index
+ * differs from that of the position before. Its threads, one for each line, make all these
+ * additions. */
 template <typename T>
 EK_KERNEL scatter_sorted(ek_cuda_index_job job, ek_cuda_fault *fault, const int64_t *order)
 {

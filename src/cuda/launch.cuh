@@ -1,8 +1,8 @@
 /* launch.cuh: common code of kernels: launching, dtypes and conversions, vectors, sums over a
- * block. It is C++17 without the standard library. Only .cu files include it.
+ * block. The code is C++17 without the standard library. Only .cu files include this header.
  *
- * Launches go through cudaLaunchKernelEx, never <<< >>>, and shared memory is static, so that the
- * files are plain C++ but for the qualifiers. */
+ * Launches use cudaLaunchKernelEx, never <<< >>>, and shared memory is static, so that the files
+ * are plain C++ but for the qualifiers. */
 #ifndef EK_CUDA_LAUNCH_CUH
 #define EK_CUDA_LAUNCH_CUH
 
@@ -21,7 +21,8 @@ enum { EK_WARP = 32, EK_BLOCK = 256 /* threads of every block */ };
 
 /* ---- launching ---- */
 
-/* Arguments are converted to the kernel's parameter types. A grid of no blocks is no launch. */
+/* Launches a kernel, with the arguments converted to its parameter types. Does nothing if the grid
+ * has no blocks. */
 template <typename... Expected, typename... Actual>
 static int ek_launch(const ek_cuda_stream *stream, dim3 grid, void (*kernel)(Expected...),
                      Actual... actual)
@@ -35,7 +36,8 @@ static int ek_launch(const ek_cuda_stream *stream, dim3 grid, void (*kernel)(Exp
     return (int)cudaLaunchKernelEx(&config, kernel, static_cast<Expected>(actual)...);
 }
 
-/* The grid of a loop over `count` that each thread strides through: enough to fill the device. */
+/* Returns the number of blocks for a loop in which all threads stride through `count` elements: no
+ * more blocks than fill the device. */
 static inline unsigned ek_grid(const ek_cuda_stream *stream, int64_t count,
                                int per_block = EK_BLOCK)
 {
@@ -53,8 +55,8 @@ static inline unsigned ek_grid(const ek_cuda_stream *stream, int64_t count,
 EK_DEVICE void ek_fault_raise(ek_cuda_fault *fault, int kind, int64_t value, int64_t bound,
                               const char *operation)
 {
-    /* The record is in the host's memory, where atomic exchanges are slow and serialised. This test
-     * lets only the first of many bad indices reach the exchange. */
+    /* The record is in the host's memory, where atomic exchanges are slow and serialised. Because
+     * of this test only the first of many bad indices reach the exchange. */
     if (*(volatile int *)&fault->kind != EK_CUDA_FAULT_NONE)
         return;
     if (atomicCAS(&fault->kind, EK_CUDA_FAULT_NONE, EK_CUDA_FAULT_FILLING) != EK_CUDA_FAULT_NONE)
@@ -78,7 +80,7 @@ struct ek_bool {
     uint8_t byte;
 };
 
-/* `type` is the type that a stored T is computed in. */
+/* `type` is the type in which elements stored as T are computed. */
 template <typename T> struct ek_compute {
     typedef T type;
 };
@@ -158,7 +160,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-/* ---- dispatch: a statement for the type that a dtype or size stands for ---- */
+/* ---- dispatch: runs a statement with the type of a dtype or size ---- */
 
 #define EK_CASE(label, type, T, ...) \
     case label: {                    \
@@ -172,7 +174,8 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
     EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__) \
     EK_CASE(EK_F16, ek_f16, T, __VA_ARGS__)
 
-/* EK_FLOATING(dtype, T, return f<T>(...)) runs it with T as stored type. Other dtypes fail. */
+/* EK_FLOATING(dtype, T, return f<T>(...)) runs the statement with T as the dtype's stored type.
+ * Dtypes that aren't floating are errors. */
 #define EK_FLOATING(dtype, T, ...)         \
     switch (dtype) {                       \
         EK_FLOATING_CASES(T, __VA_ARGS__)  \
@@ -180,7 +183,7 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue; \
     }
 
-/* As EK_FLOATING, for every dtype. */
+/* EK_FLOATING for every dtype. */
 #define EK_ANY_DTYPE(dtype, T, ...)               \
     switch (dtype) {                              \
         EK_FLOATING_CASES(T, __VA_ARGS__)         \
@@ -192,8 +195,8 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         return (int)cudaErrorInvalidValue;        \
     }
 
-/* EK_FLOATING for i64 and u8, too. For other dtypes execution continues after it, with a slower
- * kernel. */
+/* EK_FLOATING for i64 and u8, too. For other dtypes execution continues after the macro, where the
+ * caller has a slower kernel. */
 #define EK_FAST_DTYPE(dtype, T, ...)             \
     switch (dtype) {                             \
         EK_FLOATING_CASES(T, __VA_ARGS__)        \
@@ -221,8 +224,8 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
 
 /* ---- conversions between dtypes through their computing types, as on the host ---- */
 
-/* Converts a value; `To` is float, double or int64_t. Floating to integer truncates. NaN and
- * values that don't fit become INT64_MIN. */
+/* Converts a value to `To`, which is float, double or int64_t. Floating to integer truncates. NaN
+ * and values that don't fit become INT64_MIN. */
 template <typename To, typename From> EK_DEVICE To ek_convert(From value)
 {
     if constexpr (To(0.5) == To(0) && From(0.5) != From(0))
@@ -289,8 +292,8 @@ static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
     return (uintptr_t)pointer % nbytes == 0;
 }
 
-/* For memory that is moved and not computed with, in units of 1 to 16 bytes. T is an unsigned type
- * of `size` bytes. */
+/* Runs the statement with T as an unsigned type of `size` bytes, 1 to 16. For memory that is moved
+ * and not computed with. */
 typedef ek_vector<uint64_t, 2> ek_unit16;
 #define EK_BY_SIZE(size, T, ...)               \
     switch (size) {                            \

@@ -1,5 +1,5 @@
-/* launches.h: the launches of kernels by family; x.cu defines those of x. Walks have at least one
- * element, and operand 0 is the output. */
+/* launches.h: the launches of kernels by family, which the file x.cu defines for the family x.
+ * Walks have at least one element, and operand 0 is the output. */
 #ifndef EK_CUDA_LAUNCHES_H
 #define EK_CUDA_LAUNCHES_H
 
@@ -21,10 +21,11 @@ int ek_cuda_launch_binary(const ek_cuda_stream *stream, ek_binary op, const ek_c
 int ek_cuda_launch_compare(const ek_cuda_stream *stream, ek_compare op, const ek_cuda_walk *walk);
 /* Operand 1 is the condition. The output's dtype decides the type of the computation. */
 int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk);
-/* A copy that changes the dtype. */
+/* Copies and converts to another dtype. */
 int ek_cuda_launch_convert(const ek_cuda_stream *stream, const ek_cuda_walk *walk);
 
-/* A cudaError_t: cudaSuccess if this build has kernels that the current GPU can run. */
+/* Returns cudaSuccess if this build has kernels that the current GPU can run, else another
+ * cudaError_t. */
 int ek_cuda_have_kernels(void);
 
 /* ---- copy: elements of one dtype, of `size` bytes ---- */
@@ -64,14 +65,14 @@ typedef struct ek_cuda_reduction {
     int64_t columns, column_x, column_out; /* number of columns, and their strides */
     int width;
 
-    /* If by_columns is false: the team of threads that goes along the reduced elements. With `runs`
-     * it takes runs of the innermost dimension, otherwise single elements. */
+    /* If by_columns is false: the team of threads that goes along the reduced elements. If `runs`,
+     * the team goes along runs of the innermost dimension, else along single elements. */
     ek_cuda_team team;
     bool runs;
 } ek_cuda_reduction;
 int ek_cuda_launch_reduce(const ek_cuda_stream *stream, const ek_cuda_reduction *reduction);
 
-/* The position of the largest or smallest element along one dimension. */
+/* Finds the position of the largest or smallest element along one dimension. */
 typedef struct ek_cuda_arg_job {
     bool smallest;
     ek_dtype dtype;
@@ -121,7 +122,7 @@ typedef struct ek_cuda_softmax_job {
 int ek_cuda_launch_softmax(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job);
 int ek_cuda_launch_softmax_gradient(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job);
 
-/* Values whose dtype the kernel looks at. */
+/* Values whose dtype the kernel reads at run time. */
 typedef struct ek_cuda_values {
     void *data; /* NULL: each value is 1 */
     ek_dtype dtype;
@@ -166,7 +167,7 @@ typedef struct ek_cuda_index_job {
     const void *x;
     const int64_t *index;
     int64_t size;   /* size of the dimension that index addresses */
-    int64_t stride; /* stride along it of the operand that index addresses */
+    int64_t stride; /* the addressed operand's stride along this dimension */
 
     /* Operands: out, x, index. The operand that `index` addresses has stride 0 along the dimension.
      * If additions have a fixed order, a position of `strides` is a whole line along the dimension,
@@ -183,8 +184,8 @@ int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job
  * along a line in ascending order of the index. */
 int ek_cuda_launch_scatter_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
                                   const int64_t *order);
-/* out at index = x, for elements of `size` bytes. If several elements have one place, any stays; if
- * the stream is deterministic, the last of x stays. */
+/* out at index = x, for elements of `size` bytes. If several elements of x have one place in out,
+ * any of them stays; if the stream is deterministic, the last one in x's order. */
 int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
 
 /* ---- sort: positions along one dimension, and searches in sorted lines ---- */
@@ -199,7 +200,7 @@ typedef struct ek_cuda_sort_job {
     ek_cuda_strides lines;          /* operands: index, x */
     int64_t size, count;            /* elements of a line, and positions that are wanted */
     int64_t x_stride, index_stride; /* along the dimension */
-    uint64_t *keys[2];              /* `size` for each line, if that is more than a tile */
+    uint64_t *keys[2];              /* `size` keys for each line, if a line is longer than a tile */
     uint32_t *places[2];
 } ek_cuda_sort_job;
 int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job);
@@ -209,7 +210,7 @@ typedef struct ek_cuda_search_job {
     int64_t *out;
     const void *values, *sorted;
     ek_cuda_strides strides; /* operands: out, values, the begins of sorted lines */
-    int64_t size, stride;    /* of a sorted line */
+    int64_t size, stride;    /* size and stride of a sorted line */
     bool right;
 } ek_cuda_search_job;
 int ek_cuda_launch_searchsorted(const ek_cuda_stream *stream, const ek_cuda_search_job *job);
@@ -277,9 +278,9 @@ typedef struct ek_cuda_matrices {
     int64_t batch, row, column;
 } ek_cuda_matrices;
 
-/* out (batch, n, m) = x (batch, n, k) y (batch, k, m) + bias (m). With `accumulate` this is added
- * to out. `relu` makes negative results 0. bias.data may be NULL. All have one floating dtype; bf16
- * is rounded once. */
+/* out (batch, n, m) = x (batch, n, k) y (batch, k, m) + bias (m). If `accumulate`, the result is
+ * added to out. If `relu`, negative results become 0. bias.data may be NULL. All operands have one
+ * floating dtype; bf16 is rounded once. */
 typedef struct ek_cuda_gemm {
     ek_dtype dtype;
     int64_t batch, n, m, k;
@@ -295,7 +296,7 @@ typedef struct ek_cuda_combination {
     ek_dtype dtype;
     int op; /* ek_dist_op */
     const char *terms,
-        *own;      /* the term of rank r lies r strides after `terms`; that of `rank`, at own */
+        *own; /* the term of rank r lies r strides after `terms`; that of `rank` lies at `own` */
     size_t stride; /* bytes */
     int ranks, rank;
     void *out; /* may be `own` */
@@ -305,7 +306,7 @@ int ek_cuda_launch_combine(const ek_cuda_stream *stream, const ek_cuda_combinati
 
 /* ---- random: Philox numbers (core/draw.h) ---- */
 
-/* The elements of ek_drawn, contiguous. */
+/* The elements of the tensors of ek_drawn (core/draw.h), contiguous. */
 typedef struct ek_cuda_draw_job {
     int64_t count;
     ek_dtype dtype, x_dtype;
@@ -317,9 +318,9 @@ int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw,
 
 /* ---- lists of tensors ---- */
 
-/* Sets each entry's first operand to the sum of its other operands, in their order. The first
- * operand may be the second. The others have dtype `from`: `dtype`, or bf16 or f16 if `dtype` is
- * f32. */
+/* Sets each entry's first operand, of dtype `dtype`, to the sum of its other operands, in their
+ * order. The first operand may be the second. The other operands have dtype `from`, which is
+ * `dtype`, or bf16 or f16 if `dtype` is f32. */
 int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype from,
                          const ek_cuda_list *list);
 /* Optimizer steps. Entries are parameters of f32 or f64. Operands are the parameter, its gradient,

@@ -15,8 +15,8 @@
 #include <dlfcn.h>
 #endif
 
-/* One library, with its versions in the order of preference. If the library is found in a listed
- * folder, the library `before` is first opened from that folder. */
+/* One library, with its versions in the order of preference. If `before` isn't NULL, that library
+ * is opened first in each listed folder. */
 typedef struct library {
     const char *name;
     struct {
@@ -107,7 +107,8 @@ int ek_cuda_read_settings(void)
     return ek_environment_check_list("EVENKEEL_CUDA_WITHOUT", libraries, 4);
 }
 
-/* Fills a table, which consists of function pointers in the order of the names. */
+/* Fills a table, which consists of function pointers in the order of the names. Sets `reason` if
+ * the library can't be used. */
 static void library_load(library *wanted, void *table)
 {
     bool without = ek_environment_lists("EVENKEEL_CUDA_WITHOUT", wanted->name);

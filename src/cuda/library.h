@@ -2,7 +2,7 @@
  * program starts and computes on the host if they are missing.
  *
  * They are looked for in the folders that EVENKEEL_CUDA_LIBRARIES lists (separated by colons), then
- * where the system's loader looks, then in the toolkit's usual folder. Those that
+ * where the system's loader looks, then in the toolkit's usual folder. Libraries that
  * EVENKEEL_CUDA_WITHOUT lists ("cublas,cublaslt,cudnn,nccl") are treated as missing. */
 #ifndef EK_CUDA_LIBRARY_H
 #define EK_CUDA_LIBRARY_H
@@ -112,9 +112,9 @@ struct ek_nccl_api {
 /* Checks the environment variables that choose libraries or print their plans. */
 int ek_cuda_read_settings(void);
 
-/* Returns the library's functions; NULL if it can't be used. ek_x_reason then returns the reason as
- * part of a sentence ("cuBLAS cannot be used: ..."), else NULL. Both results never change. Any
- * thread. */
+/* Return the library's functions; NULL if the library can't be used. ek_x_reason then returns the
+ * reason as part of a sentence ("cuBLAS cannot be used: ..."), else NULL. Both results never
+ * change. Any thread. */
 const ek_cublas_api *ek_cublas(void);
 const char *ek_cublas_reason(void);
 const ek_cublaslt_api *ek_cublaslt(void);

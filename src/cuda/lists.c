@@ -41,7 +41,8 @@ static int list_add_some(const ek_cuda_stream *stream, int count, ek_tensor *con
     return launched;
 }
 
-/* If one launch doesn't take all addends, several launches add them, and each rounds bf16 once. */
+/* Adds up many tensors. If one launch doesn't take all addends, several launches add them, and each
+ * launch rounds bf16 once. */
 int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tensor *const *inputs,
                   int addends)
 {

@@ -19,8 +19,8 @@ struct list_part {
     int64_t vectors_end; /* all operands can be read in vectors of 16 bytes from begin to here */
 };
 
-/* The part of a list that this block works on. The elements of the widest operand have `size`
- * bytes. */
+/* Returns the part of a list that this block works on. The elements of the widest operand have
+ * `size` bytes. */
 EK_DEVICE list_part list_part_of(const ek_cuda_list &list, int size)
 {
     int at = 0; /* becomes the last entry whose first block isn't after this block */

@@ -1,6 +1,7 @@
-/* matmul.c: batched matrix products with bias, over tensors of any strides, and linear layers: by
- * cuBLAS; by this library's kernel if cuBLAS can't be opened. A bias, a ReLU, or sums of the
- * gradient for the bias are one launch with the product if cuBLASLt supports that.
+/* matmul.c: batched matrix products with bias, over tensors of any strides, and linear layers.
+ * cuBLAS computes them; if it can't be opened or refuses a product, this library's kernel does. A
+ * bias, a ReLU, or sums of the gradient for the bias are one launch with the product if cuBLASLt
+ * supports that.
  *
  * cuBLAS's handle and workspace are made with the device's first product and guarded by
  * ek_cuda_device.lock. cuBLAS expects column-major matrices, and so reads a row-major matrix as its
@@ -42,12 +43,12 @@ struct ek_cuda_blas {
     cublasHandle_t handle; /* NULL if it could not be made */
     void *workspace;       /* the address as allocated */
     size_t nbytes;
-    ek_cuda_lt *lt; /* uses the same workspace, as it does in the same stream; may be NULL */
+    ek_cuda_lt *lt; /* uses the same workspace, because it uses the same stream; may be NULL */
 };
 
-/* Gives cuBLAS a workspace that the ledger counts. It is one workspace for all calls, which makes
- * results repeatable. It has the size that NVIDIA recommends, but takes only a small part of a
- * device's capacity, and is smaller if memory is short. */
+/* Gives cuBLAS a workspace that the ledger counts. All calls use this workspace, which makes
+ * results repeatable. It has the size that NVIDIA recommends, at most 1/64 of the device's
+ * capacity, and is smaller if memory is short. */
 static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
 {
     size_t nbytes = (size_t)(ek_cuda_of(dev)->capability >= 90 ? 32 : 8) << 20;
@@ -92,7 +93,7 @@ static void blas_make_handle(ek_dev *dev, struct ek_cuda_blas *blas)
     blas->handle = NULL;
 }
 
-/* The device's cuBLAS; *blas is NULL if there is none. device->lock is held. */
+/* Sets *blas to the device's cuBLAS; NULL if there is none. device->lock is held. */
 static int blas_enter(ek_dev *dev, struct ek_cuda_blas **blas)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
@@ -129,7 +130,7 @@ void ek_cuda_blas_close(ek_cuda_device *device)
     device->blas = NULL;
 }
 
-/* 1 if the device has cuBLAS (the handle is made), 0 if not, negative on error. */
+/* Returns 1 if the device has cuBLAS (the handle is made), 0 if not, negative on error. */
 static int blas_has(ek_dev *dev)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
@@ -177,7 +178,7 @@ static void *blas_element(void *data, int64_t index, ek_dtype dtype)
 /* The most products per call, because cuBLAS makes batches a dimension of the grid. */
 enum { BATCHES = 32768 };
 
-/* Returns a product of `g`, whose out has contiguous rows. */
+/* Returns the product that cuBLAS computes for `g`, whose out has contiguous rows. */
 static ek_cuda_product blas_product_of(const ek_cuda_gemm *g)
 {
     return (ek_cuda_product){.type = blas_data_type(g->dtype),
@@ -220,7 +221,8 @@ static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Operations that are done together with a product out = x y. All zero: none. */
+/* Operations that are done together with a product out = x y. If all members are zero, there are
+ * none. */
 typedef struct matmul_extra {
     const ek_tensor *bias; /* (m), added to each row */
     bool relu;
@@ -232,8 +234,8 @@ static bool matmul_extra_any(const matmul_extra *extra)
     return extra->bias || extra->relu || extra->sums;
 }
 
-/* Issues a product with all of its extra. `turned`: g is the product of the transposed matrices. If
- * the extra has sums, TF32 is not used: only products may round their operands. */
+/* Issues a product with all of its extra. If `turned`, g is the product of the transposed matrices.
+ * Sums aren't supported if TF32 is used, because only products may round their operands. */
 static cublasStatus_t blas_issue_extra(const struct ek_cuda_blas *blas, const ek_cuda_gemm *g,
                                        const matmul_extra *extra, bool turned)
 {
@@ -278,15 +280,15 @@ static int blas_failed(ek_dev *dev, const struct ek_cuda_blas *blas, const ek_cu
 }
 
 /* Issues the product with all of its extra. blas_reads is true for all three operands, none is
- * empty, and k is above 0. Returns 1 when issued, 0 if cuBLAS is missing or cannot do so, negative
- * on error. */
+ * empty, and k is above 0. Returns 1 when issued, 0 if cuBLAS is missing or refuses, negative on
+ * error. */
 static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm, const matmul_extra *extra)
 {
     ek_cuda_gemm g = *gemm;
     bool turned = !matrix_has_rows(&g.out, g.n, g.m);
     if (!blas_fits_int(&g))
         return 0;
-    if (turned) { /* then out^T = y^T x^T has rows */
+    if (turned) { /* out^T = y^T x^T has contiguous rows */
         g.n = gemm->m;
         g.m = gemm->n;
         g.x = matrix_transposed(&gemm->y);
@@ -320,7 +322,8 @@ static ek_cuda_matrices matmul_matrices_of(const ek_tensor *t)
                               t->stride[1], t->stride[2]};
 }
 
-/* Sets out (B, n, m) to its values before the product: zeros, or the bias in every row. */
+/* Sets out (B, n, m) to the values to which the product is added: zeros, or the bias in every row.
+ * If `accumulate`, adds the bias to out. */
 static int matmul_set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool accumulate)
 {
     if (!bias)
@@ -336,7 +339,7 @@ static int matmul_set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, b
     return ek_cuda_copy(dev, out, &rows);
 }
 
-/* Joins many small products with one y to a large product, if the rows of x and of out of one
+/* Joins many small products with one y into one large product, if the rows of x and of out of one
  * product follow those of the product before. */
 static void matmul_join_batch(ek_cuda_gemm *g)
 {
@@ -367,7 +370,8 @@ static int matmul_readable(ek_stage *stage, ek_dev *dev, ek_cuda_matrices *m, co
     return 0;
 }
 
-/* Returns 1 when issued with all of the extra, 0 if cuBLAS cannot do so. */
+/* Issues the product by cuBLAS. Returns 1 when issued with all of the extra, 0 if cuBLAS cannot do
+ * so, negative on error. */
 static int matmul_by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out, const ek_tensor *x,
                           const ek_tensor *y, const matmul_extra *extra)
 {
@@ -393,7 +397,7 @@ static bool matmul_is_readable(const ek_cuda_gemm *g)
 }
 
 /* Issues a product with its bias, and with the rest of the extra if one launch can do all. *extra
- * becomes what is left to do. Returns a status or a cudaError_t. */
+ * becomes what is left to do. Returns a status (not above 0) or a cudaError_t. */
 static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda_gemm *gemm,
                         ek_tensor *out, const ek_tensor *x, const ek_tensor *y, matmul_extra *extra)
 {
@@ -421,8 +425,8 @@ static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda
     }
     if (rc != 0)
         return rc < 0 ? rc : 0;
-    /* cuBLAS adds out's values before it rounds. So a bias takes one pass over out, and bf16 and
-     * f16 aren't rounded twice. */
+    /* cuBLAS adds out's values before it rounds. So bf16 and f16 aren't rounded twice, and a bias
+     * takes one pass over out. */
     if (extra->bias)
         EK_TRY(matmul_set_rows(dev, out, extra->bias, g.accumulate));
     g.accumulate = g.accumulate || extra->bias;

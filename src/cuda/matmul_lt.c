@@ -79,7 +79,7 @@ void ek_cuda_lt_close(ek_cuda_lt *lt)
 
 /* ---- plans ---- */
 
-/* The largest power of two up to 256 that the address is a multiple of. */
+/* Returns the largest power of two up to 256 that divides the address. */
 static uint32_t lt_alignment(const void *address)
 {
     uintptr_t bits = (uintptr_t)address | 256;
@@ -106,7 +106,7 @@ static void lt_key_of(const ek_cuda_product *p, int64_t key[LT_KEY_WORDS])
     memcpy(key, words, sizeof words);
 }
 
-/* Sets an attribute, unless a step before has failed. */
+/* Sets an attribute, if no step before has failed. */
 #define LT_SET(status, function, object, attribute, value)                                \
     do {                                                                                  \
         if ((status) == CUBLAS_STATUS_SUCCESS)                                            \
@@ -143,7 +143,7 @@ static cublasStatus_t lt_describe(const ek_cuda_lt *lt, const ek_cuda_product *p
     return status;
 }
 
-/* Asks the heuristic. The plan is usable if there is an algorithm. */
+/* Asks the heuristic. The plan becomes usable if there is an algorithm. */
 static cublasStatus_t lt_choose(const ek_cuda_lt *lt, const ek_cuda_product *p, lt_plan *plan)
 {
     const uint64_t most = lt->nbytes;
@@ -176,7 +176,7 @@ static cublasStatus_t lt_choose(const ek_cuda_lt *lt, const ek_cuda_product *p, 
     return status;
 }
 
-/* The plan for a product; it may be unusable. */
+/* Returns the plan for a product, which may be unusable. */
 static lt_plan *lt_plan_of(ek_cuda_lt *lt, const ek_cuda_product *p)
 {
     int64_t key[LT_KEY_WORDS];
@@ -218,8 +218,8 @@ static cublasStatus_t lt_run(ek_cuda_lt *lt, const ek_cuda_product *p)
                                    ek_cuda_of(lt->dev)->compute);
 }
 
-/* Finds out the ReLU of NaN in a product like `asked`, by a small product in `memory` of the device
- * and `results` of the host. Returns UNKNOWN if the product or a copy fails. */
+/* Finds out whether the ReLU keeps NaN in a product like `asked`, by a small product in `memory` of
+ * the device and `results` of the host. Returns UNKNOWN if the product or a copy fails. */
 static lt_relu lt_probe(ek_cuda_lt *lt, const ek_cuda_product *asked, char *memory, size_t nbytes,
                         uint32_t *results)
 {
@@ -253,7 +253,7 @@ static lt_relu lt_probe(ek_cuda_lt *lt, const ek_cuda_product *asked, char *memo
 
 /* Returns true if the epilogue's ReLU keeps NaN, as ek_f_relu does. cuBLASLt's documentation says
  * max(x, 0) and doesn't mention NaN, so that the device is tried once for each type, type of
- * computation and epilogue. A trial that fails is repeated later. */
+ * computation and epilogue. A trial that fails is repeated with a later call. */
 static bool lt_relu_is_ours(ek_cuda_lt *lt, const ek_cuda_product *p)
 {
     size_t nbytes = (3 * LT_PROBE * LT_PROBE + LT_PROBE) * (size_t)4;

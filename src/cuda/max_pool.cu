@@ -59,7 +59,8 @@ EK_DEVICE void max_take_small(maximum<T, I, V> &found, const T *plane, I first, 
     }
 }
 
-/* One thread per output. K > 0: windows of at most K x K (max_take_small); 0: any windows. */
+/* One thread per output. If K > 0, windows have at most K x K positions (max_take_small); if K is
+ * 0, any number. */
 template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_pool pool)
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
@@ -143,8 +144,8 @@ template <typename T, int V> struct arrived {
     }
 };
 
-/* One thread per input, which gathers in the order of the outputs. M > 0: at most M x M windows
- * reach an input, and their loads are issued at once; 0: any number. */
+/* One thread per input, which gathers in the order of the outputs. If M > 0, at most M x M windows
+ * reach an input, and their loads are issued at once; if M is 0, any number. */
 template <typename T, typename I, int V, int M>
 EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 {
@@ -195,7 +196,7 @@ EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 
 /* ---- the gradient's adjoint ---- */
 
-/* The position of one output, checked; -1 if it is out of range. */
+/* Returns the position of one output's maximum; -1 with a fault if it is out of range. */
 template <typename I>
 EK_DEVICE int32_t max_position_at(const ek_cuda_pool &pool, I offset, ek_cuda_fault *fault)
 {
@@ -223,7 +224,7 @@ template <typename T, typename I> EK_KERNEL max_gather(ek_cuda_pool pool, ek_cud
 
 /* ---- launching ---- */
 
-/* Channels of a thread: 16 bytes of f32 and f64, 8 of bf16. */
+/* Channels of a thread: 16 bytes of f32 and f64, 8 of bf16 and f16. */
 template <typename T> struct channels_of {
     enum { count = sizeof(T) == 8 ? 2 : 4 };
 };
@@ -234,7 +235,7 @@ static int max_larger(int64_t a, int64_t b)
     return most > 100 ? 100 : (int)most;
 }
 
-/* Returns the larger side of the windows if kernels without loops support it, else 0. */
+/* Returns the larger side of the windows if kernels without loops support these windows, else 0. */
 static int max_window_side(const ek_cuda_pool *pool)
 {
     bool plain = pool->x.size[0] == 1 && pool->kernel[0] == 1 && pool->padding[0] == 0 &&
@@ -242,8 +243,8 @@ static int max_window_side(const ek_cuda_pool *pool)
     return plain ? max_larger(pool->kernel[1], pool->kernel[2]) : 0;
 }
 
-/* Returns how many windows along a side reach one input at most; 0 if only kernels with loops
- * support that. */
+/* Returns how many windows along a side reach one input at most; 0 if only kernels with loops can
+ * be used. */
 static int max_windows_side(const ek_cuda_pool *pool)
 {
     int64_t most[3];

@@ -36,7 +36,7 @@ void ek_cuda_memory_count_system(ek_dev *dev)
     uint64_t counted = 0;
     ek_dev *others[EK_MAX_DEVICES];
     if (cudaMemGetInfo(&available, &total) != cudaSuccess) {
-        (void)cudaGetLastError(); /* the number is only informative: its lack is no error */
+        (void)cudaGetLastError(); /* the number only informs, so its absence is no error */
         return;
     }
     ek_cuda_of(dev)->memory = total;
@@ -58,7 +58,7 @@ void ek_cuda_memory_count_system(ek_dev *dev)
 enum { TRIM_ATTEMPTS = 50, TRIM_ROUNDS = 4 };
 
 /* Frees the caches of other logical devices on the GPU. *busy counts the devices whose allocator is
- * in use by another thread. True if something was freed. */
+ * in use by another thread. Returns true if memory was freed. */
 static bool memory_trim_once(const ek_dev *dev, int *busy)
 {
     bool some = false;
@@ -76,9 +76,9 @@ static bool memory_trim_once(const ek_dev *dev, int *busy)
     return some;
 }
 
-/* Frees the caches of other logical devices on the GPU, whose memory they share. Busy devices are
- * tried again for a limited time, because a thread that allocates from one of them may be waiting
- * here for this device. */
+/* Frees the caches of other logical devices on the GPU. Returns true if memory was freed. Busy
+ * devices are tried again for a limited time, because a thread that allocates from one of them may
+ * be waiting here for this device. */
 static bool memory_trim_others(const ek_dev *dev)
 {
     const struct timespec moment = {0, 1000000};
@@ -164,7 +164,8 @@ typedef struct pinned_block {
 static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
 static pinned_block *pinned_blocks;
 
-/* Waits for copies, because another logical device of the GPU may still use the block. */
+/* Destroys a block. Waits for its copies first, because another logical device of the GPU may still
+ * use the block. */
 static void pinned_destroy(pinned_block *b)
 {
     if (b->done) {
@@ -177,8 +178,8 @@ static void pinned_destroy(pinned_block *b)
     free(b);
 }
 
-/* Takes a free block that is large enough, less than twice as large, and whose copies are done.
- * NULL if there is none. */
+/* Takes a free block that is large enough and at most twice as large, and whose copies are done.
+ * Returns NULL if there is none. */
 static pinned_block *pinned_reuse(int physical, size_t nbytes)
 {
     pinned_block *best = NULL;
@@ -190,7 +191,7 @@ static pinned_block *pinned_reuse(int physical, size_t nbytes)
     if (best)
         best->held = true;
     pthread_mutex_unlock(&pinned_lock);
-    (void)cudaGetLastError(); /* clears "not ready", which is an answer */
+    (void)cudaGetLastError(); /* clears "not ready", which is no error */
     return best;
 }
 
@@ -229,7 +230,7 @@ int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return rc;
 }
 
-/* The block in which the memory lies. */
+/* Returns the block in which the memory lies. */
 static pinned_block *pinned_find(const void *memory)
 {
     pthread_mutex_lock(&pinned_lock);

@@ -35,7 +35,7 @@ void ek_cuda_pinned_free(void *pointer);
  * memory lies. NULL if dev's GPU has no such block. */
 cudaEvent_t ek_cuda_pinned_event(const ek_dev *dev, const void *memory);
 
-/* Frees the blocks of this device's GPU that nobody holds, once copies from them are done. */
+/* Frees the blocks of this device's GPU that nobody holds, once their copies are done. */
 void ek_cuda_pinned_close(const ek_cuda_device *device);
 
 /* Allocates pinned memory outside of the pool. Does nothing if *pointer is not NULL. */
@@ -67,8 +67,9 @@ typedef struct ek_cuda_ring {
 void ek_cuda_ring_open(ek_cuda_ring *ring, int count, size_t nbytes);
 void ek_cuda_ring_close(ek_cuda_ring *ring);
 
-/* Takes the slot that was taken longest ago, once its last copy is done. If other threads hold all
- * slots, waits for one; without `wait`, *slot becomes NULL. The device is current. */
+/* Takes the slot that was taken longest ago, and waits until its last copy is done. If other
+ * threads hold all slots, waits until one is released, or sets *slot to NULL if `wait` is false.
+ * The device is current. */
 int ek_cuda_ring_take(ek_cuda_ring *ring, ek_dev *dev, bool wait, ek_cuda_slot **slot);
 void ek_cuda_ring_release(ek_cuda_ring *ring, ek_cuda_slot *slot);
 

@@ -1,8 +1,8 @@
 /* nccl.c: collectives on the devices' exchange streams.
  *
- * A communicator has one rank per GPU of its list. One call issues the work of all ranks, in one
- * group of NCCL's and in one section (core/lane.h). So all devices have one order of collectives,
- * even of different lists, and ranks never wait for each other in different calls. */
+ * A communicator has one rank per GPU of its list. One call issues the work of all ranks within one
+ * section (core/lane.h). So all devices have one order of collectives, even of different lists, and
+ * ranks never wait for each other in different calls. */
 #include "cuda/nccl.h"
 
 #include <stdatomic.h>
@@ -35,8 +35,8 @@ static int comm_choice_parse(const char *word)
                    word);
 }
 
-/* Returns 1 if a device of the list is no GPU: the list then uses copies, which is logged once. 0
- * if all are GPUs; negative if EVENKEEL_COMM has an unknown word. */
+/* Returns 1 if a device of the list is no GPU: the list then uses copies, which is logged once.
+ * Returns 0 if all are GPUs, negative if EVENKEEL_COMM has an unknown word. */
 static int comm_choice_mixed(ek_dev *const *devs, int count)
 {
     static atomic_bool told;
@@ -183,7 +183,7 @@ typedef struct nccl_exchange {
     int count;
 } nccl_exchange;
 
-/* Sends and receives in the order of the moves, as the other side does. */
+/* Issues a rank's sends and receives in the order of the moves, which is the order of all ranks. */
 static int nccl_call_exchange(const ek_nccl_group *group, int rank, const void *user)
 {
     const nccl_exchange *exchange = user;

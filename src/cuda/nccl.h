@@ -10,15 +10,15 @@
 #include "cuda/library.h"
 #include "cuda/runtime.h"
 
-/* The backend's slots of these names. Without NCCL's header only the first exists, and chooses
- * copies. */
+/* The backend's slots of these names. Without NCCL's header only ek_cuda_collective exists, which
+ * then chooses copies. */
 int ek_cuda_collective(ek_dev *const *devs, int count);
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_cuda_exchange(const ek_block_move *moves, int count);
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype);
 
-/* Closes the communicators of this device, whose work has all ended. */
+/* Closes the communicators of this device. All work of the device has ended. */
 void ek_cuda_nccl_close(ek_cuda_device *device);
 
 /* ---- communicators by list of devices ----
@@ -31,8 +31,8 @@ void ek_cuda_nccl_close(ek_cuda_device *device);
 
 #ifdef EK_HAVE_NCCL
 
-/* The communicators of one list of devices, in its order. The section (core/lane.h) in which a
- * collective is issued guards `comms` and `ended`; the lock of all groups guards the rest. */
+/* The communicators of one list of devices, in the list's order. The section (core/lane.h) in which
+ * a collective is issued guards `comms` and `ended`; the lock of all groups guards the rest. */
 typedef struct ek_nccl_group {
     int count;
     int collective; /* an ek_collective, once chosen and logged; negative before */
@@ -41,8 +41,8 @@ typedef struct ek_nccl_group {
     /* event that follows each device's rank of the last collective */
     cudaEvent_t ended[EK_MAX_DEVICES];
     bool open;     /* `comms` and `ended` exist */
-    bool busy;     /* a section uses the group: no other thread ends it */
-    uint64_t used; /* number of the last use; the oldest group makes room */
+    bool busy;     /* a section uses the group, so that no other thread may end it */
+    uint64_t used; /* number of the last use; the group used longest ago makes room */
 } ek_nccl_group;
 
 /* Returns which collectives a list uses: the choice that its group has stored, else that of
@@ -54,7 +54,7 @@ int ek_nccl_collective(ek_dev *const *devs, int count, int (*choose)(ek_dev *con
 ek_nccl_group *ek_nccl_take(ek_dev *const *devs, int count);
 
 /* Ends the use of a group; rc is the outcome of the collective's calls. Records the group's events
- * on all devices. After an error it gives earlier work time to end and aborts the communicators,
+ * on all devices. After an error, gives earlier work time to end and then aborts the communicators,
  * because some ranks may wait for others for ever; the next ek_nccl_take makes new communicators.
  * Returns rc, or the error of the records. */
 int ek_nccl_give(ek_nccl_group *group, int rc);
@@ -62,20 +62,20 @@ int ek_nccl_give(ek_nccl_group *group, int rc);
 /* Makes the calls of NCCL for one rank of a collective; the rank's GPU is current. */
 typedef int ek_nccl_calls(const ek_nccl_group *group, int rank, const void *user);
 
-/* Launches all ranks, each by the launcher of its device (nccl_launch.c). Returns when NCCL has
- * accepted all; if a rank fails, when no other rank waits for it any more. The error is that of the
- * first rank that failed. The section of the group's list is open. */
+/* Launches all ranks, each by the launcher of its device or by the calling thread (nccl_launch.c).
+ * Returns when NCCL has accepted all ranks; if one fails, when no other rank waits for it any more.
+ * The error is that of the first rank that failed. The section of the group's list is open. */
 int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user);
 /* Ends the device's launcher. No section of the device is open. */
 void ek_nccl_launcher_close(ek_cuda_device *device);
 
-/* The stream to which a device's rank of a collective is issued. */
+/* Returns the stream to which a device's rank of a collective is issued. */
 static inline cudaStream_t ek_nccl_stream(const ek_dev *dev)
 {
     return ek_cuda_of(dev)->exchange;
 }
 
-/* NCCL's name of a dtype. A bool travels as a byte. */
+/* Returns NCCL's name of a dtype. A bool is sent as a byte. */
 ncclDataType_t ek_nccl_dtype(ek_dtype dtype);
 
 /* Turns NCCL's result into a status. */

@@ -11,7 +11,7 @@
 #ifdef EK_HAVE_NCCL
 
 enum { GROUPS = 32 };
-enum { PATIENCE = 10000 }; /* most milliseconds that work gets to end */
+enum { PATIENCE = 10000 }; /* most milliseconds in which earlier work may end */
 
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER; /* guards this file's state */
 static ek_nccl_group *groups[GROUPS];
@@ -26,10 +26,10 @@ int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
                    ek_nccl()->ncclGetErrorString(result));
 }
 
-/* ---- whether all is well with a group ---- */
+/* ---- whether a group is broken ---- */
 
-/* Returns true if the device is lost. Queries its stream, because no other call may have reached
- * the GPU since. */
+/* Returns true if the device is lost. Queries its stream, because no other call may have noticed
+ * the loss. */
 static bool group_is_lost(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
@@ -42,7 +42,7 @@ static bool group_is_lost(ek_dev *dev)
         (void)ek_cuda_guard_leave(device->physical, restore);
     }
     ek_cuda_note(dev, "its part in a collective", error == cudaErrorNotReady ? 0 : error);
-    (void)cudaGetLastError(); /* "not ready" is an answer */
+    (void)cudaGetLastError(); /* clears "not ready", which is no error */
     return ek_cuda_is_lost(dev);
 }
 
@@ -74,7 +74,8 @@ static bool group_is_broken(ek_nccl_group *group, char reason[256])
 
 static void group_watch_all(void);
 
-/* Counts open groups. While there are any, waits of the host check them. groups_lock is held. */
+/* Counts open groups. While there are open groups, waits of the host check them. groups_lock is
+ * held. */
 static void group_count_open(int change)
 {
     open_groups += change;
@@ -100,7 +101,7 @@ static void group_leave_one(int physical, int restore)
     (void)cudaGetLastError();
 }
 
-/* Ends the group's communicators by `end` (NULL: there are none yet), and frees its events. */
+/* Ends the group's communicators by `end` (NULL if there are none yet), and frees its events. */
 static void group_end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
 {
     int restore, physical = group_enter_one(group, &restore);
@@ -178,8 +179,8 @@ static void group_watch_all(void)
     pthread_mutex_unlock(&groups_lock);
 }
 
-/* Waits until the group's collectives are complete, and those of other groups before them. Returns
- * false if the group was aborted meanwhile. */
+/* Waits until the group's collectives are complete, and with them earlier ones of other groups on
+ * its devices. Returns false if the group was aborted meanwhile. */
 static bool group_has_ended(const ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
@@ -206,7 +207,7 @@ static void group_close(ek_nccl_group *group)
     group_leave_one(physical, restore);
 }
 
-/* Aborts a group after an error in its section, where some ranks may be launched and wait for
+/* Aborts a group after an error in its section, in which some ranks may be launched and wait for
  * others. Earlier collectives, after which the events were recorded, get time to end. */
 static void group_give_up(ek_nccl_group *group)
 {
@@ -227,7 +228,7 @@ static void group_give_up(ek_nccl_group *group)
     pthread_mutex_unlock(&groups_lock);
 }
 
-/* ---- making them ---- */
+/* ---- making groups and their communicators ---- */
 
 static bool group_is_list(const ek_nccl_group *group, ek_dev *const *devs, int count)
 {
@@ -282,7 +283,7 @@ int ek_nccl_collective(ek_dev *const *devs, int count, int (*choose)(ek_dev *con
     return collective;
 }
 
-/* An event belongs to the GPU that is current when it is made. */
+/* Makes an event with the device's GPU current, to which the event then belongs. */
 static int group_make_event(ek_dev *dev, cudaEvent_t *event)
 {
     int restore;
@@ -296,7 +297,7 @@ static int group_make_event(ek_dev *dev, cudaEvent_t *event)
 static int group_open(ek_nccl_group *group)
 {
     int gpus[EK_MAX_DEVICES], restore, rc = 0;
-    /* a device may have been lost while this thread waited for its turn */
+    /* a device may have been lost while this thread waited for the section */
     for (int i = 0; i < group->count; i++)
         EK_TRY(ek_cuda_usable(group->devs[i]));
     for (int i = 0; i < group->count && rc >= 0; i++) {

@@ -2,8 +2,9 @@
  *
  * The section in which a collective is issued (core/lane.h) holds all its devices. So a device's
  * launcher has one rank at a time, and all launchers have one order of collectives. The calling
- * thread launches one of the ranks: if it is the worker of a device, that device's, else the first.
- * A launcher waits only for NCCL, never for another launcher. */
+ * thread launches one rank: that of its own device if it is a device's worker, else the first. It
+ * also launches the ranks of devices without a launcher. A launcher waits only for NCCL, never for
+ * another launcher. */
 #include "cuda/nccl.h"
 
 #include <errno.h>
@@ -24,11 +25,11 @@ typedef struct launch {
     bool begun[EK_MAX_DEVICES];    /* the rank's communicator may be in use */
     bool returned[EK_MAX_DEVICES]; /* NCCL has taken the rank, or refused it */
     bool aborted[EK_MAX_DEVICES];  /* the rank's communicator is no more */
-    bool given_up;                 /* ranks that have not begun don't begin any more */
+    bool given_up;                 /* ranks that have not begun will not begin */
     int waiting;                   /* ranks that have not returned */
     int busy;                      /* launchers that still use this struct */
     int failed;                    /* the first rank that failed; the group's count if none has */
-    ek_error_record error;         /* its error */
+    ek_error_record error;         /* the error of that rank */
 } launch;
 
 struct ek_cuda_launcher {
@@ -57,8 +58,8 @@ static int launch_calls(const launch *l, const bool *ranks)
     return rc;
 }
 
-/* Aborts ranks that don't return because they wait for a failed rank. Ranks that haven't begun
- * never begin. l->lock is held. */
+/* Waits for the other ranks for a limited time, and aborts those that don't return because they
+ * wait for a failed rank. Ranks that haven't begun by then never begin. l->lock is held. */
 static void launch_free_others(launch *l)
 {
     ncclComm_t stuck[EK_MAX_DEVICES];
@@ -147,7 +148,8 @@ static void *launcher_main(void *user)
         bool ranks[EK_MAX_DEVICES] = {false};
         ranks[rank] = true;
         launch_ranks(l, ranks);
-        /* The launch lies on the caller's stack, so that its last access is under its lock. */
+        /* The launch lies on the caller's stack, so that this thread last uses it under its lock.
+         */
         pthread_mutex_lock(&l->lock);
         l->busy--;
         pthread_cond_broadcast(&l->changed);
@@ -155,7 +157,7 @@ static void *launcher_main(void *user)
     }
 }
 
-/* The device's launcher, started with its first use; NULL without a thread. */
+/* Returns the device's launcher, which starts with its first use; NULL if it can't start. */
 static ek_cuda_launcher *launcher_of(ek_dev *dev)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
@@ -218,7 +220,7 @@ int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user)
                 .waiting = group->count,
                 .failed = group->count};
     bool here[EK_MAX_DEVICES] = {false};
-    ek_error_record before; /* an error that is pending already stays the pending one */
+    ek_error_record before; /* an earlier error stays the pending error */
     pthread_condattr_t steady;
     int own = 0;
     for (int i = 0; i < group->count; i++)
@@ -231,7 +233,7 @@ int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user)
     pthread_condattr_destroy(&steady);
     ek_error_take(&before);
     for (int i = 0; i < group->count; i++)
-        here[i] = i == own || !launch_give(&l, i); /* without a launcher the caller does it */
+        here[i] = i == own || !launch_give(&l, i); /* without a launcher the caller does */
     launch_ranks(&l, here);
     pthread_mutex_lock(&l.lock);
     while (l.busy > 0)

@@ -1,7 +1,7 @@
 /* nccl_ranks.c: see nccl_ranks.h.
  *
  * Communicators are non-blocking: a call of NCCL may return ncclInProgress, and continues in a
- * thread of NCCL's. Its work is in the stream, and the communicator usable again, once
+ * thread of NCCL's. The call's work is in the stream, and the communicator usable again, once
  * ncclCommGetAsyncError returns something else. So a job is a state machine, which `rail_test`
  * drives: issue a step, poll until it is issued, issue the next step, and at the end record an
  * event. */
@@ -24,7 +24,7 @@ typedef enum rail_step {
     RAIL_OPENING,
     RAIL_IDLE,
     RAIL_FIRST,  /* the first exchange is being issued */
-    RAIL_SECOND, /* so is the second one, or the library's step */
+    RAIL_SECOND, /* the second exchange, or the library's step, is being issued */
     RAIL_RUNNING
 } rail_step;
 
@@ -34,7 +34,7 @@ struct ek_rail {
     int ranks, rank;
     rail_step step;
     ek_rail_job job;
-    cudaEvent_t ended; /* follows the last job */
+    cudaEvent_t ended; /* event that follows the last job */
 };
 
 static const char *rail_reason(void)
@@ -57,7 +57,7 @@ static int rail_identify(ek_dev *dev, char gpu[EK_RAIL_GPU])
                          (int)cudaDeviceGetPCIBusId(gpu, EK_RAIL_GPU, ek_cuda_of(dev)->physical));
 }
 
-/* Returns 0 for results after which the communicator is usable; an error for others. */
+/* Returns 0 if the call succeeded or is still in progress, else an error. */
 static int rail_check(const ek_dev *dev, const char *call, ncclResult_t result)
 {
     return ek_nccl_check(dev, call, result == ncclInProgress ? ncclSuccess : result);
@@ -172,7 +172,7 @@ static int rail_library_op(ek_dist_op op, ncclRedOp_t *wanted)
     return 0;
 }
 
-/* Broadcast, or a reduction in NCCL's order. */
+/* Issues a broadcast, or a reduction in NCCL's order. */
 static int rail_issue_library(const ek_rail *rail)
 {
     const ek_rail_job *job = &rail->job;
@@ -228,7 +228,7 @@ static int rail_issue_second(ek_rail *rail)
     return job->out_after ? rail_issue_exchange(rail, job->out_after, job->in_after) : 0;
 }
 
-/* Returns 1 if NCCL has issued all of its work, 0 if not yet. */
+/* Returns 1 if NCCL has issued all of the rail's work, 0 if not yet, negative on error. */
 static int rail_is_issued(const ek_rail *rail)
 {
     ncclResult_t state = ncclSuccess;
@@ -258,7 +258,7 @@ static int rail_go_on(ek_rail *rail)
     EK_TRY(rail_is_issued(rail)); /* errors of other ranks arrive while the job runs */
     cudaError_t error = cudaEventQuery(rail->ended);
     if (error == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* it was an answer */
+        (void)cudaGetLastError(); /* clears "not ready", which is no error */
         return EK_RAIL_ISSUED;
     }
     EK_TRY(ek_cuda_check(rail->dev, "a job between ranks", (int)error));

@@ -1,9 +1,9 @@
 /* norm.c: the slots of normalisation.
  *
- * The sums of a group are made at once, as those of a plane with one column, if the group is one
- * run of memory and its parameters are absent or per element: layer norm, or channels of one value
- * each (ek_norm_has_runs). Otherwise sums are made by channel, of the batch or of each sample, and
- * those of a sample's channels are joined by group. */
+ * If a group is one run of memory and its parameters are absent or per element (layer norm, or
+ * channels of one value each; ek_norm_has_runs), its sums are computed at once, as if the group
+ * were one channel. Otherwise sums are computed by channel, of the batch or of each sample, and the
+ * sums of a sample's channels are joined by group. */
 #include "cuda/norm.h"
 
 #include <math.h>
@@ -16,18 +16,19 @@
 enum { STAGES = 12 };
 enum { READ = 1, WRITE = 2 };
 
-/* A call of a slot. Its tensors have a form that the kernels take, its parameters and results are
- * dense arrays. A call must not be moved, because stages point into it. */
+/* A call of a slot. Its tensors have a form that the kernels support, its parameters and results
+ * are dense arrays; other memory is staged. A call must not be moved, because stages point into it.
+ */
 typedef struct norm_call {
     ek_dev *dev;
     const char *operation;
-    int rc; /* the first error, a status or a cudaError_t; nothing is taken or launched after it */
+    int rc; /* the first error, a status or a cudaError_t; nothing is staged or launched after it */
     ek_cuda_stream stream;
     ek_cuda_norm norm;
     ek_norm_form form;
     int stages;
     ek_stage stage[STAGES];
-    bool stores[STAGES];    /* if the stage is a copy, it is copied back */
+    bool stores[STAGES];    /* the stage is copied back if it is a copy */
     ek_tensor wide[STAGES]; /* parameters per element, as tensors of one sample */
     size_t nbytes;          /* bytes of partial sums */
 } norm_call;
@@ -67,7 +68,8 @@ static void norm_launch(norm_call *call, ek_cuda_norm_launch *launch)
 
 /* ---- operands ---- */
 
-/* Takes a tensor: unchanged if it `fits` and has the dtype, else as a copy. NULL on errors. */
+/* Stages a tensor: unchanged if it `fits` and has the dtype, else as a copy. Returns NULL on
+ * errors. */
 static const ek_tensor *norm_stage(norm_call *call, const ek_tensor *t, ek_dtype dtype,
                                    ek_memory_format format, bool fits, unsigned use)
 {
@@ -81,13 +83,13 @@ static const ek_tensor *norm_stage(norm_call *call, const ek_tensor *t, ek_dtype
     return stage->tensor;
 }
 
-/* The dtype of statistics, parameters and sums. */
+/* Returns the dtype of statistics, parameters and sums. */
 static ek_dtype norm_computed(const norm_call *call)
 {
     return call->norm.dtype == EK_F64 ? EK_F64 : EK_F32;
 }
 
-/* The values of a parameter or statistic, as a dense array; NULL for NULL. */
+/* Returns the values of a parameter or statistic, as a dense array; NULL for NULL. */
 static void *norm_array(norm_call *call, const ek_tensor *t, unsigned use)
 {
     const ek_tensor *taken = t ? norm_stage(call, t, norm_computed(call), EK_CONTIGUOUS,
@@ -96,8 +98,8 @@ static void *norm_array(norm_call *call, const ek_tensor *t, unsigned use)
     return taken ? ek_tensor_address(taken) : NULL;
 }
 
-/* The values of weight, bias or their gradients. With norm.element they become a batch of one
- * sample, in the order that samples of x have in memory. */
+/* Returns the values of weight, bias or their gradients. If norm.element, they are staged as a
+ * batch of one sample, in the order that samples of x have in memory. */
 static void *norm_parameter(norm_call *call, const ek_tensor *x, const ek_tensor *t, unsigned use)
 {
     if (!t || !call->norm.element)
@@ -119,7 +121,7 @@ static void *norm_parameter(norm_call *call, const ek_tensor *x, const ek_tensor
     return taken ? ek_tensor_address(taken) : NULL;
 }
 
-/* Takes x and the tensors that go with it in one form. y may be NULL. */
+/* Stages x, dy, the ReLU's output and y in one form. y may be NULL. */
 static void norm_take_tensors(norm_call *call, const ek_norm_args *args, const ek_norm_geometry *g,
                               bool runs, const ek_tensor *y)
 {
@@ -142,8 +144,8 @@ static void norm_take_tensors(norm_call *call, const ek_norm_args *args, const e
     }
 }
 
-/* Takes the tensors and parameters of args, and y. `parameter` is one of those that are given, if
- * any. */
+/* Stages the tensors and parameters of args, and y. `parameter` is a parameter that is given; NULL
+ * if none is. */
 static void norm_take(norm_call *call, const ek_norm_args *args, const ek_tensor *y,
                       const ek_tensor *parameter)
 {
@@ -158,8 +160,8 @@ static void norm_take(norm_call *call, const ek_norm_args *args, const ek_tensor
     norm->weighted = g.batch && args->invstd;
 }
 
-/* Cuts the work and makes room for partial sums. With `direct`, there are none if each column has
- * one part and each group one column. */
+/* Cuts the sums over threads and allocates partial sums. If `direct`, each column has one part and
+ * each group one column, there are no partial sums. */
 static void norm_cut_sums(norm_call *call, bool direct)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -198,8 +200,8 @@ static void norm_take_update(norm_call *call, const ek_norm_update *update)
                            .batches = update->batches ? ek_tensor_address(update->batches) : NULL};
 }
 
-/* The groups of a row-major sample lie one after the other. The channels of a single group do so in
- * any order of memory. */
+/* Computes groups as runs if possible. The groups of a row-major sample lie one after the other.
+ * The channels of a single group are one run in any order of memory. */
 int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
                          const ek_norm_update *update)
 {
@@ -223,7 +225,7 @@ int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
     return norm_end(&call);
 }
 
-/* Sets *step to the elements of t (chunks, ...) from one chunk to the next. Returns t's values,
+/* Sets *step to the distance between the chunks of t (chunks, ...) in elements. Returns t's values,
  * which are copied if its dtype or innermost stride doesn't fit. */
 static const void *norm_take_chunks(norm_call *call, const ek_tensor *t, int64_t *step)
 {
@@ -273,8 +275,8 @@ int ek_cuda_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
 
 /* ---- reduce ---- */
 
-/* Makes the sums of the batch, from which the line follows. They are the gradients of the
- * parameters, so that only the line has the weight. */
+/* Computes the sums of the batch, and from them the line (ek_norm_line). The sums are the gradients
+ * of the parameters, so that only the line contains the weight. */
 static void norm_reduce_batch(norm_call *call, const ek_norm_sums *sums)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -292,7 +294,7 @@ static void norm_reduce_batch(norm_call *call, const ek_norm_sums *sums)
         norm_launch(call, ek_cuda_launch_norm_join_groups);
 }
 
-/* Makes dweight and dbias of single elements, which are columns here, and the samples rows. */
+/* Computes dweight and dbias per element: here elements are columns, and samples are rows. */
 static void norm_reduce_elements(norm_call *call)
 {
     ek_cuda_norm *norm = &call->norm;
@@ -309,8 +311,8 @@ static void norm_reduce_elements(norm_call *call)
     norm->invstd = NULL;
 }
 
-/* Makes sums by group and by parameter. Runs give a group's sums at once. Sums of channels are
- * joined. */
+/* Computes sums by group and by parameter. If groups are runs, their sums are computed at once;
+ * otherwise sums of channels are joined. */
 static void norm_reduce_samples(norm_call *call, const ek_norm_sums *sums, const ek_tensor *x)
 {
     ek_cuda_norm *norm = &call->norm;

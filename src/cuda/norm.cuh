@@ -45,9 +45,9 @@ template <typename T, typename R, int V> EK_DEVICE void ek_norm_store(T *to, con
 
 /* ---- passes ---- */
 
-/* A thread's share of a task. Over rows: columns from `column` on, of the rows [begin, end) in
- * steps, which count as one plane. Over planes: one column, of which the elements [begin, end) in
- * steps, of planes [row, last). A thread without a column has no planes. */
+/* A thread's share of a task. In rows, it is the columns from `column` on, of the rows [begin, end)
+ * in steps; these rows count as one plane. In planes, it is one column: the elements [begin, end)
+ * in steps, of the planes [row, last). A thread without a column has no planes. */
 struct ek_norm_share {
     int64_t sample, part, column, begin, end, row, last;
     int step, team;
@@ -91,7 +91,7 @@ template <bool planes> EK_DEVICE ek_norm_share ek_norm_share_of(const ek_cuda_no
 }
 
 /* A thread's place in each tensor, and the steps to the next vector. Weight and bias are NULL if
- * they are per channel. */
+ * they are absent or per channel. */
 template <bool planes, typename T> struct ek_norm_cursor {
     typedef typename ek_compute<T>::type R;
     const T *x, *dy, *mask;
@@ -133,9 +133,9 @@ template <bool planes, typename T> struct ek_norm_cursor {
     }
 };
 
-/* Gives the vectors of each thread's share to a Body, Body::LOADS at once and the rest one by one.
- * Body::PLANES tells whether they are vectors of planes. Threads with columns call begin(norm,
- * share) and then add<U>(cursor), all threads call end(norm, share). */
+/* Passes the vectors of each thread's share to a Body, Body::LOADS at once and the rest one by one.
+ * Body::PLANES tells whether memory has planes. Threads with columns call begin(norm, share) and
+ * then add<U>(cursor); all threads call end(norm, share). */
 template <typename Body, typename T> EK_KERNEL ek_norm_pass(const ek_cuda_norm a)
 {
     enum { U = Body::LOADS };
@@ -185,7 +185,7 @@ EK_DEVICE int64_t ek_norm_partial(const ek_cuda_norm &a, int64_t sample, int64_t
 
 /* ---- parameters ---- */
 
-/* The number of the statistic that a column has. */
+/* Returns the index of a column's statistic. */
 EK_DEVICE int64_t ek_norm_group(const ek_cuda_norm &a, int64_t sample, int64_t column)
 {
     if (a.each == 1)
@@ -204,8 +204,8 @@ template <typename R> struct ek_norm_pair {
     R first, second;
 };
 
-/* The factors of a merge of moments of a and b values: `part` is that of the difference of their
- * means, `both` that of its square. Sums have none. */
+/* The factors of a merge of moments of a and b values: `part` multiplies the difference of their
+ * means, `both` the difference's square. For sums both are 0. */
 template <typename R> struct ek_norm_weights {
     R part, both;
 };
@@ -268,7 +268,7 @@ EK_DEVICE void ek_norm_join_teams(ek_norm_pair<R> (&own)[V], int *count, int tea
     }
 }
 
-/* Joins the threads' pairs into that of the team's first thread. */
+/* Joins the pairs of a team's threads into that of its first thread. */
 template <bool moments, typename R>
 EK_DEVICE void ek_norm_join_lanes(ek_norm_pair<R> *own, int *count, int team)
 {
@@ -295,7 +295,7 @@ EK_DEVICE void ek_norm_join_lanes(ek_norm_pair<R> *own, int *count, int team)
             ek_norm_add<moments>(own, count, {first[other], second[other]}, counts[other]);
 }
 
-/* Joins the pairs of a column's threads into that of the thread whose share `puts`. */
+/* Joins the pairs of a column's threads into that of the thread for which share.puts is true. */
 template <bool moments, bool planes, typename R, int N>
 EK_DEVICE void ek_norm_join(const ek_cuda_norm &a, const ek_norm_share &own,
                             ek_norm_pair<R> (&pairs)[N], int *count)
@@ -325,7 +325,7 @@ EK_DEVICE R ek_norm_updated(const ek_norm_updating &u, int64_t i, R mean, R var)
     return u.inverts ? 1 / sqrt(var + (R)u.eps) : var;
 }
 
-/* Stores what follows from a channel's sums of dy and of dy * (x - mean). */
+/* Stores the line that follows from a channel's sums of dy and of dy * (x - mean). */
 template <typename R>
 EK_DEVICE void ek_norm_put_line(const ek_norm_line &line, int64_t i, R sum, R product, R invstd)
 {

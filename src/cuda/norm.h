@@ -1,15 +1,15 @@
-/* norm.h: a pass over memory, which a slot of normalisation (norm.c) makes. norm_plan.c chooses
- * how, norm.cuh has the kernel, norm_sums.cu and norm_line.cu what it computes, norm_join.cu the
- * joins.
+/* norm.h: the passes over memory that the slots of normalisation (norm.c) make. norm_plan.c chooses
+ * how threads share a pass, norm.cuh has the kernel, norm_sums.cu and norm_line.cu what it
+ * computes, norm_join.cu the joins.
  *
- * A column is a set of elements that has sums of its own: a channel of the batch (batch norm), or a
+ * A column is a set of elements with separate sums: a channel of the batch (batch norm), or a
  * channel of one sample (group norm), whose sums are joined by group afterwards. Memory has one of
  * two forms. Rows are C contiguous channels each (channels-last, and (N, C)). Planes are contiguous
  * runs of `inner` elements, for each of `outer` samples and C channels. Layer norm uses planes,
  * too: each group is one channel, with weights per element.
  *
- * Blocks of threads make sums over parts of a column's elements, which are joined in f64 in a fixed
- * order. How columns are cut follows from the shape alone. */
+ * Blocks of threads compute sums over parts of a column's elements. The parts' sums are joined in
+ * f64 in a fixed order. How columns are cut follows from the shape alone. */
 #ifndef EK_CUDA_NORM_H
 #define EK_CUDA_NORM_H
 
@@ -25,10 +25,10 @@ typedef struct ek_norm_operand {
 } ek_norm_operand;
 
 /* How threads share the work. The threads of a block are teams of neighbours. Blocks take tasks in
- * turn. Rows: a task is `span` rows of `team` vectors of columns. A thread has one of these
- * vectors, and teams take rows in turn. Planes: a task is one part of as many columns as a block
- * has teams. A part is `span` elements of `rows` planes, and the threads of a team take vectors of
- * them in turn. */
+ * turn. In rows, a task is `span` rows of `team` vectors of columns; a thread has one of these
+ * vectors, and teams take rows in turn. In planes, a task is one part of as many columns as a block
+ * has teams; a part is `span` elements of `rows` planes, and the threads of a team take the part's
+ * vectors in turn. */
 typedef struct ek_norm_cut {
     int team;
     int vector;          /* elements that are loaded at once */
@@ -39,7 +39,7 @@ typedef struct ek_norm_cut {
     int64_t tasks;
 } ek_norm_cut;
 
-/* What is computed from means and variances: ek_norm_update of kernels.h, with dense arrays. */
+/* What moments compute from means and variances: ek_norm_update of kernels.h, with dense arrays. */
 typedef struct ek_norm_updating {
     bool inverts; /* variances are replaced by 1 / sqrt(variance + eps) */
     void *running_mean, *running_var;
@@ -48,8 +48,8 @@ typedef struct ek_norm_updating {
     int64_t *batches;
 } ek_norm_updating;
 
-/* What is computed from sums of channels: the line of ek_norm_sums in kernels.h. scale NULL: none.
- */
+/* What is computed from sums of channels: the line of ek_norm_sums in kernels.h. If scale is NULL,
+ * there is no line. */
 typedef struct ek_norm_line {
     const void *weight;
     void *scale, *shift, *slope;
@@ -59,11 +59,11 @@ typedef struct ek_norm_line {
 typedef struct ek_cuda_norm {
     ek_dtype dtype; /* dtype of x, dy, mask and y */
     bool planes;
-    int64_t samples;  /* samples with statistics of their own; 1 for batch norm */
+    int64_t samples;  /* samples with separate statistics; 1 for batch norm */
     int64_t channels; /* columns of a sample */
     int64_t each;     /* channels of a group */
     int64_t rows;     /* rows of a sample; for planes `outer` */
-    int64_t inner;    /* elements of a plane; 1 for rows; for columns of elements, a group's */
+    int64_t inner; /* elements of a plane; 1 for rows; elements of a group for sums per element */
     ek_norm_cut cut;
     ek_norm_operand x, dy, mask, y; /* mask is the ReLU's output or NULL; y is also dx */
     /* Dense arrays of the computing type (f64 for f64, else f32), or NULL. Statistics and sums are
@@ -96,13 +96,13 @@ typedef enum ek_norm_form {
 
 struct ek_norm_geometry; /* kernels/norm.h */
 
-/* Chooses the form for x and the tensors that go with it (NULL if absent), and sets the geometry of
- * `norm`. With `runs`, groups are one run each. */
+/* Chooses the form for x, dy, the ReLU's output and y (NULL if absent), and sets the geometry of
+ * `norm`. If `runs`, each group is one run. */
 ek_norm_form ek_cuda_norm_choose(ek_cuda_norm *norm, const ek_tensor *const tensors[4],
                                  const struct ek_norm_geometry *g, bool runs);
-/* With `batch`, samples belong to the run of rows. */
+/* Returns true if the tensor has the form. If `batch`, the rows of all samples must be one run. */
 bool ek_cuda_norm_fits(const ek_tensor *t, ek_norm_form form, bool batch);
-/* The operand for a tensor that fits. `inner` is norm->inner. */
+/* Returns the operand for a tensor that has the form. `inner` is norm->inner. */
 ek_norm_operand ek_cuda_norm_operand(const ek_tensor *t, ek_norm_form form, bool batch,
                                      int64_t inner);
 void ek_cuda_norm_cut_sums(ek_cuda_norm *norm);
@@ -112,12 +112,12 @@ void ek_cuda_norm_cut_line(ek_cuda_norm *norm, int multiprocessors);
 
 typedef int ek_cuda_norm_launch(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 
-/* Make partial sums of columns or, if `first` is NULL, results: into by_group go mean and (biased)
- * variance, from which `update` follows, or the sums of dy and of dy * (x - mean) invstd, from
- * which `line` follows. With `element` dy is multiplied by weight. */
+/* Compute partial sums of columns, or, if `first` is NULL, results in by_group: mean and (biased)
+ * variance, from which `update` is computed; or the sums of dy and of dy * (x - mean) invstd, from
+ * which `line` is computed. If `element`, dy is multiplied by weight. */
 ek_cuda_norm_launch ek_cuda_launch_norm_moments, ek_cuda_launch_norm_sums;
-/* Makes the sums of columns of elements over samples, whose cut is that of rows. `each` elements
- * share a mean. Results go into by_column. */
+/* Computes sums over samples, with elements as columns and the cut of rows. `each` elements share a
+ * mean. Results are written to by_column. */
 ek_cuda_norm_launch ek_cuda_launch_norm_elements;
 /* Join partial results into by_group, or those of all samples into by_column. The second sum is
  * multiplied by invstd, if there is one. Sums by group are multiplied by weight per channel. */

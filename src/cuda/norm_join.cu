@@ -7,7 +7,7 @@ enum {
     ROWS = EK_BLOCK / COLUMNS /* threads of each column */
 };
 
-/* The number of elements in a part of a column. */
+/* Returns the number of elements in a part of a column. */
 EK_DEVICE double join_part_count(const ek_cuda_norm &a, int64_t part)
 {
     const int64_t length = a.planes ? a.inner : a.rows;
@@ -19,8 +19,8 @@ EK_DEVICE double join_part_count(const ek_cuda_norm &a, int64_t part)
     return (double)(count * (a.rows - row < a.cut.rows ? a.rows - row : a.cut.rows));
 }
 
-/* Joins the pairs of `threads` threads (a power of 2), `stride` apart, into that of the first one.
- */
+/* Joins the pairs of `threads` threads (a power of 2), which are `stride` apart, into that of the
+ * first one. */
 template <bool moments>
 EK_DEVICE void join_threads(ek_norm_pair<double> *own, double *count, int stride, int threads)
 {
@@ -38,8 +38,8 @@ EK_DEVICE void join_threads(ek_norm_pair<double> *own, double *count, int stride
     }
 }
 
-/* Stores the pair of statistic i, and what follows from it, or with `all` the pair of column i over
- * all samples. Sums of a statistic are multiplied by `weight`. */
+/* Stores the pair of statistic i, and what follows from it; if `all`, the pair of column i over all
+ * samples. Sums of a statistic are multiplied by `weight`. */
 template <bool moments, typename R>
 EK_DEVICE void join_put(const ek_cuda_norm &a, bool all, int64_t i, const ek_norm_pair<double> &own,
                         double count, double weight)
@@ -60,7 +60,7 @@ EK_DEVICE void join_put(const ek_cuda_norm &a, bool all, int64_t i, const ek_nor
 
 /* ---- a column: groups of one channel, or a channel of all samples ---- */
 
-/* Joins rows of partial sums: the parts of one sample, or of all. */
+/* Joins rows of partial sums: the parts of one sample, or of all samples if `all`. */
 template <bool moments, typename R> EK_KERNEL join_columns(const ek_cuda_norm a, const bool all)
 {
     const int64_t blocks = (a.channels + COLUMNS - 1) / COLUMNS;

@@ -1,4 +1,4 @@
-/* norm_plan.c: which form in memory the tensors of a normalisation have, and how threads share the
+/* norm_plan.c: chooses the form in memory of a normalisation's tensors, and how threads share the
  * work. Each tensor keeps its strides if all tensors have one form. A tensor of another form or
  * dtype is copied. */
 #include "cuda/norm.h"
@@ -6,8 +6,8 @@
 
 /* ---- forms ---- */
 
-/* The stride of the run that a form's dimensions are in row-major order. -1 if they are no run; if
- * they are one element, 0 for rows and 1 else. */
+/* Returns the stride of the run that a form's dimensions are in row-major order; -1 if they are no
+ * run. If they are one element, returns 0 for rows and 1 for other forms. */
 static int64_t norm_run_stride(const ek_tensor *t, ek_norm_form form, bool batch)
 {
     int order[EK_MAX_DIMS], count = 0; /* dimensions from the innermost on */
@@ -120,7 +120,7 @@ static int64_t norm_limited(int64_t value, int64_t low, int64_t high)
     return value > low ? value : low;
 }
 
-/* The smallest power of 2 from n on. */
+/* Returns the smallest power of 2 that is at least n. */
 static int64_t norm_power_of_2(int64_t n)
 {
     int64_t power = 1;
@@ -129,7 +129,7 @@ static int64_t norm_power_of_2(int64_t n)
     return power;
 }
 
-/* Elements of one load: 16 bytes if every tensor allows it. */
+/* Returns the elements of one load: 16 bytes if every tensor allows it, else one element. */
 static int norm_vector_of(const ek_cuda_norm *norm)
 {
     const int width = 16 / (int)ek_dtype_size(norm->dtype);
@@ -159,7 +159,8 @@ static void norm_cut_rows(ek_cuda_norm *norm, int64_t blocks, int64_t least, int
                                  norm_quotient(norm->rows, teams * least));
     spans = norm_limited(spans, norm_quotient(norm->rows, teams * most), norm->rows);
     cut->span = norm_quotient(norm->rows, spans);
-    /* Spans are whole groups of loads, because the rest is loaded one by one, each waited for. */
+    /* Spans are whole groups of loads, because a rest is loaded one by one, and each load is waited
+     * for. */
     if (cut->span > teams * LOADS)
         cut->span = norm_quotient(cut->span, teams * LOADS) * teams * LOADS;
     cut->parts = cut->spans = norm_quotient(norm->rows, cut->span);

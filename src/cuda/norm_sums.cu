@@ -19,10 +19,10 @@ EK_DEVICE void sums_put(const ek_cuda_norm &a, const ek_norm_share &own, int c, 
 
 /* ---- moments ----
  *
- * Values are taken relative to the column's first one, so that a mean that is large against the
- * deviation costs no digits. A thread takes a few values at a time: two passes over registers give
- * their mean and deviations, which are merged (Chan et al. 1983). Threads' and blocks' moments are
- * merged in the same way. */
+ * Values are taken relative to the column's first value, so that a mean that is large against the
+ * deviation costs no digits. A thread takes a few values at a time: two passes over registers
+ * compute their mean and deviations, which are merged (Chan et al. 1983). Threads' and blocks'
+ * moments are merged in the same way. */
 
 template <bool planes, typename T, int V> struct moments {
     typedef typename ek_compute<T>::type R;
@@ -132,8 +132,7 @@ template <bool planes, typename T, int V> struct sums {
     }
 };
 
-/* ---- sums of columns of elements, which are over rows with statistics of their own. A vector's
- * elements share these. ---- */
+/* ---- sums per element over rows; all elements of a vector have their row's statistics ---- */
 
 template <typename T, int V> struct element_sums {
     typedef typename ek_compute<T>::type R;

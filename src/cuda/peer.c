@@ -32,7 +32,7 @@ typedef struct peer_probe {
     unsigned char sent[PROBE], received[PROBE];
 } peer_probe;
 
-/* Lets `a`, which is current, use the memory of `b`. */
+/* Lets `a`, which is current, use the memory of `b`. Returns false if that isn't possible. */
 static bool peer_enable(peer_probe *p)
 {
     const ek_cuda_device *a = p->a, *b = p->b;
@@ -43,7 +43,7 @@ static bool peer_enable(peer_probe *p)
     return peer_good(error) || error == cudaErrorPeerAccessAlreadyEnabled;
 }
 
-/* Reads the bytes on `b` by the host. True if they are those sent. */
+/* Reads the bytes on `b` by the host. Returns true if they are the bytes that were sent. */
 static bool peer_arrived(peer_probe *p)
 {
     memset(p->received, 0, PROBE);
@@ -64,7 +64,7 @@ static bool peer_try_copy(peer_probe *p)
            peer_good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && peer_arrived(p);
 }
 
-/* Runs a kernel of `a`, which is current: it copies `from` to `to`. */
+/* Runs a kernel of `a`, which is current, that copies `from` to `to`. */
 static bool peer_run_kernel(const peer_probe *p, void *to, void *from)
 {
     enum { COUNT = PROBE / sizeof(float) };

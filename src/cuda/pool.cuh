@@ -6,7 +6,7 @@
 #include "cuda/launches.h"
 
 /* Calls f(kind, pool) with vectors of V channels if all images have such vectors, else with single
- * channels. With `index` the image of positions must have them, too. kind::I is the type of
+ * channels. If `index`, the image of positions must have such vectors, too. kind::I is the type of
  * positions and offsets; kind::V is the number of elements of a vector. */
 template <typename Index, int Count> struct ek_pool_kind {
     typedef Index I;
@@ -35,7 +35,7 @@ template <typename I> struct ek_window {
     I first, count, step, divisor;
 };
 
-/* The window of output i. */
+/* Returns the window of output i in dimension d. */
 template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &pool, int d, I i)
 {
     I size = (I)pool.x.size[d];
@@ -65,8 +65,8 @@ template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &po
     return w;
 }
 
-/* The outputs [first, end) whose windows reach over an input. Dilated windows may have no tap on
- * it. */
+/* The outputs [first, end) whose windows reach over an input. A dilated window may have no tap on
+ * the input. */
 template <typename I> struct ek_cover {
     I first, end;
 };

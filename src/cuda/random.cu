@@ -4,7 +4,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 
-/* A functor computes a block's elements, in their computing type. */
+/* Functors compute a block's elements, in their computing type. */
 struct uniform_f32 {
     enum { EACH = EK_PHILOX_BLOCK };
     float scale, low;
@@ -97,7 +97,7 @@ template <typename C> struct bernoulli {
     }
 };
 
-/* A number as T holds it. */
+/* Returns a number rounded to T. */
 template <typename T, typename C> EK_DEVICE C round_to(C value)
 {
     T stored;
@@ -105,7 +105,7 @@ template <typename T, typename C> EK_DEVICE C round_to(C value)
     return ek_load(&stored);
 }
 
-/* A product that the compiler doesn't join with a sum. */
+/* Return a product that the compiler doesn't fuse with a sum. */
 EK_DEVICE float product_of(float x, float y)
 {
     return __fmul_rn(x, y);
@@ -115,7 +115,7 @@ EK_DEVICE double product_of(double x, double y)
     return __dmul_rn(x, y);
 }
 
-/* Dropout of x's elements. Factors and products are rounded to Narrow. */
+/* Computes dropout of x's elements. Factors and products are rounded to Narrow. */
 template <typename Narrow> struct dropout {
     enum { EACH = EK_PHILOX_BLOCK };
     typedef typename ek_compute<Narrow>::type C;
@@ -132,7 +132,7 @@ template <typename Narrow> struct dropout {
 
 /* ---- the loop ---- */
 
-/* The elements' rows. Numbers within a row are consecutive; blocks may reach beyond a row's ends.
+/* The rows of elements. Numbers within a row are consecutive; blocks may reach beyond a row's ends.
  */
 struct draw_layout {
     uint64_t seed, call;
@@ -141,10 +141,10 @@ struct draw_layout {
     int64_t blocks;           /* the most blocks that a row may overlap */
     ek_cuda_long_divisor per_blocks;
     bool one_row;
-    bool vectors; /* all operands are aligned to a block's elements */
+    bool vectors; /* all operands are aligned for vectors of a block's elements */
 };
 
-/* With `Adds`, adds to the residual. */
+/* Writes a draw's elements. If `Adds`, adds them to the residual. */
 template <typename T, typename X, bool Reads, bool Adds, typename F>
 EK_KERNEL draw_loop(F f, draw_layout layout, int64_t items, T *out, const X *x, const T *residual)
 {

@@ -2,7 +2,7 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* NULL for an operand that there isn't. */
+/* Returns the address of an operand; NULL if it is absent. */
 static void *recurrent_data(const ek_tensor *tensor)
 {
     return tensor ? ek_tensor_address(tensor) : NULL;

@@ -3,7 +3,7 @@
 #include "cuda/launches.h"
 #include "kernels/recurrent.h"
 
-/* The formulas of kernels/recurrent.h by overload. */
+/* The formulas of kernels/recurrent.h, overloaded for f32 and f64. */
 template <typename... R> EK_DEVICE void lstm_of(float i, R... rest)
 {
     ek_lstm_f32(i, rest...);

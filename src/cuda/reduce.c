@@ -1,4 +1,4 @@
-/* reduce.c: lays a reduction out over threads; positions of extremes. */
+/* reduce.c: lays a reduction out over threads, and a search for extremes' positions. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 #include "kernels/walk.h"
@@ -61,7 +61,7 @@ static int reduce_whole_pack(ek_dtype dtype)
     return ek_dtype_is_floating(dtype) ? 16 / (int)ek_dtype_size(dtype) : 1;
 }
 
-/* True if every row of columns starts at a multiple of 16 bytes. */
+/* Returns true if every row of columns starts at a multiple of 16 bytes. */
 static bool reduce_rows_are_aligned(const ek_cuda_reduction *r, int pack)
 {
     bool aligned = (uintptr_t)r->x % 16 == 0 && r->column_x == 1 && r->columns % pack == 0;
@@ -74,7 +74,8 @@ static bool reduce_rows_are_aligned(const ek_cuda_reduction *r, int pack)
 
 /* ---- chunks ---- */
 
-/* Cuts work, which has `blocks` blocks without chunks, into chunks of at least `least` elements. */
+/* Cuts the reduced elements into chunks of at least `least` elements, if the `blocks` blocks
+ * without chunks would leave half of the device idle. */
 static void reduce_cut(ek_cuda_reduction *r, int multiprocessors, int64_t blocks, int64_t least)
 {
     int64_t count = r->reduced.count, full = (int64_t)multiprocessors * BLOCKS_PER_SM;
@@ -153,7 +154,7 @@ static ek_dtype reduce_sum_dtype(ek_dtype dtype)
     return dtype == EK_F64 ? EK_F64 : ek_dtype_is_floating(dtype) ? EK_F32 : EK_I64;
 }
 
-/* The second pass, which reduces the partial results of `first` into its outputs. */
+/* Returns the second pass, which reduces the partial results of `first` into its outputs. */
 static ek_cuda_reduction reduce_join_of(const ek_cuda_reduction *first, int multiprocessors)
 {
     int64_t shape[EK_MAX_DIMS + 2], x_stride[EK_MAX_DIMS + 2], out_stride[EK_MAX_DIMS + 2];

@@ -219,7 +219,7 @@ EK_DEVICE void reduce_take_rows(const ek_cuda_reduction &r, const O &op, const T
     }
 }
 
-/* Joins the rows of a block into the first one. */
+/* Joins the rows of a block into its first row. */
 template <int N, typename A, typename O>
 EK_DEVICE void reduce_join_rows(const O &op, int width, A (&total)[N])
 {
@@ -305,8 +305,8 @@ template <typename A> EK_DEVICE candidate<A> ek_exchange(candidate<A> own, int s
     return other;
 }
 
-/* A candidate for the extreme. The better of two wins, of equal ones the first. NaN is better than
- * all numbers. */
+/* Chooses between two candidates for the extreme: the better one; of equal candidates the one at
+ * the lower position. NaN is better than all numbers. */
 template <typename A> struct choice {
     bool smallest;
 

@@ -1,8 +1,8 @@
-/* resample.cu: resizes images, a linear map, and computes its adjoint. One launch fills tables of
- * the rows of each direction's matrix; another sums elements by these tables. A thread gathers the
- * inputs of each element that it writes in a fixed order; neighbouring threads share inputs through
- * the caches. A thread of the map uses a column's weights for several rows, a thread of the adjoint
- * all weights for several channels. */
+/* resample.cu: resizes images, which is a linear map, and computes the map's adjoint. One launch
+ * fills tables of the rows of each direction's matrix; another sums elements by these tables. A
+ * thread gathers the inputs of each element that it writes in a fixed order; neighbouring threads
+ * share inputs through the caches. A thread of the map uses a column's weights for several rows, a
+ * thread of the adjoint all weights for several channels. */
 #include "cuda/image.cuh"
 #include "cuda/launches.h"
 
@@ -45,8 +45,8 @@ template <typename R> EK_KERNEL resample_fill(ek_cuda_resample_job job, int64_t 
 
 /* ---- sums ---- */
 
-/* Adds `share` times `real` channels of a position, which lie `step` apart, to sum. PACKED: there
- * are V contiguous channels. */
+/* Adds `share` times `real` channels of a position, which lie `step` apart, to sum. If PACKED,
+ * there are V contiguous channels. */
 template <typename T, int V, bool PACKED>
 EK_DEVICE void resample_add(typename ek_compute<T>::type (&sum)[V],
                             typename ek_compute<T>::type share, const T *from, int64_t step,
@@ -76,8 +76,9 @@ EK_DEVICE void resample_store(T *to, const typename ek_compute<T>::type (&sum)[V
     }
 }
 
-/* A thread has V channels of ROWS positions below each other: `bands` counts them. TAPS is 0 if it
- * is more than two. Elements whose weight is 0 don't count, even if they are infinite. */
+/* Computes the map. A thread has V channels of ROWS positions below each other; `bands` counts
+ * these groups. TAPS is the number of taps of a matrix's row, or 0 if it is read from the tables.
+ * Elements whose weight is 0 don't count, even if they are infinite. */
 template <typename T, typename I, int V, int TAPS>
 EK_KERNEL resample_forward(ek_cuda_resample_job job, ek_cuda_image bands)
 {
@@ -131,14 +132,15 @@ EK_KERNEL resample_forward(ek_cuda_resample_job job, ek_cuda_image bands)
     }
 }
 
-/* The weight that output o gives to input j. */
+/* Returns the weight that output o gives to input j. */
 template <typename R, typename I>
 EK_DEVICE R resample_share(const ek_cuda_resample_table &table, I o, I j)
 {
     return ((const R *)table.weight)[o * (I)table.taps + j - (I)table.first[o]];
 }
 
-/* A thread has a group of V channels of one position: `groups` counts them. */
+/* Computes the adjoint. A thread has a group of V channels of one position; `groups` counts these
+ * groups. */
 template <typename T, typename I, int V, bool PACKED>
 EK_KERNEL resample_adjoint(ek_cuda_resample_job job, ek_cuda_image groups)
 {

@@ -88,7 +88,7 @@ static int clock_make_events(ek_dev *dev, ek_cuda_lap *lap)
     return 0;
 }
 
-/* Adds the complete laps. device->lock is held. */
+/* Adds the times of the complete laps to dev->busy_ns. device->lock is held. */
 static void clock_collect(ek_dev *dev, ek_cuda_clock *clock)
 {
     for (; clock->pending > 0; clock->pending--) {

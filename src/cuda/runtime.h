@@ -49,9 +49,9 @@ typedef struct ek_cuda_lap {
 typedef struct ek_cuda_clock {
     ek_cuda_lap laps[EK_CUDA_LAPS];
     unsigned next;    /* number of the lap that begins next or is open */
-    unsigned pending; /* laps before `next` that had not ended at the last look */
+    unsigned pending; /* laps before `next` that had not ended when they were last checked */
     bool open;
-    bool asked; /* the clock was read; only then laps are timed */
+    bool asked; /* true once the clock was read; before, laps aren't timed */
 } ek_cuda_clock;
 
 struct ek_cuda_blas;
@@ -75,7 +75,7 @@ typedef struct ek_cuda_device {
         cudaStream_t streams[EK_CUDA_STREAMS];
     };
     cudaEvent_t issued;    /* event in `compute`, recorded for each wait (stream.h) */
-    cudaEvent_t exchanged; /* the same in `exchange` */
+    cudaEvent_t exchanged; /* event in `exchange`, recorded for each wait */
     ek_cuda_fault *fault;  /* the host's address of the fault record, which is pinned */
     ek_cuda_fault *fault_on_device;
     _Atomic(char *) told; /* the error that the next call returns; NULL if there is none */
@@ -83,10 +83,10 @@ typedef struct ek_cuda_device {
     pthread_mutex_t lock;      /* guards blas, dnn, clock, attention, and clearing of the fault */
     struct ek_cuda_blas *blas; /* created with the first product; NULL before */
     struct ek_cuda_dnn *dnn;
-    ek_cuda_launcher *launcher; /* guarded by the turn of a section (core/lane.h) */
+    ek_cuda_launcher *launcher; /* guarded by the device's section (core/lane.h) */
     ek_cuda_clock clock;
     uint64_t memory;      /* bytes of the GPU, which logical devices may share; 0: unknown */
-    int64_t attention[7]; /* the last choice that was told (attention.c) */
+    int64_t attention[7]; /* the last choice that was printed (attention.c) */
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
@@ -94,8 +94,8 @@ static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
     return dev->context;
 }
 
-/* The stream of the calling thread's work (core/backend.h), and the event that is recorded there.
- */
+/* Return the stream of the calling thread's work (core/backend.h), and the event that is recorded
+ * there. */
 static inline cudaStream_t ek_cuda_stream_now(const ek_cuda_device *device)
 {
     return ek_thread_self()->modes.stream == EK_STREAM_EXCHANGE ? device->exchange
@@ -132,7 +132,8 @@ void ek_cuda_leave(const ek_dev *dev, int restore);
  * An error that ends the process's use of a GPU (an illegal address, a failed launch) makes all
  * devices on this GPU unusable. dev may be NULL. */
 int ek_cuda_check(ek_dev *dev, const char *call, int error);
-/* ek_cuda_check that sets no error, for failures without consequences. Returns true on success. */
+/* Does what ek_cuda_check does but sets no error, for failures without consequences. Returns true
+ * on success. */
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
@@ -149,7 +150,8 @@ void ek_cuda_tell(ek_cuda_device *device, const char *sentence);
 /* Waits until all work of the device is done. Returns faults and late errors. */
 int ek_cuda_synchronize(ek_dev *dev);
 
-/* Scratch memory of the device. Free it once its kernels are issued. nbytes 0 gives NULL. */
+/* Allocate and free scratch memory of the device. Callers free it once the kernels that use it are
+ * issued. For nbytes 0, *pointer becomes NULL. */
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 
@@ -180,7 +182,7 @@ void ek_cuda_clock_close(ek_cuda_clock *clock);
 void ek_cuda_blas_close(ek_cuda_device *device);
 void ek_cuda_dnn_close(ek_cuda_device *device);
 
-/* A walk over tensors of one shape. */
+/* Returns a walk over tensors of one shape. */
 ek_cuda_walk ek_cuda_walk_of(int operands, const ek_tensor *const *tensors);
 
 #endif

@@ -11,7 +11,7 @@ template <typename C> struct scan_step {
     C a, b;
 };
 
-/* Integers wrap. */
+/* Return h * a + b. Integers wrap. */
 template <typename C> EK_DEVICE C scan_fused(C h, C a, C b)
 {
     return h * a + b;
@@ -49,7 +49,7 @@ template <typename T> EK_KERNEL scan_in_turn(ek_cuda_scan_job job)
     }
 }
 
-/* Sums: there are no factors. */
+/* Computes lines of sums, which have no factors. */
 template <typename T> EK_KERNEL scan_joined(ek_cuda_scan_job job)
 {
     typedef typename ek_compute<T>::type C;

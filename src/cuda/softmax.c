@@ -5,7 +5,7 @@
 
 typedef int softmax_launch(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job);
 
-/* `tensors` are out, a and b (NULL for softmax itself). */
+/* Runs softmax or its gradient. `tensors` are out, a and b (NULL for softmax itself). */
 static int softmax_run(ek_dev *dev, const char *operation, softmax_launch *launch,
                        const ek_tensor *const *tensors, int dim, bool logarithm)
 {
@@ -56,7 +56,7 @@ static int entropy_dim(const ek_tensor *x)
     return x->ndim > 1 ? 1 : 0;
 }
 
-/* The job of cross entropy or its gradient. dx is NULL in forward. */
+/* Returns the arguments of cross entropy or its gradient. dx is NULL in forward. */
 static ek_cuda_entropy_job entropy_job(const ek_tensor *x, const ek_tensor *target,
                                        const ek_tensor *loss, const ek_tensor *lse,
                                        const ek_tensor *dx, const ek_tensor *weight,

@@ -24,7 +24,7 @@ template <typename R> EK_DEVICE row_sum<R> ek_exchange(row_sum<R> own, int step)
     return other;
 }
 
-/* The larger value. NaN wins. */
+/* Returns the larger value. NaN wins. */
 template <typename R> EK_DEVICE R row_larger(R a, R b)
 {
     return b > a || b != b ? b : a;
@@ -48,9 +48,9 @@ template <typename R> struct row_join {
     }
 };
 
-/* Returns the largest element and the sum of a line to all of its lanes. The sum is NaN if all
- * elements are -inf, or if one is +inf or NaN. All threads of the block call it; `valid` is false
- * for threads without a line. */
+/* Returns to all lanes of a line its largest element and its sum of exp(x - largest). The sum is
+ * NaN if all elements are -inf, or if one is +inf or NaN. All threads of the block call it; `valid`
+ * is false for threads without a line. */
 template <typename T>
 EK_DEVICE row_sum<typename ek_compute<T>::type> sum_row(const ek_team &team, bool valid, const T *x,
                                                         int64_t stride, int64_t size)
@@ -103,8 +103,8 @@ template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
     }
 }
 
-/* Returns the line's sum of dy, or of dy * y. A lane adds four terms before it adds their sum to
- * its own, which reduces rounding errors. */
+/* Returns a lane's part of the line's sum of dy, or of dy * y. The lane adds four terms before it
+ * adds their sum to its own, which reduces rounding errors. */
 template <typename T, typename R>
 EK_DEVICE R softmax_gradient_sum(const ek_cuda_softmax_job &job, const ek_team &team, const T *dy,
                                  const T *y)
@@ -160,7 +160,7 @@ int ek_cuda_launch_softmax_gradient(const ek_cuda_stream *stream, const ek_cuda_
 
 /* ---- cross entropy ---- */
 
-/* True if the target counts. */
+/* Returns true if the target counts. Records a fault if it is out of range. */
 EK_DEVICE bool entropy_target_counts(int64_t target, int64_t ignore_index, int64_t classes,
                                      ek_cuda_fault *fault, const char *operation)
 {
@@ -179,7 +179,7 @@ template <typename R> EK_DEVICE R entropy_weight_of(const ek_cuda_entropy_job &j
     return ek_load_as<R>(job.weight.data, job.weight.dtype, c * job.weight_stride);
 }
 
-/* sum_c w[c] (lse - x[c]) */
+/* Returns a lane's part of sum_c w[c] (lse - x[c]). */
 template <typename T, typename R>
 static __device__ R entropy_smooth_loss(const ek_cuda_entropy_job &job, const ek_team &team,
                                         const T *x, row_sum<R> all, R log_sum)

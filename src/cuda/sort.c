@@ -2,7 +2,7 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* The size and stride along dim; 1 if the tensor has no dimensions. */
+/* Return the size and the stride along dim; 1 if the tensor has no dimensions. */
 static int64_t sort_size(const ek_tensor *tensor, int dim)
 {
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
@@ -13,7 +13,8 @@ static int64_t sort_stride(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->stride[dim];
 }
 
-/* Allocates the two lists of keys and positions that merging needs, and runs the job. */
+/* Runs the job. If lines are longer than a tile, allocates the two lists of keys and positions that
+ * merging needs. */
 static int sort_run(ek_dev *dev, ek_cuda_sort_job *job)
 {
     void *room = NULL;

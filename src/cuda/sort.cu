@@ -32,8 +32,9 @@ EK_DEVICE bool sort_is_less(uint64_t key, uint32_t place, uint64_t other_key, ui
 
 /* ---- tiles ---- */
 
-/* A tile is `width` elements of a line, a power of two up to EK_CUDA_SORT_TILE; a block sorts as
- * many of them as fit its memory. Places beyond the line's end get the largest pair. */
+/* Sorts tiles. A tile is `width` elements of a line, a power of two up to EK_CUDA_SORT_TILE; a
+ * block sorts as many tiles at once as fit its memory. Places beyond the line's end get the largest
+ * pair. */
 template <typename T> EK_KERNEL sort_tiles(ek_cuda_sort_job job, int width, int64_t per_line)
 {
     __shared__ uint64_t keys[EK_CUDA_SORT_TILE];
@@ -88,7 +89,7 @@ template <typename T> EK_KERNEL sort_tiles(ek_cuda_sort_job job, int width, int6
 
 /* ---- merging ---- */
 
-/* Returns how many of the `count` pairs from `begin` on are smaller than a pair. */
+/* Returns how many of the `count` pairs from `begin` on are smaller than the pair (key, place). */
 EK_DEVICE int64_t sort_count_less(const uint64_t *keys, const uint32_t *places, int64_t begin,
                                   int64_t count, uint64_t key, uint32_t place)
 {
@@ -104,7 +105,7 @@ EK_DEVICE int64_t sort_count_less(const uint64_t *keys, const uint32_t *places, 
 }
 
 /* Merges pairs of sorted runs of `run` elements from list `from` to the other list. Only the first
- * job.count pairs of each run count. With `last` the positions are written to the index. */
+ * job.count pairs of each run count. If `last`, the positions are written to the index. */
 EK_KERNEL sort_merge(ek_cuda_sort_job job, int64_t run, int from, bool last)
 {
     EK_GRID_LOOP(i, job.lines.count * job.size) {

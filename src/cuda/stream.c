@@ -19,7 +19,7 @@ static struct {
     __typeof__(cuCtxPushCurrent) *push;
     __typeof__(cuCtxPopCurrent) *pop;
 } driver;
-static int driver_missing; /* a cudaError_t if the driver lacks one of them */
+static int driver_missing; /* a cudaError_t if the driver lacks one of these functions */
 static pthread_once_t driver_found = PTHREAD_ONCE_INIT;
 
 /* The version of the driver's functions that is requested. The toolkit's version could be newer
@@ -139,7 +139,7 @@ void ek_cuda_wait_watched(void (*look)(void))
  * a pause of NAP. Every LOOK it checks the collectives. */
 enum { EAGER = 2000000, NAP = 50000, LOOK = 5000000 };
 
-/* The state of the event, or of the stream if there is no event. */
+/* Returns the state of the event, or of the stream if there is no event. */
 static cudaError_t wait_query(cudaStream_t stream, cudaEvent_t event)
 {
     return event ? cudaEventQuery(event) : cudaStreamQuery(stream);
@@ -165,7 +165,7 @@ static int wait_poll(cudaStream_t stream, cudaEvent_t event)
         else
             nanosleep(&nap, NULL);
     }
-    (void)cudaGetLastError(); /* clears "not ready", which was an answer */
+    (void)cudaGetLastError(); /* clears "not ready", which is no error */
     return (int)error;
 }
 
@@ -303,7 +303,7 @@ int ek_cuda_event_done(ek_dev *dev, ek_event *made)
     EK_TRY(ek_cuda_enter(dev, &restore));
     cudaError_t error = cudaEventQuery((cudaEvent_t)made);
     if (error == cudaErrorNotReady)
-        (void)cudaGetLastError(); /* it was an answer */
+        (void)cudaGetLastError(); /* clears "not ready", which is no error */
     int rc =
         error == cudaErrorNotReady ? 0 : ek_cuda_check(dev, "what an event follows", (int)error);
     ek_cuda_leave(dev, restore);

@@ -7,13 +7,15 @@
 
 /* ---- the device guard ----
  *
- * The guard makes a GPU current for the calling thread, and later restores the GPU before. It uses
- * the driver's stack of contexts, because a pop restores even a thread without a context.
+ * The guard makes a GPU current for the calling thread, and later restores the GPU that was current
+ * before. It uses the driver's stack of contexts, because a pop restores even a thread without a
+ * context.
  * cudaSetDevice can't do this: it makes a context on the GPU that it names, which costs some
  * hundred megabytes of that GPU's memory. */
 
-/* Makes GPU `physical` (the CUDA runtime's number) current. *restore is for ek_cuda_guard_leave.
- * Both return a cudaError_t; after an error of enter there is nothing to leave. Pairs may nest. */
+/* Make GPU `physical` (the CUDA runtime's number) current, and restore the GPU that was current
+ * before, for which *restore is kept. Both return a cudaError_t; after an error of enter there is
+ * nothing to leave. Pairs may nest. */
 int ek_cuda_guard_enter(int physical, int *restore);
 int ek_cuda_guard_leave(int physical, int restore);
 
@@ -24,10 +26,9 @@ int ek_cuda_guard_leave(int physical, int restore);
  * compute stream's order, because kernels run there; a block of EK_STREAM_EXCHANGE in the order of
  * the exchange stream, which alone uses it. Any other stream uses a block between two waits:
  *
- * - before, the stream waits for the compute stream's work with the block (its contents or last
- * use);
- * - after, the compute stream waits for the other one, before the block is used there or given
- * back.
+ * - before its use, the stream waits for the compute stream's earlier work with the block;
+ * - after its use, the compute stream waits for this stream, before the block is used in the
+ *   compute stream or given back.
  *
  * A block for EK_STREAM_UPLOAD keeps an event that was recorded when the block was given back. The
  * upload stream waits for this event and for nothing else of the compute stream, so that its copies
@@ -70,7 +71,7 @@ int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaSt
 /* Enclose the issue of a collective's ranks, which must not allocate memory of a device. */
 void ek_cuda_launch_begin(void);
 void ek_cuda_launch_end(void);
-/* cudaFree, while no collective is issued. Returns a cudaError_t. */
+/* Calls cudaFree while no collective is being issued. Returns a cudaError_t. */
 int ek_cuda_free(void *pointer);
 
 /* ---- the host waits for a device ----
@@ -88,7 +89,8 @@ int ek_cuda_wait_event(cudaEvent_t event);
 /* Waits until the issued part of a failed copy has ended on the device. Returns rc. */
 int ek_cuda_settle(const ek_cuda_device *device, int rc);
 
-/* Makes waits poll and call `look` at intervals. `look` must not wait. NULL: waits sleep. */
+/* Makes waits poll and call `look` at intervals. `look` must not wait. If it is NULL, waits sleep.
+ */
 void ek_cuda_wait_watched(void (*look)(void));
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "cuda/launch.cuh"
 
-/* The offsets of position i in the first N operands. */
+/* Computes the offsets of position i in the first N operands. */
 template <int N>
 EK_DEVICE void ek_offsets(const ek_cuda_strides &strides, int64_t i, int64_t (&offset)[N])
 {
@@ -71,8 +71,8 @@ template <int Operands> struct ek_strided64 {
     }
 };
 
-/* True if positions and offsets of all operands are below 2^31, and above -2^31: a flip reads
- * backwards. */
+/* Returns true if the positions are below 2^31, and all operands' offsets between -2^31 and 2^31
+ * (those of a flip are negative). */
 static inline bool ek_fits_32(const ek_cuda_walk *walk)
 {
     const int64_t limit = (int64_t)1 << 31;
@@ -92,7 +92,7 @@ static inline bool ek_fits_32(const ek_cuda_walk *walk)
     return true;
 }
 
-/* The strides of a walk, which has at least one element. */
+/* Return the strides of a walk, which has at least one element. */
 template <int Operands> static ek_strided32<Operands> ek_strided32_of(const ek_cuda_walk *walk)
 {
     ek_strided32<Operands> result = {};
@@ -118,7 +118,7 @@ template <int Operands> static ek_strided64<Operands> ek_strided64_of(const ek_c
     return result;
 }
 
-/* Calls f(strides) with the narrowest kind that fits. */
+/* Calls f(strides) with the narrowest strides that fit. */
 template <int Operands, typename F> static int ek_with_strides(const ek_cuda_walk *walk, F f)
 {
     return ek_fits_32(walk) ? f(ek_strided32_of<Operands>(walk))
@@ -127,15 +127,15 @@ template <int Operands, typename F> static int ek_with_strides(const ek_cuda_wal
 
 /* ---- walks in steps of several elements ---- */
 
-/* True if operand k stays in place along the innermost dimension. */
+/* Returns true if operand k stays in place along the innermost dimension. */
 static inline bool ek_stays(const ek_cuda_walk *walk, int k)
 {
     return walk->stride[k][walk->ndim - 1] == 0;
 }
 
-/* True if every operand either stays in place along the innermost dimension, or has runs of stride
- * 1 there, whose starts are aligned to vectors of `count` elements of `sizes[k]` bytes. Operand 0
- * must not stay, because it is written. */
+/* Returns true if every operand either stays in place along the innermost dimension, or has runs of
+ * stride 1 there, whose starts are aligned to vectors of `count` elements of `sizes[k]` bytes.
+ * Operand 0 must not stay in place, because it is written. */
 static inline bool ek_has_vectors(const ek_cuda_walk *walk, const size_t *sizes, int count)
 {
     int inner = walk->ndim - 1;
@@ -153,7 +153,8 @@ static inline bool ek_has_vectors(const ek_cuda_walk *walk, const size_t *sizes,
     return true;
 }
 
-/* The same walk by vectors of `count`: the innermost dimension has fewer and longer steps. */
+/* Returns the walk by vectors of `count` elements: the innermost dimension has fewer and longer
+ * steps. */
 static inline ek_cuda_walk ek_by_vectors(const ek_cuda_walk *walk, int count)
 {
     ek_cuda_walk result = *walk;
@@ -209,13 +210,14 @@ EK_DEVICE ek_team ek_team_of(ek_cuda_team plan)
     return team;
 }
 
-/* The grid for `lines`. Each block loops over tiles of team.seats lines. */
+/* Returns the grid for `lines`. Each block loops over tiles of team.seats lines. */
 static inline dim3 ek_team_grid(const ek_cuda_stream *stream, ek_cuda_team team, int64_t lines)
 {
     return ek_grid(stream, lines, EK_BLOCK / team.lanes);
 }
 
-/* Loops over lines. All threads of a block run the body equally often: `line` may be too large. */
+/* Loops over lines. All threads of a block run the body equally often, so that `line` may lie
+ * beyond the last line. */
 #define EK_TEAM_LOOP(line, team, lines)                                       \
     for (int64_t tile = blockIdx.x, line = tile * (team).seats + (team).seat; \
          tile * (team).seats < (lines);                                       \

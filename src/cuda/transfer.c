@@ -28,7 +28,7 @@ static int upload_chunk(ek_dev *dev, ek_cuda_ring *ring, cudaStream_t stream, vo
     return rc;
 }
 
-/* Uploads in this stream only, from any memory of the host. */
+/* Uploads in `stream` only, from any memory of the host. */
 static int upload_chunks(ek_dev *dev, cudaStream_t stream, void *to, const void *from,
                          size_t nbytes)
 {
@@ -126,8 +126,8 @@ typedef struct download_pipeline {
     int count;
 } download_pipeline;
 
-/* Issues chunks while slots are free. Waits only for its first slot: threads that hold slots and
- * wait for more could wait for each other for ever. */
+/* Issues chunks while slots are free. Waits for a slot only if no chunk is in flight: threads that
+ * hold slots and wait for more could wait for each other for ever. */
 static int download_fill(download_pipeline *line, char *to, const char *from, size_t nbytes,
                          size_t *issued)
 {
@@ -220,7 +220,8 @@ static int staged_prepare(ek_dev *to, ek_dev *from)
     return rc;
 }
 
-/* Makes the copy stream wait for the work that is issued to the thread's stream now. */
+/* Makes the copy stream wait for the work that is issued so far to the stream of the calling
+ * thread's work. */
 static int staged_begin(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
@@ -260,7 +261,8 @@ static int staged_issue(ek_dev *to, char *to_data, ek_dev *from, const char *fro
         EK_TRY(staged_copy_chunk(to, to_data + done, from, from_data + done,
                                  nbytes - done < STAGED_CHUNK ? nbytes - done : STAGED_CHUNK, i));
     }
-    /* Waits until the buffers are read, because the source's next copy may be to another GPU. */
+    /* The source's copy stream waits until the buffers are read, because its next copy may be to
+     * another GPU. */
     for (size_t i = 0; i < EK_CUDA_STAGING && i < chunks; i++)
         EK_TRY(ek_cuda_stream_wait(from, source->copy, target->transfer->drained[i]));
     return ek_cuda_wait_for(to, ek_cuda_stream_now(target), target->transfer->copied, target->copy);

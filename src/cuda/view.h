@@ -1,10 +1,10 @@
 /* view.h: the arguments of a kernel's launch: its stream, and tensors as small structs that are
- * passed by value. It is C that also compiles as C++. Sizes and strides count elements.
+ * passed by value. This header is C that also compiles as C++. Sizes and strides count elements.
  *
  * Families of kernels come in pairs: x.c takes tensors apart (the slots of kernels/kernels.h), x.cu
- * holds the kernels and the functions that launch them. launches.h, norm.h and conv.h declare these
- * functions. They have C linkage, take a stream and plain structs, and return 0 or a cudaError_t. A
- * launch returns before the kernel has run. */
+ * holds the kernels and the functions that launch them. launches.h, norm.h, conv.h and attention.h
+ * declare these functions. They have C linkage, take a stream and plain structs, and return 0 or a
+ * cudaError_t. A launch returns before the kernel has run. */
 #ifndef EK_CUDA_VIEW_H
 #define EK_CUDA_VIEW_H
 
@@ -17,10 +17,10 @@ EK_BEGIN_DECLARATIONS
 
 /* ---- faults: bad values that only a kernel can see, an index out of range for example ----
  *
- * A kernel that finds a bad value records it in its device's record, which keeps the first, and
- * continues with a harmless value. The record lies in memory that the host reads without waiting.
- * The next call that issues work to the device, waits for it or reads from it returns the error.
- * The device stays usable. */
+ * A kernel that finds a bad value records it in its device's record, which keeps the first bad
+ * value, and continues with a harmless value. The record lies in memory that the host reads without
+ * waiting. The next call that issues work to the device, waits for it or reads from it returns the
+ * error. The device stays usable. */
 
 enum {
     EK_CUDA_FAULT_NONE,
@@ -56,7 +56,7 @@ typedef struct ek_cuda_divisor {
     uint32_t by, factor, shift;
 } ek_cuda_divisor;
 
-/* ek_cuda_divisor for n < 2^63, with the high half of 128 bits. */
+/* An ek_cuda_divisor for n < 2^63, with the high half of 128 bits. */
 typedef struct ek_cuda_long_divisor {
     uint64_t factor;
     uint32_t shift;
@@ -79,7 +79,7 @@ EK_FORMULA uint32_t ek_cuda_divide(ek_cuda_divisor divisor, uint32_t n)
     return ((uint32_t)(((uint64_t)n * divisor.factor) >> 32) + n) >> divisor.shift;
 }
 
-/* 1 <= by < 2^63 */
+/* Returns the divisor for 1 <= by < 2^63. */
 EK_FORMULA ek_cuda_long_divisor ek_cuda_long_divisor_of(uint64_t by)
 {
     ek_cuda_long_divisor divisor = {0, 0};
@@ -147,7 +147,7 @@ void ek_cuda_strides_init(ek_cuda_strides *into, int operands, int ndim, const i
                           const int64_t *const *strides);
 
 /* Takes all dimensions except `dim` (-1: all) of `operands` tensors. If has_dim[k] is false, tensor
- * k has only the other dimensions. has_dim NULL: all have it. */
+ * k has only the other dimensions. If has_dim is NULL, all tensors have dimension `dim`. */
 void ek_cuda_strides_without(ek_cuda_strides *into, int operands, const ek_tensor *const *tensors,
                              const bool *has_dim, int dim);
 
@@ -166,11 +166,12 @@ typedef struct ek_cuda_team {
  * joining the lanes' results costs more. */
 enum { EK_CUDA_TEAM_WRITES = 4, EK_CUDA_TEAM_READS = 16 };
 
-/* The team for `lines`. With `inner`, the elements of a line lie closer in memory than neighbouring
- * lines do. `each` is EK_CUDA_TEAM_WRITES or EK_CUDA_TEAM_READS. */
+/* Returns the team for `lines`. If `inner`, the elements of a line lie closer in memory than
+ * neighbouring lines do. `each` is EK_CUDA_TEAM_WRITES or EK_CUDA_TEAM_READS. */
 ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, bool inner,
                               int each);
-/* ek_cuda_team_for by the strides of `operand` along the line and to the next line. */
+/* Calls ek_cuda_team_for with `inner` by the strides of `operand` along the line and to the next
+ * line. */
 ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_strides *lines, int operand,
                                 int64_t size, int64_t stride, int each);
 
@@ -209,7 +210,7 @@ typedef struct ek_cuda_list {
 } ek_cuda_list;
 
 /* Adds an entry of `elements` elements per operand. Returns the place for its `operands` addresses.
- * NULL if the list is full: it is launched, and the next one begun. */
+ * Returns NULL if the list is full; the caller then launches the list and begins the next one. */
 static inline void **ek_cuda_list_add(ek_cuda_list *list, int64_t elements)
 {
     int at = list->count;

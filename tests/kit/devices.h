@@ -9,7 +9,7 @@ void one_device(void);
 void two_devices(void);
 void four_devices(void);
 
-/* Every ledger must be at zero. */
+/* Shuts the library down. This fails if a ledger isn't at zero. */
 void shut_down(void);
 
 uint64_t bytes_in_use(ek_device device);

@@ -7,7 +7,7 @@
 
 enum { IN = 6, OUT = 3, SIDE = 6, CLASSES = 4, IGNORED = 255 };
 
-/* Where models and samples are that no wrapper puts elsewhere: cpu, or the rank's first GPU if
+/* Returns the device of models and samples that no wrapper moves: cpu, or the rank's first GPU if
  * EVENKEEL_TEST_DEVICES is "cuda". */
 static ek_device exact_home(void)
 {
@@ -20,8 +20,8 @@ static ek_device exact_home(void)
 
 /* ---- modules ---- */
 
-/* A user's criterion: a mean over the pixels that count. If there are none, it and its gradient are
- * NaN. */
+/* A user's criterion: a mean over the pixels that aren't ignored. If there are none, the mean and
+ * its gradient are NaN. */
 static ek_tensor *mean_denominator(ek_module *module, const ek_args *args)
 {
     (void)module;
@@ -143,7 +143,7 @@ static double number_of(int64_t sample, int64_t i, int salt)
     return sin((double)(sample * 211 + i * 7 + salt * 1013) * 0.77) * 1.3;
 }
 
-/* The samples' numbers; each has `shape` without its first dimension. */
+/* Returns the numbers of samples from `first` on. `shape` begins with the number of samples. */
 static ek_tensor *samples(const exact_job *job, ek_shape shape, int64_t first, int salt)
 {
     ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = ek_cpu());
@@ -294,7 +294,7 @@ double exact_distance(const ek_tensor *a, const ek_tensor *b)
 
 /* ---- bits ---- */
 
-/* FNV-1a, of words in place of bytes. */
+/* Adds a tensor to an FNV-1a hash, of words in place of bytes. */
 static int hash(uint64_t *bits, ek_tensor *x)
 {
     size_t nbytes = (size_t)ek_tensor_count(x) * ek_dtype_size(ek_tensor_dtype(x));

@@ -1,5 +1,5 @@
-/* exact.h: small trainings, of which N ranks have to make what one process makes. Sample i is the
- * same wherever it is, and so are parameters. */
+/* exact.h: small trainings, in which N ranks must compute what one process computes. Sample i is
+ * the same on every rank, and so are parameters. */
 #ifndef EK_TESTS_KIT_EXACT_H
 #define EK_TESTS_KIT_EXACT_H
 
@@ -7,8 +7,8 @@
 
 typedef enum exact_task {
     EXACT_MLP,
-    EXACT_CONVOLUTIONS, /* with synchronised batch normalisation, as all that follow */
-    EXACT_SEGMENTATION, /* many targets are ignored, and all of the first two samples */
+    EXACT_CONVOLUTIONS, /* with synchronised batch normalisation, as in the tasks below */
+    EXACT_SEGMENTATION, /* many targets are ignored, among them all of the first two samples */
     EXACT_CRITIC,       /* WGAN-GP: a penalty on the critic's gradient */
     EXACT_TASKS
 } exact_task;
@@ -34,27 +34,28 @@ typedef struct exact_job {
 /* Converts a module to f64 and fills its parameters, the same way each time. */
 int exact_fill(ek_module *module);
 
-/* Without wrappers; all NULL with an error. */
+/* Makes the job's modules without wrappers. All are NULL with an error. */
 exact_job exact_make(exact_task task, ek_dtype dtype);
-/* Puts the job into the wrappers of ranks, and of two host devices unless there is to be one. */
+/* Puts the modules into the wrappers of ranks. If `way` isn't EXACT_ONE_DEVICE, two host devices
+ * share a rank's batch. */
 int exact_wrap(exact_job *job, exact_way way, ek_process_group *group);
 void exact_free(exact_job *job);
 
-/* The loss of the samples [first, first + count), in the scope. */
+/* Returns the loss of the samples [first, first + count), in the scope. */
 ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count);
 
-/* Gradients and then running statistics of the model, one after another; loss is put before them.
- * On cpu, in the scope. NULL with an error. */
+/* Returns the loss, the model's gradients and then its running statistics, one after another, on
+ * cpu and in the scope. NULL with an error. */
 ek_tensor *exact_outcome(const exact_job *job, ek_tensor *loss);
 
-/* The gradients alone, or the parameters. */
+/* Return the gradients alone, or the parameters. */
 ek_tensor *exact_gradients(const exact_job *job);
 ek_tensor *exact_parameters(const exact_job *job);
 
-/* |a - b| / |b|, or NaN. */
+/* Returns |a - b| / |b|, or NaN if they can't be compared. */
 double exact_distance(const ek_tensor *a, const ek_tensor *b);
 
-/* A hash of the bytes of gradients, parameters and buffers; 0 with an error. */
+/* Returns a hash of the bytes of gradients, parameters and buffers; 0 with an error. */
 uint64_t exact_bits(ek_module *model);
 
 #endif

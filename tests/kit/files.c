@@ -32,7 +32,7 @@ const char *path_of(const char *name)
     return whole;
 }
 
-/* Calls `visit`, unless it is NULL, for each file. Returns how many there are. */
+/* Calls `visit` for each file, if it isn't NULL. Returns the number of files. */
 static int visit_files(void (*visit)(const char *name))
 {
     int count = 0;

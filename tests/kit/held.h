@@ -8,7 +8,7 @@
 /* Notes an object for free_held. */
 void held_add(void *object, void (*release)(void *object));
 
-/* Frees what is held, the last first. */
+/* Frees the objects that are held, the last first. */
 void free_held(void);
 
 static inline void held_free_module(void *module)

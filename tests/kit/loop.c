@@ -1,4 +1,4 @@
-/* loop.c: the loop itself, its faults and what it has seen; see loop.h. */
+/* loop.c: the loop itself, its faults, and its record of violations; see loop.h. */
 #include <stdarg.h>
 
 #include "core/clock.h"
@@ -205,7 +205,7 @@ int loop_size(const loop *l)
     return l->size;
 }
 
-/* The rank, with the loop locked. */
+/* Locks the loop. Returns the rank's process. */
 static loop_process *loop_locked(loop *l, int rank)
 {
     pthread_mutex_lock(&l->lock);
@@ -279,7 +279,7 @@ void loop_drop(loop *l, int rank, int to, int n)
 
 const char *loop_violations(loop *l)
 {
-    pthread_mutex_lock(&l->lock); /* orders what the ranks have written before */
+    pthread_mutex_lock(&l->lock); /* makes what the ranks wrote before visible */
     pthread_mutex_unlock(&l->lock);
     return l->violations;
 }

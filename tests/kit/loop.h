@@ -12,15 +12,16 @@
  *     assert_loop(l, greet, l);
  *     loop_free(l);
  *
- * A rank's memory is read and written inside the rank's own calls alone. Nothing arrives but in
- * calls of test. With a seed, messages take a random number of these calls, and some sends wait for
- * their receiver; the same seed draws the same for each rank's messages. The memory that a
- * collective receives into is filled with NaN until it is complete.
+ * A rank's memory is read and written inside the rank's own calls alone. Messages arrive only in
+ * calls of test. Large sends wait for their receiver. With a seed, messages take a random number of
+ * calls of test, and some small sends wait for their receiver, too. The same seed draws the same
+ * numbers for each rank's messages. The memory that a collective receives into is filled with NaN
+ * until the collective is complete.
  *
  * A violation is recorded as a sentence: collective calls that differ between ranks, in kind, order
  * or size (their requests stay open for ever); memory of a send that changes before the send is
  * complete; calls of one rank from two threads; ranks and tags that do not exist; requests or
- * communicators that are open when theirs is closed. */
+ * communicators that are still open when their communicator or the world is closed. */
 #ifndef EK_TESTS_KIT_LOOP_H
 #define EK_TESTS_KIT_LOOP_H
 
@@ -32,64 +33,67 @@
 
 /* What calls return when they fail. */
 enum {
-    LOOP_E_TRUNCATED = -1, /* the message is longer than its room */
-    LOOP_E_FAULT = -2,     /* as asked for: loop_fail_call, loop_fail_request */
-    LOOP_E_DEAD = -3,      /* the rank is killed, or one that it waits for in split */
-    LOOP_E_ENDED = -4,     /* the job has been ended */
+    LOOP_E_TRUNCATED = -1, /* the message is longer than the receiver's memory */
+    LOOP_E_FAULT = -2,     /* requested by loop_fail_call or loop_fail_request */
+    LOOP_E_DEAD = -3,      /* the rank was killed, or another rank for which it waits in split */
+    LOOP_E_ENDED = -4,     /* the job was ended */
     LOOP_E_INVALID = -5    /* the call is a violation */
 };
 
 typedef struct loop loop;
 
-/* `seed` 0: no delays. */
+/* Makes a loop of `size` ranks. If `seed` is 0, there are no delays. */
 loop *loop_new(int size, uint64_t seed);
-/* No thread uses the loop any more. */
+/* Frees the loop, which no thread uses any more. */
 void loop_free(loop *l);
 const ek_transport *loop_transport(void);
-/* The context that opens the transport for a rank. */
+/* Returns the context that opens the transport for a rank. */
 void *loop_rank(loop *l, int rank);
 int loop_size(const loop *l);
 
 /* From now on a message takes up to `tests` of its receiver's calls of test, and up to
- * `milliseconds`. */
+ * `milliseconds`, to arrive. */
 void loop_delay(loop *l, int tests, int milliseconds);
 
-/* Faults. They may come from any thread, while ranks run. */
+/* Faults. Any thread may call these functions while ranks run. */
 
-/* The rank stands still: nothing arrives, nothing leaves, and split and close wait. */
+/* Stops a rank: it receives and sends nothing, and its calls of split and close wait. */
 void loop_stop(loop *l, int rank);
 void loop_resume(loop *l, int rank);
-/* All calls of the rank fail from now on; those that free still do. */
+/* All calls of the rank fail from now on. Calls that free memory still do so. */
 void loop_kill(loop *l, int rank);
-/* The job ends, as by the transport's end: all calls of all ranks fail from now on. */
+/* Ends the job, as the transport's `end` does: all calls of all ranks fail from now on. */
 void loop_end(loop *l, int status);
-/* The rank's n-th next call that opens, splits or starts a transfer fails, and does nothing. */
+/* Makes the rank's n-th next call that opens, splits or starts a transfer fail and do nothing. */
 void loop_fail_call(loop *l, int rank, int n);
-/* The rank's n-th next transfer starts, sends nothing, and fails when it is tested. */
+/* Makes the rank's n-th next transfer start, send nothing, and fail when it is tested. */
 void loop_fail_request(loop *l, int rank, int n);
-/* The n-th next message that `rank` sends to `to` (ranks of the world) is lost on its way. */
+/* Loses the n-th next message that `rank` sends to `to` (ranks of the world). */
 void loop_drop(loop *l, int rank, int to, int n);
 
-/* What is known afterwards. */
+/* What the loop has recorded. */
 
-/* Sentences, each on a line; "" if there are none. Valid until the loop is freed. */
+/* Returns the violations as sentences, each on a line; "" if there are none. Valid until the loop
+ * is freed. */
 const char *loop_violations(loop *l);
-/* The requests and communicators that are open: 0 once all ranks have closed. */
+/* Returns the number of open requests and communicators, which is 0 once all ranks have closed. */
 int loop_leaks(loop *l);
-/* The messages that have been sent, and not been received. */
+/* Returns the number of messages that were sent and not received. */
 int loop_strays(loop *l);
-/* How many collective transfers a rank has started. */
+/* Returns how many collective calls a rank has made. */
 int loop_collectives(loop *l, int rank);
-/* The job has been ended, at first with this status (may be NULL). */
+/* Returns true if the job was ended. If so, *status becomes the first status that it was ended
+ * with; `status` may be NULL. */
 bool loop_ended(loop *l, int *status);
 
-/* Runs the function for every rank, each on a new thread, and joins them. Check must not be
- * used there: a function returns NULL, or what failed. The first text in time is returned, valid
- * until the next run; on it the job is ended, so that the other ranks do not wait for ever. */
+/* Runs the function for every rank, each on a new thread, and joins the threads. The function
+ * returns NULL, or a text of what failed. Check must not be used in it. Returns the first text in
+ * time, valid until the next run, or NULL. A text ends the job, so that the other ranks do not wait
+ * for ever. */
 typedef const char *loop_function(int rank, void *user);
 const char *loop_run(loop *l, loop_function *function, void *user);
 
-/* The text of a failure; for the thread that makes it, until its next one. */
+/* Returns the text of a failure, valid until the thread's next call. */
 const char *loop_failure(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 #define LOOP_CHECK(condition)                                          \
@@ -111,7 +115,7 @@ const char *loop_failure(const char *file, int line, const char *format, ...)
             return loop_failure(__FILE__, __LINE__, "%s: %s", #call,    \
                                 loop_transport()->reason(loop_status)); \
     } while (0)
-/* A function of this kind returns NULL. */
+/* A function that returns NULL or a text of what failed must return NULL. */
 #define LOOP_PASS(call)                 \
     do {                                \
         const char *loop_text = (call); \
@@ -119,7 +123,8 @@ const char *loop_failure(const char *file, int line, const char *format, ...)
             return loop_text;           \
     } while (0)
 
-/* All ranks pass, nothing was violated, and nothing is left open. */
+/* Runs the function, and checks that all ranks pass, that nothing was violated, and that nothing is
+ * left open. */
 #define assert_loop(l, function, user) assert_loop_at((l), (function), (user), __FILE__, __LINE__)
 void assert_loop_at(loop *l, loop_function *function, void *user, const char *file, int line);
 

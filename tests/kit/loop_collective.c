@@ -49,8 +49,8 @@ void loop_part(ek_communicator *communicator, loop_record *record)
     loop_record_free(record);
 }
 
-/* The request of a collective call. Those of calls that differ stay open: what they send would
- * reach the wrong calls. */
+/* Makes the request of a collective call. If the ranks' calls differ, the request stays open,
+ * because what it sends would reach the wrong calls. */
 static ek_request *loop_collective(ek_communicator *communicator, const char *call,
                                    const size_t *sizes, int count)
 {
@@ -62,8 +62,8 @@ static ek_request *loop_collective(ek_communicator *communicator, const char *ca
     return request;
 }
 
-/* The request's lists are filled: it sends, to all others or none, and receives, from one or any.
- */
+/* Starts a request whose lists are filled. It sends to all other ranks or to none, and receives
+ * from the rank `from` or from all. */
 static void loop_transfer(ek_communicator *communicator, ek_request *request, bool to_all, int from)
 {
     request->sum = loop_sum(request);
@@ -86,7 +86,7 @@ static bool loop_overlap(const ek_bytes *a, const ek_bytes *b)
            (char *)b->data < (char *)a->data + a->nbytes;
 }
 
-/* No memory is both sent and received into, or received into twice. */
+/* Returns true if no memory is both sent and received into, or received into twice. */
 static bool loop_is_apart(const ek_request *request)
 {
     for (int i = 0; i < request->ins; i++)

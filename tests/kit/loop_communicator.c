@@ -24,7 +24,7 @@ static int loop_open(void *context, ek_communicator **world, ek_world_place *pla
     return loop_leave(process, 0);
 }
 
-/* The communicator of a color, its ranks in the order of keys, then of ranks. */
+/* Makes the communicator of a color, with its ranks in the order of keys, then of ranks. */
 static void loop_make_part(loop *l, const loop_members *members, loop_record *record, int color)
 {
     int size = 0;
@@ -52,7 +52,8 @@ static bool loop_has_dead(const loop *l, const loop_members *members)
     return false;
 }
 
-/* A split that all ranks have joined succeeds, whatever happens before they notice. */
+/* Waits until all ranks have joined a split. The split then succeeds, whatever happens before the
+ * rank notices. */
 static int loop_wait_split(ek_communicator *communicator, const loop_record *record)
 {
     loop_process *process = communicator->process;
@@ -95,7 +96,7 @@ static int loop_split(ek_communicator *communicator, int color, int key, ek_comm
     return loop_leave(process, rc);
 }
 
-/* Ranks that cannot call any more may leave requests open. */
+/* Closes a communicator. A rank whose calls fail may leave requests open. */
 static void loop_close_communicator(ek_communicator *communicator)
 {
     loop_process *process = communicator->process;

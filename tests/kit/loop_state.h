@@ -1,6 +1,6 @@
 /* loop_state.h: what the files of the loop share; see loop.h. loop->lock guards everything.
- * Functions are called with it, but loop_enter and loop_start, which lock it, and those of the
- * transport's table. */
+ * Functions are called with this lock held, except loop_enter and loop_start, which lock it, and
+ * the functions of the transport's table. */
 #ifndef EK_TESTS_KIT_LOOP_STATE_H
 #define EK_TESTS_KIT_LOOP_STATE_H
 
@@ -13,7 +13,7 @@ enum { LOOP_TAGS = 32768, LOOP_EAGER = 4096, LOOP_TEXT = 2048 };
 typedef struct loop_process loop_process;
 typedef struct loop_record loop_record;
 
-/* A communicator as all its ranks share it; it lives as long as the loop. */
+/* What all ranks of a communicator share. It lives as long as the loop. */
 typedef struct loop_members {
     struct loop_members *next;
     int id, size;
@@ -21,16 +21,16 @@ typedef struct loop_members {
     loop_record *records;
 } loop_members;
 
-/* A communicator as one rank holds it. */
+/* One rank's handle of a communicator. */
 struct ek_communicator {
-    ek_communicator *next; /* of the rank's */
+    ek_communicator *next; /* the rank's next handle */
     loop_process *process;
     loop_members *members;
     int rank;
-    uint64_t calls; /* collective ones */
+    uint64_t calls; /* collective calls */
 };
 
-/* A collective call that not all ranks have made, or left, yet. */
+/* A collective call that not all ranks have made and left yet. */
 struct loop_record {
     loop_record *next;
     uint64_t number;
@@ -48,15 +48,15 @@ struct ek_request {
     loop_process *process;
     loop_members *members;
     const char *call;
-    uint64_t number; /* of the collective call, from 1; 0: a message */
+    uint64_t number; /* number of the collective call, from 1 on; 0: a message */
     int from, tag;   /* receive */
     ek_bytes *out, *in;
     int outs, ins;
-    uint64_t sum;        /* of the memory that is sent */
-    int missing, unsent; /* parcels that are to come, and to go */
+    uint64_t sum;        /* hash of the memory that is sent */
+    int missing, unsent; /* parcels that still have to arrive, and to leave */
     uint64_t due_tests, due_ns;
     int source;
-    bool taken; /* receive: a message has reached it */
+    bool taken; /* receive: a message has matched the request */
     bool hangs;
     int status;
 };
@@ -65,15 +65,15 @@ struct ek_request {
 typedef struct loop_parcel {
     struct loop_parcel *next;
     loop_members *members;
-    uint64_t number; /* as a request's */
+    uint64_t number; /* as in ek_request */
     int from, tag;
     char *data;
     size_t nbytes;
     uint64_t due_tests, due_ns;
-    ek_request *sender, *receiver; /* NULL: no longer, or not yet */
-    bool sent; /* it has left; until then the sender waits for the receiver to be there */
-    bool held; /* its sender has stopped */
-    bool lost; /* its receiver has gone */
+    ek_request *sender, *receiver; /* NULL: no request any more, or not yet */
+    bool sent; /* the parcel has left; before, the sender waits for the receiver's request */
+    bool held; /* the sender was stopped when it sent the parcel */
+    bool lost; /* the receiver's request was freed */
 } loop_parcel;
 
 struct loop_process {
@@ -85,7 +85,7 @@ struct loop_process {
     ek_request *requests;
     loop_parcel *parcels; /* to this rank, in the order of sending */
     uint64_t random, tests;
-    int collectives;             /* that were started */
+    int collectives;             /* collective calls that were made */
     int fail_call, fail_request; /* counted down; 0: none */
     int drop, drop_to;
 };
@@ -95,7 +95,7 @@ struct loop {
     pthread_cond_t changed;
     int size, ids;
     loop_process *processes;
-    loop_members *members, *world; /* of all communicators, and the one of all ranks */
+    loop_members *members, *world; /* of all communicators, and of the one of all ranks */
     uint64_t seed;
     int delay_tests, delay_ms;
     bool ended;
@@ -105,9 +105,9 @@ struct loop {
 
 /* ---- loop.c ---- */
 
-/* Zeroed memory; ends the program if there is none. */
+/* Returns zeroed memory. Ends the program if memory is short. */
 void *loop_room(size_t count, size_t size);
-/* Records a sentence; LOOP_E_INVALID. */
+/* Records a violation as a sentence. Returns LOOP_E_INVALID. */
 int loop_violation(loop *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
 loop_members *loop_members_new(loop *l, int size);
 ek_communicator *loop_handle(loop_process *process, loop_members *members, int rank);
@@ -115,36 +115,37 @@ void loop_handle_free(ek_communicator *communicator);
 int loop_open_handles(const loop_process *process);
 void loop_record_free(loop_record *record);
 
-/* In [0, bound]. Each rank draws from a sequence of its own, so that its draws depend on its calls
- * alone. */
+/* Returns a random number in [0, bound]. Each rank draws from a separate sequence, so that its
+ * draws depend on its calls alone. */
 uint64_t loop_draw(loop_process *process, int bound);
-/* When something that `from` starts now will have happened for `at`. */
+/* Draws when something that `from` starts now reaches `at`. */
 void loop_draw_due(loop_process *from, const loop_process *at, uint64_t *tests, uint64_t *ns);
 bool loop_is_due(const loop_process *at, uint64_t tests, uint64_t ns);
 
-/* Locks, and finds out whether the rank may call at all. */
+/* Locks. Returns 0, or the error if the rank's calls fail. */
 int loop_enter(loop_process *process);
-/* loop_enter of a call that starts something. */
+/* loop_enter for a call that starts something, which loop_fail_call can make fail. */
 int loop_start(loop_process *process);
 /* Unlocks, and returns `rc`. */
 int loop_leave(loop_process *process, int rc);
-/* Waits until something has changed; whether the rank may still call. */
+/* Waits until something has changed. Returns 0, or the error if the rank's calls fail. */
 int loop_wait(loop_process *process);
 
 /* ---- loop_transfer.c ---- */
 
-/* `outs` and `ins` are the lengths of its lists: a message has one of the two, of one member; a
- * collective has both, of a member per rank. */
+/* Makes a request. `outs` and `ins` are the lengths of its lists. A message has one list, of one
+ * element; a collective call has both, of one element per rank. */
 ek_request *loop_request(ek_communicator *communicator, const char *call, uint64_t number, int outs,
                          int ins);
 void loop_request_free(ek_request *request);
-/* Of the memory that the request sends. */
+/* Returns a hash of the memory that the request sends. */
 uint64_t loop_sum(const ek_request *request);
-/* Of the rank, on one communicator or (NULL) all. */
+/* Counts the rank's open requests, on one communicator or (NULL) on all. */
 int loop_open_requests(const loop_process *process, const loop_members *members);
 /* Sends bytes to the rank `to` of the request's communicator. */
 void loop_post(ek_request *request, int rank, int to, const ek_bytes *bytes);
-/* LOOP_E_INVALID unless there are such a rank and such a tag. */
+/* Returns 0 if the communicator has such a rank and the transport such a tag, else LOOP_E_INVALID.
+ */
 int loop_check_message(const ek_communicator *communicator, const char *call, int rank, int tag);
 
 int loop_send(ek_communicator *communicator, const void *data, size_t nbytes, int to, int tag,
@@ -156,10 +157,11 @@ int loop_test(ek_request **request, int *source);
 
 /* ---- loop_collective.c ---- */
 
-/* The rank makes its next collective call; `sizes` are what must be the same on all ranks. */
+/* Makes the rank join its next collective call. Returns the call's record. `sizes` must be the same
+ * on all ranks. */
 loop_record *loop_join(ek_communicator *communicator, const char *call, const size_t *sizes,
                        int count);
-/* The rank needs the record no more. */
+/* Tells that the rank needs the record no more. The last rank frees it. */
 void loop_part(ek_communicator *communicator, loop_record *record);
 
 int loop_all_to_all(ek_communicator *communicator, const ek_bytes *out, const ek_bytes *in,

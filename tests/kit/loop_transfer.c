@@ -1,9 +1,9 @@
-/* loop_transfer.c: requests, what sets them going, and messages; see loop.h. */
+/* loop_transfer.c: requests, their progress, and messages; see loop.h. */
 #include "kit/loop_state.h"
 
 /* ---- requests ---- */
 
-/* FNV-1a. Memory that goes to several ranks in a row counts once. */
+/* Computes FNV-1a. Memory that goes to several ranks in a row counts once. */
 uint64_t loop_sum(const ek_request *request)
 {
     uint64_t sum = 0xcbf29ce484222325u;
@@ -48,7 +48,7 @@ void loop_request_free(ek_request *request)
     for (int rank = 0; rank < l->size; rank++)
         for (loop_parcel *p = l->processes[rank].parcels; p; p = p->next) {
             if (p->sender == request)
-                p->sender = NULL; /* and never leaves */
+                p->sender = NULL; /* a parcel without a sender never leaves */
             if (p->receiver == request) {
                 p->receiver = NULL;
                 p->lost = true;
@@ -71,7 +71,8 @@ int loop_open_requests(const loop_process *process, const loop_members *members)
     return open;
 }
 
-/* Small parcels leave at once, most of them. The others wait until their receiver is there. */
+/* Posts a parcel. Small parcels leave at once; with a seed, only three of four. The others wait
+ * until their receiver has a request for them. */
 void loop_post(ek_request *request, int rank, int to, const ek_bytes *bytes)
 {
     loop_process *process = request->process;
@@ -114,7 +115,7 @@ static bool loop_fits(const loop_parcel *parcel, const ek_request *request)
             (request->from == EK_TRANSPORT_ANY || request->from == parcel->from));
 }
 
-/* Messages of one tag between two ranks stay in order. */
+/* Returns true if an earlier message between the two ranks, of the same tag, is still waiting. */
 static bool loop_is_overtaking(const loop_process *process, const loop_parcel *parcel)
 {
     for (const loop_parcel *p = process->parcels; p != parcel; p = p->next)
@@ -140,7 +141,7 @@ static void loop_match(loop_process *process, loop_parcel *parcel)
         request->source = parcel->from;
 }
 
-/* The parcel's bytes reach the memory of its receiver. */
+/* Copies the parcel's bytes to the receiver's memory. */
 static void loop_deliver(loop_process *process, const loop_parcel *parcel)
 {
     ek_request *request = parcel->receiver;
@@ -162,8 +163,8 @@ static void loop_deliver(loop_process *process, const loop_parcel *parcel)
     request->missing--;
 }
 
-/* What a call of test sets going: the rank's parcels leave, if they are awaited, and those to it
- * arrive. */
+/* Makes the progress of a call of test: the rank's parcels leave if the receiver has a request for
+ * them, and parcels to the rank arrive. */
 static void loop_go_on(loop_process *process)
 {
     loop *l = process->loop;
@@ -203,7 +204,7 @@ int loop_check_message(const ek_communicator *communicator, const char *call, in
                           tag);
 }
 
-/* Whether this message is the one that loop_drop speaks of. */
+/* Returns true if this message is the one that loop_drop loses. */
 static bool loop_drops(loop_process *process, int to)
 {
     return process->drop > 0 && to == process->drop_to && --process->drop == 0;

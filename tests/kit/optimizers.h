@@ -1,5 +1,5 @@
-/* optimizers.h: tables of optimizers with their options. A table is a list of rows, by which
- * OPTIMIZER_MAKER defines a function per row and OPTIMIZER_ROW the rows:
+/* optimizers.h: tables of optimizers with their options. A table is a macro that lists its rows.
+ * With OPTIMIZER_MAKER it defines a function per row, with OPTIMIZER_ROW the rows:
  *
  *     #define CASES(X) X(plain, "plain", 0, ek_sgd(module, .lr = 0.1))
  *     CASES(OPTIMIZER_MAKER)
@@ -13,7 +13,7 @@
 typedef struct optimizer_row {
     const char *name;
     ek_optimizer *(*make)(ek_module *module); /* NULL: without a group */
-    int states;                               /* how many a parameter has */
+    int states;                               /* states of a parameter */
 } optimizer_row;
 
 #define OPTIMIZER_MAKER(id, name, states, ...)        \
@@ -23,7 +23,8 @@ typedef struct optimizer_row {
     }
 #define OPTIMIZER_ROW(id, name, states, ...) {name, make_##id, states},
 
-/* Adds a group with one option of its own. Returns its index, or a negative status. */
+/* Adds a group for which one option has a separate value. Returns its index, or a negative status.
+ */
 static inline int add_group_with(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                                  const char *option, double value)
 {

@@ -1,4 +1,4 @@
-/* ranks.h: ranks as threads of one test, each with a communication of its own over the loop. */
+/* ranks.h: ranks as threads of one test, each with a separate communication over the loop. */
 #ifndef EK_TESTS_RANKS_H
 #define EK_TESTS_RANKS_H
 
@@ -6,7 +6,7 @@
 #include "kit/loop.h"
 #include "link/communication.h"
 
-/* What a test's function gets, on the thread of its rank. Returns NULL or what failed. */
+/* A test's function for one rank, called on the rank's thread. Returns NULL or what failed. */
 typedef const char *ranks_function(ek_process_group *world, void *user);
 
 typedef struct ranks_run {
@@ -18,15 +18,17 @@ typedef struct ranks_run {
     bool breaks;    /* the world is broken at the end: closing fails */
 } ranks_run;
 
-/* The loop_function of a ranks_run: opens a communication, runs the function in a scope, closes. */
+/* The loop_function of a ranks_run: opens a communication, runs the function in a scope, and closes
+ * the communication. */
 const char *ranks_of(int rank, void *run);
 
 /* Runs the function on `size` ranks with delays drawn from the seed, and checks that nothing was
- * violated and nothing is left. */
+ * violated and nothing is left open. */
 void ranks_check(int size, uint64_t seed, ranks_function *function, void *user);
 
-/* A test whose body runs on each of `size` ranks, with `world`; it returns NULL or what failed.
- * `user` points to the test's `_i`. RANKS_LOOP: a test for each seed `_i` of [first, end). */
+/* Defines a test whose body runs on each of `size` ranks, with `world`; the body returns NULL or
+ * what failed. `user` points to the test's `_i`. RANKS_LOOP defines a test for each seed `_i` of
+ * [first, end). */
 #define RANKS_TEST(name, size, seed) RANKS_TESTS(name, 0, 1, (size), (seed))
 #define RANKS_LOOP(name, size, first, end) RANKS_TESTS(name, (first), (end), (size), (uint64_t)_i)
 #define RANKS_TESTS(name, first, end, size, seed)         \
@@ -37,7 +39,7 @@ void ranks_check(int size, uint64_t seed, ranks_function *function, void *user);
     }                                                     \
     static const char *name##_on_rank(ek_process_group *world, void *user)
 
-/* A call's outcome must be this status, and its sentence contain the text. */
+/* Checks that `rc` is this status, and that the error's sentence contains the text. */
 const char *ranks_expect(int rc, int status, const char *text);
 #define RANKS_EXPECT(call, status, text) LOOP_PASS(ranks_expect((call), (status), (text)))
 #define RANKS_OK(call)                                                                    \

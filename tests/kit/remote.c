@@ -67,8 +67,8 @@ void make_remote(int devices, ek_collective offer)
     remote.exchange = remote_exchange;
     remote.sum = remote_sum;
     for (int d = 0; d < devices; d++) {
-        /* With AddressSanitizer the host's table poisons cached memory, which this table would hand
-         * out as it is. */
+        /* With AddressSanitizer the host's backend poisons cached memory, which the remote backend
+         * would hand out poisoned. */
         ck_assert_int_eq(ek_memory_trim(test_device(d)), 0);
         ek_dev_get(test_device(d))->backend = &remote;
     }

@@ -40,7 +40,7 @@ static ek_module *terms_new(const same_setting *setting)
                : &self->module;
 }
 
-/* On cpu, with the same parameters each time. NULL with an error. */
+/* Makes a net on cpu, with the same parameters each time. NULL with an error. */
 ek_module *same_net_new(const same_setting *setting)
 {
     ek_module *net;
@@ -96,7 +96,7 @@ int same_wrap(same_pair *pair, int way)
     ek_shard_policy shard = way == SHARDED ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE;
     ek_device_list devices = same_devices(pair);
     ek_module *net = pair->nets[way];
-    if (!pair->had_wrapper[way]) /* which takes over a reference; later ones add their own */
+    if (!pair->had_wrapper[way]) /* the wrapper takes over this reference; later wrappers add one */
         ek_module_retain(net);
     pair->had_wrapper[way] = true;
     if (s->spans) /* the module stays where it is */
@@ -199,7 +199,7 @@ static void same_batch(const same_setting *s, ek_dtype dtype, int64_t rows, int6
     }
 }
 
-/* The penalty's kind is WGAN-GP's, and in f64 R1's. */
+/* Returns the critic's loss: a penalty of kind R1 in f64, else of kind WGAN-GP. */
 static ek_tensor *same_penalty(const same_pair *pair, int way, ek_dtype dtype, int64_t from)
 {
     ek_shape shape = EK_SHAPE(pair->setting.batch, 1, PIXELS, PIXELS);
@@ -263,7 +263,8 @@ static int same_backward_of_two(same_pair *pair, int way, int64_t from)
     return rc < 0 ? rc : ek_item(loss, &pair->losses[way]);
 }
 
-/* The gradient of every second shard goes; of a whole parameter those elements become zeros. */
+/* Removes the gradient of every second shard. In the gradient of a whole parameter these elements
+ * become zeros. */
 static int same_drop_shards(const same_pair *pair, int way, int index)
 {
     ek_tensor *p = same_parameters(pair, way).tensors[index];
@@ -291,7 +292,7 @@ static int same_set_gradients(const same_pair *pair, int way, int step)
             rc = ek_tensor_set_grad(p, more);
         else if (how == 1)
             rc = ek_backward(ek_sum(ek_mul(p, more)));
-        else if (how == 2 && pair->setting.algorithm != NO_EPS) /* zero by zero is no number */
+        else if (how == 2 && pair->setting.algorithm != NO_EPS) /* 0 / 0 is no number */
             rc = same_drop_shards(pair, way, i);
         else if (how == 3 && step % 2)
             rc = ek_tensor_set_grad(p, NULL);

@@ -1,6 +1,6 @@
-/* same.h: the same training in two ways: with whole optimizers, and with sharded ones. What comes
- * out must be equal to the bit. A test is a setting (who owns the shards, which module, how
- * gradients come) and a body, which trains the pair of models of that setting:
+/* same.h: one training in two ways: with a whole optimizer, and with a sharded one. The results
+ * must be equal to the bit. A test is a setting (who owns the shards, which module, how gradients
+ * are made) and a body, which trains the setting's pair of models:
  *
  *     same_check(&(same_setting){.devices = 3, .algorithm = ADAM}, 0, same_trains);
  *     same_check(&(same_setting){.ranks = 2, .cap = 0.001}, seed, same_trains);
@@ -22,27 +22,27 @@ typedef enum same_net {
     CRITIC    /* its loss is a penalty on its gradient, whose backward is of second order */
 } same_net;
 
-/* How the gradients of a step come. */
+/* How the gradients of a step are made. */
 typedef enum same_coming {
     ONCE,
     TWICE,          /* two backwards, without ek_zero_grad between */
-    UNUSED,         /* a term is not used, in every other step */
+    UNUSED,         /* in every other step a term is not used */
     HISTORY,        /* with create_graph */
-    GIVEN,          /* set by hand, in place of what came */
-    KEPT,           /* those of the steps before are still there */
+    GIVEN,          /* set by hand, in place of those of backward */
+    KEPT,           /* added to those of the steps before */
     CUT,            /* ek_clip_grad_value */
-    NOWHERE,        /* in every other step there are none */
-    ANYWHERE,       /* in both ways, on ranks and on devices, up to here */
+    NOWHERE,        /* in every other step there are no gradients */
+    ANYWHERE,       /* no value: those above are for ranks and for devices */
     ONE_GRAPH,      /* one backward of two forwards */
-    EACH_ITSELF,    /* set, arrived, both, or arrived in some of the shards; some have none */
+    EACH_ITSELF,    /* each set by hand, of 1 or 2 backwards, of some shards only, or none */
     FROZEN,         /* some parameters are frozen, in some of the steps */
     THAWED,         /* the frozen parameter requires a gradient from the second step on */
     CONVERTED,      /* the modules are converted to f64 and back, and are moved */
-    ON_DEVICES,     /* without ranks, up to here */
-    AFTER_NO_SYNC,  /* a backward of each rank alone, then one of all */
-    NO_SYNC_AMIDST, /* one of all, one of each rank alone, one of all */
+    ON_DEVICES,     /* no value: those above are for devices without ranks */
+    AFTER_NO_SYNC,  /* two backwards of each rank alone, then one of all ranks */
+    NO_SYNC_AMIDST, /* a backward of all ranks, one of each rank alone, one of all */
     UNEVEN,         /* ranks have 1, 2, 3 samples */
-    EMPTY,          /* rank 1 has none */
+    EMPTY,          /* rank 1 has no samples */
     HALF_UNUSED,    /* a term is not used on the last rank */
     COMINGS
 } same_coming;
@@ -75,8 +75,8 @@ typedef struct same_setting {
     int inputs, hidden; /* of TERMS; 0: IN and 40 */
     ek_dtype dtype;
     int algorithm;
-    bool groups;   /* the first parameter has a rate of its own */
-    int64_t batch; /* samples of a step and rank; 0: 3 */
+    bool groups;   /* the first parameter has a separate learning rate */
+    int64_t batch; /* samples of a rank in a step; 0: 3 */
     const char *plan;
     double cap;  /* MiB of a bucket; 0: 25 */
     bool narrow; /* bf16_gradients */
@@ -112,7 +112,7 @@ typedef const char *same_body(same_pair *pair);
 /* Runs the body with a new pair: on the test's thread, or on ranks that are threads. */
 void same_check(const same_setting *setting, uint64_t seed, same_body *body);
 
-/* Tests whose body has a new `pair` of the setting each, with the seed `_i`. */
+/* Defines tests, one for each seed `_i`, whose body gets a new `pair` of the setting. */
 #define SAME_TEST(name, ...) SAME_LOOP(name, 0, 1, __VA_ARGS__)
 #define SAME_LOOP(name, first, end, ...)                    \
     static same_body name##_of_pair;                        \
@@ -139,16 +139,16 @@ ek_device_list same_devices(const same_pair *pair);
 
 /* A batch of TERMS: the same numbers each time. */
 ek_tensor *same_rows(int64_t rows, int64_t columns, ek_dtype dtype, int64_t from);
-/* The loss of the samples that begin at `from` + 100 * rank. */
+/* Returns the loss of the samples that begin at `from` + 100 * rank. */
 ek_tensor *same_loss(const same_pair *pair, int way, int64_t rows, int64_t from);
-/* A backward of that loss, whose value is noted. */
+/* Runs backward of the loss, and notes its value in `losses`. */
 int same_backward(same_pair *pair, int way, int64_t from);
-/* The gradients of a step come as the setting says. */
+/* Makes the gradients of a step as the setting says. */
 int same_come(same_pair *pair, int way, int step);
-/* ek_zero_grad, backward and step; of both ways, which are compared. */
+/* ek_zero_grad, backward and step: of one way, or of both ways, which are then compared. */
 int same_step(same_pair *pair, int way, int step);
 const char *same_steps(same_pair *pair, int step);
-/* A step from one gradient per parameter that is equal on all ranks. */
+/* Steps with gradients that are made from the parameters, equal on all ranks. */
 int same_step_alike(same_pair *pair, int way, int step);
 
 typedef struct tensor_list {
@@ -159,7 +159,7 @@ typedef struct tensor_list {
 tensor_list parameters_of(ek_module *module);
 tensor_list same_parameters(const same_pair *pair, int way);
 bool same_bits(ek_tensor *a, ek_tensor *b);
-/* Parameters, gradients, buffers, states and step counts are equal, and so are the losses. */
+/* Checks that parameters, gradients, buffers, states, step counts and losses are equal. */
 const char *same_compare(const same_pair *pair, const char *when);
 
 #endif

@@ -1,6 +1,6 @@
-/* segmentation.h: the article's job in small, for tests: an encoder with a 1 x 1 classifier, and a
- * criterion of the user's own that upsamples the logits to the target's size and takes cross
- * entropy. */
+/* segmentation.h: the article's segmentation in small, for tests: an encoder with a 1 x 1
+ * classifier, and a user's criterion that upsamples the logits to the target's size and computes
+ * cross entropy. */
 #ifndef EK_TESTS_KIT_SEGMENTATION_H
 #define EK_TESTS_KIT_SEGMENTATION_H
 
@@ -61,7 +61,7 @@ static inline ek_module *make_net(bool batch_norm, ek_dtype dtype)
     return net;
 }
 
-/* Model and loss of a mode over host devices 0 .. count - 1. */
+/* Model, loss and optimizer of a mode over the first `count` devices, or one for SINGLE. */
 typedef struct trainer {
     ek_module *model, *loss;
     ek_optimizer *optimizer;
@@ -94,7 +94,7 @@ static inline void free_trainer(trainer *t)
     ek_module_free(t->loss);
 }
 
-/* One training step; the target lies on cpu and, but for the balanced way, is moved to device 0.
+/* Runs one training step. The target lies on cpu and is moved to device 0, except for BALANCED.
  * Returns a negative status on failure. */
 static inline int train_step(const trainer *t, ek_tensor *images, ek_tensor *target,
                              double *loss_value)
@@ -118,8 +118,8 @@ static inline int train_step(const trainer *t, ek_tensor *images, ek_tensor *tar
 /* Which pixels are ignored. */
 typedef enum ignored_pixels { NONE_IGNORED, UNEVENLY_IGNORED, FIRST_DEVICE_IGNORED } ignored_pixels;
 
-/* Images (n, 1, PIXELS, PIXELS) and targets (n, PIXELS, PIXELS), kept: release both. `first`
- * samples are those of the first device. */
+/* Makes images (n, 1, PIXELS, PIXELS) and targets (n, PIXELS, PIXELS), kept: release both. The
+ * first `first` samples are those of the first device. */
 static inline void make_batch(int64_t n, int64_t first, ignored_pixels ignoring, ek_dtype dtype,
                               uint64_t seed, ek_tensor **images, ek_tensor **target)
 {

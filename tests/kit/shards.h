@@ -1,4 +1,4 @@
-/* shards.h: shards that are made by hand, with members that do nothing. */
+/* shards.h: shards that tests make by hand, with functions that do nothing. */
 #ifndef EK_TESTS_KIT_SHARDS_H
 #define EK_TESTS_KIT_SHARDS_H
 
@@ -6,7 +6,7 @@
 
 #include "autograd/shards.h"
 
-static atomic_int shards_alive; /* of this file's */
+static atomic_int shards_alive; /* the shards of this file that exist */
 
 static inline void hand_shards_destroy(ek_object *object)
 {
@@ -27,7 +27,7 @@ static inline int hand_shards_publish(ek_shards *shards, int status)
     return status < 0 ? status : 0;
 }
 
-/* Of one leaf. One reference; NULL with an error. */
+/* Makes the shards of one leaf, with one reference. NULL with an error. */
 static inline ek_shards *hand_shards(int most)
 {
     ek_shards *shards = calloc(1, sizeof *shards);

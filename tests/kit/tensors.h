@@ -4,14 +4,14 @@
 
 #include "unit.h"
 
-/* Normal numbers, drawn in f64. */
+/* Returns normal numbers, drawn in f64. */
 ek_tensor *normal(uint64_t seed, ek_shape shape, ek_dtype dtype, ek_device device);
 
-/* The same in f64, requiring a gradient: where tests run, or on a device. */
+/* Return `normal` in f64, requiring a gradient: where tests run, or on a device. */
 ek_tensor *leaf(uint64_t seed, ek_shape shape);
 ek_tensor *leaf_on(uint64_t seed, ek_shape shape, ek_device device);
 
-/* First and second derivatives agree with finite differences. */
+/* Checks that first and second derivatives agree with finite differences. */
 void check_gradients(ek_check_function *function, ek_tensor *const *inputs, int count, void *user);
 
 #endif
