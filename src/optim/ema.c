@@ -262,8 +262,8 @@ int ek_ema_restore(ek_ema *ema)
     return ema_show(ema, false);
 }
 
-/* Returns the tensor that has the average's values. While averages are applied, this is the
- * module's tensor. */
+/* Returns the tensor that has the average's values. While averages are applied, the module's tensor
+ * has them. */
 static ek_tensor *ema_average(const ek_ema *ema, int index)
 {
     const ema_entry *entry = &ema->entries[index];

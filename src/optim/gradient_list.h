@@ -18,8 +18,8 @@ typedef struct ek_gradient_list {
     int shards_room;
 } ek_gradient_list;
 
-/* Lists the parameters of the optimizer, those of the module, or the tensors given. `list` is zero
- * but for its name. ek_gradients_free frees the list, also after an error. */
+/* Lists the parameters of the optimizer or of the module, or the tensors: two of the three must be
+ * NULL. `list` is zero but for its name. ek_gradients_free frees the list, also after an error. */
 int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_module *module,
                       ek_tensor *const *tensors, int count);
 /* Lists the gradients of the parameters. */
@@ -32,13 +32,14 @@ void ek_gradients_free(ek_gradient_list *list);
 typedef struct ek_gradient_measure {
     int terms; /* count of kinds, at most 2 */
     ek_reduce_kind kinds[2];
-    ek_tensor *(*prepare)(ek_tensor *x, double p); /* returns what is reduced; NULL: x is */
+    /* Returns what is reduced in place of the gradient x. NULL: x itself is reduced. */
+    ek_tensor *(*prepare)(ek_tensor *x, double p);
     bool counts_nonfinite; /* a term is replaced by 1 if it isn't finite, else by 0 */
     double p;
 } ek_gradient_measure;
 
-/* Measures all gradients, those of other processes included. *total is 0 before. `status` is this
- * process's outcome so far, which other processes learn. */
+/* Measures all gradients, those of other processes included. *total must be 0 before the call.
+ * `status` is this process's outcome so far, which other processes learn. */
 int ek_gradients_total(const ek_gradient_list *list, int status, const ek_gradient_measure *measure,
                        double *total);
 

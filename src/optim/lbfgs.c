@@ -152,8 +152,8 @@ static int lbfgs_move(lbfgs_run *run, double t)
 
 /* ---- evaluating ---- */
 
-/* Checks that no evaluation but a step's first has moved the parameters. The step's vectors lie
- * where the first evaluation left the parameters. */
+/* Checks that no evaluation but a step's first has moved the parameters to another device or dtype.
+ * The step's vectors lie where the first evaluation left the parameters. */
 static int lbfgs_check_place(const lbfgs_run *run)
 {
     const ek_tensor *first = run->optimizer->slots[0]->parameter, *gradient = run->gradient;

@@ -180,8 +180,8 @@ static int lbfgs_sort(const ek_optimizer *optimizer, int64_t steps, const char *
 }
 
 /* Returns the state of a row on the parameters' device and in their dtype, in the scope. The state
- * has to be `pairs` vectors of all parameters, or, if pairs < 0, one vector without that
- * dimension. */
+ * must have the shape [pairs, N], or, if pairs < 0, [N], where N is the number of elements of all
+ * parameters. */
 static ek_tensor *lbfgs_read(const ek_optimizer *optimizer, ek_tensor *const *sorted, int row,
                              int64_t pairs)
 {

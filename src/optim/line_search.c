@@ -118,7 +118,7 @@ static int search_grow(search *self, ek_line_point *before, ek_line_point *now)
 
 /* Returns the next step length within the bracket. If the least point of the cubic is an end, or is
  * close to an end for the second time in a row, the step length is a tenth of the bracket away from
- * that end. *is_close tells whether the last step length was close to an end. */
+ * that end. *is_close tells whether the last step length was close to an end, and is updated. */
 static double search_choose(const search *self, bool *is_close)
 {
     const ek_line_point *a = &self->ends[0], *b = &self->ends[1];

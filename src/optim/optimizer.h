@@ -125,8 +125,9 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
 ek_tensor *ek_slot_own_state(const ek_slot *slot, int s);
 /* Returns true if the state is sharded over ranks. */
 bool ek_state_parts_have_ranks(const ek_object *parts);
-/* Returns `state` on cpu, in the parameter's shape, dtype and order of memory. The result is a copy
- * in the scope if `state` differs, or shares memory with the slot's state. */
+/* Returns a state on cpu, in the parameter's shape, dtype and order of memory. Returns `state`
+ * itself if it has all these and shares no memory with the slot's states, else a copy in the
+ * scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
 /* Copies a tensor from ek_slot_convert_state to state s of all parts. */
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);

@@ -64,7 +64,7 @@ static const struct option {
     OPTION(line_search, WHOLE, &line_searches),
 };
 
-/* Returns the place of an option's number. */
+/* Returns the address of an option's number. */
 static double *option_at(ek_optimizer_options *of, int option)
 {
     return (double *)of + option;

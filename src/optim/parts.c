@@ -365,8 +365,8 @@ static int slot_copy_state(const ek_slot *slot, const ek_slot *fresh, int s)
     return ek_slot_put_state(fresh, s, whole);
 }
 
-/* Exchanges two slots of one parameter, but `slot` keeps its step, its carried number and
- * takes_part. */
+/* Exchanges the contents of two slots of one parameter, except the step, the carried number and
+ * takes_part, which stay in `slot`. */
 static void slot_swap_parts(ek_slot *slot, ek_slot *fresh)
 {
     const ek_slot old = *slot;

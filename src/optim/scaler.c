@@ -87,8 +87,8 @@ static const ek_gradient_measure scaler_spoilt = {.terms = 2,
                                                   .counts_nonfinite = true,
                                                   .p = 1};
 
-/* Divides the gradients by the scale, and writes whether they were finite. The sum with -0 keeps a
- * gradient of -0. */
+/* Divides the gradients by the scale, and writes whether they were finite. Adding -0 leaves a
+ * gradient of -0 unchanged. */
 static int scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer, bool *finite)
 {
     ek_gradient_list list = {.name = "grad_scaler_unscale"};

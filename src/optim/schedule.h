@@ -14,7 +14,7 @@ typedef struct ek_schedule_kind {
     /* True if `next` doesn't read the old rate. */
     bool is_absolute;
 
-    /* True if the schedule's children have set the rates of step 0. */
+    /* True for schedules whose children, which were made before, have set the rates of step 0. */
     bool has_begun;
 
     /* Optional: changes a group's initial rate when a schedule is made. */
@@ -63,8 +63,8 @@ struct ek_schedule {
  * `children`. On an error frees them, leaves the optimizer unchanged and returns NULL. */
 ek_schedule *ek_schedule_new(const ek_schedule *settings);
 
-/* Returns false, with an error, if a setting is out of its range: a number has to be from 0 to
- * `most`, a count 1 or more. */
+/* Return false, with an error, if a setting is out of its range: a number must be from 0 to `most`,
+ * a count 1 or more. */
 bool ek_schedule_check_number(const char *kind, const char *what, double number, double most);
 bool ek_schedule_check_count(const char *kind, const char *what, int64_t count);
 

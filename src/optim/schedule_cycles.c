@@ -73,7 +73,7 @@ static int one_cycle_next(const ek_schedule *schedule, int group, int64_t step, 
     return 0;
 }
 
-/* The schedule's first rates become the groups' initial rates, also for later schedules. */
+/* Makes the schedule's first rate the group's initial rate, also for later schedules. */
 static void one_cycle_set_initial(const ek_schedule *schedule, int group, double *initial)
 {
     const ek_one_cycle_lr_options *o = &schedule->one_cycle;

@@ -46,7 +46,8 @@ ek_schedule *ek_exponential_lr(ek_optimizer *optimizer, double gamma)
         .kind = &exponential_kind, .optimizer = optimizer, .period = 1, .gamma = gamma});
 }
 
-/* A milestone may be in the list several times. */
+/* Multiplies the rate by gamma once for each milestone that is this step. A milestone may be in the
+ * list several times. */
 static int multi_step_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     (void)group;
@@ -103,7 +104,8 @@ static double linear_closed(const ek_schedule *schedule, int group, int64_t step
             (schedule->end - schedule->start) * (double)done / (double)schedule->period);
 }
 
-/* After a factor of 0, the next rate is computed from the initial rate. */
+/* Multiplies the rate by the quotient of two neighbouring factors. If the last factor was 0,
+ * computes the rate from the initial rate. */
 static int linear_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     const double rise = schedule->end - schedule->start;
@@ -199,8 +201,9 @@ static double cosine_height(const ek_schedule *schedule, int64_t step)
     return 1 + cos(pi * (double)step / (double)schedule->period);
 }
 
-/* Beyond T_max the rate rises again. At the lowest rate cosine_height is 0, and a quotient would be
- * infinite. There the next rate is computed from the initial rate. */
+/* Multiplies the rate's distance from the lowest rate by the quotient of two neighbouring heights.
+ * Beyond T_max the rate rises again. After a height of 0 the quotient would be infinite, and the
+ * rise is computed from the initial rate. */
 static int cosine_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     int64_t period = schedule->period, after = step - 1 - period;

@@ -6,7 +6,7 @@
 
 #include "optim/schedule.h"
 
-/* Frees the schedules, each once, and returns NULL. */
+/* Frees the schedules (one that is in the list twice only once) and returns NULL. */
 static ek_schedule *list_refuse(ek_schedule *const *schedules, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -64,8 +64,8 @@ static const ek_schedule *sequential_current(const ek_schedule *schedule, int64_
     return schedule->children[index];
 }
 
-/* The first child begins with the initial rate. Another child begins with the rate of its closed
- * form, if the child has one. */
+/* Lets the current child set the rate. The first child begins with the initial rate. Another child
+ * begins with the rate of its closed form, if the child has one. */
 static int sequential_next(const ek_schedule *schedule, int group, int64_t step, double *rate)
 {
     const ek_schedule *child = sequential_current(schedule, &step);

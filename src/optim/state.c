@@ -164,9 +164,9 @@ static int state_check(const char *algorithm, const char *name, int s, const ek_
     return 0;
 }
 
-/* Puts the given states at their indices. The states have to be exactly those that a parameter has
- * after `steps` updates. `sorted` is NULL before, and stays NULL where these options need no
- * state. */
+/* Puts the given states at their indices in `sorted`. The states must be exactly those that a
+ * parameter has after `steps` updates. All of `sorted` is NULL before the call, and elements of
+ * states that a parameter does not have stay NULL. */
 static int state_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
                       const char *const *names, ek_tensor *const *states, int count,
                       ek_tensor *sorted[STATE_NONE])

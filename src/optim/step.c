@@ -61,8 +61,8 @@ static void step_leave(const step *this)
     free(this->shards);
 }
 
-/* Logs a warning if no parameter has a gradient and none is sharded. The warning isn't repeated
- * while this is so at every step. */
+/* Logs a warning if no parameter has a gradient and none is sharded. Steps that follow without a
+ * gradient don't repeat the warning. */
 static void step_warn(const step *this, bool any)
 {
     ek_optimizer *optimizer = this->optimizer;

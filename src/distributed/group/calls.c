@@ -1,5 +1,5 @@
 /* calls.c: the public calls on tensors. Each call checks its arguments, makes a work and submits
- * the work, and waits for the work unless the caller asks for the work. */
+ * the work. Then it waits for the work, or returns the work if the caller asks for the work. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,8 +35,8 @@ static int calls_check_tensor(const char *what, const char *operand, const ek_te
     return 0;
 }
 
-/* Submits the work, and waits for it unless the caller has asked for the work. If rc is negative,
- * frees the incomplete work. */
+/* Submits the work. If `async` is NULL, waits for the work, else writes the work there. If rc, the
+ * outcome of filling the work, is negative, frees the work (may be NULL) and returns rc. */
 static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
 {
     if (rc < 0)
@@ -52,7 +52,7 @@ static int calls_finish(ek_dist_work *work, int rc, ek_dist_work **async)
 /* How a kind of call uses its tensors. */
 typedef struct pattern {
     const ek_verb *verb;
-    bool rooted;       /* there is a root, which alone has a list */
+    bool rooted;       /* there is a root; if the call has a list, the root alone has one */
     bool tensor_gives; /* the tensor is sent and the list receives; else the reverse */
     bool inputs;       /* `inputs` is sent and the list receives; there is no tensor */
     bool reduces;      /* the ranks' tensors are combined */
@@ -243,7 +243,7 @@ static int calls_add_pairs(ek_dist_work *work, ek_tensor *const *tensors, bool s
     return 0;
 }
 
-/* Checks that a list is given if and only if this rank needs one. */
+/* Checks that a list is given if and only if this rank needs one, and checks the list's tensors. */
 static int calls_check_list(const char *what, const char *operand, ek_tensor *const *list, int size,
                             bool needed, bool receives)
 {

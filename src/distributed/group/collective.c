@@ -12,7 +12,7 @@
 #include "link/combine.h"
 
 enum {
-    SUM_WHOLE_NBYTES = 1 << 20, /* of all ranks' tensors together; beyond, slices are sent */
+    SUM_WHOLE_NBYTES = 1 << 20, /* the most bytes of all ranks' tensors that are gathered whole */
     SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
 };
 
@@ -152,8 +152,8 @@ int ek_dist_work_one(ek_dist_work *work, ek_tensor *tensor, int op, int root)
     return 0;
 }
 
-/* Combines the ranks' tensors, on the ranks that get the result. Rank r's tensor lies at first + r
- * * stride. */
+/* Combines the ranks' tensors, on the ranks that get the result. The tensor of rank r lies at
+ * first + r * stride. */
 static int sum_combine(ek_dist_work *work, const char *first, size_t stride)
 {
     const void **terms = (const void **)(void *)work->out; /* no transfer uses `out` any more */

@@ -129,7 +129,8 @@ static int join_parts_go_on(ek_dist_work *work)
 static const ek_verb join_parts_verb = {EK_VERB_JOIN_PARTS, join_parts_go_on,
                                         .ready = ek_rail_ready};
 
-/* Returns the part of rank r, row-major, in memory that has the parts one after another. */
+/* Returns a row-major view of the part of rank r in `parts`, which has the parts one after
+ * another. */
 static ek_tensor *join_part_of(const join_plan *plan, const ek_tensor *parts, int r)
 {
     ek_shape shape = join_shape(plan, parts, r);
@@ -254,7 +255,8 @@ static ek_tensor *join_run(ek_process_group *group, ek_tensor *x, const void *ho
     return ek_scope_return(&scope, y);
 }
 
-/* Adds the part for each rank, and memory for a term of each rank. */
+/* Adds to the work the parts of `whole` that this rank gives to each rank, and memory for a term of
+ * each rank. */
 static int split_fill(const join_plan *plan, const ek_tensor *whole, ek_dist_work *work)
 {
     EK_TRY(ek_dist_work_lists(work));

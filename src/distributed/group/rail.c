@@ -256,7 +256,8 @@ int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op 
     job->terms = terms;
     job->stride = pitch;
     job->own = mine.data;
-    job->sum = gets ? mine.data : terms + (size_t)rank * pitch; /* else elements must not change */
+    /* On other ranks than the root, elements must not change. */
+    job->sum = gets ? mine.data : terms + (size_t)rank * pitch;
     job->count = (int64_t)(mine.nbytes / ek_dtype_size(dtype));
     for (int r = 0; r < ranks; r++) {
         ek_bytes slice = run_slice(job, address, count, ranks, r);
@@ -291,7 +292,7 @@ static void run_leave(ek_rail_run *run, const ek_communication *communication)
     run->error = communication->failure.error;
 }
 
-/* Tells all ranks that the rail has failed on this rank, and ends the run. */
+/* Makes this rank's pending error a failure of the job, and ends the run with that failure. */
 static void run_fail(ek_rail_run *run, ek_communication *communication)
 {
     ek_communication_fail_here(communication);
@@ -356,7 +357,8 @@ static void run_begin(ek_rail_run *run, ek_communication *communication)
     }
 }
 
-/* Ends the run. If its job has failed or was left, closes the rail and returns the error. */
+/* Ends the run. If its job has failed, or a failure of the ranks has ended the run, closes the rail
+ * and returns the error. */
 static int run_end(ek_rail_run *run)
 {
     ek_group_rail *rail = run->rail;

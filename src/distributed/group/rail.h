@@ -31,8 +31,9 @@ typedef struct ek_group_rail {
     int number;        /* the rail's number in its group, from 1 on */
     ek_rail *rail;     /* NULL: there is no rail, and tensors are staged */
     uint32_t failures; /* failures before the rail was made; a later failure ends the rail */
-    int users;         /* under the communication's lock */
-    bool busy, broken; /* the communication thread's; broken: a failure has ended the rail */
+    int users;         /* runs and calls that use the rail; guarded by the communication's lock */
+    /* The communication thread's: a job is under way; a failure has ended the rail. */
+    bool busy, broken;
 } ek_group_rail;
 
 /* Finds the rail of the device, or makes it in a collective call. Writes the rail, with one user
@@ -56,7 +57,7 @@ struct ek_rail_run {
     ek_rail_job job;
     ek_bytes *bytes;    /* four lists of the group's size, for the job; owned */
     ek_tensor *scratch; /* on the device; one reference, or NULL */
-    bool meets;         /* the ranks still have to tell each other that they are ready */
+    bool meets;         /* the ranks must first tell each other that they are ready for the job */
     /* For the communication thread. `state` is an ek_rail_state, or negative after the failure that
      * `error` tells. */
     int step, state;
@@ -82,9 +83,10 @@ void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op);
 /* Makes run->scratch, with `nbytes` on the rail's device. */
 int ek_rail_run_room(ek_rail_run *run, size_t nbytes);
 
-/* For the communication thread, once this rank is ready for the job. If run->meets is false, all
- * ranks must be ready. go_on and ready are as in ek_verb, and go_on starts transfers in
- * *request. */
+/* ek_rail_run_restart sets a run to its first step. go_on and ready are as in ek_verb, but go_on
+ * starts transfers in *request. The communication thread calls both once this rank is ready for the
+ * job, or, if run->meets is false, once all ranks are. is_over tells whether the last step was
+ * made. */
 void ek_rail_run_restart(ek_rail_run *run);
 int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_request **request);
 ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group);

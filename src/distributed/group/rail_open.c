@@ -78,7 +78,7 @@ static void opening_fill(ek_dev *dev, opening_descriptor *descriptor)
 
 /* ---- the communication thread ---- */
 
-/* Returns true if there can be a rail. Else copies the reason from the descriptors to `why`. */
+/* Returns true if there can be a rail. Else writes the reason to self->why. */
 static bool opening_judge(opening *self, const ek_process_group *group)
 {
     opening_descriptor *descriptors = ek_calloc((size_t)group->size, sizeof *descriptors);
@@ -139,7 +139,8 @@ static void opening_begin(opening *self, const ek_process_group *group)
         opening_fail(self, mine);
 }
 
-/* Returns true if this rank must give up. */
+/* Returns true if this rank must give up: a failure is under way, or half of the time-out (or
+ * opening_most) has passed. */
 static bool opening_is_late(const opening *self, const ek_dist_work *work)
 {
     double most = work->timeout / 2 < opening_most ? work->timeout / 2 : opening_most;

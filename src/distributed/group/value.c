@@ -42,7 +42,7 @@ static void value_pad(value_writer *writer)
     value_put(writer, zeros, (VALUE_ALIGNMENT - writer->at % VALUE_ALIGNMENT) % VALUE_ALIGNMENT);
 }
 
-/* Writes the tensor's layout, and copies its elements to the bytes from any device. */
+/* Writes the layout and then the elements of a tensor of any device. */
 static int value_put_tensor(value_writer *writer, ek_tensor *tensor)
 {
     ek_wire_shape layout = ek_wire_shape_of(tensor);
@@ -167,7 +167,7 @@ static int value_skip_padding(value_reader *reader)
     return value_get(reader, padding) ? 0 : ek_error_pending();
 }
 
-/* Returns true if the layout is possible and the rest of the bytes has its elements. */
+/* Returns true if the layout is possible and enough bytes are left for the tensor's elements. */
 static bool value_layout_fits(const value_reader *reader, const ek_wire_shape *layout)
 {
     if (layout->dtype < 0 || layout->dtype >= EK_DTYPES || layout->ndim < 0 ||
@@ -272,7 +272,7 @@ static ek_value value_get_value(value_reader *reader)
     }
 }
 
-/* Reads the value that begins at *at of the bytes, and moves *at to its end. In the scope. */
+/* Returns the value that begins at byte *at, and moves *at to the value's end. In the scope. */
 static ek_value value_unpack(const char *what, const ek_tensor *bytes, size_t *at)
 {
     value_reader reader = {.what = what,

@@ -151,7 +151,7 @@ static int world_compare_ranks(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* Sorts a copy of the ranks, and checks the ranks. */
+/* Copies the options' ranks to `ranks`, sorts them, and checks that each is in the world once. */
 static int world_sorted_ranks(const ek_group_options *options, int size, int *ranks)
 {
     for (int i = 0; i < options->count; i++)

@@ -20,8 +20,8 @@
 int ek_group_call(const char *what, ek_process_group *given,
                   int (*body)(ek_process_group *group, void *user), void *user);
 
-/* Returns the rank in the group of a rank of the world. If the rank is not in the group, returns
- * EK_E_INVALID for the call `what`. */
+/* Takes a rank in the world, and returns the same process's rank in the group. If the process is
+ * not in the group, returns EK_E_INVALID for the call `what`. */
 int ek_world_root(const char *what, const ek_process_group *group, int rank);
 
 /* Returns one reference to the group's ek_ranks (core/ranks.h), by which other folders use the

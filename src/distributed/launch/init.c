@@ -152,7 +152,7 @@ static int init_number_devices(void)
     return rc;
 }
 
-/* A SIGCONT, which any thread may get, sets this while the process waits to join. */
+/* Set if a thread gets SIGCONT while the process waits to join. */
 static atomic_bool init_is_woken;
 
 static void init_note_signal(int number)
@@ -175,8 +175,8 @@ static bool init_look(init_wait *wait)
 }
 
 /* If a rank ends before all have joined, Open MPI's launcher ends the other ranks without saying
- * which rank they waited for. The launcher sends those ranks SIGCONT one second before, and this
- * function answers with the missing ranks. */
+ * which rank they waited for. The launcher sends those ranks SIGCONT one second before. Then, if a
+ * rank of this machine has no process, this function prints which ranks have not come. */
 static void init_answer_signal(void *user)
 {
     init_wait *wait = user;
@@ -210,7 +210,7 @@ static int init_open(const ek_launched *launched, const ek_transport *transport,
 
 typedef struct init_joined {
     const ek_dist_options *options;
-    bool checks_place; /* the launcher has not told the place */
+    bool checks_place; /* the options' place is not checked yet: the launcher has not told it */
 } init_joined;
 
 /* Checks the options once this process is in the world, and numbers the devices. */

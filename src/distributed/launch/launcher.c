@@ -13,9 +13,9 @@
 
 /* ---- the environment ---- */
 
-/* The names of a launcher's variables, NULL for those that it doesn't set. Launchers that run
- * inside of others come first in the list: if mpirun was started in a job of Slurm, Slurm's
- * variables are set too, and mpirun's count. */
+/* The names of a launcher's variables, NULL for those that the launcher doesn't set. Launchers that
+ * run inside of others come first in the list: if mpirun was started in a job of Slurm, Slurm's
+ * variables are set too, but mpirun's count. */
 typedef struct launcher {
     const char *mpi, *size, *rank, *local_rank, *local_size;
     bool either;
@@ -125,8 +125,8 @@ static bool library_folder(char folder[LAUNCHER_PATH])
     return true;
 }
 
-/* Writes the path of a file in the folder `below` of a folder. Returns true if the file can be
- * read. */
+/* Writes the path of the file `name` in folder/below, or in the folder itself if `below` is "".
+ * Returns true if the file can be read. */
 static bool plugin_in(const char *folder, const char *below, const char *name,
                       char path[LAUNCHER_PATH])
 {

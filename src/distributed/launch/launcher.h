@@ -13,12 +13,12 @@
 #include "link/transport.h"
 
 typedef struct ek_launched {
-    bool several;              /* the launcher has started other processes too, or may have */
-    int rank, size;            /* in the job; size is 0 if the launcher does not tell it */
-    int local_rank;            /* on this machine; -1 if the launcher does not tell it */
-    int local_size;            /* on this machine; 0 if the launcher does not tell it */
-    const char *mpi;           /* "Open MPI" or "MPICH"; NULL: there is no launcher */
-    bool either;               /* the launcher can start programs of both, and `mpi` is a guess */
+    bool several;    /* the launcher has started other processes too, or may have */
+    int rank, size;  /* in the job; size is 0 if the launcher does not tell it */
+    int local_rank;  /* on this machine; -1 if the launcher does not tell it */
+    int local_size;  /* on this machine; 0 if the launcher does not tell it */
+    const char *mpi; /* "Open MPI" or "MPICH"; NULL: there is no launcher */
+    bool either;     /* the launcher can start programs of both MPIs, and `mpi` is a guess */
     const char *rank_variable; /* the variable that has the rank; NULL: no launcher */
 } ek_launched;
 

@@ -170,9 +170,9 @@ static void roster_say(const roster *self, int number, const char *what, int *sa
              what, process);
 }
 
-/* Writes the missing ranks, and begins with what is certain. If the rank's process runs another
- * program, the process may be a helper such as a shell. If a rank has no process, its process may
- * have given up before this rank did. */
+/* Writes the missing ranks, and begins with what is certain. Returns how many ranks are missing. If
+ * a rank's process runs another program, the process may be a helper such as a shell. If a rank has
+ * no process, its process may have given up before this rank did. */
 static int roster_say_missing(const roster *self, char *text, size_t room)
 {
     const ek_launched *launched = self->launched;

@@ -5,7 +5,7 @@
  * the folder for their messages. A message is a file: "began.<rank>" if a rank has reached the
  * call; "cause", the error of a rank that failed alone; "consequence", the error of a rank that
  * failed because of another rank; "ended", the exit status of the first process that did not end
- * well. The shell that each process runs under outlives the process and writes the last message.
+ * well. The shell that each process runs under outlives the process and writes "ended".
  * Files are made exclusively, so that the first message of a name stays. */
 #include "evenkeel/spawn.h"
 
@@ -26,7 +26,8 @@
 #include "evenkeel/dist.h"
 #include "launch/launcher.h"
 
-#define SPAWN_MARK "EVENKEEL_SPAWN" /* "<number of the call>:<folder>" */
+/* The environment variable that is the mark. Its value is "<number of the call>:<folder>". */
+#define SPAWN_MARK "EVENKEEL_SPAWN"
 
 enum { SPAWN_FOLDER = 256, SPAWN_PATH = SPAWN_FOLDER + 32, SPAWN_TEXT = 1200 };
 enum { SPAWN_SIGNALLED = 128 }; /* a shell reports signal n as status 128 + n */
@@ -83,7 +84,7 @@ static const char *spawn_began(int rank, char name[32])
 typedef struct spawn_mark {
     int call; /* 0: this process was not spawned */
     char folder[SPAWN_FOLDER];
-    bool running; /* this process runs the function */
+    bool running; /* this process has begun to run the function that it was spawned for */
 } spawn_mark;
 
 static spawn_mark spawn_self;
@@ -114,7 +115,7 @@ _Noreturn static void spawn_fail(int rank)
     exit(EXIT_FAILURE);
 }
 
-/* Runs the function as the rank that the launcher gave this process. */
+/* Runs the function as the rank that the launcher gave this process, and ends the process. */
 _Noreturn static void spawn_run(const ek_spawn_options *options)
 {
     char name[32];
@@ -144,7 +145,8 @@ typedef struct spawn_command {
     char *text;
 } spawn_command;
 
-/* Reads this program's arguments, each with a zero byte at its end. NULL with an error. */
+/* Returns this program's arguments, each with a zero byte at its end, in memory that the caller
+ * frees. NULL with an error. */
 static char *spawn_read_arguments(size_t *nbytes)
 {
     static const char path[] = "/proc/self/cmdline";
@@ -172,8 +174,8 @@ static char *spawn_read_arguments(size_t *nbytes)
 }
 
 /* Each process runs under this shell, which writes the message "ended" if the process fails. If the
- * caller of ek_spawn has ended before ($caller is its process id), the shell removes the folder.
- * Signals that end the process don't end the shell, which waits for the process. */
+ * process that called ek_spawn ($caller is its id) has ended by then, the shell removes the folder.
+ * HUP, INT and TERM don't end the shell, which waits for the process. */
 static const char spawn_shell[] =
     "trap : HUP INT TERM\n"
     "folder=$1 caller=$2; shift 2\n"
@@ -293,8 +295,8 @@ static ek_spawned *spawn_start(int nprocs, bool daemon)
 
 /* ---- waiting ---- */
 
-/* Fails with "rank 1: sentence" and the status of the message `name`. Returns 0 if there is no such
- * message. */
+/* Fails with the rank, status and sentence in the message `name` ("cause" or "consequence").
+ * Returns 0 if there is no message of this name, or if it lacks a rank or a negative status. */
 static int spawn_fail_of_word(const char *folder, const char *name)
 {
     char text[SPAWN_TEXT];
@@ -332,13 +334,14 @@ static int spawn_outcome(const ek_spawned *spawned, int status)
     return 0;
 }
 
-/* Returns 1 if all processes have ended, with *status, else 0. If a rank has failed, but mpirun
- * does not end, sends mpirun SIGTERM and then SIGKILL (spawn_grace). */
+/* Returns 1 and mpirun's *status if mpirun has ended, else 0. If a process has failed, but mpirun
+ * does not end, sends mpirun SIGTERM after spawn_grace seconds, and SIGKILL after twice as long. */
 static int spawn_poll(ek_spawned *spawned, int *status)
 {
     *status = 0;
     pid_t ended = waitpid(spawned->pid, status, WNOHANG);
-    if (ended == spawned->pid || (ended < 0 && errno == ECHILD)) /* or the status was taken */
+    /* ECHILD: other code of the program has taken the status. */
+    if (ended == spawned->pid || (ended < 0 && errno == ECHILD))
         return 1;
     if (!spawned->failed_at && spawn_has_word(spawned->folder, "ended"))
         spawned->failed_at = ek_clock_ns();

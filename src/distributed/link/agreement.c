@@ -192,7 +192,7 @@ static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
 }
 
 /* Returns true if the request is complete. If the request fails, breaks the world and returns
- * false. */
+ * false. If the request is incomplete and the group's first work is late, begins an inquiry. */
 static int agreement_test(ek_process_group *group, ek_request **request, const char *what)
 {
     ek_communication *communication = group->communication;
@@ -205,7 +205,8 @@ static int agreement_test(ek_process_group *group, ek_request **request, const c
 }
 
 /* Begins the agreement of the group's first work once the work's tensors are complete
- * (communication.h, Note [Agreement]). Returns false while they are not. */
+ * (communication.h, Note [Agreement]). If they can't be completed, begins a failure of the job.
+ * Returns false while the tensors are on their way. */
 static bool agreement_stage(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;

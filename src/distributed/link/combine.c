@@ -35,8 +35,8 @@ int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype)
     return 0;
 }
 
-/* combine_NAME_DTYPE(out, term, n) combines one more term with `out`. Extrema are NaN if either
- * operand is NaN. */
+/* Makes combine_NAME_DTYPE(out, in, n), which combines one more term `in` with `out`. Extrema are
+ * NaN if either operand is NaN. */
 #define COMBINE_LOOP(name, dtype, type, expression)                                      \
     EK_MULTIVERSION static void combine_##name##_##dtype(void *restrict out,             \
                                                          const void *restrict in, int n) \

@@ -12,8 +12,8 @@
 #include "core/thread.h"
 #include "core/trace.h"
 
-/* Seconds that other ranks have to end too: after this rank has ended early, and after a rank was
- * lost. */
+/* Seconds that other ranks have to end too: if this program ends without ek_shutdown, and if a call
+ * has timed out. */
 static const double leave_grace = 1.0, leave_grace_of_lost = 0.5;
 
 /* Microseconds that the rank on which the last failure began has to print the error and to end the
@@ -22,10 +22,11 @@ enum { PRINT_GRACE = 500000 };
 
 /* ---- the communication thread ---- */
 
-/* Naps between turns without progress, in microseconds. While works are under way, naps are short
- * and grow. If a thread waits for a work, that thread's core is free, and the first NAP_AFTER turns
- * have no naps. While there are no works, naps are long, because all other threads compute. */
-enum { NAP_AFTER = 200, NAP_SHORTEST = 50, NAP_LONGEST = 500, NAP_IDLE = 5000 }; /* turns; us */
+/* Naps between rounds of the thread's loop without progress, in microseconds. While works are under
+ * way, naps are short and grow. If a thread waits for a work, that thread's core is free, and the
+ * first NAP_AFTER rounds have no naps. While there are no works, naps are long, because all other
+ * threads compute. */
+enum { NAP_AFTER = 200, NAP_SHORTEST = 50, NAP_LONGEST = 500, NAP_IDLE = 5000 }; /* rounds; us */
 
 static bool communication_is_busy(const ek_communication *communication)
 {
@@ -38,7 +39,7 @@ static bool communication_is_busy(const ek_communication *communication)
     return ek_messages_are_open(communication);
 }
 
-/* Sleeps after `turns` turns without progress, unless something was submitted or woke the
+/* Sleeps, after `turns` rounds without progress, unless something was submitted or woke the
  * thread. */
 static void communication_nap(ek_communication *communication, int turns)
 {

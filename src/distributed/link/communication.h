@@ -31,12 +31,12 @@
  * failure too. All ranks of the group find that failure, and the group's first rank sends the
  * notice.
  *
- * If nothing has made progress for 1.5 seconds, the rank asks all ranks for a sign of life, because
- * a transfer or a verb that waits for its program may take longer. If a rank doesn't answer,
- * because its process has stopped, or if there is no progress for the time of the world's time-out,
- * the world is broken: every call fails with the same sentence, and ek_communication_close ends the
- * job. If the failure is a time-out, no rank is asked: the world is broken after 1.5 seconds
- * without progress, or 0.3 seconds if a rank did not answer the inquiry.
+ * If nothing makes progress for 1.5 seconds during a failure, the rank asks all ranks for a sign of
+ * life, because a transfer, or a verb that waits for its program, may take longer. If a rank
+ * doesn't answer, because its process has stopped, or if there is no progress for the time of the
+ * world's time-out, the world is broken: every call fails with the failure's error, and
+ * ek_communication_close ends the job. If the failure is a time-out, no rank is asked: the world is
+ * broken after 1.5 seconds without progress, or 0.3 seconds if a rank did not answer the inquiry.
  *
  * Note [Groups that are given up]
  *
@@ -110,7 +110,7 @@ struct ek_communication {
     ek_dist_work *submitted, **submitted_end;
     int waiting; /* threads in ek_dist_wait */
     int gradual; /* gradual works (ek_verb) that have been submitted and have not ended */
-    bool woken;  /* ek_communication_wake was called after the last nap began */
+    bool woken;  /* ek_communication_wake or ek_dist_wait was called since the last nap ended */
     bool raise;  /* `raised` is a failure of this rank that has not begun yet */
     ek_failure raised;
     bool failing;       /* a failure is under way */
@@ -152,7 +152,8 @@ int ek_communication_open(const ek_transport *transport, void *context, int seve
 /* Ends the thread and frees the communication. All ranks call this function. If a rank doesn't come
  * in time, or if the world is broken, the transport ends the job. The ranks have the world's
  * time-out to come, or a short time if `soon` or if a call has timed out before. A pending error of
- * the caller stays pending. The rank on which another error began prints it. NULL is ignored. */
+ * the caller stays pending. An error that no later call can return is printed by the rank on which
+ * the error began. NULL is ignored. */
 int ek_communication_close(ek_communication *communication, bool soon);
 
 /* Prints an error, with the rank and its machine. */
@@ -212,8 +213,9 @@ extern const ek_verb ek_verb_send, ek_verb_recv;
 
 /* Tells whether messages are under way. */
 bool ek_messages_are_open(const ek_communication *communication);
-/* Asks the ranks of the work's group where they are, and begins the failure EK_E_TIMEOUT once they
- * have answered or had the time to. If `peer` is not negative, asks only that rank of the world. */
+/* Asks the ranks of the work's group where they are. Once they have answered, or had the time to
+ * answer, begins the failure EK_E_TIMEOUT. If `peer` is not negative, asks only that rank of the
+ * world. Does nothing if another inquiry is under way. */
 void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer);
 
 #endif

@@ -45,7 +45,8 @@ void ek_dist_work_end(ek_dist_work *work, int status)
         ek_error_pending(); /* sets an error if the verb has set none */
         ek_error_take(&error);
     }
-    /* A call of a group fails alike on all its ranks, so that the first rank prints the error. */
+    /* A call of a group fails alike on all its ranks. The group's first rank counts as the origin
+     * of the error, so that one rank prints the error. */
     if (status < 0 && error.origin == 0 && !ek_dist_work_is_message(work))
         error.origin = work->group->ranks[0] + 1;
     failure_end_work(work, &error);
@@ -76,8 +77,8 @@ bool ek_communication_take_submitted(ek_communication *communication)
     return any;
 }
 
-/* Ends the works of a group whose agreements have not begun. The first work stays if its agreement
- * has begun. */
+/* Ends the group's works with the error of the failure, but not the first work if its agreement has
+ * begun. */
 static void failure_abort_waiting(ek_process_group *group)
 {
     ek_dist_work **at = &group->first;
@@ -140,8 +141,8 @@ void ek_communication_fail_here(ek_communication *communication)
     ek_communication_fail(communication, communication->place.rank, &error);
 }
 
-/* Breaks the world: ends all works with the failure. Transfers may still use the memory of the
- * works. */
+/* Breaks the world: ends all works with the error of the failure. Transfers may still use the
+ * memory of the works. */
 static void failure_give_up(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);

@@ -3,8 +3,9 @@
  * The sender offers a message. The receiver matches the offer with the first of its receives that
  * fits, starts to receive the data under a transfer number, and accepts the offer with that number.
  * Then the sender sends. So the ranks compare shapes before any data moves, a receive can match any
- * tag and source, and no data arrives without room for it. An accepted transfer always happens,
- * whatever fails meanwhile. If its message was given up, the sender sends zeros. */
+ * tag and source, and no data arrives without room for it. Unless the world breaks, an accepted
+ * transfer always happens, whatever fails meanwhile. If the sender has given the message up, zeros
+ * are sent in its place. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +121,7 @@ static bool message_fits(const ek_dist_work *work, const ek_kept_packet *one)
            one->packet.tag == work->tag && (work->peer == EK_DIST_ANY || work->peer == one->from);
 }
 
-/* Ends a receive and its send, both with the same sentence. */
+/* Fails a receive and the send of the offer `one` with one error: EK_E_DTYPE or EK_E_SHAPE. */
 static void message_refuse(ek_communication *communication, ek_dist_work *work,
                            const ek_kept_packet *one)
 {
@@ -249,7 +250,7 @@ static void message_take(ek_communication *communication, int from, const ek_pac
 const ek_verb ek_verb_send = {.id = EK_VERB_SEND};
 const ek_verb ek_verb_recv = {.id = EK_VERB_RECV};
 
-/* ---- the turn, and failures ---- */
+/* ---- ends of messages, and failures ---- */
 
 static const ek_dist_work *message_first(const ek_communication *communication)
 {

@@ -14,7 +14,7 @@
 
 static const double patience = 0.3; /* seconds that other ranks have to answer an inquiry */
 
-/* Seconds between questions for a sign of life, and seconds that ranks have to answer. */
+/* Seconds between two questions for a sign of life, and seconds that ranks have to answer one. */
 static const double life_interval = 0.5, life_patience = 1.5;
 
 /* A packet on its way to another rank. */
@@ -39,7 +39,8 @@ struct ek_notices {
     outgoing *sent;
     ek_kept_packet *early; /* packets of a later epoch, in order of arrival */
 
-    /* The inquiry under way. `asked` is the work that is late; NULL: there is no inquiry. */
+    /* The inquiry under way. `asked` is the work that is late; NULL: there is no inquiry. `peer` is
+     * the one rank of the world that was asked; negative: all ranks of the work's group. */
     ek_dist_work *asked;
     int peer;
     uint64_t asked_at;
@@ -351,7 +352,8 @@ void ek_packet_drop(ek_kept_packet **list)
     }
 }
 
-/* Takes the packets whose epoch has come. Returns true if there were any. */
+/* Takes the early packets whose epoch has come, and drops those whose epoch has passed. Returns
+ * true if there were any. */
 static bool notice_take_early(ek_communication *communication)
 {
     bool any = false;

@@ -7,10 +7,10 @@
 typedef enum ek_packet_kind {
     EK_PACKET_FAILURE = 1, /* the sender has failed; has status, text, silent */
     EK_PACKET_WHERE,       /* asks where the receiver is in the group; has group */
-    EK_PACKET_HERE,        /* where the sender is; has number (of ended calls), in_call, text */
-    EK_PACKET_OFFER,       /* offers a message; has group, tag, offer, shape */
-    EK_PACKET_ACCEPT,      /* accepts an offer; has offer, transfer, number (of bytes) */
-    EK_PACKET_REFUSE       /* refuses another shape or dtype; has offer, status, text */
+    EK_PACKET_HERE,   /* tells where the sender is; has number (of ended calls), in_call, text */
+    EK_PACKET_OFFER,  /* offers a message; has group, tag, offer, shape */
+    EK_PACKET_ACCEPT, /* accepts an offer; has offer, transfer, number (of bytes) */
+    EK_PACKET_REFUSE  /* refuses an offer of another shape or dtype; has offer, status, text */
 } ek_packet_kind;
 
 struct ek_packet {
@@ -23,8 +23,9 @@ struct ek_packet {
     char text[768];
 };
 
-/* A packet that waits, in a list in order of arrival. A packet of the next epoch may arrive before
- * the notice that ends the present epoch, because another rank sends the notice. */
+/* A packet in a list in order of arrival: an offer that waits for its receive, or a packet that
+ * waits for its epoch. A packet of the next epoch may arrive before the notice of the failure that
+ * ends the present epoch, because another rank sends the notice. */
 typedef struct ek_kept_packet {
     struct ek_kept_packet *next;
     int from; /* rank in the world */

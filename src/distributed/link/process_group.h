@@ -10,73 +10,78 @@
 
 /* ---- waits (waits.c) ---- */
 
-/* What this rank has waited in calls so far. Under the communication's lock. */
+/* How long this rank has waited in calls so far. Guarded by the communication's lock. */
 typedef struct ek_waits {
     uint64_t exposed;       /* nanoseconds that callers of ek_dist_wait waited */
-    uint64_t communicating; /* of a group: nanoseconds in which transfers or sums were under way */
+    uint64_t communicating; /* only in a group: nanoseconds in which transfers or sums ran */
     ek_ranks_wait *of;      /* per rank: this rank's waits for that rank; owned */
 } ek_waits;
 
 /* ---- groups ---- */
 
 struct ek_process_group {
-    ek_process_group *next;      /* of the communication's groups, in the order of their numbers */
-    ek_process_group *next_made; /* of the groups that world.c has made */
-    ek_communication *communication; /* NULL: the world has one rank, or has ended */
-    int number;                      /* 0: the world */
-    char name[32];                   /* "the world", "group 2" */
-    int size, rank;                  /* rank is -1 if this process is not in the group */
-    int *ranks;                      /* the members' ranks in the world, ascending; owned */
-    double timeout;                  /* seconds that a call may wait */
-    int rails_made;                  /* how many rails the group has made; equal on all ranks */
-    struct ek_group_rail *rails;     /* under the communication's lock */
-    struct ek_ranks *view;           /* the group for other folders; NULL until ranks.c makes it */
+    ek_process_group *next;      /* the communication's next group, by number */
+    ek_process_group *next_made; /* the next group in world.c's list */
+    /* NULL: the world has one rank or has ended, or all ranks have given the group up. */
+    ek_communication *communication;
+    int number;                  /* 0: the world */
+    char name[32];               /* "the world", "group 2" */
+    int size, rank;              /* rank is -1 if this process is not in the group */
+    int *ranks;                  /* the members' ranks in the world, ascending; owned */
+    double timeout;              /* seconds that a call may wait */
+    int rails_made;              /* how many rails the group has made; equal on all ranks */
+    struct ek_group_rail *rails; /* a list; guarded by the communication's lock */
+    struct ek_ranks *view; /* what other folders see of the group; NULL until ranks.c makes it */
     /* close_rails frees the rails, and forget_view takes the group away from its view. rail.c and
      * ranks.c set the functions. NULL: there are no rails, or there is no view. */
     void (*close_rails)(ek_process_group *group);
     void (*forget_view)(ek_process_group *group);
-    atomic_bool retired; /* this rank has given the group up to the communication thread */
+    atomic_bool retired; /* this rank has given the group up (communication.h) */
 
     /* Used by the communication thread alone: */
     ek_communicator *communicator;
     ek_dist_work *first, **end; /* works in order; the first is under way */
     uint64_t calls;             /* how many agreements have ended */
-    ek_descriptor *descriptors; /* of all ranks in the last agreement */
+    ek_descriptor *descriptors; /* per rank: its descriptor in the last agreement */
     size_t *bounds;             /* room for the offsets of an all-gather, in bytes */
     ek_request *agreement;      /* NULL: none is under way */
     bool answering;             /* this rank's descriptor in the agreement belongs to no work */
-    uint32_t clean;             /* failures of epochs below this are drained */
-    uint64_t arrived;           /* ek_clock_ns() when this rank's descriptor went out */
-    uint64_t timed, waited;     /* for the next descriptor: a call's number and this rank's wait */
-    bool timed_pass;            /* the call `timed` had a gradual verb */
-    uint64_t busy_since; /* ek_clock_ns() from which `first` is busy; 0: waits for its program */
+    uint32_t clean;             /* the group is clean of failures of epochs below this number */
+    uint64_t arrived;           /* ek_clock_ns() when this rank's descriptor was sent */
+    /* For the next descriptor: the number of an earlier call (0: none), and this rank's wait in
+     * that call in nanoseconds. */
+    uint64_t timed, waited;
+    bool timed_pass;     /* the call `timed` had a gradual verb */
+    uint64_t busy_since; /* ek_clock_ns() when transfers or sums of `first` began; 0: none run */
     int last_verb;       /* for inquiries: the verb of the last work that ended (-1: none yet) */
     uint64_t last_ended;
 
-    ek_waits waits; /* of works whose verbs have `ready`; by rank of the group */
+    ek_waits waits; /* of gradual works; waits.of is by rank of the group */
 };
 
 /* ---- making and closing ---- */
 
-/* Makes the group of the world's ranks[0 .. count), ascending. A collective call of the world. */
+/* Makes the group of the world's ranks[0 .. count), which must be ascending. All ranks of the world
+ * make this call. NULL with an error. */
 ek_process_group *ek_communication_new_group(ek_communication *communication, const int *ranks,
                                              int count, double timeout);
 /* Gives up a group that is not the world, also after the world's end. All works of the group must
- * have ended. Waits for no other rank. The group is freed once all ranks have given it up. */
+ * have ended. Waits for no other rank. The group is freed once all ranks have given it up, or at
+ * once if the world has ended or this rank is not in the group. */
 void ek_communication_destroy_group(ek_process_group *group);
 
-/* Makes a group of `count` ranks of the world, ascending (`ranks` NULL: the first ranks), without a
- * communicator. A communication of NULL means that the process is alone. */
+/* Makes a group without a communicator, of `count` ranks of the world. `ranks` must be ascending;
+ * NULL: ranks 0 to count - 1. `communication` is NULL if the process is alone. */
 ek_process_group *ek_process_group_new(ek_communication *communication, int number,
                                        const int *ranks, int count, double timeout);
 void ek_process_group_free(ek_process_group *group);
 /* Returns true if this rank will not call the group any more. */
 bool ek_process_group_is_given_up(const ek_process_group *group);
-/* Closes a group that all its ranks have given up. If a caller still holds the group at the end of
- * the world, that caller frees the group. */
+/* Closes a group that all its ranks have given up. Frees the group if it is retired. Else, which
+ * happens at the end of the world, the caller that holds the group frees it. */
 void ek_process_group_close(ek_process_group *group);
-/* After the thread's end: frees the world and the groups that were given up. Callers free the
- * groups that they hold. */
+/* Frees the world's group and the retired groups, after the end of the communication thread.
+ * Callers free the groups that they hold. */
 void ek_communication_free_groups(ek_communication *communication);
 
 /* ---- on the communication thread ---- */
@@ -89,14 +94,16 @@ int ek_process_group_gather(const ek_process_group *group, void *all, size_t nby
 /* Makes one step with the group's works. Returns true if there was progress. agreement.c. */
 bool ek_group_turn(ek_process_group *group);
 
-/* Notes that all ranks' parts of the group's first work are complete now. */
+/* Ends this rank's wait in the group's first work, of which all ranks' parts are complete now. */
 void ek_waits_time(ek_process_group *group, const ek_dist_work *work);
 /* Finds out from the descriptors of an agreement which rank came last to an earlier call, and adds
  * this rank's wait for that rank. */
 void ek_waits_compare(ek_process_group *group);
-/* Notes whether transfers or sums of the group's work, whose verb has `ready`, are under way. */
+/* Notes whether transfers or sums of the group's first work are under way. The work's verb has
+ * `ready`. */
 void ek_waits_send(ek_process_group *group, bool sends);
-/* Writes how many seconds the group's averages have waited, and which rank came last most often. */
+/* Writes the times in group->waits in seconds, and which rank came last most often (-1: none). If
+ * the group was destroyed, writes only -1 for that rank. */
 void ek_waits_read(ek_process_group *group, ek_distributed_stats *stats);
 
 #endif

@@ -35,7 +35,8 @@ int ek_stage_deliver(ek_tensor *to, const ek_tensor *memory);
 /* Releases all but one->tensor. Later work of the device waits for a copy that is under way. */
 void ek_stage_close(ek_dist_work_tensor *one);
 
-/* Returns what ek_stage_ready does, for all tensors of the work together. */
+/* Returns 1 if all tensors of the work are ready, else what ek_stage_ready returns for the first
+ * tensor that isn't. */
 int ek_dist_work_staged(const ek_dist_work *work);
 
 #endif

@@ -37,13 +37,14 @@ typedef struct ek_wire_shape {
 typedef struct ek_descriptor {
     bool failed;    /* the rank takes no part, because the job has failed */
     uint32_t epoch; /* of the failure */
-    /* Members from `verb` to `shape` are equal on all ranks of one call. */
+    /* Members from `verb` to `shape` must be equal on all ranks of one call. */
     int32_t verb; /* ek_verb_id */
     int32_t op;
     int32_t root; /* rank in the group, or -1 */
     int32_t rail; /* the number of the group's rail on which tensors travel (rail.h); 0: none */
     ek_wire_shape shape;
-    uint32_t nbytes; /* of the payload; may differ between ranks, as all members below */
+    /* This member and those below may differ between ranks. */
+    uint32_t nbytes; /* of the payload */
     ek_descriptor_gradient gradient;
     /* How long the rank has waited in an earlier call (waits.c). */
     uint64_t timed, waited; /* the call's number, from 1 (0: none); nanoseconds */
@@ -100,11 +101,12 @@ typedef enum ek_readiness {
 /* What a work does after its agreement. Constant, one table for each kind of call. */
 typedef struct ek_verb {
     ek_verb_id id;
-    /* Makes the work's next step. Called at once after the agreement (work->stage is 0), and each
-     * time that the work's request is complete (stage 1, 2, ...). Starts the next transfer
-     * (work->request), returns 1 to be called again without a transfer, or ends the work by
-     * returning 0 without a transfer. A negative status, with the error set, ends the work too. An
-     * error of this rank alone must not end the work, because other ranks expect its transfers. */
+    /* Makes the work's next step. Called after the agreement (work->stage is 0), and then (stage 1,
+     * 2, ...) whenever no request of the work is open. Each time `ready` must allow the call.
+     * Starts the next transfer (work->request), returns 1 to be called again without a transfer, or
+     * ends the work by returning 0 without a transfer. A negative status, with the error set, ends
+     * the work too. An error of this rank alone must not end the work, because other ranks expect
+     * this rank's transfers. */
     int (*go_on)(ek_dist_work *work); /* NULL for messages */
     /* Tells whether go_on can be called. NULL: always. */
     ek_readiness (*ready)(ek_dist_work *work);
@@ -116,7 +118,9 @@ typedef struct ek_verb {
 typedef enum ek_dist_work_state {
     EK_DIST_WORK_SUBMITTED,
     EK_DIST_WORK_AGREEING, /* the work's descriptor was sent */
-    EK_DIST_WORK_REFUSED,  /* the agreement failed, and the failure's notice has not come */
+    /* A descriptor in the agreement was a failed one. The work ends once this rank has learned of
+     * the failure. */
+    EK_DIST_WORK_REFUSED,
     EK_DIST_WORK_COMMITTED
 } ek_dist_work_state;
 
@@ -125,10 +129,12 @@ typedef struct ek_dist_work_tensor {
     ek_tensor *tensor; /* the user's; retained */
     /* Row-major memory on the host, or on the device of a rail: `tensor` or a copy. Retained. */
     ek_tensor *memory;
-    ek_tensor *source; /* memory of a device that is copied to `memory`; retained; NULL: none */
-    ek_event *event;   /* follows the device's work with `source` */
-    bool receives;     /* `memory` is copied to `tensor` at the end */
-    uint64_t version;  /* of `tensor` at submission */
+    /* Memory of a device that is copied to `memory`, or on a rail `memory` itself. Retained. NULL:
+     * no work of a device is awaited. */
+    ek_tensor *source;
+    ek_event *event;  /* follows the device's work with `source` */
+    bool receives;    /* `memory` is copied to `tensor` at the end */
+    uint64_t version; /* of `tensor` when it was added to the work */
 } ek_dist_work_tensor;
 
 /* Returns the tensor's dtype and shape, or dtype -1 for NULL. */
@@ -147,9 +153,11 @@ struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    uint64_t began; /* ek_clock_ns() at submission; of a gradual work, since when it awaits ranks */
-    uint64_t arrived; /* ek_clock_ns() when this rank's part was complete; 0: at the agreement */
-    double timeout;   /* seconds that the work may wait */
+    /* ek_clock_ns() at submission; for a gradual work: when its wait for other ranks began. */
+    uint64_t began;
+    /* ek_clock_ns() when this rank's part was complete; 0: when its descriptor was sent. */
+    uint64_t arrived;
+    double timeout; /* seconds that the work may wait */
 
     /* Set before submission and read-only afterwards: */
     ek_descriptor descriptor;
@@ -165,19 +173,20 @@ struct ek_dist_work {
 
     /* For the verb, on the communication thread. `scratch` is allocated before submission. */
     int stage;
-    int64_t done; /* elements that are finished, if the call is made in parts */
+    int64_t done; /* elements that are finished, if the call is made in parts; see also message.c */
     ek_request *request;
     char *scratch, *room;
     ek_bytes *out, *in;           /* per rank of the group */
     ek_wire_shape *gives, *takes; /* per rank: the shapes of what `out` and `in` have */
     int result;                   /* what ek_dist_wait returns unless something failed */
 
-    ek_dist_work_state state; /* the communication thread's, as the next two members */
-    bool awaits_caller;       /* `ready` has returned EK_AWAITS_CALLER */
-    uint32_t refused;         /* the epoch of the failure for which the work was refused */
+    /* These three are the communication thread's: */
+    ek_dist_work_state state;
+    bool awaits_caller; /* `ready` has returned EK_AWAITS_CALLER */
+    uint32_t refused;   /* the epoch of the failure for which the work was refused */
     /* Written under the communication's lock: */
     atomic_bool ended;
-    bool abandoned;   /* transfers may use the memory, which is freed with the communication */
+    bool abandoned;   /* transfers may use the work's memory, which the communication frees */
     uint32_t failure; /* the number of the failure that ended the work; 0: none */
     ek_error_record error;
 };
@@ -192,32 +201,33 @@ void ek_dist_work_free(ek_dist_work *work);
  * device of work->rail if there is a rail, else on the host (staging.h). The memory is that of
  * `tensor` if possible, else of a copy. `sends` tells whether a copy needs the elements. */
 int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool receives);
-/* Adds a tensor that is sent from `memory`, which is the caller's. */
+/* Adds a tensor that is sent from the caller's `memory`, and starts to copy the tensor there. */
 int ek_dist_work_add_from(ek_dist_work *work, ek_tensor *tensor, ek_tensor *memory);
 
-/* Hands the work to the communication thread. If no call has returned the last failure's error yet,
- * also that of another rank, or if the world is broken, frees the work and returns the failure's
+/* Hands the work to the communication thread. If the world is broken, or if this rank has not
+ * returned the error of the last failure (of any rank) yet, frees the work and returns that
  * error. */
 int ek_dist_work_submit(ek_dist_work *work);
 
 /* Submits the work and waits for it. */
 int ek_dist_work_run(ek_dist_work *work);
 
-/* Adds nanoseconds that a caller has waited for the work. The caller holds the lock. waits.c. */
+/* Adds the `ns` nanoseconds that a thread has waited for the work. Called under the communication's
+ * lock. waits.c. */
 void ek_waits_expose(ek_dist_work *work, uint64_t ns);
 
 /* ---- on the communication thread ---- */
 
 /* Ends a work with a status: 0, or a negative status with the error set on this thread. */
 void ek_dist_work_end(ek_dist_work *work, int status);
-/* Ends a work with the error of the failure that is under way. */
+/* Ends a work with the error of the last failure of the job. */
 void ek_dist_work_abort(ek_dist_work *work);
 
-/* Returns 0 if rc, which a call to the transport has returned, is not negative. Else breaks the
- * world and returns its error. */
+/* Takes rc, which a call to the transport has returned. If rc is negative, breaks the world and
+ * returns the world's error. Else returns 0. */
 int ek_dist_work_started(ek_dist_work *work, int rc);
 
-/* Returns true once the work has waited as long as it may. */
+/* Returns true once the work has waited longer than work->timeout. */
 bool ek_dist_work_is_late(const ek_dist_work *work);
 
 /* Returns true for messages, which need no agreement. */

@@ -56,8 +56,8 @@ static ek_value criterion_ask(const distributed_criterion *self, const ek_args *
     return weight && ek_loss_sum_of(loss.as.tensor, weight, part) >= 0 ? loss : ek_value_error();
 }
 
-/* Returns the dtype of the result: that of this rank's loss, or f32 if the loss is f64, as a sum
- * over devices is, but the outputs are not. */
+/* Returns the dtype of the result: f32 if this rank's loss is f64, as a sum over devices is, but
+ * the outputs are not. Else the dtype of this rank's loss. */
 static ek_dtype criterion_dtype(const ek_args *args, const ek_tensor *loss)
 {
     const ek_tensor *output = ek_tree_first(args->inputs[0]);

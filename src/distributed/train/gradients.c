@@ -20,8 +20,8 @@ typedef struct gradient_list {
     ek_module_layout layout; /* the module's parameters */
     bool *present;           /* per parameter: some rank has a gradient; owned */
     /* The parameters for which some rank has a gradient, and for each the tensor that becomes the
-     * mean: the gradient itself, without its history, if the gradient is whole and its elements
-     * don't repeat. In the scope. */
+     * mean: this rank's gradient without its history (a copy if the gradient is sharded or its
+     * elements repeat), or zeros if this rank has no gradient. In the scope. */
     ek_tensor **parameters, **means; /* one allocation; owned */
     int count;
 } gradient_list;
@@ -69,7 +69,8 @@ static int gradients_agree(gradient_list *list, ek_process_group *group)
 
 /* ---- memory for the means ---- */
 
-/* Returns zeros in the parameter's grad buffer, or in new memory. */
+/* Returns zeros in the parameter's grad buffer, or in new memory if the parameter has no grad
+ * buffer or is sharded. */
 static ek_tensor *gradient_zeros(const ek_tensor *parameter)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
@@ -80,7 +81,7 @@ static ek_tensor *gradient_zeros(const ek_tensor *parameter)
     return ek_fill_(zeros, 0);
 }
 
-/* Returns the gradient in memory that can be written and has no history. */
+/* Returns the parameter's gradient, whole and without history, in memory that can be written. */
 static ek_tensor *gradient_own(ek_tensor *parameter)
 {
     ek_tensor *grad = ek_gather_grad(parameter);
@@ -89,7 +90,8 @@ static ek_tensor *gradient_own(ek_tensor *parameter)
     return grad && grad->history ? ek_detach(grad) : grad;
 }
 
-/* Lists the parameters for which some rank has a gradient, with memory for the means. */
+/* Lists the parameters for which some rank has a gradient. For each lists in list->means what this
+ * rank adds to the mean: its gradient, or zeros if this rank has no gradient. */
 static int gradients_prepare(gradient_list *list)
 {
     size_t room = (size_t)list->layout.count + 1;
@@ -113,7 +115,7 @@ static int gradients_prepare(gradient_list *list)
 
 /* ---- buckets ---- */
 
-/* The gradients of a bucket travel as one tensor. */
+/* Some of the means, which travel as one tensor. */
 typedef struct gradient_bucket {
     ek_pack pack;
     ek_dist_work *work;
@@ -128,7 +130,8 @@ static int bucket_begin(gradient_bucket *bucket, ek_tensor *const *means, int co
                               .work = &bucket->work);
 }
 
-/* If the bucket's call was started, waits for it. Frees the bucket in any case. */
+/* If the bucket's call was started, waits for the call and copies the means to their tensors. Frees
+ * the bucket's memory in any case. */
 static int bucket_end(gradient_bucket *bucket)
 {
     int rc = 0;

@@ -44,8 +44,8 @@ void ek_layout_clear(ek_module_layout *layout)
     *layout = (ek_module_layout){0};
 }
 
-/* Fails with the item that rank 0 of the group has at this index, and that of the first rank that
- * differs. */
+/* Fails with EK_E_STATE on all ranks. The sentence has the item of rank 0 of the group at this
+ * index, and the item of the first rank that differs there. */
 static int layout_complain(const char *what, const ek_module_layout *layout, int64_t index,
                            ek_process_group *group)
 {
@@ -66,7 +66,7 @@ static int layout_complain(const char *what, const ek_module_layout *layout, int
                                   what, group->ranks[0], first, group->ranks[rank], other));
 }
 
-/* Compares the ranks' digests. If they differ, fails with the first difference. */
+/* Returns 1 if all ranks' digests are equal. Else fails with the first difference. */
 static int layout_compare(const char *what, const ek_module_layout *layout, ek_process_group *group)
 {
     ek_difference found;
@@ -144,7 +144,8 @@ static ek_tensor *pack_place(const ek_pack *pack, const ek_tensor *tensor, int64
                             bytes / (int64_t)ek_dtype_size(tensor->dtype));
 }
 
-/* Copies each tensor alone, because other elements may lie between the elements of a view. */
+/* Copies the tensors to the memory, or if `back`, the memory to the tensors. Copies each tensor
+ * alone, because other elements may lie between the elements of a view. */
 static int pack_copy(const ek_pack *pack, bool back, const char *what)
 {
     int64_t at = 0;

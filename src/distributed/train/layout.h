@@ -9,7 +9,7 @@
 
 typedef struct ek_module_layout_item {
     ek_tensor *tensor; /* of the module; borrowed */
-    char *text;        /* "\"2.weight\" f32[6, 10]"; owned */
+    char *text;        /* path, dtype and shape, such as "\"2.weight\" f32[6, 10]"; owned */
     int64_t digest;    /* of path, dtype and shape */
 } ek_module_layout_item;
 

@@ -183,7 +183,7 @@ static ek_tensor *rank_sharding_own_mean(const ek_rank_sharding *self, int b)
     return own;
 }
 
-/* Adds the leaf's mean to the leaf's own gradient. Without a gradient, the mean becomes the
+/* Adds the leaf's mean to the leaf's own gradient. If the leaf has no gradient, makes the mean the
  * gradient. */
 static int rank_sharding_give_back(const ek_rank_sharding *self, int leaf, ek_tensor *mean)
 {
@@ -224,7 +224,7 @@ static int rank_sharding_collect(const ek_rank_sharding *self, int b)
     return 0;
 }
 
-/* Copies the gradients of the leaf's shards from the leaf's grad buffer to other memory. */
+/* Moves those gradients of the leaf's shards that lie in the leaf's grad buffer to new memory. */
 static int rank_sharding_set_aside(const ek_tensor *leaf)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);

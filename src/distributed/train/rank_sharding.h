@@ -36,12 +36,15 @@ typedef struct ek_rank_sharding {
     ek_sharding sharding; /* has the reducer's leaves and buckets */
     ek_reducer *reducer;
     ek_call_guard guard;
-    ek_tensor **means; /* per shard: the mean of its gradient after a pass; one reference */
+    /* Per shard: a view of the bucket's memory (ek_bucket), which has the mean of the shard's
+     * gradient after a pass. One reference each. */
+    ek_tensor **means;
     /* Per bucket: memory of the host through which parameters are sent. The memory is that of the
-     * parameters, or has copies of them. One reference. */
+     * parameters, or has copies of them. One reference each. */
     ek_tensor **memory;
-    bool *in_place;     /* per bucket: the memory is that of the parameters */
-    ek_tensor **copies; /* per leaf: its place in `memory`; one reference */
+    bool *in_place; /* per bucket: `memory` is that of the parameters */
+    /* Per leaf: a view of the leaf's elements in the `memory` of its bucket. One reference each. */
+    ek_tensor **copies;
 
     /* The step under way. */
     ek_dist_work *work;
@@ -53,9 +56,9 @@ typedef struct ek_rank_sharding {
 } ek_rank_sharding;
 
 /* Shards the reducer's parameters over the ranks of the reducer's group and over this rank's
- * devices. Each rank has the same number of devices; 0: each parameter's own device. Writes
- * reducer->sharding. Returns NULL with an error, which is EK_E_STATE if a parameter is sharded
- * already. */
+ * devices. `devices`, the number of devs, must be equal on all ranks. If it is 0, shards lie on the
+ * devices of their parameters. Writes reducer->sharding. Returns NULL with an error, which is
+ * EK_E_STATE if a parameter is sharded already. */
 ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_dev *const *devs,
                                        int devices);
 /* Makes the parameters whole again, and drops the sharded gradients. NULL is ignored. */
@@ -63,10 +66,10 @@ void ek_rank_sharding_end(ek_rank_sharding *self);
 
 /* ---- for the reducer ---- */
 
-/* Before a pass: if the pass is reduced, makes sharded gradients whole, with the other ranks. Else
- * moves them out of the leaves' grad buffers. */
+/* Prepares gradients for a pass. If the pass is reduced, makes sharded gradients whole, together
+ * with the other ranks. Else moves sharded gradients out of the leaves' grad buffers. */
 int ek_rank_sharding_begin(ek_rank_sharding *self, bool reduced);
-/* After a pass: gives the leaf's shards on this rank their elements of the mean as gradients. */
+/* Gives the leaf's shards on this rank their elements of the mean as gradients, after a pass. */
 int ek_rank_sharding_take(ek_rank_sharding *self, int leaf);
 
 /* ---- rank_sharding_step.c: members of the ek_shards ---- */

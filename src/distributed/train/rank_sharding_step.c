@@ -146,7 +146,7 @@ static int step_wait_commit(ek_rank_sharding *self)
 /* What ek_rank_sharding_agree and ek_rank_sharding_publish give to the bodies of their calls. */
 typedef struct step_call {
     ek_rank_sharding *self;
-    int status; /* of this rank so far; if negative, its error is pending */
+    int status; /* this rank's outcome so far; if negative, the error is pending */
 } step_call;
 
 static int step_run_agree(ek_process_group *group, void *user)

@@ -18,8 +18,8 @@
 
 /* ---- the hook: Note [Unused parameters] ---- */
 
-/* Moves the leaf's gradient to the leaf's place in the slab, if it lies elsewhere. If the leaf has
- * no gradient, zeroes the place. */
+/* Moves the leaf's gradient to the leaf's place in the slab, if the gradient lies elsewhere. If the
+ * leaf has no gradient, zeroes the place. */
 static int reducer_settle(ek_tensor *leaf)
 {
     ek_tensor *buffer = leaf->grad_buffer;
@@ -65,10 +65,10 @@ static int reducer_check(const ek_reducer *reducer)
 
 typedef struct reducer_call {
     ek_reducer *reducer;
-    const int *leaves; /* that take part, for begin */
+    const int *leaves; /* for begin: the leaves that take part */
     int count;
     bool create_graph;
-    int status; /* this rank's, for finish */
+    int status; /* for finish: the outcome of this rank's backward */
 } reducer_call;
 
 static const char reducer_name[] = "the reduction of gradients";

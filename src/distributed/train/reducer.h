@@ -72,11 +72,11 @@ struct ek_bucket {
     ek_tensor *range;      /* flat handle on the elements; one reference */
     ek_tensor *memory;     /* memory that the host averages: `range` or a copy; one reference */
     ek_rail_run run;       /* if run.rail: the run of the GPUs' rail, which averages `range` */
-    ek_tensor *wire;       /* bf16 for a rail, if reducer->narrow; one reference, or NULL */
-    ek_event *event;       /* follows the last copy between `range` and other memory */
-    bool fetched;          /* the fetch of this pass has been started */
-    int pending; /* leaves whose gradients have not arrived yet; under the reducer's lock */
-    bool ready;  /* all gradients have arrived; under the reducer's lock */
+    ek_tensor *wire; /* elements in bf16, for a rail if reducer->narrow; one reference, or NULL */
+    ek_event *event; /* follows the last copy between `range` and other memory */
+    bool fetched;    /* the fetch of this pass has been started */
+    int pending;     /* leaves whose gradients have not arrived yet; under the reducer's lock */
+    bool ready;      /* all gradients have arrived; under the reducer's lock */
 };
 
 /* What a rank reports at the end of a pass. */
@@ -89,7 +89,7 @@ typedef struct ek_pass_report {
 
 struct ek_reducer {
     ek_grad_hook hook;
-    ek_process_group *group; /* the reducer's own: buckets don't wait for other calls */
+    ek_process_group *group; /* a separate group, so that buckets don't wait for other calls */
     ek_tensor **leaves;      /* parameters that require a gradient; one reference each */
     int count;
     ek_bucket *buckets; /* in the order in which they are averaged */
@@ -102,7 +102,8 @@ struct ek_reducer {
     struct ek_rank_sharding *sharding;
     ek_distributed_stats stats; /* the reducer keeps the counts */
 
-    /* The pass under way. */
+    /* The pass under way: a backward through the module. LOCAL: gradients are not averaged. GRAPH:
+     * they are averaged with a history. REDUCED: they are averaged in buckets. */
     enum { EK_PASS_NONE, EK_PASS_LOCAL, EK_PASS_GRAPH, EK_PASS_REDUCED } pass;
     ek_dist_work *work;
     uint32_t failures; /* how many failures of the job there were before the pass */
@@ -116,8 +117,8 @@ struct ek_reducer {
     int announced;        /* buckets of this pass that the window's counter includes */
     uint64_t passes;      /* how many passes have ended */
     ek_error_record lost; /* the error of a bucket; status 0: none */
-    uint32_t failure;     /* the number of the failure of the job that is `lost`; 0: none */
-    char *scratch, *wire, *reports; /* terms of sums; bf16; reports of all ranks */
+    uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
+    char *scratch, *wire, *reports; /* terms of sums; elements in bf16; reports of all ranks */
     size_t report_nbytes;
     ek_bytes *out, *in;
 };
@@ -174,8 +175,8 @@ void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket);
 void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *pending);
 /* Starts the transfer of all ranks' reports. Returns the transport's status. */
 int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request);
-/* Returns the outcome of a call that has ended with rc. If `status` is negative, the outcome is
- * `status`, and if rc is negative, rc. Else it is the error of the first rank that has failed, or
+/* Returns the outcome of a call that has ended with rc: `status`, which is this rank's outcome, if
+ * it is negative; else rc, if it is negative; else the error of the first rank that has failed, or
  * 0. The error in *pending is pending again afterwards. */
 int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc);
 

@@ -1,5 +1,5 @@
-/* reducer_pass.c: a pass of a reducer, as one work of the reducer's group. The work averages the
- * buckets and then sends the reports. */
+/* reducer_pass.c: averages the gradients of one backward, as one work of the reducer's group. The
+ * work averages the buckets and then sends the reports. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,8 @@ static ek_bucket *pass_bucket(const ek_reducer *reducer)
     return reducer->bucket < reducer->bucket_count ? &reducer->buckets[reducer->bucket] : NULL;
 }
 
-/* Tells whether the next bucket, or the reports after the last bucket, can make its next step. */
+/* Tells whether the work can make its next step, which is one of the bucket under way, or of the
+ * reports after the last bucket. */
 static ek_readiness pass_ready(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
@@ -57,8 +58,9 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
     return ek_process_group_gather(group, reducer->reports, reducer->report_nbytes, request);
 }
 
-/* Makes the next step. Writes the transport's status to *rc. Returns true if the work goes on, even
- * if the step has started no transfer. */
+/* Makes the next step. *rc gets 1 if the step has ended a bucket, 0, or a negative status of the
+ * transport. Returns true if another step must follow even though this step may have started no
+ * transfer. */
 static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
 {
     ek_bucket *bucket = pass_bucket(reducer);
@@ -199,8 +201,8 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     ek_reducer_report(reducer, group->rank)->raised =
         pending.status < 0 &&
         (!pending.told || group->communication->failures != reducer->failures);
-    /* The other ranks wait for all buckets, so that buckets that will not be ready are sent
-     * unchanged. */
+    /* The other ranks wait for all buckets. So if this rank has failed, the buckets that are not
+     * ready are sent unchanged. */
     for (int b = 0; b < reducer->bucket_count && status < 0; b++)
         if (!reducer->buckets[b].ready)
             ek_reducer_ready(reducer, &reducer->buckets[b]);

@@ -10,7 +10,8 @@
 
 static const char save_name[] = "dist_archive_save";
 
-/* Waits until all ranks are here. The broadcast also compares the ranks' values of `rank`. */
+/* Waits until all ranks of the group have come to this call. The broadcast also compares the ranks'
+ * values of `rank`. */
 static int save_meet(int rank, ek_process_group *group)
 {
     ek_scope scope = ek_scope_begin();

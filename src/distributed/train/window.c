@@ -91,8 +91,9 @@ static bool window_is_within_limit(size_t nbytes)
            (limit.rlim_cur == RLIM_INFINITY || nbytes <= limit.rlim_cur);
 }
 
-/* Makes this rank's part; *file gets its descriptor. Reserves the pages here. On a machine without
- * free memory, touching pages that are not reserved would end the process. */
+/* Makes this rank's part, whose file descriptor *file gets (-1: no file). Reserves the pages,
+ * because on a machine without free memory, touching pages that are not reserved would end the
+ * process. */
 static window_offer window_make(ek_window *window, int *file)
 {
     window_offer none = {0};
