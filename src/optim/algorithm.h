@@ -33,7 +33,7 @@ struct ek_algorithm {
     const char *state_names[EK_STATES]; /* NULL at the end */
     const char *carried;                /* the name of slot->carried; NULL: unused */
 
-    /* Replaces states, phase and step. NULL for algorithms that step each element by itself. */
+    /* Replaces states, phase and step. NULL for algorithms that step each element separately. */
     const ek_vector_algorithm *vector;
 
     /* Optional: replaces options that are EK_UNSET by numbers that depend on other options. */
@@ -42,7 +42,7 @@ struct ek_algorithm {
     /* Optional: checks the options against each other. */
     int (*check)(const ek_optimizer_options *options);
 
-    /* Optional: returns a bit per state that these options need. If NULL, options need all
+    /* Optional: returns a bit per state that these options need. If NULL, all options need all
      * states. */
     unsigned (*states)(const ek_optimizer_options *options);
 

@@ -119,8 +119,8 @@ void ek_ema_free(ek_ema *ema)
 
 /* ---- updates ---- */
 
-/* Moves the average to the device and dtype of its source, because modules can be moved and
- * converted. */
+/* If the source has changed its device, dtype or layout, moves the average there. Modules can be
+ * moved and converted between updates. */
 static int ema_move(ema_entry *entry)
 {
     char text[200];

@@ -5,8 +5,8 @@
 #include "nn/module_table.h"
 #include "optim/algorithm.h"
 
-/* All zero before the first iteration. Vectors hold one reference each. They are never written to,
- * so copies of the state share them. */
+/* All members are zero before the first iteration. The state has one reference to each vector.
+ * Vectors are never written to, so that copies of the state share them. */
 typedef struct ek_lbfgs {
     int64_t iterations;   /* count of all iterations */
     double evaluations;   /* count of all evaluations of closures */

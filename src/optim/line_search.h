@@ -13,8 +13,8 @@ typedef struct ek_line_point {
 
 void ek_line_point_clear(ek_line_point *point);
 
-/* Evaluates the loss, the slope and the gradient at step length t. point->t is set before. Returns
- * 0, or a negative status without a gradient. */
+/* Evaluates the loss, the slope and the gradient at step length t. The caller has set point->t.
+ * Returns 0, or a negative status without a gradient. */
 typedef int ek_line_evaluate(double t, ek_line_point *point, void *user);
 
 typedef struct ek_line {

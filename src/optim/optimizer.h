@@ -49,7 +49,7 @@ typedef struct ek_slot {
     double carried;  /* a number that the algorithm passes from step to step */
     bool takes_part; /* true if this step updates the parameter */
 
-    /* What the parameter was when its parts were made. */
+    /* The parameter's shards and layout when its parts were made. */
     uint64_t shards;             /* id of the ek_shards; 0: it was whole */
     ek_ranks *ranks;             /* of the sharding; one reference, or NULL */
     int64_t stride[EK_MAX_DIMS]; /* the order of elements in memory */
@@ -97,13 +97,13 @@ int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 int ek_optimizer_sort(ek_optimizer *optimizer);
 
 /* Returns true if part b follows part a in memory: their parameters, their gradients, and those of
- * their states whose bits are set. */
+ * their states whose bits are set in `states`. */
 bool ek_parts_join(const ek_optimizer *optimizer, const ek_part *a, const ek_part *b,
                    unsigned states);
 
-/* Gives memory for all states to these parts, which follow each other in the table. Neighbours
- * share a slab, and new state is zeros. If `slot` isn't NULL, only its parts and their neighbours
- * get memory. */
+/* Gives these parts, which follow each other in the table, memory for the states that their
+ * groups' options need. Neighbours share a slab, and new state is zeros. If `slot` isn't NULL, only
+ * its parts and their neighbours get memory. */
 int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_part *const *parts, int count,
                          const ek_slot *slot);
 

@@ -116,8 +116,9 @@ static ek_step_range plan_range(const ek_step_plan *plan, int begin)
     return r;
 }
 
-/* Returns the operand of a range: `first`, which is its first part's, if the range has one part.
- * Else a flat handle, in the scope, on the `count` elements that begin with those of `first`. */
+/* Returns the operand of a range. `first` is the operand of the range's first part, and the result
+ * if the range has one part. Else the result is a flat handle, in the scope, on the `count`
+ * elements that begin with those of `first`. */
 static ek_tensor *range_operand(const ek_step_range *r, ek_tensor *first, int64_t count)
 {
     int64_t stride = 1;

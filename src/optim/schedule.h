@@ -20,16 +20,15 @@ typedef struct ek_schedule_kind {
     /* Optional: changes a group's initial rate when a schedule is made. */
     void (*set_initial)(const ek_schedule *schedule, int group, double *initial);
 
-    /* Optional: returns the rate after `step` steps, from the initial rate alone. Rounding differs
-     * from `next`. As in PyTorch, a child of ek_sequential_lr begins with the rate of closed_form.
-     */
+    /* Optional: computes the rate after `step` steps from the initial rate alone, with other
+     * rounding than `next`. As in PyTorch, a child of ek_sequential_lr begins with this rate. */
     double (*closed_form)(const ek_schedule *schedule, int group, int64_t step);
 
     /* For schedules with children: returns the index of the child that makes a group's rate
      * negative. `rate` is the rate before the step. */
     int (*failing_child)(const ek_schedule *schedule, int group, int64_t step, double rate);
 
-    /* Optional: sets the groups' momentum to that after `step` steps. */
+    /* Optional: sets the groups' momentum to the schedule's momentum after `step` steps. */
     int (*set_momentum)(const ek_schedule *schedule, int64_t step);
 } ek_schedule_kind;
 
@@ -71,7 +70,7 @@ bool ek_schedule_check_count(const char *kind, const char *what, int64_t count);
 /* Returns how many milestones of the schedule are `step` or less. */
 int ek_schedule_milestones_before(const ek_schedule *schedule, int64_t step);
 
-/* Sets the groups' momentum to that after `step` steps, if the kind of schedule does so. */
+/* If the kind of schedule has a momentum, sets the groups' momentum to that after `step` steps. */
 int ek_schedule_set_momentum(const ek_schedule *schedule, int64_t step);
 
 extern const ek_schedule_kind ek_schedule_plateau_kind;

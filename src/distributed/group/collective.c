@@ -284,8 +284,8 @@ static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
     return 0;
 }
 
-/* Makes the stages that compare shapes. Returns 1 once the ranks agree about the shapes, 0 before,
- * or a negative status. */
+/* Makes the next of the stages that compare shapes. Returns 1 once the ranks agree about the
+ * shapes, 0 before, or a negative status. */
 static int pairs_agree(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;
@@ -308,7 +308,8 @@ static int pairs_agree(ek_dist_work *work)
 
 enum { PAIRS_MOVE = 2 }; /* the stage that starts to send the data */
 
-/* Returns 1 once the data has arrived, 0 before, or a negative status. */
+/* Makes the next stage of a work that has no rail. Returns 1 once the data has arrived, 0 before,
+ * or a negative status. */
 static int pairs_go_on(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;

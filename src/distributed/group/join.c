@@ -197,7 +197,7 @@ static ek_dist_work *join_work(const join_plan *plan, ek_tensor *x)
     return NULL;
 }
 
-/* Returns the joined tensor on `dev`, made from the parts that lie one after another. */
+/* Returns the joined tensor on `dev`, made from `parts`, which has the parts one after another. */
 static ek_tensor *join_arrange(const join_plan *plan, ek_tensor *parts, ek_dev *dev)
 {
     int64_t before = 1; /* elements of the dimensions before dim */

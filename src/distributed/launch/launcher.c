@@ -36,7 +36,7 @@ static const char *variable(const char *name)
     return text && *text ? text : NULL;
 }
 
-/* Reads a number from 0 on. Leaves *value unchanged if the variable is not set. */
+/* Reads a variable, which must be a number from 0 on. If it is not set, leaves *value unchanged. */
 static int variable_read(const char *name, int *value)
 {
     const char *text = variable(name);
@@ -112,7 +112,7 @@ static bool library_folder(char folder[LAUNCHER_PATH])
     if (info.dli_fname[0] == '/') {
         if (snprintf(folder, LAUNCHER_PATH, "%s", info.dli_fname) >= LAUNCHER_PATH)
             return false;
-    } else { /* a program's name is the name by which it was called */
+    } else { /* for a program, dli_fname is the name by which the program was called */
         ssize_t length = readlink("/proc/self/exe", folder, LAUNCHER_PATH - 1);
         if (length <= 0)
             return false;

@@ -5,8 +5,8 @@
  * the folder for their messages. A message is a file: "began.<rank>" if a rank has reached the
  * call; "cause", the error of a rank that failed alone; "consequence", the error of a rank that
  * failed because of another rank; "ended", the exit status of the first process that did not end
- * well. The shell that each process runs under outlives the process and writes "ended".
- * Files are made exclusively, so that the first message of a name stays. */
+ * well. The shell that each process runs under outlives the process and writes "ended". Files are
+ * made exclusively, so that the first message of a name stays. */
 #include "evenkeel/spawn.h"
 
 #include <errno.h>
@@ -211,7 +211,7 @@ static int spawn_command_make(spawn_command *command, char *mpirun, char count[1
     return 0;
 }
 
-/* Executes the command in the child of a fork. In a process with threads such a child may only make
+/* Executes the command in the child of a fork. The child of a process with threads may only make
  * system calls. */
 _Noreturn static void spawn_execute(const spawn_command *command, char *const *environment,
                                     pid_t parent, bool daemon)

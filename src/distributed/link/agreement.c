@@ -65,7 +65,7 @@ static void agreement_pop(ek_process_group *group)
 }
 
 /* Returns true if a failure is under way and the group has had no agreement with a failed
- * descriptor yet. */
+ * descriptor of that failure yet. */
 static bool agreement_is_unclean(const ek_process_group *group)
 {
     return group->communication->failing && group->clean <= group->communication->epoch;
@@ -149,8 +149,8 @@ static void agreement_end(ek_process_group *group)
     }
 }
 
-/* Makes the next step of the group's first work. Ends the work if its verb has started no
- * transfer. */
+/* Makes the next step of the group's first work. Ends the work if its verb has started no transfer
+ * and wants no further step. */
 static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
 {
     int rc = work->verb->go_on(work);

@@ -148,8 +148,8 @@ static void *communication_main(void *user)
         ek_error_take(&communication->failure.error);
     communication->opened = true;
     pthread_cond_broadcast(&communication->ended);
-    /* The thread in ek_communication_open makes the world's group from the place. Nothing is
-     * submitted before. */
+    /* The thread in ek_communication_open makes the world's group from the place. Until then
+     * nothing is submitted. */
     while (rc >= 0 && !communication->world && !communication->shut)
         pthread_cond_wait(&communication->wake, &communication->lock);
     pthread_mutex_unlock(&communication->lock);

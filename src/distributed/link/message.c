@@ -83,7 +83,8 @@ static void message_add(ek_communication *communication, ek_dist_work *work)
     message_append(&mailbox->sends, work);
 }
 
-/* Offers the new sends. message_add cannot offer them, because its caller holds the lock. */
+/* Offers the new sends whose tensors are complete, in their order. message_add cannot offer them,
+ * because its caller holds the lock. */
 static bool message_offer_new(ek_communication *communication)
 {
     bool any = false;
@@ -258,7 +259,8 @@ static const ek_dist_work *message_first(const ek_communication *communication)
     return mailbox->receives ? mailbox->receives : mailbox->sends;
 }
 
-/* Ends the works of a list whose transfers are complete. Returns true if there were any. */
+/* Ends the works of a list whose transfers are complete, and begins an inquiry if a work is late.
+ * Returns true if a work has ended. */
 static bool message_finish(ek_communication *communication, ek_dist_work **list)
 {
     bool any = false;

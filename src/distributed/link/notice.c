@@ -46,7 +46,7 @@ struct ek_notices {
     uint64_t asked_at;
     whereabouts *answers; /* per rank of the world */
 
-    /* The question for a sign of life in the failure of alive_epoch. */
+    /* The last question for a sign of life, which was asked in the failure of epoch alive_epoch. */
     uint64_t alive_asked_at; /* ek_clock_ns() of the question; 0: none yet */
     uint32_t alive_epoch;
 };

@@ -3,8 +3,8 @@
  * Note [Who came last]
  *
  * The clocks of ranks differ, so that ranks compare how long they wait. A rank's wait in a call
- * begins when the rank's own part is complete: when its descriptor is sent, or in a reduction of
- * gradients at the end of its backward. The wait ends when all ranks' parts are there, which all
+ * begins when the rank's own part is complete: when its descriptor is sent, or in a gradual call at
+ * the end of its backward or its step. The wait ends when all ranks' parts are there, which all
  * ranks see at about the same time. So the rank with the shortest wait came last. The difference
  * between another rank's wait and the shortest wait is the time that the other rank has waited for
  * the last rank. The descriptors of the group's next agreement bring the waits to all ranks. */

@@ -111,8 +111,8 @@ static ek_request *request_new(int parts, int ranges)
     return request;
 }
 
-/* Counts a part that was started with this code. If the code is an error, notes the error
- * instead. */
+/* Takes the code that MPI has returned when a part was started. Counts the part if the code is no
+ * error. Notes the first code that is an error. */
 static void request_count(ek_request *request, int code)
 {
     if (code == MPI_SUCCESS)
@@ -121,9 +121,9 @@ static void request_count(ek_request *request, int code)
         request->code = code;
 }
 
-/* Hands out a request. If a part could not be started, the request fails once its other parts are
- * complete, because MPI uses their memory until then. Without other parts the request fails
- * here. */
+/* Writes `begun` to *request. If a part could not be started, the request fails once its other
+ * parts are complete, because MPI uses their memory until then. If there are no other parts, frees
+ * `begun` and returns the error. */
 static int request_begin(ek_request *begun, ek_request **request)
 {
     int code = begun->code;

@@ -217,7 +217,7 @@ static ek_readiness messages_ready(ek_reducer *reducer, ek_bucket *bucket)
     return reducer->phase > 0 ? EK_READY : bucket_fetched(reducer, bucket);
 }
 
-/* Converts the elements to bf16 in reducer->wire, or back from there. */
+/* Converts bucket->memory to bf16 in reducer->wire, or if `back`, from there. */
 static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket, bool back)
 {
     float *wide = ek_tensor_address(bucket->memory);
@@ -228,8 +228,8 @@ static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket,
         wide[i] = ek_float_of_bf16(narrow[i]);
 }
 
-/* Begins the copy back from the host's memory. The fetch has ended: no other copy uses the range,
- * and bucket->event can be recorded after this copy. */
+/* Starts to copy the mean from the host's memory back to the device. The fetch has ended, so that
+ * no other copy uses the range, and bucket->event can be recorded after this copy. */
 static void messages_return(ek_reducer *reducer, ek_bucket *bucket)
 {
     ek_dev *dev = bucket_dev(bucket);

@@ -28,8 +28,8 @@ typedef struct gradient_list {
 
 /* ---- which gradients there are ---- */
 
-/* Compares all ranks' parameters with rank 0's, and notes for which parameters any rank has a
- * gradient. */
+/* Checks that all ranks' parameters are alike, and notes for which parameters any rank has a
+ * gradient. If parameters differ, returns EK_E_STATE on all ranks. */
 static int gradients_agree(gradient_list *list, ek_process_group *group)
 {
     int64_t count = list->layout.count, *mine = ek_calloc(2 * (size_t)count + 1, sizeof *mine);

@@ -93,7 +93,7 @@ int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group
 
 /* ---- tensors that travel as one ---- */
 
-/* Returns the GPU on which all tensors lie, or cpu if there is none. */
+/* Returns the GPU on which all tensors lie, or cpu if there is no such GPU. */
 static ek_device pack_device(ek_tensor *const *tensors, int count)
 {
     ek_dev *dev = ek_tensor_dev(tensors[0]);

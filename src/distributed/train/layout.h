@@ -18,7 +18,7 @@ typedef struct ek_module_layout {
     int count, room;
 } ek_module_layout;
 
-/* Lists the module's parameters, and with `buffers` its buffers too. The layout is zeroed before
+/* Lists the module's parameters, and with `buffers` its buffers too. The layout must be zero before
  * the call. The caller clears the layout, also after an error. */
 int ek_layout_read(ek_module_layout *layout, ek_module *module, bool buffers);
 void ek_layout_clear(ek_module_layout *layout);

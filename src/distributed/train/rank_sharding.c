@@ -70,7 +70,7 @@ static int rank_sharding_make_memory(ek_rank_sharding *self, int b)
 
 /* ---- making ---- */
 
-/* Copies bucket b of the reducer and its leaves to the sharding. */
+/* Lists bucket b of the reducer and the bucket's leaves in the sharding. */
 static void rank_sharding_list(ek_sharding *s, const ek_reducer *reducer, int b)
 {
     const ek_bucket *bucket = &reducer->buckets[b];
@@ -197,7 +197,8 @@ static int rank_sharding_give_back(const ek_rank_sharding *self, int leaf, ek_te
     return sum ? ek_tensor_set_grad(tensor, sum) : ek_error_pending();
 }
 
-/* Gives all ranks the whole mean of a bucket's gradients. */
+/* Brings the whole mean of a bucket's gradients to all ranks, and adds it to the leaves' own
+ * gradients. */
 static int rank_sharding_collect(const ek_rank_sharding *self, int b)
 {
     const ek_bucket *bucket = &self->reducer->buckets[b];

@@ -10,16 +10,17 @@
  *     backward    each rank gets its slice of the mean, and with it the gradients of its shards
  *     ek_step     all ranks agree; each steps its shards; then all get all parameters
  *
- * A slice is added up in the order of ranks and stepped element by element, as the whole would be,
- * so that results are equal to the bit.
+ * A slice is added up in the order of ranks and stepped element by element, as a whole bucket is,
+ * so that results are equal to the bit with and without sharding.
  *
  * A backward may find sharded gradients in the memory of the leaves' grad buffers. If the backward
  * is reduced, it first brings the whole mean back to all ranks and adds to the mean. Else it moves
  * the sharded gradients to other memory.
  *
- * The step and the publication are one call of all ranks (rank_sharding_step.c). By
- * communication.h's Note [Agreement] no rank steps unless all ranks do. If all ranks step, all take
- * part in the publication, so that a failure leaves all ranks with equal parameters. */
+ * The step and the publication, which sends the stepped shards to all ranks, are one call of all
+ * ranks (rank_sharding_step.c). By communication.h's Note [Agreement] no rank steps unless all
+ * ranks do. If all ranks step, all take part in the publication, so that a failure leaves all ranks
+ * with equal parameters. */
 #ifndef EK_DISTRIBUTED_RANK_SHARDING_H
 #define EK_DISTRIBUTED_RANK_SHARDING_H
 

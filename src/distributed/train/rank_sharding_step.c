@@ -62,7 +62,7 @@ static int step_commit(const ek_dist_work *work)
     return 1;
 }
 
-/* Starts to give all ranks the range's parameters. Each rank has the parameters of its slice. */
+/* Starts to give all ranks the range's parameters. Each rank sends the parameters of its slice. */
 static int step_send_range(const ek_rank_sharding *self, const ek_shared_range *range,
                            ek_request **request)
 {

@@ -159,7 +159,8 @@ static int reducer_take(ek_reducer *reducer)
     return 0;
 }
 
-/* Drops the gradients of a failed backward, which differ between ranks. */
+/* Drops the gradients of the leaves that took part in a failed backward, because they differ
+ * between ranks. The pending error stays pending. */
 static void reducer_drop(ek_reducer *reducer)
 {
     ek_error_record error;
@@ -179,7 +180,8 @@ static int reducer_run_finish(ek_process_group *group, void *user)
     ek_reducer *reducer = call->reducer;
     if (reducer->pass == EK_PASS_GRAPH && call->status >= 0)
         return ek_reducer_average_in_graph(reducer);
-    if (reducer->pass != EK_PASS_REDUCED) /* nodes of other ranks' backward may need this rank */
+    /* The other ranks' backward may wait for this rank. The boundary tells them of an error. */
+    if (reducer->pass != EK_PASS_REDUCED)
         return call->status;
     ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
     for (int i = 0; i < reducer->count; i++)

@@ -50,15 +50,15 @@ typedef struct ek_bucket ek_bucket;
 
 /* A way in which buckets travel (bucket.c). */
 typedef struct ek_route {
-    /* Before a pass: prepares the bucket. Returns 1 if the bucket can travel on this route, 0 if
-     * the next route must be tried, or a negative status. A collective call. */
+    /* Prepares the bucket before a pass. Returns 1 if the bucket can travel on this route, 0 if the
+     * next route must be tried, or a negative status. A collective call. */
     int (*begin)(ek_reducer *reducer, ek_bucket *bucket);
     /* Brings the bucket's gradients, which are complete, to the memory from which they travel.
      * NULL: they are in that memory. */
     int (*fetch)(ek_bucket *bucket);
     /* On the communication thread. `ready` tells whether the next step can be made. `advance` makes
-     * the step numbered reducer->phase, and may start *request. It returns 1 once the mean is
-     * there, 0 before, or a negative status of the transport. Errors of this rank alone go to
+     * the step numbered reducer->phase, and may start *request. `advance` returns 1 once the mean
+     * is complete, 0 before, or a negative status of the transport. Errors of this rank alone go to
      * reducer->lost. */
     ek_readiness (*ready)(ek_reducer *reducer, ek_bucket *bucket);
     int (*advance)(ek_reducer *reducer, ek_bucket *bucket, ek_request **request);
@@ -156,8 +156,8 @@ int ek_bucket_fetch(ek_bucket *bucket);
 
 /* ---- gradients.c ---- */
 
-/* After a backward with create_graph: replaces the leaves' gradients by means with a history,
- * bucket by bucket. */
+/* Replaces the leaves' gradients by means with a history, bucket by bucket, after a backward with
+ * create_graph. */
 int ek_reducer_average_in_graph(const ek_reducer *reducer);
 
 /* ---- reducer_pass.c ---- */
