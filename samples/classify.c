@@ -329,8 +329,6 @@ int main(int argc, char **argv)
                  opt.data);
     else if (!c.job.tests)
         run_hint(&r, PICTURES_HINT, opt.data);
-    r.name = mode_names[opt.mode];
-    r.batch = opt.batch;
     r.last = run_last(opt.epochs * c.epoch_steps, opt.steps);
     r.epoch = c.epoch_steps;
     run_series(&r, series_names, SERIES);

@@ -232,8 +232,9 @@ static ek_tensor *gan_draw(gan *g)
 }
 
 /* Writes samples-<step>.png and losses.html to --out. */
-static void gan_write(gan *g, run *r)
+static void gan_write(void *of, run *r)
 {
+    gan *g = of;
     ek_scope scope = ek_scope_begin();
     adversary_save(r, gan_draw(g), GRID);
     ek_scope_end(&scope);
@@ -244,32 +245,30 @@ static void gan_write(gan *g, run *r)
     page_curves(page, "Norm of the critic's gradient", "critic step", &r->series[GRADIENT_NORMS],
                 1);
     page_curves(page, "Generator", "step", &r->series[GENERATOR_LOSSES], 1);
-    run_page_end(r, "losses.html", "Fashion-MNIST from noise",
-                 "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
-                 "%" PRId64 ", seed %" PRId64,
-                 loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
-                 norm_names[opt.critic_norm], gan_modes[opt.mode], g->generator.devices.count,
-                 opt.batch, opt.seed);
+    run_page_end(r, &g->generator, "losses.html", "Fashion-MNIST from noise",
+                 "%s loss, %s penalty of weight %g, critic norm %s", loss_names[opt.loss],
+                 penalty_names[opt.penalty], opt.weight, norm_names[opt.critic_norm]);
 }
 
 /* ---- the program ---- */
 
 int main(int argc, char **argv)
 {
+    gan g = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel gan 3",
              /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
-             .written = "Pictures, charts, checkpoint"};
-    gan g = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = gan_write,
+             .of = &g};
     if (!run_begin(&r, argc, argv, gan_check))
         return run_end(&r);
     if (gan_open(&g, r.from) < 0 && !g.loader)
         run_hint_pictures(&r, opt.data);
-    r.name = gan_modes[opt.mode];
     r.last = opt.steps;
-    r.batch = opt.batch * opt.critic_steps;
+    r.batch *= opt.critic_steps;
     run_series(&r, series_names, SERIES);
     adversary_keep(&r, &g.generator, &g.critic, g.random, g.loader, opt.auto_);
 
@@ -277,12 +276,8 @@ int main(int argc, char **argv)
         gan_step(&g, &r);
         run_note(&r, "critic %.3f  penalty %.3f  W %.3f", series_last(&r.series[CRITIC_LOSSES]),
                  series_last(&r.series[PENALTIES]), series_last(&r.series[WASSERSTEIN]));
-        if (run_draws(&r))
-            gan_write(&g, &r);
     }
 
-    if (run_draws(&r))
-        gan_write(&g, &r);
     json_writer *json = run_json(&r, &g.generator);
     if (json) {
         json_network(json, "generator", g.generator.network);

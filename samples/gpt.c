@@ -237,8 +237,9 @@ static void gpt_write_text(FILE *page, const char *written)
 }
 
 /* Writes gpt.html to --out: losses over steps, tests, and what the network writes. */
-static void gpt_draw(gpt *g, run *r)
+static void gpt_draw(void *of, run *r)
 {
+    gpt *g = of;
     gpt_write(g);
     FILE *page = run_page(r);
     if (!page)
@@ -248,11 +249,9 @@ static void gpt_draw(gpt *g, run *r)
     page_curves(page, "Learning rate", "step", &r->series[RATES], 1);
     for (int i = 0; i < TEXTS; i++)
         gpt_write_text(page, g->texts + (size_t)i * g->text_size);
-    run_page_end(r, "gpt.html", "A text, byte by byte",
-                 "%" PRId64 " parameters, context %" PRId64 ", %s on %d devices, batch %" PRId64
-                 ", seed %" PRId64,
-                 ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
-                 g->job.devices.count, opt.batch, opt.seed);
+    run_page_end(r, &g->job, "gpt.html", "A text, byte by byte",
+                 "%" PRId64 " parameters, context %" PRId64, ek_module_numel(g->job.network),
+                 opt.context);
 }
 
 /* ---- results ---- */
@@ -290,14 +289,16 @@ static void gpt_json(const gpt *g, const run *r, bool tested, json_writer *json)
 
 int main(int argc, char **argv)
 {
+    gpt g = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel gpt 2",
              /* A run may go on in another mode and on other devices. */
              .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay "
                          "clip dtype bf16 seed random",
-             .written = "Page and checkpoint"};
-    gpt g = {0};
+             .written = "Page and checkpoint",
+             .draw = gpt_draw,
+             .of = &g};
     int64_t tested_at = -1; /* the step of this process's last test */
     if (!run_begin(&r, argc, argv, gpt_check))
         return run_end(&r);
@@ -307,9 +308,7 @@ int main(int argc, char **argv)
                  "--data %s must be a text, or a folder of texts; Debian's package fortunes puts "
                  "some in " FORTUNES,
                  opt.data);
-    r.name = mode_names[opt.mode];
     r.last = run_last(opt.steps, opt.stop);
-    r.batch = opt.batch;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &g.job, g.job.loader);
     run_keep_digest(&r, "training_text", g.training_text.bytes, (size_t)g.training_text.count,
@@ -333,12 +332,8 @@ int main(int argc, char **argv)
                     "Step %" PRId64 ": held-out loss %.4f nats per byte (%.3f bits); trigram %.4f",
                     r.step, held_out, bits(held_out), g.trigram);
         }
-        if (run_draws(&r))
-            gpt_draw(&g, &r);
     }
 
-    if (run_draws(&r))
-        gpt_draw(&g, &r);
     if (run_judges(&r)) {
         if (tested_at != r.step) {
             tested_at = r.step;

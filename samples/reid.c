@@ -283,8 +283,9 @@ static void reid_write_table(FILE *page, const reid *s)
 }
 
 /* Writes results.html to --out, and nearest-<step>.png if this step was tested. */
-static void reid_write(reid *s, run *r)
+static void reid_write(void *of, run *r)
 {
+    reid *s = of;
     char path[4096];
     ek_scope scope = ek_scope_begin();
     if (s->tested == r->step)
@@ -298,11 +299,8 @@ static void reid_write(reid *s, run *r)
     page_curves(page, "Losses", "step", &r->series[LOSSES], 2);
     page_curves(page, "On garments not trained on", "epoch", &r->series[MAPS], 2);
     reid_write_table(page, s);
-    run_page_end(r, "results.html", "Re-identification of garments",
-                 "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
-                 ", seed %" PRId64,
-                 opt.width, opt.features, mode_names[opt.mode], s->job.devices.count, opt.batch,
-                 opt.seed);
+    run_page_end(r, &s->job, "results.html", "Re-identification of garments",
+                 "Width %" PRId64 ", %" PRId64 " features", opt.width, opt.features);
 }
 
 static void reid_json(const reid *s, const run *r, json_writer *json)
@@ -339,14 +337,16 @@ static void reid_print(const reid *s, const run *r)
 
 int main(int argc, char **argv)
 {
+    reid s = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel reid 2",
              .deciding = "seed dtype bf16 width blocks features epochs batch group lr weight-decay "
                          "warm-up gamma margin triplet smoothing erasing identities "
                          "test-identities views",
-             .written = "Pictures, charts, checkpoint"};
-    reid s = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = reid_write,
+             .of = &s};
     if (!run_begin(&r, argc, argv, reid_check))
         return run_end(&r);
     if (reid_open(&s, r.from) == 0)
@@ -356,9 +356,7 @@ int main(int argc, char **argv)
     s.found[UNTRAINED].queries = s.found[PIXELS].queries; /* the checkpoint has map and ranks */
     if (!s.test && ek_error_status() != EK_E_INVALID)
         run_hint_pictures(&r, opt.data);
-    r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
-    r.batch = opt.batch;
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &s.job, s.job.loader);
@@ -388,12 +386,8 @@ int main(int argc, char **argv)
                     ": loss %.4f, triplet %.4f, mAP %.2f %%, rank 1 %.2f %%",
                     epoch + 1, opt.epochs, loss, triplet, 100 * found.map, 100 * found.rank1);
         }
-        if (run_draws(&r))
-            reid_write(&s, &r);
     }
 
-    if (run_draws(&r))
-        reid_write(&s, &r);
     if (run_judges(&r) && s.tested != r.step)
         s.found[TRAINED] = reid_test(&s);
     json_writer *json = run_json(&r, &s.job);

@@ -221,8 +221,9 @@ static void segmentation_write_table(FILE *page, const segmentation *s)
 }
 
 /* Writes scenes-<step>.png and results.html to --out. */
-static void segmentation_write(segmentation *s, run *r)
+static void segmentation_write(void *of, run *r)
 {
+    segmentation *s = of;
     char path[4096];
     ek_scope scope = ek_scope_begin();
     ek_save_image(run_picture_path(r, "scenes", path), segmentation_draw(s), .columns = 6,
@@ -235,11 +236,8 @@ static void segmentation_write(segmentation *s, run *r)
     page_curves(page, "Mean IoU on the test scenes", "epoch", &r->series[MEAN_IOUS], 1);
     if (s->tested > 0)
         segmentation_write_table(page, s);
-    run_page_end(r, "results.html", "Segmentation of cluttered scenes",
-                 "U-Net of width %" PRId64 " and depth %" PRId64
-                 ", %s on %d devices, batch %" PRId64 ", seed %" PRId64,
-                 opt.width, opt.depth, mode_names[opt.mode], s->job.devices.count, opt.batch,
-                 opt.seed);
+    run_page_end(r, &s->job, "results.html", "Segmentation of cluttered scenes",
+                 "U-Net of width %" PRId64 " and depth %" PRId64, opt.width, opt.depth);
 }
 
 static void segmentation_json_test(const confusion_matrix *of, const char *name, json_writer *json)
@@ -284,22 +282,22 @@ static void segmentation_print(const segmentation *s, const run *r)
 
 int main(int argc, char **argv)
 {
+    segmentation s = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel segmentation 1",
              .deciding = "seed dtype bf16 width depth upsample norm epochs batch lr power "
                          "weight-decay dice size crop scenes test-scenes",
-             .written = "Pictures, charts, checkpoint"};
-    segmentation s = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = segmentation_write,
+             .of = &s};
     if (!run_begin(&r, argc, argv, segmentation_check))
         return run_end(&r);
     if (segmentation_open(&s, r.from) < 0 && !s.test)
         run_hint_pictures(&r, opt.data);
     else if (s.job.loader)
         confusion_of_brightness(s.training, s.test, &s.by_brightness);
-    r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
-    r.batch = opt.batch;
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
     run_keep_job(&r, &s.job, s.job.loader);
@@ -321,12 +319,8 @@ int main(int argc, char **argv)
             run_say(&r, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch + 1,
                     opt.epochs, loss, confusion_mean_iou(&s.found));
         }
-        if (run_draws(&r))
-            segmentation_write(&s, &r);
     }
 
-    if (run_draws(&r))
-        segmentation_write(&s, &r);
     if (run_judges(&r) && s.tested != r.step)
         segmentation_test(&s, r.step);
     json_writer *json = run_json(&r, &s.job);

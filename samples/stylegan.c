@@ -294,8 +294,9 @@ static ek_tensor *stylegan_sample(const stylegan *s, int64_t count, bool truncat
 enum { GRID = 8 };
 
 /* Writes samples-<step>.png and losses.html to --out. */
-static void stylegan_write(stylegan *s, run *r)
+static void stylegan_write(void *of, run *r)
 {
+    stylegan *s = of;
     ek_scope scope = ek_scope_begin();
     adversary_save(r, stylegan_sample(s, (int64_t)GRID * GRID, true), GRID);
     ek_scope_end(&scope);
@@ -305,33 +306,30 @@ static void stylegan_write(stylegan *s, run *r)
     page_curves(page, "Losses", "step", &r->series[CRITIC_LOSSES], 2);
     page_curves(page, "R1 penalties", "penalty", &r->series[R1], 1);
     page_curves(page, "Path lengths", "penalty", &r->series[PATH_LENGTHS], 1);
-    run_page_end(r, "losses.html", "Fashion-MNIST by StyleGAN2",
-                 "width %" PRId64 ", latents of %" PRId64
-                 " numbers, %s on %d devices, batch %" PRId64 ", seed %" PRId64,
-                 opt.width, opt.latent, mode_names[opt.mode], s->generator.devices.count, opt.batch,
-                 opt.seed);
+    run_page_end(r, &s->generator, "losses.html", "Fashion-MNIST by StyleGAN2",
+                 "width %" PRId64 ", latents of %" PRId64 " numbers", opt.width, opt.latent);
 }
 
 /* ---- the program ---- */
 
 int main(int argc, char **argv)
 {
+    stylegan s = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel stylegan 2",
              /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype width latent batch lr gamma r1-every path-weight path-every "
                          "mixing ema",
-             .written = "Pictures, charts, checkpoint"};
-    stylegan s = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = stylegan_write,
+             .of = &s};
     frechet_result judged = {0};
     if (!run_begin(&r, argc, argv, stylegan_check))
         return run_end(&r);
     if (stylegan_open(&s, r.from) < 0 && !s.loader)
         run_hint_pictures(&r, opt.data);
-    r.name = mode_names[opt.mode];
     r.last = opt.steps;
-    r.batch = opt.batch;
     run_series(&r, series_names, SERIES);
     adversary_keep(&r, &s.generator, &s.critic, s.random, s.loader, opt.mode == MODE_AUTO);
     run_keep(&r, "", (ek_training_state){.ema = s.average});
@@ -342,12 +340,8 @@ int main(int argc, char **argv)
         run_note(&r, "critic %.3f  generator %.3f  path length %.3f",
                  series_last(&r.series[CRITIC_LOSSES]), series_last(&r.series[GENERATOR_LOSSES]),
                  series_last(&r.series[PATH_LENGTHS]));
-        if (run_draws(&r))
-            stylegan_write(&s, &r);
     }
 
-    if (run_draws(&r))
-        stylegan_write(&s, &r);
     if (run_judges(&r) && opt.judged > 0)
         frechet_judge(stylegan_sample(&s, opt.judged, false), opt.data, opt.judge_steps,
                       (uint64_t)opt.seed, &judged);
