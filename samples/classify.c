@@ -336,11 +336,11 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / c.epoch_steps;
-        const double begin = seconds_now(), waited = classify_waited(&c);
+        const double waited = classify_waited(&c);
         int64_t pictures;
         run_add(&r, LOSSES, job_train(&c.job, c.job.loader, &pictures));
         run_add(&r, COUNTS, (double)pictures);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         run_add(&r, WAITS, classify_waited(&c) - waited);
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, classify_sums(&c, &r, epoch).loss);
         tested.count = 0;

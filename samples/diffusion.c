@@ -185,7 +185,6 @@ static noised diffusion_noised(const diffusion *s, const ek_batch *batch, ek_gen
 /* Trains on the next pictures. */
 static void diffusion_step(diffusion *s, run *r)
 {
-    const double begin = seconds_now();
     ek_batch batch;
     double loss = 0;
     if (loader_next(s->job.loader, &batch) == 0) {
@@ -194,7 +193,7 @@ static void diffusion_step(diffusion *s, run *r)
             ek_ema_update(s->average);
     }
     run_add(r, LOSSES, loss);
-    run_add(r, SECONDS, seconds_now() - begin);
+    run_add(r, SECONDS, run_seconds(r));
 }
 
 /* ---- what the averaged network is worth ---- */
@@ -311,7 +310,7 @@ int main(int argc, char **argv)
     if (!run_begin(&r, argc, argv, diffusion_check))
         return run_end(&r);
     if (diffusion_open(&s, r.from) < 0 && !s.job.loader)
-        run_hint_pictures(&r, opt.data);
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = opt.steps;
     run_series(&r, series_names, SERIES);
     run_keep(&r, "",

@@ -199,12 +199,11 @@ static void gan_generator_step(gan *g, run *r)
 /* Several steps of the critic and one of the generator. */
 static void gan_step(gan *g, run *r)
 {
-    const double begin = seconds_now();
     for (int64_t i = 0; i < opt.critic_steps && ek_error_status() == 0; i++)
         gan_critic_step(g, r);
     if (ek_error_status() == 0)
         gan_generator_step(g, r);
-    run_add(r, SECONDS, seconds_now() - begin);
+    run_add(r, SECONDS, run_seconds(r));
 }
 
 /* ---- what a run writes ---- */
@@ -266,7 +265,7 @@ int main(int argc, char **argv)
     if (!run_begin(&r, argc, argv, gan_check))
         return run_end(&r);
     if (gan_open(&g, r.from) < 0 && !g.loader)
-        run_hint_pictures(&r, opt.data);
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = opt.steps;
     r.batch *= opt.critic_steps;
     run_series(&r, series_names, SERIES);

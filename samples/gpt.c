@@ -317,11 +317,11 @@ int main(int argc, char **argv)
                     opt.data);
 
     while (run_next(&r)) {
-        const double begin = seconds_now(), rate = ek_optimizer_lr(g.job.optimizer, 0);
+        const double rate = ek_optimizer_lr(g.job.optimizer, 0);
         const double loss = job_train(&g.job, g.job.loader, NULL);
         run_add(&r, LOSSES, loss);
         run_add(&r, RATES, rate);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         run_note(&r, "loss %.4f", loss);
         if (r.step % opt.every == 0) {
             const double held_out = gpt_test(&g);

@@ -279,9 +279,9 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / l.epoch_steps + 1;
-        const double begin = seconds_now(), loss = job_train(&l.job, l.job.loader, NULL);
+        const double loss = job_train(&l.job, l.job.loader, NULL);
         run_add(&r, LOSSES, loss);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch, loss);
         tested.score.seen[WHOLE] = 0;
         if (r.step % l.epoch_steps == 0) {

@@ -18,11 +18,6 @@ static int stylegan_channels(int width, int level)
     return level <= 1 ? 4 * width : level == 2 ? 2 * width : width;
 }
 
-static int stylegan_side(int level)
-{
-    return 4 << level;
-}
-
 static ek_tensor *stylegan_weight(int out, int in, int kernel)
 {
     return ek_randn(EK_SHAPE(out, in, kernel, kernel), .format = EK_CHANNELS_LAST);
@@ -190,12 +185,6 @@ static ek_tensor *synthesis_noise(ek_tensor *noise, int64_t *first, int side)
     return ek_reshape(map, EK_SHAPE(-1, 1, side, side));
 }
 
-/* Doubles height and width: puts zeros between pixels and applies the filter. */
-static ek_tensor *synthesis_double(ek_tensor *picture, ek_tensor *filter)
-{
-    return ek_f_conv_transpose2d(picture, filter, .stride = 2, .padding = 1);
-}
-
 /* w (N, STYLEGAN_LAYERS, W') and noise (N, STYLEGAN_NOISE). */
 static ek_value synthesis_forward(ek_module *module, const ek_args *args)
 {
@@ -209,12 +198,14 @@ static ek_value synthesis_forward(ek_module *module, const ek_args *args)
     for (int i = 0; i < CONVOLUTIONS; i++) {
         const int level = (i + 1) / 2;
         x = ek_value_tensor(ek_forward(self->convolutions[i], x, ek_select(w, 1, i),
-                                       synthesis_noise(noise, &first, stylegan_side(level))));
+                                       synthesis_noise(noise, &first, 4 << level)));
         if (i % 2 == 1) /* the first of two at this size */
             continue;
         ek_tensor *own =
             ek_value_tensor(ek_forward(self->colours[level], x, ek_select(w, 1, i + 1)));
-        picture = picture ? ek_add(synthesis_double(picture, self->filter), own) : own;
+        if (picture) /* doubled: zeros between pixels, and the filter */
+            picture = ek_f_conv_transpose2d(picture, self->filter, .stride = 2, .padding = 1);
+        picture = picture ? ek_add(picture, own) : own;
         if (!picture)
             return ek_value_error();
     }
@@ -285,12 +276,7 @@ typedef struct stylegan_module {
     ek_module *mapping, *synthesis;
 } stylegan_module;
 
-/* x (groups, STYLEGAN_GROUP, ...) as (groups * STYLEGAN_GROUP, ...), and back. */
-static ek_tensor *stylegan_join(ek_tensor *x)
-{
-    return ek_f_flatten(x, 0, 1);
-}
-
+/* Returns x (groups * STYLEGAN_GROUP, ...) as (groups, STYLEGAN_GROUP, ...). */
 static ek_tensor *stylegan_group(ek_tensor *x)
 {
     return ek_f_unflatten(x, 0, EK_SHAPE(-1, STYLEGAN_GROUP));
@@ -326,12 +312,12 @@ static ek_tensor *stylegan_path_lengths(ek_tensor *pictures, ek_tensor *directio
 static ek_value stylegan_forward(ek_module *module, const ek_args *args)
 {
     stylegan_module *self = (stylegan_module *)module;
-    ek_tensor *w = stylegan_mix(self->mapping, stylegan_join(ek_arg_tensor(args, 0)),
+    ek_tensor *w = stylegan_mix(self->mapping, ek_f_flatten(ek_arg_tensor(args, 0), 0, 1),
                                 ek_f_flatten(ek_arg_tensor(args, 1), 0, 1));
     ek_tensor *pictures =
-        ek_value_tensor(ek_forward(self->synthesis, w, stylegan_join(ek_arg_tensor(args, 2))));
+        ek_value_tensor(ek_forward(self->synthesis, w, ek_f_flatten(ek_arg_tensor(args, 2), 0, 1)));
     if (args->count > 3)
-        pictures = stylegan_path_lengths(pictures, stylegan_join(ek_arg_tensor(args, 3)), w);
+        pictures = stylegan_path_lengths(pictures, ek_f_flatten(ek_arg_tensor(args, 3), 0, 1), w);
     return ek_value_of_tensor(stylegan_group(pictures));
 }
 

@@ -355,7 +355,7 @@ int main(int argc, char **argv)
         s.found[UNTRAINED] = reid_test(&s);
     s.found[UNTRAINED].queries = s.found[PIXELS].queries; /* the checkpoint has map and ranks */
     if (!s.test && ek_error_status() != EK_E_INVALID)
-        run_hint_pictures(&r, opt.data);
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
@@ -365,14 +365,13 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / s.epoch_steps, first = epoch * s.epoch_steps;
-        const double begin = seconds_now();
         ek_batch batch;
         double loss = 0, triplet = 0;
         if (loader_next(s.job.loader, &batch) == 0)
             reid_train(&s.job, batch.input, batch.target, &loss, &triplet);
         run_add(&r, LOSSES, loss);
         run_add(&r, TRIPLETS, triplet);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         loss = series_mean(&r.series[LOSSES], first);
         triplet = series_mean(&r.series[TRIPLETS], first);
         run_note(&r, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch + 1, loss, triplet);

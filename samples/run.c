@@ -131,11 +131,6 @@ void run_hint(run *r, const char *format, ...)
     va_end(values);
 }
 
-void run_hint_pictures(run *r, const char *directory)
-{
-    run_hint(r, PICTURES_HINT, directory);
-}
-
 int64_t run_last(int64_t whole, int64_t stop)
 {
     return stop > 0 && stop < whole ? stop : whole;
@@ -336,7 +331,13 @@ bool run_next(run *r)
     r->step++;
     r->said = false;
     r->scope = ek_scope_begin();
+    r->began = seconds_now();
     return true;
+}
+
+double run_seconds(const run *r)
+{
+    return seconds_now() - r->began;
 }
 
 /* ---- Ctrl-C and kill ---- */

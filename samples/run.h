@@ -99,7 +99,7 @@ typedef struct run {
     bool said;                    /* a line that stays was printed in this step */
     int signal;                   /* the signal that ends the run; 0: none (interrupt_agree) */
     int64_t first;                /* the step that the run began at */
-    double start, redrawn;        /* when, in seconds */
+    double start, began, redrawn; /* the run, the step, the line of progress: when, in seconds */
     ek_scope scope;               /* owns what the present step makes */
     json_writer json;
     FILE *page; /* writes to `html` */
@@ -113,8 +113,6 @@ typedef struct run {
 bool run_begin(run *r, int argc, char **argv, int (*check)(void));
 /* If an error is pending, prints this sentence after the error's: which files --data must hold. */
 void run_hint(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Is run_hint for Fashion-MNIST's files. */
-void run_hint_pictures(run *r, const char *directory);
 
 /* Names the series that steps and tests measure. Checkpoints hold the series. */
 void run_series(run *r, const char *const *names, int count);
@@ -137,6 +135,8 @@ void run_keep_job(run *r, const train_job *job, ek_loader *loader);
  * Returns false if the last step is finished, if there was an error, or if the run was stopped. The
  * error has been printed; without run_begin it stays pending. */
 bool run_next(run *r);
+/* Returns the seconds since the step began. */
+double run_seconds(const run *r);
 /* Sets the end of the line of progress. */
 void run_note(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints a line that stays, in place of the line of progress. */

@@ -294,7 +294,7 @@ int main(int argc, char **argv)
     if (!run_begin(&r, argc, argv, segmentation_check))
         return run_end(&r);
     if (segmentation_open(&s, r.from) < 0 && !s.test)
-        run_hint_pictures(&r, opt.data);
+        run_hint(&r, PICTURES_HINT, opt.data);
     else if (s.job.loader)
         confusion_of_brightness(s.training, s.test, &s.by_brightness);
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
@@ -303,14 +303,13 @@ int main(int argc, char **argv)
     run_keep_job(&r, &s.job, s.job.loader);
 
     while (run_next(&r)) {
-        const double begin = seconds_now();
         const int64_t epoch = (r.step - 1) / s.epoch_steps;
         ek_batch batch;
         double loss = 0;
         if (loader_next(s.job.loader, &batch) == 0)
             segmentation_train(&s.job, batch.input, batch.target, &loss);
         run_add(&r, LOSSES, loss);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         loss = series_mean(&r.series[LOSSES], epoch * s.epoch_steps);
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, loss);
         if (r.step % s.epoch_steps == 0) {

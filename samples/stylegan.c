@@ -258,7 +258,6 @@ static bool stylegan_due(const run *r, int64_t every, double weight)
  * due. */
 static void stylegan_step(stylegan *s, run *r)
 {
-    const double begin = seconds_now();
     ek_tensor *real = adversary_real(s->loader, (ek_dtype)opt.dtype);
     real = ek_f_unflatten(real, 0, EK_SHAPE(opt.batch / STYLEGAN_GROUP, STYLEGAN_GROUP));
     real = world_rows(real);
@@ -272,7 +271,7 @@ static void stylegan_step(stylegan *s, run *r)
         run_add(r, PATH_LENGTHS, stylegan_path_step(s));
     if (ek_error_status() == 0)
         ek_ema_update(s->average);
-    run_add(r, SECONDS, seconds_now() - begin);
+    run_add(r, SECONDS, run_seconds(r));
 }
 
 /* ---- pictures of the averaged generator ---- */
@@ -328,7 +327,7 @@ int main(int argc, char **argv)
     if (!run_begin(&r, argc, argv, stylegan_check))
         return run_end(&r);
     if (stylegan_open(&s, r.from) < 0 && !s.loader)
-        run_hint_pictures(&r, opt.data);
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = opt.steps;
     run_series(&r, series_names, SERIES);
     adversary_keep(&r, &s.generator, &s.critic, s.random, s.loader, opt.mode == MODE_AUTO);
