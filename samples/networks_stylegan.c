@@ -45,16 +45,18 @@ static ek_tensor *filter_apply(ek_tensor *filter, ek_tensor *x, int stride, int 
 
 /* ---- a linear layer with equalised learning rate ---- */
 
-typedef struct equal_linear {
+/* A linear layer or a convolution. */
+typedef struct equal_layer {
     ek_module module;
-    ek_tensor *weight, *bias;
+    ek_tensor *weight, *bias; /* the bias of a convolution is NULL without an activation */
+    ek_tensor *filter;        /* NULL unless height and width are halved */
     double weight_gain, bias_gain;
     bool activated;
-} equal_linear;
+} equal_layer;
 
 static ek_value linear_forward(ek_module *module, const ek_args *args)
 {
-    equal_linear *self = (equal_linear *)module;
+    equal_layer *self = (equal_layer *)module;
     ek_tensor *y =
         ek_f_linear(ek_arg_tensor(args, 0), ek_mul_scalar(self->weight, self->weight_gain),
                     ek_mul_scalar(self->bias, self->bias_gain));
@@ -62,13 +64,13 @@ static ek_value linear_forward(ek_module *module, const ek_args *args)
 }
 
 static const ek_module_type linear_type = {.name = "equal_linear",
-                                           .size = sizeof(equal_linear),
+                                           .size = sizeof(equal_layer),
                                            .forward = linear_forward};
 
 /* `rate` is the learning rate of this layer, relative to other layers. */
 static ek_module *linear_new(int64_t in, int64_t out, double bias, double rate, bool activated)
 {
-    equal_linear *self = (equal_linear *)ek_module_new(&linear_type);
+    equal_layer *self = (equal_layer *)ek_module_new(&linear_type);
     if (!self)
         return NULL;
     const double gain = activated ? root2 : 1;
@@ -337,41 +339,34 @@ ek_module *stylegan_generator(int width, int latent)
 
 /* ---- the discriminator ---- */
 
-typedef struct equal_conv {
-    ek_module module;
-    ek_tensor *weight, *bias; /* NULL: no activation either */
-    ek_tensor *filter;        /* NULL unless height and width are halved */
-    double gain;
-} equal_conv;
-
 /* If height and width are halved, a convolution of one tap sees only the pixels that the filter
  * keeps. Larger convolutions slide over all pixels of the filter's output. */
 static ek_value conv_forward(ek_module *module, const ek_args *args)
 {
-    equal_conv *self = (equal_conv *)module;
+    equal_layer *self = (equal_layer *)module;
     ek_tensor *x = ek_arg_tensor(args, 0);
     const int kernel = (int)ek_tensor_size(self->weight, 2),
               stride = self->filter && kernel > 1 ? 2 : 1;
-    const double gain = self->gain / sqrt((double)ek_tensor_count(self->weight) /
-                                          (double)ek_tensor_size(self->weight, 0));
     if (self->filter)
         x = filter_apply(self->filter, x, kernel > 1 ? 1 : 2, kernel > 1 ? 2 : 1);
-    x = ek_f_conv2d(x, ek_mul_scalar(self->weight, gain),
-                    self->bias ? ek_mul_scalar(self->bias, self->gain) : NULL, .stride = stride,
-                    .padding = self->filter ? 0 : kernel / 2);
-    return ek_value_of_tensor(self->bias ? ek_f_leaky_relu(x, slope) : x);
+    x = ek_f_conv2d(x, ek_mul_scalar(self->weight, self->weight_gain),
+                    self->bias ? ek_mul_scalar(self->bias, self->bias_gain) : NULL,
+                    .stride = stride, .padding = self->filter ? 0 : kernel / 2);
+    return ek_value_of_tensor(self->activated ? ek_f_leaky_relu(x, slope) : x);
 }
 
 static const ek_module_type conv_type = {.name = "equal_conv",
-                                         .size = sizeof(equal_conv),
+                                         .size = sizeof(equal_layer),
                                          .forward = conv_forward};
 
 static ek_module *conv_new(int in, int out, int kernel, bool halved, bool activated, double gain)
 {
-    equal_conv *self = (equal_conv *)ek_module_new(&conv_type);
+    equal_layer *self = (equal_layer *)ek_module_new(&conv_type);
     if (!self)
         return NULL;
-    self->gain = gain;
+    self->weight_gain = gain / sqrt((double)in * kernel * kernel);
+    self->bias_gain = gain;
+    self->activated = activated;
     ek_register_parameter(&self->module, "weight", &self->weight, stylegan_weight(out, in, kernel));
     if (activated)
         ek_register_parameter(&self->module, "bias", &self->bias, ek_zeros(EK_SHAPE(out)));

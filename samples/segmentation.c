@@ -171,7 +171,6 @@ static int segmentation_open(segmentation *s, const ek_archive *from)
 static void segmentation_test(segmentation *s, int64_t step)
 {
     s->tested = step;
-    s->found = (confusion_matrix){0};
     confusion_of(s->job.network, s->job.devices.devices[0], (ek_dtype)opt.dtype, s->test,
                  &s->found);
 }
