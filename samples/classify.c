@@ -131,8 +131,8 @@ static int classify_make(void *user)
     return ek_error_status();
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. The batch is whole, because a
- * wrapper does not measure batches that are cut already. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. The batch is whole,
+ * because a wrapper does not measure batches that are cut already. */
 static int classify_try_batch(int64_t batch, void *user)
 {
     const struct picture_set *set = &picture_sets[opt.dataset];
@@ -332,7 +332,7 @@ int main(int argc, char **argv)
     r.last = run_last(opt.epochs * c.epoch_steps, opt.steps);
     r.epoch = c.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &c.job, c.job.loader);
+    run_keep_job(&r, &c.job);
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / c.epoch_steps;

@@ -109,7 +109,7 @@ static int diffusion_make(void *user)
     return ek_error_status();
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int diffusion_try_batch(int64_t batch, void *user)
 {
     ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype);

@@ -111,7 +111,7 @@ static ek_module *frechet_halve(int in, int out)
     return ek_sequential(ek_conv2d(in, out, 3, .stride = 2, .padding = 1), ek_relu());
 }
 
-/* Two modules in a row: pictures (N, 1, 32, 32) to features, and features to logits. */
+/* Makes two modules in a row: pictures (N, 1, 32, 32) to features, and features to logits. */
 static ek_module *frechet_classifier(void)
 {
     ek_module *features =
@@ -146,7 +146,7 @@ static int frechet_train(ek_module *classifier, ek_dataset *pictures, int64_t st
     return rc;
 }
 
-/* Features (N, FEATURES) of pictures. */
+/* Returns the pictures' features (N, FEATURES). */
 static ek_tensor *frechet_features(ek_module *classifier, ek_tensor *pictures)
 {
     ek_module *features = ek_module_at(classifier, "0");

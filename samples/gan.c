@@ -22,8 +22,8 @@ static const char *const penalty_names[] = {"wgan-gp", "wgan-lp", "dragan", "r1"
 static const char *const loss_names[] = {"wasserstein", "hinge", "least-squares", "logistic", NULL};
 
 enum { MOST = 1 << 20 };
-/* The critic is without normalisation by default, so that a sample's gradient depends on that
- * sample alone. */
+/* By default the critic has no normalisation, so that a sample's gradient depends on that sample
+ * alone. */
 #define OPTIONS(ROW)                                                                  \
     ROW(word, penalty, "wgan-gp", penalty_names, "KIND", "of the critic's gradient")  \
     ROW(real, weight, "10", 0, 1e6, "of the penalty")                                 \
@@ -70,7 +70,7 @@ typedef struct gan {
     ek_loader *loader;
 } gan;
 
-/* A resumed run continues with its plan if it has as many devices as then.
+/* A resumed run continues with the checkpoint's plan if it has as many devices as that plan.
  *
  * Adam's betas: half of the usual momentum (Radford et al. 2016), and a short memory of squares,
  * since the critic's gradients change with the generator (Gulrajani et al. 2017). */
@@ -196,7 +196,7 @@ static void gan_generator_step(gan *g, run *r)
     run_add(r, GENERATOR_LOSSES, loss);
 }
 
-/* Several steps of the critic and one of the generator. */
+/* Takes several steps of the critic and one of the generator. */
 static void gan_step(gan *g, run *r)
 {
     for (int64_t i = 0; i < opt.critic_steps && ek_error_status() == 0; i++)

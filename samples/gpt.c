@@ -108,7 +108,7 @@ static int gpt_make(void *user)
     return ek_error_status();
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int gpt_try_batch(int64_t batch, void *user)
 {
     ek_tensor *tokens = ek_zeros(EK_SHAPE(batch, opt.context), EK_I64);
@@ -119,7 +119,7 @@ static int gpt_try_batch(int64_t batch, void *user)
 
 enum { TESTED_AT_ONCE = 32, TRAINING_STRIDE = 16 };
 
-/* Windows of the text, which begin `stride` bytes apart. */
+/* Returns the text's windows, which begin `stride` bytes apart. */
 static ek_dataset *gpt_windows(const text *of, int64_t stride)
 {
     ek_scope scope = ek_scope_begin();
@@ -224,7 +224,7 @@ static int gpt_write(gpt *g)
     return ek_error_status();
 }
 
-/* One of the texts, in tags. */
+/* Writes one of the texts, in HTML's tags. */
 static void gpt_write_text(FILE *page, const char *written)
 {
     fputs("<pre>", page);
@@ -293,7 +293,7 @@ int main(int argc, char **argv)
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel gpt 2",
-             /* A run may go on in another mode and on other devices. */
+             /* A run may be resumed in another mode and on other devices. */
              .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay "
                          "clip dtype bf16 seed random",
              .written = "Page and checkpoint",
@@ -310,7 +310,7 @@ int main(int argc, char **argv)
                  opt.data);
     r.last = run_last(opt.steps, opt.stop);
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &g.job, g.job.loader);
+    run_keep_job(&r, &g.job);
     run_keep_digest(&r, "training_text", g.training_text.bytes, (size_t)g.training_text.count,
                     "text", opt.data);
     run_keep_digest(&r, "held_text", g.held_text.bytes, (size_t)g.held_text.count, "text",

@@ -256,7 +256,7 @@ int main(int argc, char **argv)
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel lstm 2",
-             /* A run may go on in another mode and on other devices. */
+             /* A run may be resumed in another mode and on other devices. */
              .deciding =
                  "seed dtype words cell hidden layers dropout batch epochs lr schedule clip",
              .written = "Charts, checkpoint",
@@ -275,7 +275,7 @@ int main(int argc, char **argv)
     r.last = run_last(opt.epochs * l.epoch_steps, opt.steps);
     r.epoch = l.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &l.job, l.job.loader);
+    run_keep_job(&r, &l.job);
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / l.epoch_steps + 1;

@@ -12,7 +12,7 @@
 enum { RESOLUTIONS = 4, CONVOLUTIONS = 2 * RESOLUTIONS - 1, MAPPING_LAYERS = 4, FILTER = 4 };
 static const double slope = 0.2, root2 = 1.4142135623730951, tiny = 1e-8;
 
-/* Channels at 4 x 4 (level 0) to 32 x 32 (level 3). */
+/* Returns the channels at a level, from 4 x 4 (level 0) to 32 x 32 (level 3). */
 static int stylegan_channels(int width, int level)
 {
     return level <= 1 ? 4 * width : level == 2 ? 2 * width : width;
@@ -35,7 +35,7 @@ static ek_tensor *filter_new(double gain)
     return ek_from_data(values, EK_SHAPE(1, 1, FILTER, FILTER));
 }
 
-/* Each channel of x (N, C, H, W) convolved with the filter. */
+/* Convolves each channel of x (N, C, H, W) with the filter. */
 static ek_tensor *filter_apply(ek_tensor *filter, ek_tensor *x, int stride, int padding)
 {
     int64_t channels = x ? ek_tensor_size(x, 1) : 1;
@@ -116,7 +116,7 @@ static ek_tensor *style_bias(const style_conv *self, double gain)
     return ek_reshape(ek_mul_scalar(self->bias, gain), EK_SHAPE(1, -1, 1, 1));
 }
 
-/* x (N, C, H, W), w (N, W'), and noise (N, 1, H', W') of the output's size. */
+/* Takes x (N, C, H, W), w (N, W'), and noise (N, 1, H', W') of the output's size. */
 static ek_value style_forward(ek_module *module, const ek_args *args)
 {
     style_conv *self = (style_conv *)module;
@@ -133,7 +133,7 @@ static ek_value style_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_f_leaky_relu(ek_add(x, style_bias(self, root2)), slope));
 }
 
-/* x (N, C, H, W) and w (N, W') to brightness (N, 1, H, W). */
+/* Takes x (N, C, H, W) and w (N, W'), and returns brightness (N, 1, H, W). */
 static ek_value colour_forward(ek_module *module, const ek_args *args)
 {
     style_conv *self = (style_conv *)module;
@@ -187,7 +187,7 @@ static ek_tensor *synthesis_noise(ek_tensor *noise, int64_t *first, int side)
     return ek_reshape(map, EK_SHAPE(-1, 1, side, side));
 }
 
-/* w (N, STYLEGAN_LAYERS, W') and noise (N, STYLEGAN_NOISE). */
+/* Takes w (N, STYLEGAN_LAYERS, W') and noise (N, STYLEGAN_NOISE). */
 static ek_value synthesis_forward(ek_module *module, const ek_args *args)
 {
     synthesis_module *self = (synthesis_module *)module;
@@ -284,8 +284,8 @@ static ek_tensor *stylegan_group(ek_tensor *x)
     return ek_f_unflatten(x, 0, EK_SHAPE(-1, STYLEGAN_GROUP));
 }
 
-/* Style mixing: layers below `cut` (N) get the first of two latents z (N, 2, Z), the others the
- * second. Returns (N, STYLEGAN_LAYERS, Z). */
+/* Returns w of all layers, (N, STYLEGAN_LAYERS, Z): layers below `cut` (N) get the first of two
+ * latents z (N, 2, Z), the other layers the second (style mixing). */
 static ek_tensor *stylegan_mix(ek_module *mapping, ek_tensor *z, ek_tensor *cut)
 {
     ek_tensor *w = ek_apply(mapping, ek_f_flatten(z, 0, 1));

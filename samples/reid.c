@@ -108,7 +108,7 @@ static void reid_close(reid *r)
     ek_dataset_free(r->test);
 }
 
-/* The rate rises, and falls twice. */
+/* Makes a schedule by which the rate rises, and falls twice. */
 static ek_schedule *reid_schedule(ek_optimizer *optimizer, int64_t steps)
 {
     const int64_t rising = (int64_t)(opt.warm_up * (double)reid_epoch_steps());
@@ -157,17 +157,6 @@ static ek_loader *reid_loader(reid *r)
 
 enum { TESTED_AT_ONCE = 64 }; /* few, so that a capacity which fits training fits tests */
 
-/* Makes the loader of this rank's share of the test views: a block of views, no view twice. */
-static ek_loader *reid_test_loader(reid *r)
-{
-    ek_dataset *views = ek_transformed(ek_dataset_keep(r->test), 0, ek_to_float(),
-                                       ek_normalize(&view_mean, &view_deviation, 1));
-    return job_tests(&r->job, views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
-                     .collate_user = &opt.dtype, .empty_batches = false,
-                     .sampler = ek_distributed_inference_sampler(opt.test_identities * opt.views,
-                                                                 .padding = false));
-}
-
 /* ---- both losses ---- */
 
 /* Returns both losses of the batch of all ranks, which is whole or cut for the devices. `triplet`
@@ -190,7 +179,7 @@ static ek_tensor *reid_loss(train_job *job, ek_value input, ek_value target, ek_
     return ek_add(entropy, ek_mul_scalar(*triplet, opt.triplet));
 }
 
-/* Forward, losses, backward, optimizer and schedule. */
+/* Takes a step on the batch of all ranks: forward, losses, backward, optimizer and schedule. */
 static int reid_train(train_job *job, ek_value input, ek_value target, double *loss,
                       double *triplet)
 {
@@ -203,7 +192,7 @@ static int reid_train(train_job *job, ek_value input, ek_value target, double *l
     return rc;
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int reid_try_batch(int64_t batch, void *user)
 {
     double loss, triplet;
@@ -262,7 +251,13 @@ static int reid_open(reid *r, const ek_archive *from)
     if (rc < 0)
         return rc;
     r->job.loader = reid_loader(r);
-    reid_test_loader(r);
+    /* A rank tests its share of the views: a block of views, no view twice. */
+    ek_dataset *views = ek_transformed(ek_dataset_keep(r->test), 0, ek_to_float(),
+                                       ek_normalize(&view_mean, &view_deviation, 1));
+    job_tests(&r->job, views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
+              .collate_user = &opt.dtype, .empty_batches = false,
+              .sampler = ek_distributed_inference_sampler(opt.test_identities * opt.views,
+                                                          .padding = false));
     return ek_error_status();
 }
 
@@ -359,7 +354,7 @@ int main(int argc, char **argv)
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &s.job, s.job.loader);
+    run_keep_job(&r, &s.job);
     run_keep_numbers(&r, "untrained", &s.found[UNTRAINED].map,
                      3); /* map, rank1 and rank5 are neighbours */
 

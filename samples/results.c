@@ -85,7 +85,7 @@ static void json_quote(FILE *stream, const char *text)
     fputc('"', stream);
 }
 
-/* What stands before a value: comma, line and key. */
+/* Writes what precedes a value: comma, line and key. */
 static void json_lead(json_writer *json, const char *key)
 {
     if (json->follows)
@@ -236,7 +236,7 @@ typedef struct device_peak {
 } device_peak;
 enum { PEAK_NUMBERS = sizeof(device_peak) / sizeof(int64_t) };
 
-/* The peaks of all ranks' devices, to be freed; NULL on an error. */
+/* Returns the peaks of all ranks' devices, which the caller frees. NULL on an error. */
 static device_peak *peaks_of_all(const ek_device_list *devices, int64_t *count)
 {
     device_peak own[EK_MAX_DEVICES] = {{0}}, *all = NULL;

@@ -127,9 +127,8 @@ void run_keep_plan(run *r, const char *name, ek_module *parallel);
 void run_keep_numbers(run *r, const char *name, double *numbers, int count);
 void run_keep_digest(run *r, const char *name, const void *data, size_t nbytes, const char *what,
                      const char *path);
-/* Adds the network, optimizer, schedule and plan of a job, the loader and the default generators.
- */
-void run_keep_job(run *r, const train_job *job, ek_loader *loader);
+/* Adds the network, optimizer, schedule, loader and plan of a job, and the default generators. */
+void run_keep_job(run *r, const train_job *job);
 
 /* Begins the next step, in a separate scope. The first call loads the checkpoint of --resume.
  * Returns false if the last step is finished, if there was an error, or if the run was stopped. The

@@ -119,7 +119,7 @@ static ek_tensor *segmentation_loss(train_job *job, ek_value input, ek_value tar
     return loss;
 }
 
-/* Forward, loss, backward, optimizer and schedule on the batch of all ranks. */
+/* Takes a step on the batch of all ranks: forward, loss, backward, optimizer and schedule. */
 static int segmentation_train(train_job *job, ek_value input, ek_value target, double *loss)
 {
     ek_scope scope = ek_scope_begin();
@@ -128,7 +128,7 @@ static int segmentation_train(train_job *job, ek_value input, ek_value target, d
     return rc;
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int segmentation_try_batch(int64_t batch, void *user)
 {
     double loss;
@@ -299,7 +299,7 @@ int main(int argc, char **argv)
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &s.job, s.job.loader);
+    run_keep_job(&r, &s.job);
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / s.epoch_steps;

@@ -13,8 +13,8 @@
 
 const char *const word_files[LANGUAGES] = {"american-english", "french", "ngerman", "italian",
                                            "spanish"};
-/* Adds what a line holds, in small letters, unless it holds more than letters from A to Z: letters
- * with accents would tell too much. */
+/* Adds the word of a line, in small letters, if all its letters are from A to Z: letters with
+ * accents would tell too much. */
 static int words_add_line(word_list *list, const char *line, int language)
 {
     word w = {.language = (uint8_t)language};
@@ -67,7 +67,7 @@ int words_read(word_list *list, const char *directory, int language)
     return 0;
 }
 
-/* Moves `wanted` words at random to training and testing, every tenth to the latter. */
+/* Copies `wanted` words, chosen at random, to training and testing: every tenth to testing. */
 static int words_deal(const word_list *from, int64_t wanted, ek_generator *random,
                       word_list *training, word_list *testing)
 {
