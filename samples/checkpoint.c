@@ -35,13 +35,13 @@ void run_keep_numbers(run *r, const char *name, double *numbers, int count)
     part->count = count;
 }
 
-void run_keep_job(run *r, const train_job *job, ek_loader *loader)
+void run_keep_job(run *r, const train_job *job)
 {
     run_keep(r, "",
              (ek_training_state){.model = job->network,
                                  .optimizer = job->optimizer,
                                  .schedule = job->schedule,
-                                 .loader = loader,
+                                 .loader = job->loader,
                                  .random = true});
     if (job->mode == MODE_AUTO)
         run_keep_plan(r, "plan", job->parallel);

@@ -131,8 +131,8 @@ static int classify_make(void *user)
     return ek_error_status();
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. The batch is whole, because a
- * wrapper does not measure batches that are cut already. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. The batch is whole,
+ * because a wrapper does not measure batches that are cut already. */
 static int classify_try_batch(int64_t batch, void *user)
 {
     const struct picture_set *set = &picture_sets[opt.dataset];
@@ -329,20 +329,18 @@ int main(int argc, char **argv)
                  opt.data);
     else if (!c.job.tests)
         run_hint(&r, PICTURES_HINT, opt.data);
-    r.name = mode_names[opt.mode];
-    r.batch = opt.batch;
     r.last = run_last(opt.epochs * c.epoch_steps, opt.steps);
     r.epoch = c.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &c.job, c.job.loader);
+    run_keep_job(&r, &c.job);
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / c.epoch_steps;
-        const double begin = seconds_now(), waited = classify_waited(&c);
+        const double waited = classify_waited(&c);
         int64_t pictures;
         run_add(&r, LOSSES, job_train(&c.job, c.job.loader, &pictures));
         run_add(&r, COUNTS, (double)pictures);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         run_add(&r, WAITS, classify_waited(&c) - waited);
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, classify_sums(&c, &r, epoch).loss);
         tested.count = 0;

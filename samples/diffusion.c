@@ -109,7 +109,7 @@ static int diffusion_make(void *user)
     return ek_error_status();
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int diffusion_try_batch(int64_t batch, void *user)
 {
     ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, CHANNELS, SIDE, SIDE), (ek_dtype)opt.dtype);
@@ -185,7 +185,6 @@ static noised diffusion_noised(const diffusion *s, const ek_batch *batch, ek_gen
 /* Trains on the next pictures. */
 static void diffusion_step(diffusion *s, run *r)
 {
-    const double begin = seconds_now();
     ek_batch batch;
     double loss = 0;
     if (loader_next(s->job.loader, &batch) == 0) {
@@ -194,7 +193,7 @@ static void diffusion_step(diffusion *s, run *r)
             ek_ema_update(s->average);
     }
     run_add(r, LOSSES, loss);
-    run_add(r, SECONDS, seconds_now() - begin);
+    run_add(r, SECONDS, run_seconds(r));
 }
 
 /* ---- what the averaged network is worth ---- */
@@ -276,8 +275,9 @@ static double diffusion_test(diffusion *s, ek_dataset *testing)
 enum { ROWS = 8 };
 
 /* Writes samples-<step>.png, a column per class, and losses.html to --out. */
-static void diffusion_write(diffusion *s, run *r)
+static void diffusion_write(void *of, run *r)
 {
+    diffusion *s = of;
     ek_scope scope = ek_scope_begin();
     adversary_save(r, diffusion_sample(s, (int64_t)ROWS * CLASSES, opt.guidance), CLASSES);
     ek_scope_end(&scope);
@@ -285,11 +285,9 @@ static void diffusion_write(diffusion *s, run *r)
     if (!page)
         return;
     page_curves(page, "Loss", "step", &r->series[LOSSES], 1);
-    run_page_end(r, "losses.html", "Fashion-MNIST by diffusion",
-                 "width %" PRId64 ", %s schedule of %" PRId64
-                 " steps, %s on %d devices, batch %" PRId64 ", seed %" PRId64,
-                 opt.width, noising_names[opt.schedule], opt.noise_steps, mode_names[opt.mode],
-                 s->job.devices.count, opt.batch, opt.seed);
+    run_page_end(r, &s->job, "losses.html", "Fashion-MNIST by diffusion",
+                 "width %" PRId64 ", %s schedule of %" PRId64 " steps", opt.width,
+                 noising_names[opt.schedule], opt.noise_steps);
 }
 
 /* ---- the program ---- */
@@ -297,23 +295,23 @@ static void diffusion_write(diffusion *s, run *r)
 int main(int argc, char **argv)
 {
     enum { AVERAGED = 100 }; /* the loss of a single step depends on the noise that was drawn */
+    diffusion s = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel diffusion 2",
              /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype bf16 width depth batch noise-steps schedule class-dropout lr "
                          "warm-up weight-decay max-norm ema",
-             .written = "Pictures, charts, checkpoint"};
-    diffusion s = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = diffusion_write,
+             .of = &s};
     frechet_result judged = {0};
     double test_loss = NAN;
     if (!run_begin(&r, argc, argv, diffusion_check))
         return run_end(&r);
     if (diffusion_open(&s, r.from) < 0 && !s.job.loader)
-        run_hint_pictures(&r, opt.data);
-    r.name = mode_names[opt.mode];
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = opt.steps;
-    r.batch = opt.batch;
     run_series(&r, series_names, SERIES);
     run_keep(&r, "",
              (ek_training_state){.model = s.job.network,
@@ -330,12 +328,8 @@ int main(int argc, char **argv)
         diffusion_step(&s, &r);
         run_note(&r, "loss %.4f",
                  series_mean(losses, losses->count > AVERAGED ? losses->count - AVERAGED : 0));
-        if (run_draws(&r))
-            diffusion_write(&s, &r);
     }
 
-    if (run_draws(&r))
-        diffusion_write(&s, &r);
     if (run_judges(&r)) {
         test_loss = diffusion_test(&s, adversary_pictures(opt.data, false, SIDE));
         if (opt.judged > 0)

@@ -111,7 +111,7 @@ static ek_module *frechet_halve(int in, int out)
     return ek_sequential(ek_conv2d(in, out, 3, .stride = 2, .padding = 1), ek_relu());
 }
 
-/* Two modules in a row: pictures (N, 1, 32, 32) to features, and features to logits. */
+/* Makes two modules in a row: pictures (N, 1, 32, 32) to features, and features to logits. */
 static ek_module *frechet_classifier(void)
 {
     ek_module *features =
@@ -146,7 +146,7 @@ static int frechet_train(ek_module *classifier, ek_dataset *pictures, int64_t st
     return rc;
 }
 
-/* Features (N, FEATURES) of pictures. */
+/* Returns the pictures' features (N, FEATURES). */
 static ek_tensor *frechet_features(ek_module *classifier, ek_tensor *pictures)
 {
     ek_module *features = ek_module_at(classifier, "0");
@@ -161,12 +161,6 @@ static ek_tensor *frechet_features(ek_module *classifier, ek_tensor *pictures)
     return ek_cat(parts, count, 0);
 }
 
-/* Returns uniform numbers in [-1, 1), the range of pictures. */
-static ek_tensor *frechet_noise(int64_t count)
-{
-    return ek_add_scalar(ek_mul_scalar(ek_rand(EK_SHAPE(count, 1, SIDE, SIDE)), 2), -1);
-}
-
 static int frechet_measure(ek_module *classifier, ek_tensor *made, ek_dataset *training,
                            ek_dataset *testing, frechet_result *result)
 {
@@ -175,10 +169,11 @@ static int frechet_measure(ek_module *classifier, ek_tensor *made, ek_dataset *t
     ek_tensor *wanted = frechet_features(classifier, ek_value_tensor(ek_value_at(tested, 0)));
     ek_tensor *logits = ek_apply(ek_module_at(classifier, "1"), wanted);
     ek_tensor *right = ek_eq(ek_argmax(logits, 1, false), ek_value_tensor(ek_value_at(tested, 1)));
+    ek_tensor *uniform = ek_mul_scalar(ek_rand(EK_SHAPE(count, 1, SIDE, SIDE)), 2);
     const struct {
         ek_tensor *pictures;
         double *distance;
-    } sets[] = {{frechet_noise(count), &result->noise},
+    } sets[] = {{ek_add_scalar(uniform, -1), &result->noise},
                 {ek_narrow(made, 0, 0, count), &result->generated},
                 {ek_value_tensor(ek_value_at(trained, 0)), &result->training}};
     int rc = ek_item(ek_mean(ek_to_dtype(right, EK_F64)), &result->accuracy);

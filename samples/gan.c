@@ -22,8 +22,8 @@ static const char *const penalty_names[] = {"wgan-gp", "wgan-lp", "dragan", "r1"
 static const char *const loss_names[] = {"wasserstein", "hinge", "least-squares", "logistic", NULL};
 
 enum { MOST = 1 << 20 };
-/* The critic is without normalisation by default, so that a sample's gradient depends on that
- * sample alone. */
+/* By default the critic has no normalisation, so that a sample's gradient depends on that sample
+ * alone. */
 #define OPTIONS(ROW)                                                                  \
     ROW(word, penalty, "wgan-gp", penalty_names, "KIND", "of the critic's gradient")  \
     ROW(real, weight, "10", 0, 1e6, "of the penalty")                                 \
@@ -70,7 +70,7 @@ typedef struct gan {
     ek_loader *loader;
 } gan;
 
-/* A resumed run continues with its plan if it has as many devices as then.
+/* A resumed run continues with the checkpoint's plan if it has as many devices as that plan.
  *
  * Adam's betas: half of the usual momentum (Radford et al. 2016), and a short memory of squares,
  * since the critic's gradients change with the generator (Gulrajani et al. 2017). */
@@ -196,15 +196,14 @@ static void gan_generator_step(gan *g, run *r)
     run_add(r, GENERATOR_LOSSES, loss);
 }
 
-/* Several steps of the critic and one of the generator. */
+/* Takes several steps of the critic and one of the generator. */
 static void gan_step(gan *g, run *r)
 {
-    const double begin = seconds_now();
     for (int64_t i = 0; i < opt.critic_steps && ek_error_status() == 0; i++)
         gan_critic_step(g, r);
     if (ek_error_status() == 0)
         gan_generator_step(g, r);
-    run_add(r, SECONDS, seconds_now() - begin);
+    run_add(r, SECONDS, run_seconds(r));
 }
 
 /* ---- what a run writes ---- */
@@ -232,8 +231,9 @@ static ek_tensor *gan_draw(gan *g)
 }
 
 /* Writes samples-<step>.png and losses.html to --out. */
-static void gan_write(gan *g, run *r)
+static void gan_write(void *of, run *r)
 {
+    gan *g = of;
     ek_scope scope = ek_scope_begin();
     adversary_save(r, gan_draw(g), GRID);
     ek_scope_end(&scope);
@@ -244,32 +244,30 @@ static void gan_write(gan *g, run *r)
     page_curves(page, "Norm of the critic's gradient", "critic step", &r->series[GRADIENT_NORMS],
                 1);
     page_curves(page, "Generator", "step", &r->series[GENERATOR_LOSSES], 1);
-    run_page_end(r, "losses.html", "Fashion-MNIST from noise",
-                 "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch "
-                 "%" PRId64 ", seed %" PRId64,
-                 loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
-                 norm_names[opt.critic_norm], gan_modes[opt.mode], g->generator.devices.count,
-                 opt.batch, opt.seed);
+    run_page_end(r, &g->generator, "losses.html", "Fashion-MNIST from noise",
+                 "%s loss, %s penalty of weight %g, critic norm %s", loss_names[opt.loss],
+                 penalty_names[opt.penalty], opt.weight, norm_names[opt.critic_norm]);
 }
 
 /* ---- the program ---- */
 
 int main(int argc, char **argv)
 {
+    gan g = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel gan 3",
              /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype width critic-norm penalty weight loss batch critic-steps lr",
-             .written = "Pictures, charts, checkpoint"};
-    gan g = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = gan_write,
+             .of = &g};
     if (!run_begin(&r, argc, argv, gan_check))
         return run_end(&r);
     if (gan_open(&g, r.from) < 0 && !g.loader)
-        run_hint_pictures(&r, opt.data);
-    r.name = gan_modes[opt.mode];
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = opt.steps;
-    r.batch = opt.batch * opt.critic_steps;
+    r.batch *= opt.critic_steps;
     run_series(&r, series_names, SERIES);
     adversary_keep(&r, &g.generator, &g.critic, g.random, g.loader, opt.auto_);
 
@@ -277,12 +275,8 @@ int main(int argc, char **argv)
         gan_step(&g, &r);
         run_note(&r, "critic %.3f  penalty %.3f  W %.3f", series_last(&r.series[CRITIC_LOSSES]),
                  series_last(&r.series[PENALTIES]), series_last(&r.series[WASSERSTEIN]));
-        if (run_draws(&r))
-            gan_write(&g, &r);
     }
 
-    if (run_draws(&r))
-        gan_write(&g, &r);
     json_writer *json = run_json(&r, &g.generator);
     if (json) {
         json_network(json, "generator", g.generator.network);

@@ -108,7 +108,7 @@ static int gpt_make(void *user)
     return ek_error_status();
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int gpt_try_batch(int64_t batch, void *user)
 {
     ek_tensor *tokens = ek_zeros(EK_SHAPE(batch, opt.context), EK_I64);
@@ -119,7 +119,7 @@ static int gpt_try_batch(int64_t batch, void *user)
 
 enum { TESTED_AT_ONCE = 32, TRAINING_STRIDE = 16 };
 
-/* Windows of the text, which begin `stride` bytes apart. */
+/* Returns the text's windows, which begin `stride` bytes apart. */
 static ek_dataset *gpt_windows(const text *of, int64_t stride)
 {
     ek_scope scope = ek_scope_begin();
@@ -224,7 +224,7 @@ static int gpt_write(gpt *g)
     return ek_error_status();
 }
 
-/* One of the texts, in tags. */
+/* Writes one of the texts, in HTML's tags. */
 static void gpt_write_text(FILE *page, const char *written)
 {
     fputs("<pre>", page);
@@ -237,8 +237,9 @@ static void gpt_write_text(FILE *page, const char *written)
 }
 
 /* Writes gpt.html to --out: losses over steps, tests, and what the network writes. */
-static void gpt_draw(gpt *g, run *r)
+static void gpt_draw(void *of, run *r)
 {
+    gpt *g = of;
     gpt_write(g);
     FILE *page = run_page(r);
     if (!page)
@@ -248,11 +249,9 @@ static void gpt_draw(gpt *g, run *r)
     page_curves(page, "Learning rate", "step", &r->series[RATES], 1);
     for (int i = 0; i < TEXTS; i++)
         gpt_write_text(page, g->texts + (size_t)i * g->text_size);
-    run_page_end(r, "gpt.html", "A text, byte by byte",
-                 "%" PRId64 " parameters, context %" PRId64 ", %s on %d devices, batch %" PRId64
-                 ", seed %" PRId64,
-                 ek_module_numel(g->job.network), opt.context, mode_names[opt.mode],
-                 g->job.devices.count, opt.batch, opt.seed);
+    run_page_end(r, &g->job, "gpt.html", "A text, byte by byte",
+                 "%" PRId64 " parameters, context %" PRId64, ek_module_numel(g->job.network),
+                 opt.context);
 }
 
 /* ---- results ---- */
@@ -290,14 +289,16 @@ static void gpt_json(const gpt *g, const run *r, bool tested, json_writer *json)
 
 int main(int argc, char **argv)
 {
+    gpt g = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel gpt 2",
-             /* A run may go on in another mode and on other devices. */
+             /* A run may be resumed in another mode and on other devices. */
              .deciding = "context width layers heads dropout batch steps lr warm-up weight-decay "
                          "clip dtype bf16 seed random",
-             .written = "Page and checkpoint"};
-    gpt g = {0};
+             .written = "Page and checkpoint",
+             .draw = gpt_draw,
+             .of = &g};
     int64_t tested_at = -1; /* the step of this process's last test */
     if (!run_begin(&r, argc, argv, gpt_check))
         return run_end(&r);
@@ -307,22 +308,20 @@ int main(int argc, char **argv)
                  "--data %s must be a text, or a folder of texts; Debian's package fortunes puts "
                  "some in " FORTUNES,
                  opt.data);
-    r.name = mode_names[opt.mode];
     r.last = run_last(opt.steps, opt.stop);
-    r.batch = opt.batch;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &g.job, g.job.loader);
+    run_keep_job(&r, &g.job);
     run_keep_digest(&r, "training_text", g.training_text.bytes, (size_t)g.training_text.count,
                     "text", opt.data);
     run_keep_digest(&r, "held_text", g.held_text.bytes, (size_t)g.held_text.count, "text",
                     opt.data);
 
     while (run_next(&r)) {
-        const double begin = seconds_now(), rate = ek_optimizer_lr(g.job.optimizer, 0);
+        const double rate = ek_optimizer_lr(g.job.optimizer, 0);
         const double loss = job_train(&g.job, g.job.loader, NULL);
         run_add(&r, LOSSES, loss);
         run_add(&r, RATES, rate);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         run_note(&r, "loss %.4f", loss);
         if (r.step % opt.every == 0) {
             const double held_out = gpt_test(&g);
@@ -333,12 +332,8 @@ int main(int argc, char **argv)
                     "Step %" PRId64 ": held-out loss %.4f nats per byte (%.3f bits); trigram %.4f",
                     r.step, held_out, bits(held_out), g.trigram);
         }
-        if (run_draws(&r))
-            gpt_draw(&g, &r);
     }
 
-    if (run_draws(&r))
-        gpt_draw(&g, &r);
     if (run_judges(&r)) {
         if (tested_at != r.step) {
             tested_at = r.step;

@@ -83,20 +83,6 @@ static int evaluate_send_buffer(const char *path, ek_tensor *buffer, void *user)
     return ek_dist_broadcast(buffer, 0);
 }
 
-/* The sums are exact, because they are of integers. */
-static int evaluate_join(evaluation *self, confusion_matrix *sums)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *all = ek_from_data(self->sums.counts, EK_SHAPE(PAIRS), EK_I64);
-    int rc = world_size() > 1 ? ek_dist_all_reduce(all) : 0;
-    if (rc == 0)
-        rc = ek_to_data(all, self->sums.counts, sizeof self->sums.counts);
-    ek_scope_end(&scope);
-    for (int i = 0; i < PAIRS && rc == 0; i++)
-        (&sums->counts[0][0])[i] += (&self->sums.counts[0][0])[i];
-    return rc;
-}
-
 int confusion_of(ek_module *network, ek_device device, ek_dtype dtype, ek_dataset *scenes,
                  confusion_matrix *sums)
 {
@@ -110,8 +96,17 @@ int confusion_of(ek_module *network, ek_device device, ek_dtype dtype, ek_datase
                                                          .shuffle = false, .padding = false));
     rc = loader ? loader_evaluate(loader, network, evaluate_batch, &own) : ek_error_status();
     ek_loader_free(loader);
-    ek_dist_raise(); /* the other ranks wait for this rank in evaluate_join */
-    return rc < 0 ? rc : evaluate_join(&own, sums);
+    ek_dist_raise(); /* the other ranks wait for this rank's sums */
+    if (rc < 0)
+        return rc;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *all = ek_from_data(own.sums.counts, EK_SHAPE(PAIRS), EK_I64);
+    if (world_size() > 1)
+        rc = ek_dist_all_reduce(all); /* exact: sums of integers */
+    if (rc == 0)
+        rc = ek_to_data(all, sums->counts, sizeof sums->counts);
+    ek_scope_end(&scope);
+    return rc;
 }
 
 /* ---- brightness alone ---- */

@@ -113,18 +113,20 @@ ek_module *job_criterion(const train_job *job, ek_module *criterion)
 {
     if (!job_gathers(job))
         criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
-    return world_criterion(criterion);
+    return world_size() == 1 ? criterion : ek_distributed_criterion(criterion);
 }
 
 void job_wrap_with(train_job *job, ek_data_parallel_options options, ek_module *criterion,
                    bool sharded)
 {
+    const ek_shard_policy shard = sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE;
     options.device_ids = job->devices;
-    if (sharded && world_size() == 1)
-        options.shard = EK_SHARD_OPTIMIZER;
+    if (world_size() == 1)
+        options.shard = shard;
     job->parallel =
         job_gathers(job) ? ek_data_parallel_with(options) : ek_data_parallel_model_with(options);
-    job->model = world_model(job->parallel, sharded);
+    job->model = world_size() == 1 ? job->parallel
+                                   : ek_distributed_data_parallel(job->parallel, .shard = shard);
     job->network = job->model ? options.module : NULL; /* a wrapper that fails frees it */
     job->criterion = job_criterion(job, criterion);
 }

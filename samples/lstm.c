@@ -177,8 +177,9 @@ static int lstm_best_order(const score *counted)
 /* ---- what a run writes and prints ---- */
 
 /* Writes losses.html to --out. */
-static void lstm_write(const lstm *l, run *r)
+static void lstm_write(void *of, run *r)
 {
+    const lstm *l = of;
     FILE *page = run_page(r);
     if (!page)
         return;
@@ -186,11 +187,9 @@ static void lstm_write(const lstm *l, run *r)
     page_curves(page, "Loss on unseen words", "epoch", &r->series[TEST_LOSSES], 1);
     page_curves(page, "Share of unseen words whose language is told", "epoch",
                 &r->series[ACCURACIES], 1);
-    run_page_end(r, "losses.html", "The language of words",
-                 "%s of %" PRId64 " layers of %" PRId64 ", %s on %d devices, batch %" PRId64
-                 ", seed %" PRId64,
-                 cell_names[opt.cell], opt.layers, opt.hidden, mode_names[opt.mode],
-                 l->job.devices.count, opt.batch, opt.seed);
+    run_page_end(r, &l->job, "losses.html", "The language of words",
+                 "%s of %" PRId64 " layers of %" PRId64, cell_names[opt.cell], opt.layers,
+                 opt.hidden);
 }
 
 static void lstm_json_score(json_writer *json, const score *s)
@@ -253,14 +252,16 @@ static void lstm_print(const lstm *l, const run *r, const lstm_tested *tested, c
 
 int main(int argc, char **argv)
 {
+    lstm l = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel lstm 2",
-             /* A run may go on in another mode and on other devices. */
+             /* A run may be resumed in another mode and on other devices. */
              .deciding =
                  "seed dtype words cell hidden layers dropout batch epochs lr schedule clip",
-             .written = "Charts, checkpoint"};
-    lstm l = {0};
+             .written = "Charts, checkpoint",
+             .draw = lstm_write,
+             .of = &l};
     lstm_tested tested = {0};
     score counted[NGRAM_MOST_ORDER + 1] = {{{0}, {0}}};
     if (!run_begin(&r, argc, argv, lstm_check))
@@ -271,18 +272,16 @@ int main(int argc, char **argv)
                  "Debian's packages wamerican, wfrench, wngerman, witalian and wspanish put them "
                  "in /usr/share/dict",
                  opt.data);
-    r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * l.epoch_steps, opt.steps);
-    r.batch = opt.batch;
     r.epoch = l.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &l.job, l.job.loader);
+    run_keep_job(&r, &l.job);
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / l.epoch_steps + 1;
-        const double begin = seconds_now(), loss = job_train(&l.job, l.job.loader, NULL);
+        const double loss = job_train(&l.job, l.job.loader, NULL);
         run_add(&r, LOSSES, loss);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch, loss);
         tested.score.seen[WHOLE] = 0;
         if (r.step % l.epoch_steps == 0) {
@@ -293,12 +292,8 @@ int main(int argc, char **argv)
                     "Epoch %" PRId64 " of %" PRId64 ": test loss %.4f, %.2f %% of words are told",
                     epoch, opt.epochs, tested.loss, 100 * score_of(&tested.score, WHOLE));
         }
-        if (run_draws(&r))
-            lstm_write(&l, &r);
     }
 
-    if (run_draws(&r))
-        lstm_write(&l, &r);
     if (run_judges(&r)) {
         if (tested.score.seen[WHOLE] == 0)
             tested = lstm_test(&l);

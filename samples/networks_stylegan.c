@@ -12,15 +12,10 @@
 enum { RESOLUTIONS = 4, CONVOLUTIONS = 2 * RESOLUTIONS - 1, MAPPING_LAYERS = 4, FILTER = 4 };
 static const double slope = 0.2, root2 = 1.4142135623730951, tiny = 1e-8;
 
-/* Channels at 4 x 4 (level 0) to 32 x 32 (level 3). */
+/* Returns the channels at a level, from 4 x 4 (level 0) to 32 x 32 (level 3). */
 static int stylegan_channels(int width, int level)
 {
     return level <= 1 ? 4 * width : level == 2 ? 2 * width : width;
-}
-
-static int stylegan_side(int level)
-{
-    return 4 << level;
 }
 
 static ek_tensor *stylegan_weight(int out, int in, int kernel)
@@ -40,7 +35,7 @@ static ek_tensor *filter_new(double gain)
     return ek_from_data(values, EK_SHAPE(1, 1, FILTER, FILTER));
 }
 
-/* Each channel of x (N, C, H, W) convolved with the filter. */
+/* Convolves each channel of x (N, C, H, W) with the filter. */
 static ek_tensor *filter_apply(ek_tensor *filter, ek_tensor *x, int stride, int padding)
 {
     int64_t channels = x ? ek_tensor_size(x, 1) : 1;
@@ -50,16 +45,18 @@ static ek_tensor *filter_apply(ek_tensor *filter, ek_tensor *x, int stride, int 
 
 /* ---- a linear layer with equalised learning rate ---- */
 
-typedef struct equal_linear {
+/* A linear layer or a convolution. */
+typedef struct equal_layer {
     ek_module module;
-    ek_tensor *weight, *bias;
+    ek_tensor *weight, *bias; /* the bias of a convolution is NULL without an activation */
+    ek_tensor *filter;        /* NULL unless height and width are halved */
     double weight_gain, bias_gain;
     bool activated;
-} equal_linear;
+} equal_layer;
 
 static ek_value linear_forward(ek_module *module, const ek_args *args)
 {
-    equal_linear *self = (equal_linear *)module;
+    equal_layer *self = (equal_layer *)module;
     ek_tensor *y =
         ek_f_linear(ek_arg_tensor(args, 0), ek_mul_scalar(self->weight, self->weight_gain),
                     ek_mul_scalar(self->bias, self->bias_gain));
@@ -67,13 +64,13 @@ static ek_value linear_forward(ek_module *module, const ek_args *args)
 }
 
 static const ek_module_type linear_type = {.name = "equal_linear",
-                                           .size = sizeof(equal_linear),
+                                           .size = sizeof(equal_layer),
                                            .forward = linear_forward};
 
 /* `rate` is the learning rate of this layer, relative to other layers. */
 static ek_module *linear_new(int64_t in, int64_t out, double bias, double rate, bool activated)
 {
-    equal_linear *self = (equal_linear *)ek_module_new(&linear_type);
+    equal_layer *self = (equal_layer *)ek_module_new(&linear_type);
     if (!self)
         return NULL;
     const double gain = activated ? root2 : 1;
@@ -119,7 +116,7 @@ static ek_tensor *style_bias(const style_conv *self, double gain)
     return ek_reshape(ek_mul_scalar(self->bias, gain), EK_SHAPE(1, -1, 1, 1));
 }
 
-/* x (N, C, H, W), w (N, W'), and noise (N, 1, H', W') of the output's size. */
+/* Takes x (N, C, H, W), w (N, W'), and noise (N, 1, H', W') of the output's size. */
 static ek_value style_forward(ek_module *module, const ek_args *args)
 {
     style_conv *self = (style_conv *)module;
@@ -136,7 +133,7 @@ static ek_value style_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(ek_f_leaky_relu(ek_add(x, style_bias(self, root2)), slope));
 }
 
-/* x (N, C, H, W) and w (N, W') to brightness (N, 1, H, W). */
+/* Takes x (N, C, H, W) and w (N, W'), and returns brightness (N, 1, H, W). */
 static ek_value colour_forward(ek_module *module, const ek_args *args)
 {
     style_conv *self = (style_conv *)module;
@@ -190,13 +187,7 @@ static ek_tensor *synthesis_noise(ek_tensor *noise, int64_t *first, int side)
     return ek_reshape(map, EK_SHAPE(-1, 1, side, side));
 }
 
-/* Doubles height and width: puts zeros between pixels and applies the filter. */
-static ek_tensor *synthesis_double(ek_tensor *picture, ek_tensor *filter)
-{
-    return ek_f_conv_transpose2d(picture, filter, .stride = 2, .padding = 1);
-}
-
-/* w (N, STYLEGAN_LAYERS, W') and noise (N, STYLEGAN_NOISE). */
+/* Takes w (N, STYLEGAN_LAYERS, W') and noise (N, STYLEGAN_NOISE). */
 static ek_value synthesis_forward(ek_module *module, const ek_args *args)
 {
     synthesis_module *self = (synthesis_module *)module;
@@ -209,12 +200,14 @@ static ek_value synthesis_forward(ek_module *module, const ek_args *args)
     for (int i = 0; i < CONVOLUTIONS; i++) {
         const int level = (i + 1) / 2;
         x = ek_value_tensor(ek_forward(self->convolutions[i], x, ek_select(w, 1, i),
-                                       synthesis_noise(noise, &first, stylegan_side(level))));
+                                       synthesis_noise(noise, &first, 4 << level)));
         if (i % 2 == 1) /* the first of two at this size */
             continue;
         ek_tensor *own =
             ek_value_tensor(ek_forward(self->colours[level], x, ek_select(w, 1, i + 1)));
-        picture = picture ? ek_add(synthesis_double(picture, self->filter), own) : own;
+        if (picture) /* doubled: zeros between pixels, and the filter */
+            picture = ek_f_conv_transpose2d(picture, self->filter, .stride = 2, .padding = 1);
+        picture = picture ? ek_add(picture, own) : own;
         if (!picture)
             return ek_value_error();
     }
@@ -285,19 +278,14 @@ typedef struct stylegan_module {
     ek_module *mapping, *synthesis;
 } stylegan_module;
 
-/* x (groups, STYLEGAN_GROUP, ...) as (groups * STYLEGAN_GROUP, ...), and back. */
-static ek_tensor *stylegan_join(ek_tensor *x)
-{
-    return ek_f_flatten(x, 0, 1);
-}
-
+/* Returns x (groups * STYLEGAN_GROUP, ...) as (groups, STYLEGAN_GROUP, ...). */
 static ek_tensor *stylegan_group(ek_tensor *x)
 {
     return ek_f_unflatten(x, 0, EK_SHAPE(-1, STYLEGAN_GROUP));
 }
 
-/* Style mixing: layers below `cut` (N) get the first of two latents z (N, 2, Z), the others the
- * second. Returns (N, STYLEGAN_LAYERS, Z). */
+/* Returns w of all layers, (N, STYLEGAN_LAYERS, Z): layers below `cut` (N) get the first of two
+ * latents z (N, 2, Z), the other layers the second (style mixing). */
 static ek_tensor *stylegan_mix(ek_module *mapping, ek_tensor *z, ek_tensor *cut)
 {
     ek_tensor *w = ek_apply(mapping, ek_f_flatten(z, 0, 1));
@@ -326,12 +314,12 @@ static ek_tensor *stylegan_path_lengths(ek_tensor *pictures, ek_tensor *directio
 static ek_value stylegan_forward(ek_module *module, const ek_args *args)
 {
     stylegan_module *self = (stylegan_module *)module;
-    ek_tensor *w = stylegan_mix(self->mapping, stylegan_join(ek_arg_tensor(args, 0)),
+    ek_tensor *w = stylegan_mix(self->mapping, ek_f_flatten(ek_arg_tensor(args, 0), 0, 1),
                                 ek_f_flatten(ek_arg_tensor(args, 1), 0, 1));
     ek_tensor *pictures =
-        ek_value_tensor(ek_forward(self->synthesis, w, stylegan_join(ek_arg_tensor(args, 2))));
+        ek_value_tensor(ek_forward(self->synthesis, w, ek_f_flatten(ek_arg_tensor(args, 2), 0, 1)));
     if (args->count > 3)
-        pictures = stylegan_path_lengths(pictures, stylegan_join(ek_arg_tensor(args, 3)), w);
+        pictures = stylegan_path_lengths(pictures, ek_f_flatten(ek_arg_tensor(args, 3), 0, 1), w);
     return ek_value_of_tensor(stylegan_group(pictures));
 }
 
@@ -351,41 +339,34 @@ ek_module *stylegan_generator(int width, int latent)
 
 /* ---- the discriminator ---- */
 
-typedef struct equal_conv {
-    ek_module module;
-    ek_tensor *weight, *bias; /* NULL: no activation either */
-    ek_tensor *filter;        /* NULL unless height and width are halved */
-    double gain;
-} equal_conv;
-
 /* If height and width are halved, a convolution of one tap sees only the pixels that the filter
  * keeps. Larger convolutions slide over all pixels of the filter's output. */
 static ek_value conv_forward(ek_module *module, const ek_args *args)
 {
-    equal_conv *self = (equal_conv *)module;
+    equal_layer *self = (equal_layer *)module;
     ek_tensor *x = ek_arg_tensor(args, 0);
     const int kernel = (int)ek_tensor_size(self->weight, 2),
               stride = self->filter && kernel > 1 ? 2 : 1;
-    const double gain = self->gain / sqrt((double)ek_tensor_count(self->weight) /
-                                          (double)ek_tensor_size(self->weight, 0));
     if (self->filter)
         x = filter_apply(self->filter, x, kernel > 1 ? 1 : 2, kernel > 1 ? 2 : 1);
-    x = ek_f_conv2d(x, ek_mul_scalar(self->weight, gain),
-                    self->bias ? ek_mul_scalar(self->bias, self->gain) : NULL, .stride = stride,
-                    .padding = self->filter ? 0 : kernel / 2);
-    return ek_value_of_tensor(self->bias ? ek_f_leaky_relu(x, slope) : x);
+    x = ek_f_conv2d(x, ek_mul_scalar(self->weight, self->weight_gain),
+                    self->bias ? ek_mul_scalar(self->bias, self->bias_gain) : NULL,
+                    .stride = stride, .padding = self->filter ? 0 : kernel / 2);
+    return ek_value_of_tensor(self->activated ? ek_f_leaky_relu(x, slope) : x);
 }
 
 static const ek_module_type conv_type = {.name = "equal_conv",
-                                         .size = sizeof(equal_conv),
+                                         .size = sizeof(equal_layer),
                                          .forward = conv_forward};
 
 static ek_module *conv_new(int in, int out, int kernel, bool halved, bool activated, double gain)
 {
-    equal_conv *self = (equal_conv *)ek_module_new(&conv_type);
+    equal_layer *self = (equal_layer *)ek_module_new(&conv_type);
     if (!self)
         return NULL;
-    self->gain = gain;
+    self->weight_gain = gain / sqrt((double)in * kernel * kernel);
+    self->bias_gain = gain;
+    self->activated = activated;
     ek_register_parameter(&self->module, "weight", &self->weight, stylegan_weight(out, in, kernel));
     if (activated)
         ek_register_parameter(&self->module, "bias", &self->bias, ek_zeros(EK_SHAPE(out)));

@@ -108,7 +108,7 @@ static void reid_close(reid *r)
     ek_dataset_free(r->test);
 }
 
-/* The rate rises, and falls twice. */
+/* Makes a schedule by which the rate rises, and falls twice. */
 static ek_schedule *reid_schedule(ek_optimizer *optimizer, int64_t steps)
 {
     const int64_t rising = (int64_t)(opt.warm_up * (double)reid_epoch_steps());
@@ -157,17 +157,6 @@ static ek_loader *reid_loader(reid *r)
 
 enum { TESTED_AT_ONCE = 64 }; /* few, so that a capacity which fits training fits tests */
 
-/* Makes the loader of this rank's share of the test views: a block of views, no view twice. */
-static ek_loader *reid_test_loader(reid *r)
-{
-    ek_dataset *views = ek_transformed(ek_dataset_keep(r->test), 0, ek_to_float(),
-                                       ek_normalize(&view_mean, &view_deviation, 1));
-    return job_tests(&r->job, views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
-                     .collate_user = &opt.dtype, .empty_batches = false,
-                     .sampler = ek_distributed_inference_sampler(opt.test_identities * opt.views,
-                                                                 .padding = false));
-}
-
 /* ---- both losses ---- */
 
 /* Returns both losses of the batch of all ranks, which is whole or cut for the devices. `triplet`
@@ -190,7 +179,7 @@ static ek_tensor *reid_loss(train_job *job, ek_value input, ek_value target, ek_
     return ek_add(entropy, ek_mul_scalar(*triplet, opt.triplet));
 }
 
-/* Forward, losses, backward, optimizer and schedule. */
+/* Takes a step on the batch of all ranks: forward, losses, backward, optimizer and schedule. */
 static int reid_train(train_job *job, ek_value input, ek_value target, double *loss,
                       double *triplet)
 {
@@ -203,7 +192,7 @@ static int reid_train(train_job *job, ek_value input, ek_value target, double *l
     return rc;
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int reid_try_batch(int64_t batch, void *user)
 {
     double loss, triplet;
@@ -262,7 +251,13 @@ static int reid_open(reid *r, const ek_archive *from)
     if (rc < 0)
         return rc;
     r->job.loader = reid_loader(r);
-    reid_test_loader(r);
+    /* A rank tests its share of the views: a block of views, no view twice. */
+    ek_dataset *views = ek_transformed(ek_dataset_keep(r->test), 0, ek_to_float(),
+                                       ek_normalize(&view_mean, &view_deviation, 1));
+    job_tests(&r->job, views, .batch_size = TESTED_AT_ONCE, .collate = collate_in_dtype,
+              .collate_user = &opt.dtype, .empty_batches = false,
+              .sampler = ek_distributed_inference_sampler(opt.test_identities * opt.views,
+                                                          .padding = false));
     return ek_error_status();
 }
 
@@ -283,8 +278,9 @@ static void reid_write_table(FILE *page, const reid *s)
 }
 
 /* Writes results.html to --out, and nearest-<step>.png if this step was tested. */
-static void reid_write(reid *s, run *r)
+static void reid_write(void *of, run *r)
 {
+    reid *s = of;
     char path[4096];
     ek_scope scope = ek_scope_begin();
     if (s->tested == r->step)
@@ -298,11 +294,8 @@ static void reid_write(reid *s, run *r)
     page_curves(page, "Losses", "step", &r->series[LOSSES], 2);
     page_curves(page, "On garments not trained on", "epoch", &r->series[MAPS], 2);
     reid_write_table(page, s);
-    run_page_end(r, "results.html", "Re-identification of garments",
-                 "Width %" PRId64 ", %" PRId64 " features, %s on %d devices, batch %" PRId64
-                 ", seed %" PRId64,
-                 opt.width, opt.features, mode_names[opt.mode], s->job.devices.count, opt.batch,
-                 opt.seed);
+    run_page_end(r, &s->job, "results.html", "Re-identification of garments",
+                 "Width %" PRId64 ", %" PRId64 " features", opt.width, opt.features);
 }
 
 static void reid_json(const reid *s, const run *r, json_writer *json)
@@ -339,14 +332,16 @@ static void reid_print(const reid *s, const run *r)
 
 int main(int argc, char **argv)
 {
+    reid s = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel reid 2",
              .deciding = "seed dtype bf16 width blocks features epochs batch group lr weight-decay "
                          "warm-up gamma margin triplet smoothing erasing identities "
                          "test-identities views",
-             .written = "Pictures, charts, checkpoint"};
-    reid s = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = reid_write,
+             .of = &s};
     if (!run_begin(&r, argc, argv, reid_check))
         return run_end(&r);
     if (reid_open(&s, r.from) == 0)
@@ -355,26 +350,23 @@ int main(int argc, char **argv)
         s.found[UNTRAINED] = reid_test(&s);
     s.found[UNTRAINED].queries = s.found[PIXELS].queries; /* the checkpoint has map and ranks */
     if (!s.test && ek_error_status() != EK_E_INVALID)
-        run_hint_pictures(&r, opt.data);
-    r.name = mode_names[opt.mode];
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
-    r.batch = opt.batch;
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &s.job, s.job.loader);
+    run_keep_job(&r, &s.job);
     run_keep_numbers(&r, "untrained", &s.found[UNTRAINED].map,
                      3); /* map, rank1 and rank5 are neighbours */
 
     while (run_next(&r)) {
         const int64_t epoch = (r.step - 1) / s.epoch_steps, first = epoch * s.epoch_steps;
-        const double begin = seconds_now();
         ek_batch batch;
         double loss = 0, triplet = 0;
         if (loader_next(s.job.loader, &batch) == 0)
             reid_train(&s.job, batch.input, batch.target, &loss, &triplet);
         run_add(&r, LOSSES, loss);
         run_add(&r, TRIPLETS, triplet);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         loss = series_mean(&r.series[LOSSES], first);
         triplet = series_mean(&r.series[TRIPLETS], first);
         run_note(&r, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch + 1, loss, triplet);
@@ -388,12 +380,8 @@ int main(int argc, char **argv)
                     ": loss %.4f, triplet %.4f, mAP %.2f %%, rank 1 %.2f %%",
                     epoch + 1, opt.epochs, loss, triplet, 100 * found.map, 100 * found.rank1);
         }
-        if (run_draws(&r))
-            reid_write(&s, &r);
     }
 
-    if (run_draws(&r))
-        reid_write(&s, &r);
     if (run_judges(&r) && s.tested != r.step)
         s.found[TRAINED] = reid_test(&s);
     json_writer *json = run_json(&r, &s.job);

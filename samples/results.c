@@ -85,7 +85,7 @@ static void json_quote(FILE *stream, const char *text)
     fputc('"', stream);
 }
 
-/* What stands before a value: comma, line and key. */
+/* Writes what precedes a value: comma, line and key. */
 static void json_lead(json_writer *json, const char *key)
 {
     if (json->follows)
@@ -231,11 +231,12 @@ void json_categories(json_writer *json, const uint64_t *nbytes)
 
 /* A device's peak as numbers, since ranks send each other tensors. */
 typedef struct device_peak {
-    int64_t rank, kind, index, nbytes, categories[EK_MEMORY_CATEGORIES];
+    int64_t rank, kind, index;
+    uint64_t nbytes, categories[EK_MEMORY_CATEGORIES];
 } device_peak;
 enum { PEAK_NUMBERS = sizeof(device_peak) / sizeof(int64_t) };
 
-/* The peaks of all ranks' devices, to be freed; NULL on an error. */
+/* Returns the peaks of all ranks' devices, which the caller frees. NULL on an error. */
 static device_peak *peaks_of_all(const ek_device_list *devices, int64_t *count)
 {
     device_peak own[EK_MAX_DEVICES] = {{0}}, *all = NULL;
@@ -243,10 +244,8 @@ static device_peak *peaks_of_all(const ek_device_list *devices, int64_t *count)
         const ek_device device = devices->devices[d];
         ek_memory_stats stats = {0};
         ek_memory_get_stats(device, &stats);
-        own[d] = (device_peak){
-            ek_dist_get_rank(NULL), device.kind, device.index, (int64_t)stats.peak, {0}};
-        for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-            own[d].categories[c] = (int64_t)stats.at_peak[c];
+        own[d] = (device_peak){ek_dist_get_rank(NULL), device.kind, device.index, stats.peak, {0}};
+        memcpy(own[d].categories, stats.at_peak, sizeof stats.at_peak);
     }
     ek_scope scope = ek_scope_begin();
     ek_tensor *gathered =
@@ -285,12 +284,10 @@ int json_devices(json_writer *json, const ek_device_list *devices)
     device_peak *peaks = peaks_of_all(devices, &count);
     json_begin(json, "devices", '[');
     for (int64_t i = 0; peaks && i < count; i++) {
-        uint64_t categories[EK_MEMORY_CATEGORIES];
         char name[40];
-        for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-            categories[c] = (uint64_t)peaks[i].categories[c];
-        json_write(json, "{ name %s peak_bytes %jd", peak_name(&peaks[i], name), peaks[i].nbytes);
-        json_categories(json, categories);
+        json_write(json, "{ name %s peak_bytes %jd", peak_name(&peaks[i], name),
+                   (int64_t)peaks[i].nbytes);
+        json_categories(json, peaks[i].categories);
         json_end(json, '}');
     }
     json_end(json, ']');

@@ -82,7 +82,7 @@ static bool run_fail(run *r, int status)
     return false;
 }
 
-/* Points to the value of one of RUN_OPTIONS. */
+/* Points to the value of an option that all programs have. */
 static const void *run_option(const run *r, const char *name)
 {
     return args_next(r->args, &name)->value;
@@ -107,6 +107,8 @@ bool run_begin(run *r, int argc, char **argv, int (*check)(void))
     r->resume = *(const char *const *)run_option(r, "resume");
     r->json_path = *(const char *const *)run_option(r, "json");
     r->every = *(const int64_t *)run_option(r, "every");
+    r->batch = *(const int64_t *)run_option(r, "batch");
+    r->name = mode_names[*(const int *)run_option(r, "mode")];
     rc = world_refuses(rc < 0 || check() < 0 || run_check_files(r) < 0);
     if (rc > 0)
         return false;
@@ -127,11 +129,6 @@ void run_hint(run *r, const char *format, ...)
     if (ek_error_status() < 0 && !r->hint[0])
         vsnprintf(r->hint, sizeof r->hint, format, values);
     va_end(values);
-}
-
-void run_hint_pictures(run *r, const char *directory)
-{
-    run_hint(r, PICTURES_HINT, directory);
 }
 
 int64_t run_last(int64_t whole, int64_t stop)
@@ -172,15 +169,18 @@ static void run_write_html(FILE *stream, void *user)
     fwrite(r->html, 1, r->html_size, stream);
 }
 
-void run_page_end(run *r, const char *name, const char *title, const char *format, ...)
+void run_page_end(run *r, const train_job *job, const char *name, const char *title,
+                  const char *format, ...)
 {
-    char path[4096], subtitle[256];
+    char path[4096], settings[256], subtitle[512];
     va_list values;
     va_start(values, format);
-    size_t length = (size_t)vsnprintf(subtitle, sizeof subtitle, format, values);
+    vsnprintf(settings, sizeof settings, format, values);
     va_end(values);
-    if (length < sizeof subtitle)
-        snprintf(subtitle + length, sizeof subtitle - length, ", step %" PRId64, r->step);
+    snprintf(subtitle, sizeof subtitle,
+             "%s, %s on %d devices, batch %" PRId64 ", seed %" PRId64 ", step %" PRId64, settings,
+             r->name, job->devices.count, *(const int64_t *)run_option(r, "batch"),
+             *(const int64_t *)run_option(r, "seed"), r->step);
     if (fclose(r->page) != 0)
         ek_error(EK_E_NO_MEMORY, "no memory for a page");
     else
@@ -258,25 +258,6 @@ void run_add(run *r, int which, double value)
         series_add(&r->series[which], value);
 }
 
-/* Tells whether the present step ends with a checkpoint. The ranks agree on a caught signal. */
-static bool run_writes(run *r)
-{
-    const bool due = r->step >= r->last || (r->epoch > 0 && r->step % r->epoch == 0) ||
-                     (r->every > 0 && r->step % r->every == 0);
-    if (!r->agreed && r->step < r->last)
-        r->signal = r->stopped ? interrupt_agree(r->stopped) : 0;
-    r->agreed = true;
-    return r->args && r->out && (due || r->signal > 0);
-}
-
-bool run_draws(run *r)
-{
-    if (r->failed || ek_error_status() < 0 || r->drawn == r->step || !run_writes(r))
-        return false;
-    r->drawn = r->step;
-    return world_is_first();
-}
-
 /* Puts "after step 12: " before the pending error's sentence. */
 static void run_say_step(const run *r)
 {
@@ -293,7 +274,6 @@ static void run_say_step(const run *r)
 static int run_start(run *r)
 {
     r->begun = true;
-    r->drawn = -1;
     if (ek_error_status() == 0 && r->from)
         run_load(r);
     ek_archive_free(r->from);
@@ -303,11 +283,27 @@ static int run_start(run *r)
     return ek_error_status() < 0 || !r->args ? ek_error_status() : run_make_out(r->out);
 }
 
-/* Ends the present step, if there is one, and writes the checkpoint that is due. */
+/* Tells whether the present step ends with a checkpoint. A run that has just been resumed writes
+ * one only at its end, or if a signal ends it. The ranks agree on a caught signal. */
+static bool run_writes(run *r)
+{
+    const bool finished = r->step >= r->last;
+    const bool due =
+        (r->epoch > 0 && r->step % r->epoch == 0) || (r->every > 0 && r->step % r->every == 0);
+    if (ek_error_status() < 0)
+        return false;
+    if (!finished)
+        r->signal = r->stopped ? interrupt_agree(r->stopped) : 0;
+    return r->args && r->out && (finished || r->signal > 0 || (due && r->step > r->first));
+}
+
+/* Ends the present step, if there is one. Draws and writes the checkpoint if that is due. */
 static int run_end_step(run *r)
 {
     char path[4096];
-    const bool stepped = r->step > r->first;
+    const bool stepped = r->step > r->first, writes = run_writes(r);
+    if (writes && r->draw && world_is_first())
+        r->draw(r->of, r);
     if (stepped)
         ek_scope_end(&r->scope);
     if (ek_error_status() < 0) {
@@ -316,9 +312,7 @@ static int run_end_step(run *r)
     }
     if (stepped)
         progress_show(r);
-    if (!run_writes(r) || !(stepped || r->step >= r->last || r->signal > 0))
-        return ek_error_status();
-    return run_save(r, run_path(r, CHECKPOINT_NAME, path));
+    return writes ? run_save(r, run_path(r, CHECKPOINT_NAME, path)) : 0;
 }
 
 bool run_next(run *r)
@@ -335,9 +329,15 @@ bool run_next(run *r)
     if (r->step >= r->last || r->signal > 0)
         return false;
     r->step++;
-    r->agreed = r->said = false;
+    r->said = false;
     r->scope = ek_scope_begin();
+    r->began = seconds_now();
     return true;
+}
+
+double run_seconds(const run *r)
+{
+    return seconds_now() - r->began;
 }
 
 /* ---- Ctrl-C and kill ---- */

@@ -1,9 +1,8 @@
 /* run.h: a training program from its command line to its exit status, around the program's loop:
  *
- *     static run r = {.about = about, .args = option_table, ...};
- *
  *     int main(int argc, char **argv)
  *     {
+ *         run r = {.about = about, .args = option_table, .draw = draw, ...};
  *         if (!run_begin(&r, argc, argv, check))
  *             return run_end(&r);
  *         ... data, network, optimizer ...
@@ -11,8 +10,6 @@
  *         while (run_next(&r)) {
  *             ... a step ...
  *             run_note(&r, "loss %.4f", loss);
- *             if (run_draws(&r))
- *                 ... pictures ...
  *         }
  *         if (run_judges(&r))
  *             ... a last test ...
@@ -25,9 +22,9 @@
  *         return run_end(&r);
  *     }
  *
- * Between two steps run_next looks for errors and for Ctrl-C, writes the checkpoint and draws the
- * line of progress. The loop need not look for errors: the library's first error stays pending, and
- * functions called after it do nothing. */
+ * Between two steps run_next looks for errors and for Ctrl-C, has the program write pictures and
+ * pages (`draw`), writes the checkpoint and prints the line of progress. The loop need not look for
+ * errors: the library's first error stays pending, and functions called after it do nothing. */
 #ifndef SAMPLES_RUN_H
 #define SAMPLES_RUN_H
 
@@ -78,10 +75,14 @@ typedef struct run {
     const char *format;   /* the name of the checkpoints' format */
     const char *deciding; /* options that a resumed run must repeat: "seed lr" */
     const char *written;  /* names the files of --out in the last line; NULL: no last line */
-    /* Set before the first step. */
+    /* Writes the files of --out that belong to the step's checkpoint. Only rank 0 calls this. NULL:
+     * there are none. `of` is the program's. */
+    void (*draw)(void *of, struct run *r);
+    void *of;
+    /* Set before the first step. run_begin sets the first two to --mode and --batch. */
     const char *name;                     /* for the line of progress */
-    int64_t last;                         /* the step at which the run ends */
     int64_t batch;                        /* samples per step */
+    int64_t last;                         /* the step at which the run ends */
     int64_t epoch, every;                 /* > 0: files are written at multiples of these */
     const volatile sig_atomic_t *stopped; /* set by a signal; NULL: by none */
     /* What programs read. */
@@ -95,11 +96,10 @@ typedef struct run {
     run_part parts[RUN_PARTS];
     int part_count, series_count;
     bool begun, failed, finished; /* finished: with the last step, and printed */
-    bool agreed;                  /* `signal` is of the step at hand */
     bool said;                    /* a line that stays was printed in this step */
     int signal;                   /* the signal that ends the run; 0: none (interrupt_agree) */
-    int64_t first, drawn;         /* the step that the run began at; the last with drawn files */
-    double start, redrawn;        /* when, in seconds */
+    int64_t first;                /* the step that the run began at */
+    double start, began, redrawn; /* the run, the step, the line of progress: when, in seconds */
     ek_scope scope;               /* owns what the present step makes */
     json_writer json;
     FILE *page; /* writes to `html` */
@@ -113,8 +113,6 @@ typedef struct run {
 bool run_begin(run *r, int argc, char **argv, int (*check)(void));
 /* If an error is pending, prints this sentence after the error's: which files --data must hold. */
 void run_hint(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Is run_hint for Fashion-MNIST's files. */
-void run_hint_pictures(run *r, const char *directory);
 
 /* Names the series that steps and tests measure. Checkpoints hold the series. */
 void run_series(run *r, const char *const *names, int count);
@@ -129,22 +127,19 @@ void run_keep_plan(run *r, const char *name, ek_module *parallel);
 void run_keep_numbers(run *r, const char *name, double *numbers, int count);
 void run_keep_digest(run *r, const char *name, const void *data, size_t nbytes, const char *what,
                      const char *path);
-/* Adds the network, optimizer, schedule and plan of a job, the loader and the default generators.
- */
-void run_keep_job(run *r, const train_job *job, ek_loader *loader);
+/* Adds the network, optimizer, schedule, loader and plan of a job, and the default generators. */
+void run_keep_job(run *r, const train_job *job);
 
 /* Begins the next step, in a separate scope. The first call loads the checkpoint of --resume.
  * Returns false if the last step is finished, if there was an error, or if the run was stopped. The
  * error has been printed; without run_begin it stays pending. */
 bool run_next(run *r);
+/* Returns the seconds since the step began. */
+double run_seconds(const run *r);
 /* Sets the end of the line of progress. */
 void run_note(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints a line that stays, in place of the line of progress. */
 void run_say(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Tells whether this process must write files beside the step's checkpoint. It is called at the end
- * of each step, and after the loop for a run that resumes at its end. It returns true once per
- * step. */
-bool run_draws(run *r);
 /* Writes "DIRECTORY/NAME" in --out to `path` and returns `path`. NULL without --out. */
 char *run_path(const run *r, const char *name, char path[4096]);
 /* Is run_path with the step in the name: "DIRECTORY/NAME-000012.png" in step 12. */
@@ -152,10 +147,10 @@ char *run_picture_path(const run *r, const char *name, char path[4096]);
 /* Begins a page of the library's report. The program writes charts and HTML to the stream. NULL
  * after an error. */
 FILE *run_page(run *r);
-/* Writes the page to "DIRECTORY/NAME" in --out, below a title and a smaller line: `format`'s text
- * and the step. */
-void run_page_end(run *r, const char *name, const char *title, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+/* Writes the page to "DIRECTORY/NAME" in --out, below a title and a smaller line: `format`'s text,
+ * the mode, the job's devices, --batch, --seed and the step. */
+void run_page_end(run *r, const train_job *job, const char *name, const char *title,
+                  const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 /* Tells after the loop whether all steps are finished, so that a last test is due. */
 bool run_judges(run *r);

@@ -57,7 +57,7 @@ double confusion_iou(const confusion_matrix *sums, int class);
 /* Returns the mean over the classes that have pixels. */
 double confusion_mean_iou(const confusion_matrix *sums);
 
-/* Adds the pixels of all scenes, by the labels of a network. All ranks call this: each takes its
+/* Counts the pixels of all scenes, by the labels of a network. All ranks call this: each takes its
  * share of the scenes, and gets the sums of all ranks. The network is called in evaluation mode on
  * `device`, with inputs of its dtype. All ranks get rank 0's buffers and keep them. Logits that are
  * smaller than the scenes are upsampled. Returns 0 or a negative status. */

@@ -119,7 +119,7 @@ static ek_tensor *segmentation_loss(train_job *job, ek_value input, ek_value tar
     return loss;
 }
 
-/* Forward, loss, backward, optimizer and schedule on the batch of all ranks. */
+/* Takes a step on the batch of all ranks: forward, loss, backward, optimizer and schedule. */
 static int segmentation_train(train_job *job, ek_value input, ek_value target, double *loss)
 {
     ek_scope scope = ek_scope_begin();
@@ -128,7 +128,7 @@ static int segmentation_train(train_job *job, ek_value input, ek_value target, d
     return rc;
 }
 
-/* A step on a batch of zeros: memory and time depend on sizes alone. */
+/* Takes a step on a batch of zeros: memory and time depend on sizes alone. */
 static int segmentation_try_batch(int64_t batch, void *user)
 {
     double loss;
@@ -171,7 +171,6 @@ static int segmentation_open(segmentation *s, const ek_archive *from)
 static void segmentation_test(segmentation *s, int64_t step)
 {
     s->tested = step;
-    s->found = (confusion_matrix){0};
     confusion_of(s->job.network, s->job.devices.devices[0], (ek_dtype)opt.dtype, s->test,
                  &s->found);
 }
@@ -221,8 +220,9 @@ static void segmentation_write_table(FILE *page, const segmentation *s)
 }
 
 /* Writes scenes-<step>.png and results.html to --out. */
-static void segmentation_write(segmentation *s, run *r)
+static void segmentation_write(void *of, run *r)
 {
+    segmentation *s = of;
     char path[4096];
     ek_scope scope = ek_scope_begin();
     ek_save_image(run_picture_path(r, "scenes", path), segmentation_draw(s), .columns = 6,
@@ -235,11 +235,8 @@ static void segmentation_write(segmentation *s, run *r)
     page_curves(page, "Mean IoU on the test scenes", "epoch", &r->series[MEAN_IOUS], 1);
     if (s->tested > 0)
         segmentation_write_table(page, s);
-    run_page_end(r, "results.html", "Segmentation of cluttered scenes",
-                 "U-Net of width %" PRId64 " and depth %" PRId64
-                 ", %s on %d devices, batch %" PRId64 ", seed %" PRId64,
-                 opt.width, opt.depth, mode_names[opt.mode], s->job.devices.count, opt.batch,
-                 opt.seed);
+    run_page_end(r, &s->job, "results.html", "Segmentation of cluttered scenes",
+                 "U-Net of width %" PRId64 " and depth %" PRId64, opt.width, opt.depth);
 }
 
 static void segmentation_json_test(const confusion_matrix *of, const char *name, json_writer *json)
@@ -284,35 +281,34 @@ static void segmentation_print(const segmentation *s, const run *r)
 
 int main(int argc, char **argv)
 {
+    segmentation s = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel segmentation 1",
              .deciding = "seed dtype bf16 width depth upsample norm epochs batch lr power "
                          "weight-decay dice size crop scenes test-scenes",
-             .written = "Pictures, charts, checkpoint"};
-    segmentation s = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = segmentation_write,
+             .of = &s};
     if (!run_begin(&r, argc, argv, segmentation_check))
         return run_end(&r);
     if (segmentation_open(&s, r.from) < 0 && !s.test)
-        run_hint_pictures(&r, opt.data);
+        run_hint(&r, PICTURES_HINT, opt.data);
     else if (s.job.loader)
         confusion_of_brightness(s.training, s.test, &s.by_brightness);
-    r.name = mode_names[opt.mode];
     r.last = run_last(opt.epochs * s.epoch_steps, opt.steps);
-    r.batch = opt.batch;
     r.epoch = s.epoch_steps;
     run_series(&r, series_names, SERIES);
-    run_keep_job(&r, &s.job, s.job.loader);
+    run_keep_job(&r, &s.job);
 
     while (run_next(&r)) {
-        const double begin = seconds_now();
         const int64_t epoch = (r.step - 1) / s.epoch_steps;
         ek_batch batch;
         double loss = 0;
         if (loader_next(s.job.loader, &batch) == 0)
             segmentation_train(&s.job, batch.input, batch.target, &loss);
         run_add(&r, LOSSES, loss);
-        run_add(&r, SECONDS, seconds_now() - begin);
+        run_add(&r, SECONDS, run_seconds(&r));
         loss = series_mean(&r.series[LOSSES], epoch * s.epoch_steps);
         run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, loss);
         if (r.step % s.epoch_steps == 0) {
@@ -321,12 +317,8 @@ int main(int argc, char **argv)
             run_say(&r, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch + 1,
                     opt.epochs, loss, confusion_mean_iou(&s.found));
         }
-        if (run_draws(&r))
-            segmentation_write(&s, &r);
     }
 
-    if (run_draws(&r))
-        segmentation_write(&s, &r);
     if (run_judges(&r) && s.tested != r.step)
         segmentation_test(&s, r.step);
     json_writer *json = run_json(&r, &s.job);

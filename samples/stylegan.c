@@ -12,8 +12,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "adversary.h"
 #include "frechet.h"
-#include "latents.h"
+#include "networks.h"
 
 /* ---- settings ---- */
 
@@ -160,14 +161,32 @@ static void stylegan_close(stylegan *s)
 
 /* ---- a step ---- */
 
+/* This rank's inputs of the generator, on cpu. */
+typedef struct seeds {
+    ek_tensor *z, *cut, *noise;
+} seeds;
+
+/* Draws the inputs of so many groups of all ranks: latents; how many layers get the first latent,
+ * which are all layers, or if two latents are mixed 1 to STYLEGAN_LAYERS - 1; noise. */
+static seeds stylegan_draw(stylegan *s, int64_t groups)
+{
+    const ek_dtype dtype = (ek_dtype)opt.dtype;
+    const ek_shape shape = EK_SHAPE(groups, STYLEGAN_GROUP);
+    ek_tensor *mixed = ek_empty(shape, EK_I64), *cut = ek_empty(shape, EK_I64);
+    seeds drawn = {
+        .z = adversary_noise(EK_SHAPE(groups, STYLEGAN_GROUP, 2, opt.latent), dtype, s->random)};
+    ek_bernoulli_(mixed, opt.mixing, s->random);
+    ek_random_(cut, 1, STYLEGAN_LAYERS, s->random);
+    drawn.cut =
+        world_rows(ek_where(ek_ne_scalar(mixed, 0), cut, ek_full(STYLEGAN_LAYERS, shape, EK_I64)));
+    drawn.noise =
+        adversary_noise(EK_SHAPE(groups, STYLEGAN_GROUP, STYLEGAN_NOISE), dtype, s->random);
+    return drawn;
+}
+
 static ek_value stylegan_make(stylegan *s, seeds from)
 {
     return ek_forward(s->generator.model, from.z, from.cut, from.noise);
-}
-
-static seeds stylegan_draw(stylegan *s, int64_t groups)
-{
-    return seeds_draw(groups, opt.latent, opt.mixing, (ek_dtype)opt.dtype, s->random);
 }
 
 /* Trains the critic on `real` (this rank's, on cpu) and on as many made pictures without a history.
@@ -258,7 +277,6 @@ static bool stylegan_due(const run *r, int64_t every, double weight)
  * due. */
 static void stylegan_step(stylegan *s, run *r)
 {
-    const double begin = seconds_now();
     ek_tensor *real = adversary_real(s->loader, (ek_dtype)opt.dtype);
     real = ek_f_unflatten(real, 0, EK_SHAPE(opt.batch / STYLEGAN_GROUP, STYLEGAN_GROUP));
     real = world_rows(real);
@@ -272,21 +290,55 @@ static void stylegan_step(stylegan *s, run *r)
         run_add(r, PATH_LENGTHS, stylegan_path_step(s));
     if (ek_error_status() == 0)
         ek_ema_update(s->average);
-    run_add(r, SECONDS, seconds_now() - begin);
+    run_add(r, SECONDS, run_seconds(r));
 }
 
 /* ---- pictures of the averaged generator ---- */
 
-/* Returns pictures on cpu (count, 1, side, side) of the averaged generator, always from the same
- * numbers. */
+enum { AVERAGED_LATENTS = 1024, MADE_AT_ONCE = 32 };
+
+typedef struct making {
+    const stylegan *by;
+    bool truncated;
+    ek_tensor *mean; /* of w (1, latent), to which truncation pulls w; a reference */
+} making;
+
+/* Draws normal numbers (rows, columns) for the first device. */
+static ek_tensor *stylegan_normal(const stylegan *s, int64_t rows, int64_t columns,
+                                  ek_generator *random)
+{
+    ek_tensor *drawn = ek_empty(EK_SHAPE(rows, columns), (ek_dtype)opt.dtype);
+    ek_normal_(drawn, 0, 1, random);
+    return ek_to_device(drawn, s->generator.devices.devices[0]);
+}
+
+static ek_tensor *stylegan_make_part(int64_t first, int64_t count, ek_generator *random, void *user)
+{
+    making *of = user;
+    ek_module *mapping = ek_module_at(of->by->generator.network, "mapping");
+    ek_module *synthesis = ek_module_at(of->by->generator.network, "synthesis");
+    if (of->truncated && first == 0)
+        of->mean = ek_keep(ek_mean(ek_apply(mapping, stylegan_normal(of->by, AVERAGED_LATENTS,
+                                                                     opt.latent, random)),
+                                   EK_DIMS(0), .keepdim = true));
+    ek_tensor *z = stylegan_normal(of->by, count, opt.latent, random);
+    ek_tensor *noise = stylegan_normal(of->by, count, STYLEGAN_NOISE, random);
+    ek_tensor *w = ek_apply(mapping, z);
+    if (of->mean)
+        w = ek_lerp_scalar(of->mean, w, opt.truncation);
+    w = ek_expand(ek_unsqueeze(w, 1), EK_SHAPE(count, STYLEGAN_LAYERS, opt.latent));
+    return ek_value_tensor(ek_forward(synthesis, w, noise));
+}
+
+/* Returns pictures on cpu (count, 1, side, side) of the averaged generator, each of one latent,
+ * always from the same numbers. NULL on an error. */
 static ek_tensor *stylegan_sample(const stylegan *s, int64_t count, bool truncated)
 {
-    const latents_sampling how = {.generator = s->generator.network,
-                                  .device = s->generator.devices.devices[0],
-                                  .latent = opt.latent,
-                                  .dtype = (ek_dtype)opt.dtype,
-                                  .truncation = truncated ? &opt.truncation : NULL};
-    return latents_sample(&how, s->average, count, (uint64_t)opt.seed + 2);
+    making of = {.by = s, .truncated = truncated};
+    ek_tensor *pictures = adversary_parts(s->average, (uint64_t)opt.seed + 2, count, MADE_AT_ONCE,
+                                          stylegan_make_part, &of);
+    ek_release(of.mean);
+    return pictures;
 }
 
 /* ---- what a run writes ---- */
@@ -294,8 +346,9 @@ static ek_tensor *stylegan_sample(const stylegan *s, int64_t count, bool truncat
 enum { GRID = 8 };
 
 /* Writes samples-<step>.png and losses.html to --out. */
-static void stylegan_write(stylegan *s, run *r)
+static void stylegan_write(void *of, run *r)
 {
+    stylegan *s = of;
     ek_scope scope = ek_scope_begin();
     adversary_save(r, stylegan_sample(s, (int64_t)GRID * GRID, true), GRID);
     ek_scope_end(&scope);
@@ -305,33 +358,30 @@ static void stylegan_write(stylegan *s, run *r)
     page_curves(page, "Losses", "step", &r->series[CRITIC_LOSSES], 2);
     page_curves(page, "R1 penalties", "penalty", &r->series[R1], 1);
     page_curves(page, "Path lengths", "penalty", &r->series[PATH_LENGTHS], 1);
-    run_page_end(r, "losses.html", "Fashion-MNIST by StyleGAN2",
-                 "width %" PRId64 ", latents of %" PRId64
-                 " numbers, %s on %d devices, batch %" PRId64 ", seed %" PRId64,
-                 opt.width, opt.latent, mode_names[opt.mode], s->generator.devices.count, opt.batch,
-                 opt.seed);
+    run_page_end(r, &s->generator, "losses.html", "Fashion-MNIST by StyleGAN2",
+                 "width %" PRId64 ", latents of %" PRId64 " numbers", opt.width, opt.latent);
 }
 
 /* ---- the program ---- */
 
 int main(int argc, char **argv)
 {
+    stylegan s = {0};
     run r = {.about = about,
              .args = option_table,
              .format = "evenkeel stylegan 2",
              /* A run may be resumed in another mode and on other devices. */
              .deciding = "seed dtype width latent batch lr gamma r1-every path-weight path-every "
                          "mixing ema",
-             .written = "Pictures, charts, checkpoint"};
-    stylegan s = {0};
+             .written = "Pictures, charts, checkpoint",
+             .draw = stylegan_write,
+             .of = &s};
     frechet_result judged = {0};
     if (!run_begin(&r, argc, argv, stylegan_check))
         return run_end(&r);
     if (stylegan_open(&s, r.from) < 0 && !s.loader)
-        run_hint_pictures(&r, opt.data);
-    r.name = mode_names[opt.mode];
+        run_hint(&r, PICTURES_HINT, opt.data);
     r.last = opt.steps;
-    r.batch = opt.batch;
     run_series(&r, series_names, SERIES);
     adversary_keep(&r, &s.generator, &s.critic, s.random, s.loader, opt.mode == MODE_AUTO);
     run_keep(&r, "", (ek_training_state){.ema = s.average});
@@ -342,12 +392,8 @@ int main(int argc, char **argv)
         run_note(&r, "critic %.3f  generator %.3f  path length %.3f",
                  series_last(&r.series[CRITIC_LOSSES]), series_last(&r.series[GENERATOR_LOSSES]),
                  series_last(&r.series[PATH_LENGTHS]));
-        if (run_draws(&r))
-            stylegan_write(&s, &r);
     }
 
-    if (run_draws(&r))
-        stylegan_write(&s, &r);
     if (run_judges(&r) && opt.judged > 0)
         frechet_judge(stylegan_sample(&s, opt.judged, false), opt.data, opt.judge_steps,
                       (uint64_t)opt.seed, &judged);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,8 @@
 
 const char *const word_files[LANGUAGES] = {"american-english", "french", "ngerman", "italian",
                                            "spanish"};
-/* Adds what a line holds, in small letters, unless it holds more than letters from A to Z: letters
- * with accents would tell too much. */
+/* Adds the word of a line, in small letters, if all its letters are from A to Z: letters with
+ * accents would tell too much. */
 static int words_add_line(word_list *list, const char *line, int language)
 {
     word w = {.language = (uint8_t)language};
@@ -66,7 +67,7 @@ int words_read(word_list *list, const char *directory, int language)
     return 0;
 }
 
-/* Moves `wanted` words at random to training and testing, every tenth to the latter. */
+/* Copies `wanted` words, chosen at random, to training and testing: every tenth to testing. */
 static int words_deal(const word_list *from, int64_t wanted, ek_generator *random,
                       word_list *training, word_list *testing)
 {
@@ -110,65 +111,32 @@ int words_open(const char *directory, int64_t wanted, uint64_t seed, word_list *
 
 /* ---- a data set of them, and batches of unequal lengths ---- */
 
-typedef struct word_set {
-    ek_dataset dataset;
-    const word_list *list; /* borrowed */
-} word_set;
-
-static int64_t words_length(ek_dataset *dataset)
-{
-    return ((word_set *)dataset)->list->count;
-}
-
-/* The letters and the mark behind them, which says that the word has ended, and as many times the
- * language. */
-static ek_value words_get(ek_dataset *dataset, int64_t index)
-{
-    const word *w = &((word_set *)dataset)->list->words[index];
-    int64_t letters[MOST_LETTERS + 1], language[MOST_LETTERS + 1];
-    const ek_shape shape = EK_SHAPE(w->count + 1);
-    for (int i = 0; i <= w->count; i++) {
-        letters[i] = w->symbols[i + 1];
-        language[i] = w->language;
-    }
-    return EK_LIST(ek_from_data(letters, shape, EK_I64), ek_from_data(language, shape, EK_I64));
-}
-
-static const ek_dataset_type words_type = {.name = "words",
-                                           .size = sizeof(word_set),
-                                           .length = words_length,
-                                           .get = words_get};
-
+/* A sample is a word's bytes. */
 ek_dataset *words_dataset(const word_list *list)
 {
-    word_set *set = (word_set *)ek_dataset_new(&words_type);
-    if (set)
-        set->list = list;
-    return set ? &set->dataset : NULL;
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set = ek_tensor_dataset(
+        ek_from_data(list->words, EK_SHAPE(list->count, (int64_t)sizeof(word)), EK_U8));
+    ek_scope_end(&scope);
+    return set;
 }
 
 ek_value words_collate(const ek_value *samples, int64_t count, void *user)
 {
-    ek_tensor **letters = malloc((size_t)count * sizeof *letters);
-    ek_tensor **targets = malloc((size_t)count * sizeof *targets);
-    int64_t *lengths = malloc((size_t)count * sizeof *lengths);
-    ek_value batch = ek_value_error();
+    enum { LANGUAGE = offsetof(word, language), COUNT = offsetof(word, count) };
+    enum { FIRST_LETTER = offsetof(word, symbols) + 1 };
     (void)user;
-    for (int64_t i = 0; letters && targets && lengths && i < count; i++) {
-        letters[i] = ek_value_tensor(ek_value_at(samples[i], 0));
-        targets[i] = ek_value_tensor(ek_value_at(samples[i], 1));
-        lengths[i] = ek_tensor_size(letters[i], 0);
-    }
-    if (letters && targets && lengths)
-        batch = EK_LIST(EK_LIST(ek_pad_sequence(letters, (int)count, true, MARK),
-                                ek_from_data(lengths, EK_SHAPE(count), EK_I64)),
-                        ek_pad_sequence(targets, (int)count, true, IGNORED));
-    else
-        ek_error(EK_E_NO_MEMORY, "no memory for a batch of %lld words", (long long)count);
-    free(letters);
-    free(targets);
-    free(lengths);
-    return batch;
+    ek_tensor *bytes = ek_to_dtype(ek_value_tensor(ek_collate(samples, count, ek_cpu())), EK_I64);
+    ek_tensor *lengths = ek_add_scalar(ek_select(bytes, 1, COUNT), 1); /* the mark included */
+    double longest;
+    if (ek_item(ek_amax(lengths, EK_DIMS(0)), &longest) < 0)
+        return ek_value_error();
+    ek_tensor *letters = ek_narrow(bytes, 1, FIRST_LETTER, (int64_t)longest);
+    ek_tensor *places = ek_reshape(ek_arange((int64_t)longest, EK_I64, ek_cpu()), EK_SHAPE(1, -1));
+    ek_tensor *targets =
+        ek_where(ek_lt(places, ek_unsqueeze(lengths, 1)), ek_narrow(bytes, 1, LANGUAGE, 1),
+                 ek_full(IGNORED, EK_SHAPE(1, 1), EK_I64));
+    return EK_LIST(EK_LIST(ek_contiguous(letters, EK_CONTIGUOUS), lengths), targets);
 }
 
 /* ---- scores ---- */

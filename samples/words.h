@@ -32,11 +32,11 @@ int words_read(word_list *list, const char *directory, int language);
 int words_open(const char *directory, int64_t wanted, uint64_t seed, word_list *training,
                word_list *testing);
 
-/* A data set of the list's words, which it borrows. A sample is (the letters and a mark, the
- * language as many times). NULL on an error. */
+/* Returns a data set of copies of the list's words. NULL on an error. */
 ek_dataset *words_dataset(const word_list *list);
-/* Collates samples of unequal lengths. The inputs are letters (N, L), padded with marks, and
- * lengths (N). The targets (N, L) are padded with IGNORED. */
+/* Collates words of unequal lengths. The inputs are letters (N, L), each word's with a mark at its
+ * end, padded with marks, and lengths (N) with that mark. The targets (N, L) are the language, once
+ * per letter and mark, padded with IGNORED. */
 ek_value words_collate(const ek_value *samples, int64_t count, void *user);
 
 /* ---- scores ---- */

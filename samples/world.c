@@ -80,19 +80,6 @@ ek_tensor *world_all(ek_tensor *rows)
     return world_size() == 1 ? rows : ek_dist_join(rows, 0, NULL);
 }
 
-ek_module *world_model(ek_module *model, bool sharded)
-{
-    if (world_size() == 1)
-        return model;
-    return ek_distributed_data_parallel(model,
-                                        .shard = sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
-}
-
-ek_module *world_criterion(ek_module *criterion)
-{
-    return world_size() == 1 ? criterion : ek_distributed_criterion(criterion);
-}
-
 /* Returns the first rank on which the pending error began; -1 if the ranks cannot be asked. */
 static int world_origin(void)
 {

@@ -29,11 +29,6 @@ ek_tensor *world_rows(ek_tensor *batch);
 /* Joins the rows of all ranks. */
 ek_tensor *world_all(ek_tensor *rows);
 
-/* Wrap the model and the criterion of a process, which the results own. `sharded`: gradients and
- * the optimizer's state are divided over the devices of all ranks, if there are several. */
-ek_module *world_model(ek_module *model, bool sharded);
-ek_module *world_criterion(ek_module *criterion);
-
 /* Tells whether this rank must print the pending error: it is the first rank on which the error
  * began. An error of one rank becomes an error of all. All ranks call it. */
 bool world_says_error(void);
