@@ -47,9 +47,12 @@ static int state_first_of(int status, int next)
 /* Copies a tensor to cpu, even if it lies there already. Returns one reference. */
 static ek_tensor *state_copy_of(ek_tensor *tensor)
 {
+    ek_scope scope = ek_scope_begin();
     ek_tensor *copy = ek_tensor_dev(tensor)->id.kind == EK_CPU ? ek_clone(tensor)
                                                                : ek_to_device(tensor, ek_cpu());
-    return ek_keep(copy);
+    ek_keep(copy);
+    ek_scope_end(&scope);
+    return copy;
 }
 
 /* ---- parameters and buffers ---- */

@@ -62,7 +62,21 @@ typedef enum ek_shard_policy {
      * EK_E_STATE, and a wrapper without the policy leaves whole gradients on its first device. When
      * the sharding wrapper is freed, gradients become whole; the optimizer's state becomes whole at
      * its next step. */
-    EK_SHARD_OPTIMIZER = 1
+    EK_SHARD_OPTIMIZER = 1,
+    /** Parameters, too (ZeRO-3, FSDP): each device keeps the elements of its range only. A unit of
+     * parameters (ek_shard_unit) is gathered on a device when the device uses it, in forward and
+     * again in backward, and its memory is taken when others are used: no device has more than its
+     * ranges and the two largest units. So a model may be larger than a device. The wrapper takes a
+     * module on cpu without ever having it whole on a device. Results are those of
+     * EK_SHARD_OPTIMIZER, to the bit, but for sums over all parameters, such as a clipped norm,
+     * whose last bits may differ.
+     *
+     * Parameters can be read and written as always, one unit at a time: a copy or an operation
+     * gathers the unit, which stays until the scope ends. Parameters that don't require a gradient
+     * when the wrapper is made lie whole on every device. When the wrapper is freed and the module
+     * lives on, its parameters become whole on device_ids[0], if they fit; if not, they are
+     * gathered whenever they are used. */
+    EK_SHARD_PARAMETERS = 2
 } ek_shard_policy;
 
 typedef struct ek_data_parallel_options {
@@ -136,6 +150,7 @@ typedef struct ek_data_parallel_stats {
     uint64_t parameter_nbytes;
     uint64_t buffer_nbytes;
     uint64_t shared_nbytes; /**< bytes of sharded parameters that were sent after steps */
+    uint64_t gathered_nbytes; /**< bytes of units that were gathered (EK_SHARD_PARAMETERS) */
 } ek_data_parallel_stats;
 /** EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats);
@@ -148,6 +163,12 @@ EK_API int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_
 /** Writes how many samples each of device_ids would get if the wrapper were called now with a batch
  * of this size. */
 EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes);
+
+/** Makes the module a unit of EK_SHARD_PARAMETERS: its parameters, but for those of units inside of
+ * it, are gathered together. For wrappers that are made later. Modules without a unit are cut into
+ * units by size, along the tree of modules: a unit has at most a sixteenth of all bytes, or one
+ * module's own parameters. */
+EK_API int ek_shard_unit(ek_module *module);
 
 /* ---- modules that know their replicas ---- */
 

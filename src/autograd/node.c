@@ -371,7 +371,7 @@ ek_tensor *ek_node_saved(ek_node *node, int index)
             "backward with retain_graph the first time",
             node->operation->name);
     const ek_saved *saved = &node->saved[index];
-    if (!saved->tensor || saved_check(node, saved) < 0)
+    if (!saved->tensor || saved_check(node, saved) < 0 || ek_tensor_hold(saved->tensor) < 0)
         return NULL;
     if (ek_grad_enabled()) {
         if (saved->output >= 0 && ek_dtype_is_floating(saved->tensor->dtype))

@@ -84,13 +84,15 @@ static void queue_assign(ek_run *run, ek_task *task, int position)
             task->node ? queue_of(run, task->node->outputs[i].dev) : task->queue;
 }
 
-/* Makes room for the events of an urgent node (ek_task's `arrivals`), if the run is threaded. */
+/* Makes room for the events and counts of an urgent node (ek_task's `arrivals` and `ahead`), if the
+ * run is threaded. */
 static int queue_expect_arrivals(ek_run *run, ek_task *task)
 {
     if (!run->threaded || !task->runs || !task->node || !task->node->operation->urgent)
         return 0;
     task->arrivals = ek_run_alloc(run, (size_t)run->queue_count * sizeof(ek_event *));
-    return task->arrivals ? 0 : ek_error_pending();
+    task->ahead = ek_run_alloc(run, (size_t)run->queue_count * sizeof *task->ahead);
+    return task->arrivals && task->ahead ? 0 : ek_error_pending();
 }
 
 int ek_run_open_queues(ek_run *run)
@@ -162,6 +164,15 @@ void ek_queue_ready(ek_run *run, int queue, ek_task *task)
         pthread_cond_signal(&run->queues[task->queue].wake);
 }
 
+void ek_queue_delivered(ek_run *run, int queue, ek_task *task, const ek_tensor *gradient)
+{
+    if (!task->ahead || !gradient)
+        return;
+    const size_t nbytes = (size_t)ek_count(gradient) * ek_dtype_size(gradient->dtype);
+    task->ahead[queue] += nbytes;
+    run->queues[queue].ahead += nbytes;
+}
+
 /* Ends the turn of a node that meets. The lock is held. */
 static void queue_end_turn(ek_run *run, int queue)
 {
@@ -176,15 +187,41 @@ static void queue_finish(ek_run *run, int queue, const ek_task *task, int status
     if (task->meets)
         queue_end_turn(run, queue);
     run->remaining--;
+    run->busy--;
     run->failed = run->failed || status < 0;
+    for (int q = 0; task->ahead && q < run->queue_count; q++)
+        run->queues[q].ahead -= task->ahead[q];
+    /* What was delivered is gone, or nobody runs a task: queues that were far ahead may go on. */
+    for (int q = 0; run->threaded && (task->ahead || run->busy == 0) && q < run->queue_count; q++)
+        if (q != queue && run->queues[q].ready_count > 0)
+            pthread_cond_signal(&run->queues[q].wake);
     for (int i = 0; run->threaded && (run->failed || !run->remaining) && i < run->queue_count; i++)
         pthread_cond_signal(&run->queues[i].wake);
 }
 
-/* Waits until the queue has a task, or until no thread is to take another. The lock is held. */
+/* Tells whether another thread runs a task, or is about to take one. The lock is held. */
+static bool queue_others_run(const ek_run *run, const ek_ready_queue *queue)
+{
+    bool any = run->busy > 0;
+    for (int q = 0; q < run->queue_count && !any; q++)
+        any = &run->queues[q] != queue && run->queues[q].ready_count > 0 &&
+              run->queues[q].ahead <= EK_MOST_AHEAD;
+    return any;
+}
+
+/* Tells whether the thread of the queue may take a task (Note [Far ahead]). The lock is held. */
+static bool queue_may_run(const ek_run *run, const ek_ready_queue *queue)
+{
+    return queue->ready_count > 0 &&
+           (queue->ahead <= EK_MOST_AHEAD || queue->ready[0]->priority >= UINT64_C(1) << 62 ||
+            queue->ready[0]->meets || !queue_others_run(run, queue));
+}
+
+/* Waits until the queue has a task that may run, or until no thread is to take another. The lock is
+ * held. */
 static void queue_wait(ek_run *run, ek_ready_queue *queue)
 {
-    while (run->threaded && !queue->ready_count && run->remaining > 0 && !run->failed) {
+    while (run->threaded && !queue_may_run(run, queue) && run->remaining > 0 && !run->failed) {
         ek_span wait;
         ek_span_begin(&wait, EK_SPAN_WAIT, "waiting for gradients", NULL, NULL);
         ek_work_wait(&queue->wake, &run->lock);
@@ -201,6 +238,7 @@ ek_task *ek_queue_next(ek_run *run, int queue, const ek_task *done, int status)
     queue_wait(run, &run->queues[queue]);
     if (run->remaining > 0 && !run->failed)
         next = queue_pop(&run->queues[queue]);
+    run->busy += next != NULL;
     ek_run_unlock(run);
     return next;
 }

@@ -23,7 +23,13 @@
  * nested pass with such nodes, its operation must have `meets`, too, so that the nested pass has a
  * place in the order; a checkpoint's operation has it if the checkpoint's forward called one. On a
  * single queue every node has its place. Nodes that meet run even without a gradient, and are not
- * urgent. */
+ * urgent.
+ *
+ * Note [Far ahead]. An urgent node sums gradients of all devices, and until the slowest device has
+ * delivered its gradient, all others keep theirs. So that a fast device doesn't keep the gradients
+ * of the whole module, its thread waits while it has delivered more than EK_MOST_AHEAD bytes to
+ * urgent nodes that have not run, and another thread runs a task, or is about to. If none does, it
+ * goes on, so that the pass never stops. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
 
@@ -35,6 +41,8 @@
 #include "core/map.h"
 
 typedef struct ek_task ek_task;
+
+enum { EK_MOST_AHEAD = 8 << 20 }; /* bytes: two buckets of gradients (Note [Far ahead]) */
 
 typedef struct ek_contribution {
     ek_tensor *gradient; /* one reference; NULL counts as zero */
@@ -88,7 +96,8 @@ struct ek_task {
      * queue q has delivered a gradient, it records arrivals[q] in the compute stream of the queue's
      * device. */
     ek_event **arrivals;
-    bool mixed; /* a gradient was delivered by the thread of another queue than its device's */
+    size_t *ahead; /* of such a node, per queue: bytes that were delivered on the queue's device */
+    bool mixed;    /* a gradient was delivered by the thread of another queue than its device's */
 };
 
 /* A cast list holds gradients of at most this many bytes, so that a pass frees memory while it
@@ -110,6 +119,7 @@ typedef struct ek_ready_queue {
     ek_task **ready; /* a heap by priority */
     int ready_count;
     pthread_cond_t wake;
+    size_t ahead; /* bytes on the device for urgent nodes that have not run (Note [Far ahead]) */
     ek_tensor **gradients, **results; /* room for the widest node */
     ek_cast_list casts;               /* only the thread that runs the tasks uses it */
 } ek_ready_queue;
@@ -138,6 +148,7 @@ typedef struct ek_run {
     pthread_mutex_t lock;
     int remaining; /* needed tasks that have not run */
     int met;       /* how many of `meetings` have run; meetings[met] is the next */
+    int busy;      /* threads that run a task */
     bool failed;
 } ek_run;
 
@@ -222,6 +233,10 @@ static inline void ek_run_unlock(ek_run *run)
 /* The thread of `queue` puts a task whose contributions have all arrived on the task's queue. A
  * node that meets stays off the queue until all meetings before it have run. The lock is held. */
 void ek_queue_ready(ek_run *run, int queue, ek_task *task);
+
+/* Counts a gradient (NULL: none) that was delivered to the task for the device of `queue`. The lock
+ * is held. */
+void ek_queue_delivered(ek_run *run, int queue, ek_task *task, const ek_tensor *gradient);
 
 /* Counts the task `done` (NULL: none yet), which the thread of `queue` has run with this status.
  * Returns the thread's next task, after a wait if necessary. Returns NULL if the pass is done or a

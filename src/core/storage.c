@@ -1,4 +1,4 @@
-/* storage.c: blocks of device memory, and versions, which count the writes to them. */
+/* storage.c: blocks of device memory, residences, and versions, which count the writes. */
 #include <string.h>
 
 #include "core/cells.h"
@@ -6,6 +6,8 @@
 
 static void storage_free_memory(ek_storage *storage)
 {
+    if (!storage->data) /* the residence has taken it */
+        return;
     if (storage->owner) {
         ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
         ek_object_release(storage->owner);
@@ -25,6 +27,7 @@ static void storage_destroy(ek_object *object)
 {
     ek_storage *storage = (ek_storage *)object;
     ek_object_release(atomic_load(&storage->derived));
+    ek_object_release(storage->residence); /* first, so that it no longer touches the memory */
     storage_free_memory(storage);
     ek_cell_free(storage, sizeof *storage);
 }
@@ -94,6 +97,75 @@ ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
     }
     ek_dev_count_foreign(plain, nbytes, storage->category, true);
     return storage;
+}
+
+/* ---- residences ---- */
+
+ek_storage *ek_storage_new_absent(ek_dev *dev, size_t nbytes, ek_memory_category category,
+                                  ek_residence *residence)
+{
+    ek_storage *storage = ek_cell_new(sizeof *storage);
+    if (!storage)
+        return NULL;
+    ek_object_init(&storage->object, storage_destroy);
+    storage->dev = dev;
+    storage->nbytes = nbytes;
+    storage->category = category;
+    storage->stream = EK_STREAM_COMPUTE;
+    storage->residence = ek_object_retain(residence);
+    return storage;
+}
+
+int ek_storage_present(ek_storage *storage)
+{
+    return ek_dev_alloc(storage->dev, storage->nbytes, storage->category, &storage->data);
+}
+
+void ek_storage_absent(ek_storage *storage)
+{
+    ek_object_release(atomic_exchange(&storage->derived, NULL));
+    ek_dev_free(storage->dev, storage->data, storage->nbytes, storage->category);
+    storage->data = NULL;
+}
+
+/* An object of a scope, which holds a storage until the scope ends. */
+typedef struct storage_hold {
+    ek_object object;
+    ek_storage *storage; /* one reference */
+} storage_hold;
+
+static void hold_destroy(ek_object *object)
+{
+    storage_hold *hold = (storage_hold *)object;
+    ek_residence *residence =
+        hold->storage->residence; /* NULL: the storage has its memory for good */
+    const ek_thread *self = ek_thread_self();
+    if (residence) {
+        atomic_compare_exchange_strong(&residence->holder, &self, NULL);
+        residence->release(residence);
+    }
+    ek_object_release(hold->storage);
+    ek_cell_free(hold, sizeof *hold);
+}
+
+/* If a scope of the thread holds the storage, that scope is the present one or an outer one, so
+ * that its hold lasts long enough. */
+int ek_storage_hold(ek_storage *storage)
+{
+    ek_residence *residence = storage->residence;
+    const ek_thread *self = ek_thread_self(), *none = NULL;
+    if (atomic_load(&residence->holder) == self)
+        return 0;
+    storage_hold *hold = ek_cell_new(sizeof *hold);
+    int rc = hold ? residence->hold(residence) : ek_error_pending();
+    if (rc < 0) {
+        ek_cell_free(hold, sizeof *hold);
+        return rc;
+    }
+    ek_object_init(&hold->object, hold_destroy);
+    hold->storage = ek_object_retain(storage);
+    atomic_compare_exchange_strong(&residence->holder, &none, self);
+    return ek_scope_adopt(hold) ? 0 : ek_error_pending();
 }
 
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)

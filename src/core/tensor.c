@@ -352,7 +352,9 @@ int64_t ek_tensor_count(const ek_tensor *tensor)
 
 void *ek_tensor_data(const ek_tensor *tensor)
 {
-    return tensor && ek_dev_is_host(tensor->storage->dev) ? ek_tensor_address(tensor) : NULL;
+    return tensor && ek_dev_is_host(tensor->storage->dev) && ek_tensor_hold(tensor) >= 0
+               ? ek_tensor_address(tensor)
+               : NULL;
 }
 
 char *ek_tensor_text(const ek_tensor *tensor, char text[200])

@@ -19,10 +19,21 @@ typedef struct ek_derived {
     void (*outdated)(struct ek_derived *self); /* called after each write. Any thread */
 } ek_derived;
 
+/* Who has the elements of a storage that has memory only while somebody holds it
+ * (parallel/gathered.c). */
+typedef struct ek_residence {
+    ek_object object;
+    /* Gives the storage its memory and elements, which it keeps until a `release` for each `hold`.
+     * Any thread. */
+    int (*hold)(struct ek_residence *self);
+    void (*release)(struct ek_residence *self);
+    _Atomic(const ek_thread *) holder; /* a thread of which a scope holds the storage; NULL: none */
+} ek_residence;
+
 typedef struct ek_storage {
     ek_object object;
     ek_dev *dev;
-    void *data;
+    void *data; /* NULL while a storage with a residence has no memory */
     size_t nbytes;
     ek_memory_category category;
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
@@ -33,6 +44,7 @@ typedef struct ek_storage {
     ek_event *event; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
                       EK_STREAM_UPLOAD after the copy into it */
     bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event` */
+    ek_residence *residence; /* one reference; NULL: the storage always has its memory */
 } ek_storage;
 
 typedef struct ek_write_count {
@@ -76,6 +88,16 @@ struct ek_tensor {
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
 /* Makes a storage in memory that `stream` uses first (ek_dev_alloc_for). */
 ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes);
+/* Makes a storage without memory, for EK_STREAM_COMPUTE. Retains the residence. */
+ek_storage *ek_storage_new_absent(ek_dev *dev, size_t nbytes, ek_memory_category category,
+                                  ek_residence *residence);
+/* For residences: gives a storage its memory, and takes the memory and what was derived from the
+ * elements. ek_storage_present fails as ek_dev_alloc does. */
+int ek_storage_present(ek_storage *storage);
+void ek_storage_absent(ek_storage *storage);
+/* Holds a storage that has a residence until the calling thread's scope ends. ek_tensor_hold calls
+ * it. */
+int ek_storage_hold(ek_storage *storage);
 /* Makes EK_STREAM_COMPUTE wait for a copy of EK_STREAM_UPLOAD into the storage, if such a copy was
  * started and not yet waited for. */
 void ek_storage_receive(ek_storage *storage);
@@ -131,6 +153,13 @@ void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source);
 static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
 {
     return tensor->storage->dev;
+}
+
+/* Makes sure that the tensor has memory and elements until the calling thread's scope ends. Called
+ * for the operands of operations, for saved tensors and before copies. 0 or a negative status. */
+static inline int ek_tensor_hold(const ek_tensor *tensor)
+{
+    return tensor->storage->residence ? ek_storage_hold(tensor->storage) : 0;
 }
 
 /* Returns the address of the first element on its device. */

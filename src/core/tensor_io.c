@@ -72,8 +72,8 @@ static int io_check_room(const char *what, const ek_tensor *tensor, const void *
     return 0;
 }
 
-/* Copies all elements between row-major memory of the caller and the tensor. */
-static int io_copy(const ek_tensor *tensor, char *rows, size_t nbytes, direction way)
+/* Copies all elements between row-major memory of the caller and a tensor with memory. */
+static int io_copy_held(const ek_tensor *tensor, char *rows, size_t nbytes, direction way)
 {
     ek_dev *dev = ek_tensor_dev(tensor), *cpu;
     char *address = ek_tensor_address(tensor);
@@ -102,6 +102,16 @@ static int io_copy(const ek_tensor *tensor, char *rows, size_t nbytes, direction
     if (rc >= 0 && way == FROM_ROWS)
         rc = ek_dev_copy(dev, address, cpu, span, span_nbytes);
     free(span);
+    return rc;
+}
+
+static int io_copy(const ek_tensor *tensor, char *rows, size_t nbytes, direction way)
+{
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_tensor_hold(tensor);
+    if (rc >= 0)
+        rc = io_copy_held(tensor, rows, nbytes, way);
+    ek_scope_end(&scope);
     return rc;
 }
 

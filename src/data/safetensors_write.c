@@ -172,7 +172,12 @@ static int content_write_elements(const ek_file *file, const ek_tensor *tensor, 
     ek_dev *dev = ek_tensor_dev(tensor);
     if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS)) {
         EK_TRY(ek_dev_synchronize(dev));
-        return ek_file_write(file, ek_tensor_address(tensor), nbytes);
+        ek_scope scope = ek_scope_begin();
+        int rc = ek_tensor_hold(tensor);
+        if (rc >= 0)
+            rc = ek_file_write(file, ek_tensor_address(tensor), nbytes);
+        ek_scope_end(&scope);
+        return rc;
     }
     void *rows = ek_calloc(1, nbytes);
     if (!rows)

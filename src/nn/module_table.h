@@ -61,6 +61,7 @@ typedef struct ek_layout {
 struct ek_module_members {
     atomic_int references; /* references to the module */
     bool has_parent;
+    bool is_shard_unit; /* marked by ek_shard_unit (parallel/units.c) */
     bool after_error; /* an unrelated error was pending when the module was made */
     char *name; /* the module's name in its first parent, for sentences; owned; NULL for a root */
     ek_layout *layout;

@@ -349,7 +349,9 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
 
 static ek_tensor *convert_device(ek_tensor *tensor, const void *user)
 {
-    return ek_to_device(tensor, *(const ek_device *)user);
+    const ek_device *device = user;
+    return ek_device_equal(ek_tensor_device(tensor), *device) ? tensor
+                                                              : ek_to_device(tensor, *device);
 }
 
 int ek_module_to_device(ek_module *module, ek_device device)

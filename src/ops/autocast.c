@@ -94,6 +94,8 @@ ek_tensor *ek_autocast_narrow(ek_tensor *x)
     /* Inputs and views live too short to be remembered. */
     if (x->dtype != EK_F32 || !autocast_is_parameter(x))
         return ek_to_dtype(x, autocast_narrow_dtype());
+    if (ek_tensor_hold(x) < 0)
+        return NULL;
     if (!autocast_is_remembered(x))
         return autocast_cast_parameter(x);
     /* A cast without history would cut a graph; a cast with history would start one. */

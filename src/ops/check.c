@@ -6,7 +6,7 @@
 bool ek_given(const char *operation, const char *name, const ek_tensor *x)
 {
     if (x)
-        return ek_fork_check() == 0;
+        return ek_fork_check() == 0 && ek_tensor_hold(x) >= 0;
     return EK_FAIL(EK_E_INVALID, "%s: %s is NULL", operation, name) == 0;
 }
 

@@ -15,7 +15,8 @@ typedef struct ema_entry {
     ek_tensor *source;  /* the module's tensor; one reference */
     ek_tensor *average; /* one reference */
     bool averages;      /* false: each update copies the source */
-    bool done;          /* true if this update has written the average */
+    bool done; /* true if this update has written the average; after an error the next call resumes
+                */
 } ema_entry;
 
 struct ek_ema {
@@ -143,6 +144,13 @@ static int ema_move(ema_entry *entry)
     return 0;
 }
 
+/* True if the source has memory only while it is held. Such a source is read by itself, so that not
+ * all sources need memory at a time. */
+static bool ema_is_gathered(const ema_entry *entry)
+{
+    return entry->source->storage->residence;
+}
+
 /* Updates all averages of the device and dtype of entry `first` in one call. */
 static int ema_update_alike(ek_ema *ema, int first, ek_step_rule rule,
                             const ek_step_numbers *numbers, ek_tensor **room)
@@ -153,31 +161,40 @@ static int ema_update_alike(ek_ema *ema, int first, ek_step_rule rule,
     int count = 0;
     for (int i = first; i < ema->count; i++) {
         ema_entry *entry = &ema->entries[i];
-        if (!entry->averages || entry->average->dtype != like->dtype ||
+        if (entry->done || !entry->averages || entry->average->dtype != like->dtype ||
             ek_tensor_dev(entry->average) != ek_tensor_dev(like))
             continue;
-        entry->done = true;
+        if (i > first && (ema_is_gathered(entry) || ema_is_gathered(&ema->entries[first])))
+            continue;
         averages[count] = entry->average;
         sources[count++] = entry->source;
     }
-    EK_TRY(ek_kernels_of(like)->step_list(ek_tensor_dev(like), rule, count, averages, sources,
-                                          states, numbers));
-    for (int i = 0; i < count; i++)
-        ek_tensor_written(averages[i], "ek_ema_update");
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_tensor_hold(sources[0]);
+    if (rc >= 0)
+        rc = ek_kernels_of(like)->step_list(ek_tensor_dev(like), rule, count, averages, sources,
+                                            states, numbers);
+    ek_scope_end(&scope);
+    EK_TRY(rc);
+    for (int i = first, k = 0; k < count; i++) {
+        if (ema->entries[i].average != averages[k])
+            continue;
+        ema->entries[i].done = true;
+        ek_tensor_written(averages[k++], "ek_ema_update");
+    }
     return 0;
 }
 
-/* Updates all averages. All memory is allocated before the first write. */
+/* Updates all averages. All memory is allocated before the first write, but for that of gathered
+ * sources. */
 static int ema_update(ek_ema *ema, ek_tensor **room)
 {
     const ek_step_numbers numbers = {.keep1 = ema->options.decay,
                                      .add1 = 1 - ema->options.decay,
                                      .rate = (double)(ema->updates + 1)};
     const bool mean = ema->options.equal || ema->updates == 0;
-    for (int i = 0; i < ema->count; i++) {
-        ema->entries[i].done = false;
+    for (int i = 0; i < ema->count; i++)
         EK_TRY(ema_move(&ema->entries[i]));
-    }
     for (int i = 0; i < ema->count; i++) {
         ema_entry *entry = &ema->entries[i];
         if (!entry->averages) {
@@ -187,6 +204,8 @@ static int ema_update(ek_ema *ema, ek_tensor **room)
             EK_TRY(ema_update_alike(ema, i, mean ? EK_STEP_MEAN : EK_STEP_AVERAGE, &numbers, room));
         }
     }
+    for (int i = 0; i < ema->count; i++)
+        ema->entries[i].done = false;
     ema->updates++;
     return 0;
 }

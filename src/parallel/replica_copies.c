@@ -114,18 +114,40 @@ void ek_copies_forget(ek_replica_set *set)
         copies_free(set, &set->copies[d]);
 }
 
+bool ek_copies_gathers(const ek_replica_set *set, int i)
+{
+    return set->shards == EK_SHARD_PARAMETERS && i < set->parameters &&
+           ek_sharding_has(set->sharding, i);
+}
+
+/* Makes the copies of parameters; `room` has room for a list of them. */
+static int copies_make_parameters(const ek_replica_set *set, int d, ek_tensor **tensors,
+                                  ek_tensor **room)
+{
+    for (int i = 0; i < set->parameters; i++) {
+        if (!ek_copies_gathers(set, i))
+            room[i] = set->sources[i];
+        else if (!(tensors[i] = ek_keep(ek_gathering_member(set->sharding->gathering, d, i))))
+            return ek_error_pending();
+    }
+    return ek_copies_slabs_make(set->devs[d], room, set->parameters, EK_MEMORY_PARAMETER, tensors);
+}
+
 int ek_copies_allocate(ek_replica_set *set, int d)
 {
     ek_copies *copies = &set->copies[d];
     int parameters = set->parameters;
     if (copies->tensors)
         return 0;
+    ek_tensor **room = ek_calloc((size_t)set->count + 1, sizeof *room);
     *copies = (ek_copies){ek_calloc((size_t)set->count + 1, sizeof *copies->tensors),
                           ek_calloc((size_t)set->count + 1, sizeof *copies->sent)};
-    int rc = copies->tensors && copies->sent ? 0 : ek_error_pending();
+    ek_scope scope = ek_scope_begin();
+    int rc = copies->tensors && copies->sent && room ? 0 : ek_error_pending();
     if (rc >= 0)
-        rc = ek_copies_slabs_make(set->devs[d], set->sources, parameters, EK_MEMORY_PARAMETER,
-                                  copies->tensors);
+        rc = copies_make_parameters(set, d, copies->tensors, room);
+    ek_scope_end(&scope);
+    free(room);
     if (rc >= 0)
         rc = ek_copies_slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
                                   EK_MEMORY_PARAMETER, copies->tensors + parameters);
@@ -151,6 +173,8 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
     const ek_tensor *source = set->sources[i];
     const ek_sent *sent = &set->copies[d].sent[i];
     bool own_buffer = i >= set->parameters && !set->broadcast_buffers && !source->requires_grad;
+    if (ek_copies_gathers(set, i))
+        return false;
     if (sent->version != source->version)
         return true;
     /* A buffer that the replica keeps is stale only if the source got another version object, as
@@ -180,7 +204,7 @@ static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, con
     return rc;
 }
 
-int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
+static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
 {
     size_t parameters = 0, buffers = 0;
     int first[EK_MAX_DEVICES + 1] = {0}, n = 0, rc = 0;
@@ -193,6 +217,8 @@ int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
         for (int i = 0; i < end && d > 0 && rc >= 0; i++) {
             if (!copies_is_stale(set, d, i))
                 continue;
+            if ((rc = ek_tensor_hold(set->sources[i])) < 0) /* sharded by a wrapper inside */
+                break;
             moves[n++] = (ek_move){set->copies[d].tensors[i], set->sources[i]};
             *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
         }
@@ -205,4 +231,12 @@ int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
     set->stats.parameter_nbytes += parameters;
     set->stats.buffer_nbytes += buffers;
     return 0;
+}
+
+int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
+{
+    ek_scope scope = ek_scope_begin();
+    int rc = copies_refresh(set, ranks, end);
+    ek_scope_end(&scope);
+    return rc;
 }

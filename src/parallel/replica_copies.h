@@ -29,7 +29,7 @@ struct ek_replica_set {
     ek_tensor **sources; /* borrowed from copies[0], which holds the originals */
     int count, parameters;
     ek_copies copies[EK_MAX_DEVICES];
-    bool shards;
+    ek_shard_policy shards;
     ek_call_guard *guard;  /* the wrapper's guard; NULL unless the set shards */
     ek_sharding *sharding; /* NULL while parameters are not sharded */
     ek_data_parallel_stats stats;
@@ -47,7 +47,10 @@ int ek_flatten_parameters(ek_module *module, bool gradients);
 int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
                          ek_memory_category category, ek_tensor **members);
 
-/* Makes the copies on device d if there are none. */
+/* Returns true if parameter i is gathered on all devices when it is used (parallel/gathering.h). */
+bool ek_copies_gathers(const ek_replica_set *set, int i);
+
+/* Makes the copies on device d if there are none. Copies of gathered parameters have no memory. */
 int ek_copies_allocate(ek_replica_set *set, int d);
 void ek_copies_forget(ek_replica_set *set);
 

@@ -9,12 +9,14 @@
 #include "comm/exchange.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
+#include "parallel/units.h"
 
 /* ---- the module's tensors ---- */
 
-static void set_forget(ek_replica_set *set)
+/* `whole`: gathered parameters become whole, because the module lives on. */
+static void set_forget(ek_replica_set *set, bool whole)
 {
-    ek_sharding_end(set->sharding);
+    ek_sharding_end(set->sharding, whole);
     set->sharding = NULL;
     ek_copies_forget(set);
     set->sources = NULL;
@@ -64,8 +66,74 @@ static void set_note_published(void *user, int i, int status)
     for (int d = 1; d < set->devices; d++) {
         ek_tensor_written(set->copies[d].tensors[i], "the optimizer's step");
         ek_copies_note(set, d, i, status >= 0);
-        set->stats.shared_nbytes += status < 0 ? 0 : ek_comm_nbytes(set->sources[i]);
+        if (status >= 0 && !ek_copies_gathers(set, i))
+            set->stats.shared_nbytes += ek_comm_nbytes(set->sources[i]);
     }
+}
+
+static ek_sharding_owner set_as_owner(ek_replica_set *set)
+{
+    return (ek_sharding_owner){set, set->guard, set_refresh_sharded, set_note_published};
+}
+
+/* Binds the parameters to their units, after all members are made, so that nothing can fail. */
+static int set_bind_parameters(ek_replica_set *set)
+{
+    ek_tensor **members = ek_calloc((size_t)set->parameters + 1, sizeof *members);
+    int rc = members ? 0 : ek_error_pending();
+    for (int i = 0; i < set->parameters && rc >= 0; i++) {
+        if (ek_copies_gathers(set, i))
+            members[i] = ek_gathering_member(set->sharding->gathering, 0, i);
+        rc = members[i] || !ek_copies_gathers(set, i) ? 0 : ek_error_pending();
+    }
+    for (int d = 1; d < set->devices && rc >= 0; d++)
+        rc = ek_copies_allocate(set, d);
+    for (int i = 0; i < set->parameters && rc >= 0; i++)
+        if (members[i])
+            ek_gathering_bind(set->sharding->gathering, i, members[i]);
+    for (int d = 1; d < set->devices && rc >= 0; d++)
+        for (int i = 0; i < set->parameters; i++)
+            if (members[i])
+                ek_copies_note(set, d, i, true);
+    free(members);
+    return rc;
+}
+
+/* Shards the module's parameters, which are gathered unit by unit. */
+static int set_shard_parameters(ek_replica_set *set)
+{
+    ek_tensor *const *there[EK_MAX_DEVICES] = {set->sources};
+    int *units = ek_calloc((size_t)set->parameters + 1, sizeof *units);
+    int count = units ? ek_units_assign(set->module, set->sources, set->parameters, units)
+                      : ek_error_pending();
+    if (count >= 0)
+        set->sharding = ek_sharding_new(set->module, set->devs, set->devices, set->parameters,
+                                        there, units, count, set_as_owner(set));
+    free(units);
+    if (!set->sharding)
+        return ek_error_pending();
+    ek_scope scope = ek_scope_begin();
+    int rc = set_bind_parameters(set);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* Copies what users wrote to gathered parameters to the shards, and forgets what replicas wrote. */
+static int set_settle_gathered(ek_replica_set *set)
+{
+    if (!set->sharding || !set->sharding->gathering)
+        return 0;
+    for (int d = 1; d < set->devices; d++) {
+        for (int i = 0; i < set->parameters; i++) {
+            const ek_sent *sent = &set->copies[d].sent[i];
+            if (!ek_copies_gathers(set, i) ||
+                sent->replica == ek_tensor_version(set->copies[d].tensors[i]))
+                continue;
+            EK_TRY(ek_gathering_drop(set->sharding->gathering, d, i));
+            ek_copies_note(set, d, i, true);
+        }
+    }
+    return ek_gathering_settle(set->sharding->gathering);
 }
 
 /* Shards the module's parameters. All devices get copies, because shards are parts of the copies.
@@ -73,14 +141,15 @@ static void set_note_published(void *user, int i, int status)
 static int set_shard(ek_replica_set *set)
 {
     ek_tensor *const *there[EK_MAX_DEVICES] = {set->sources};
+    if (set->shards == EK_SHARD_PARAMETERS)
+        return set_shard_parameters(set);
     EK_TRY(ek_flatten_parameters(set->module, false));
     for (int d = 1; d < set->devices; d++) {
         EK_TRY(ek_copies_allocate(set, d));
         there[d] = set->copies[d].tensors;
     }
     set->sharding = ek_sharding_new(set->module, set->devs, set->devices, set->parameters, there,
-                                    (ek_sharding_owner){set, set->guard, set_refresh_sharded,
-                                                        set_note_published});
+                                    NULL, 0, set_as_owner(set));
     return set->sharding ? 0 : ek_error_pending();
 }
 
@@ -88,7 +157,7 @@ static int set_shard(ek_replica_set *set)
 static int set_describe(ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
     size_t room = (size_t)list->count + 1;
-    set_forget(set);
+    set_forget(set, true);
     ek_copies own = {ek_calloc(room, sizeof *own.tensors), ek_calloc(room, sizeof *own.sent)};
     set->copies[0] = own;
     if (!own.tensors || !own.sent)
@@ -261,19 +330,29 @@ ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcas
     return set;
 }
 
-int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard)
+int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_shard_policy policy,
+                         ek_call_guard *guard)
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
-    set->shards = true;
+    set->shards = policy;
     set->guard = guard;
     return set_look_at_module(set);
+}
+
+int ek_replica_set_make_whole(ek_replica_set *set)
+{
+    if (!set->sharding || !set->sharding->gathering)
+        return 0;
+    EK_TRY(ek_sharding_publish(set->sharding));
+    EK_TRY(set_settle_gathered(set));
+    return ek_gathering_end(set->sharding->gathering);
 }
 
 void ek_replica_set_free(ek_replica_set *set)
 {
     if (!set)
         return;
-    set_forget(set);
+    set_forget(set, atomic_load(&set->module->members->references) > 1);
     free(set);
 }
 
@@ -283,6 +362,7 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
     EK_TRY(set_look_at_module(set));
     EK_TRY(ek_sharding_publish(set->sharding));
+    EK_TRY(set_settle_gathered(set));
     EK_TRY(ek_copies_refresh(set, ranks, set->count));
     int count = ranks->count;
     ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));
@@ -312,7 +392,10 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_
 
 ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
 {
-    return set->stats;
+    ek_data_parallel_stats stats = set->stats;
+    if (set->sharding)
+        stats.gathered_nbytes = ek_gathering_nbytes(set->sharding->gathering);
+    return stats;
 }
 
 /* ---- where a module lies ---- */

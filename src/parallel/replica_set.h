@@ -37,10 +37,15 @@ typedef struct ek_replica_set ek_replica_set;
 ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcast_buffers);
 void ek_replica_set_free(ek_replica_set *set);
 
-/* Shards the parameters' gradients over all of the set's devices from now on (parallel/sharding.h).
- * Makes copies on all devices, and shards the parameters that require a gradient. If the module
- * changes later, the next replicas shard it anew. An optimizer's step enters the guard. */
-int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);
+/* Shards the parameters that require a gradient over all of the set's devices from now on
+ * (parallel/sharding.h), by a policy that isn't EK_SHARD_NONE. Makes copies on all devices. If the
+ * module changes later, the next replicas shard it anew. An optimizer's step enters the guard. */
+int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_shard_policy policy,
+                         ek_call_guard *guard);
+
+/* Makes gathered parameters whole on the first device, for a set that is freed next. On an error
+ * (no memory) nothing has changed. */
+int ek_replica_set_make_whole(ek_replica_set *set);
 
 /* Makes replicas[i] for the device ranks->at[i]. devs are all of the set's devices, equal in every
  * call; the module lies on devs[0]. The caller frees each replica with ek_module_free. On an error

@@ -16,6 +16,7 @@ int ek_sharding_init(ek_sharding *s, int count, int buckets, ek_dev *const *devs
     int most = count + buckets * (devices + 1);
     size_t leaves = (size_t)count + 1;
     s->devices = devices;
+    s->bucket_count = buckets;
     memcpy(s->devs, devs, (size_t)devices * sizeof *devs);
     s->leaves = ek_calloc(leaves, sizeof(ek_tensor *));
     s->bucket_of = ek_calloc(leaves, sizeof *s->bucket_of);
@@ -28,6 +29,7 @@ int ek_sharding_init(ek_sharding *s, int count, int buckets, ek_dev *const *devs
 
 void ek_sharding_clear(ek_sharding *s)
 {
+    ek_gathering_free(s->gathering);
     for (int k = 0; k < s->shards.count; k++)
         ek_object_release(s->parts[k].home);
     ek_tensors_release(s->there, s->targets * s->shards.count);
@@ -88,11 +90,13 @@ static bool shard_is_empty(const ek_shard *shard)
     return shard->end == shard->begin;
 }
 
-/* Returns true if the shard lies on another device than its leaf, and that device has no copy of
- * the leaf. */
+/* Returns true if the leaf is gathered, or if the shard lies on another device than its leaf, and
+ * that device has no copy of the leaf. */
 static bool sharding_needs_memory(const ek_sharding *s, int k)
 {
     const ek_dev *dev = s->devs[s->parts[k].device];
+    if (s->targets == 0)
+        return true;
     return s->shards.ranks && !shard_is_empty(&s->shards.all[k]) && dev &&
            dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
 }
@@ -138,11 +142,12 @@ static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *t
 {
     ek_sharding_part *part = &s->parts[k];
     ek_shard *shard = &s->shards.all[k];
-    ek_tensor *const *lists = s->shards.ranks ? s->leaves : targets[part->device];
+    bool in_leaves = s->shards.ranks || s->targets == 0;
+    ek_tensor *const *lists = in_leaves ? s->leaves : targets[part->device];
     ek_tensor *home = sharding_view(s, lists, k);
     if (!home || (own && ek_comm_copy(own, home) < 0))
         return ek_error_pending();
-    part->home = own ? ek_keep(home) : NULL;
+    part->home = own && s->targets > 0 ? ek_keep(home) : NULL;
     shard->tensor = own ? ek_object_retain(own) : ek_keep(home);
     shard->tensor->requires_grad = true;
     part->version = ek_tensor_version(s->shards.ranks ? s->leaves[part->leaf] : shard->tensor);
@@ -225,7 +230,7 @@ static int sharding_refresh(ek_shards *shards)
     ek_sharding *s = (ek_sharding *)shards;
     if (!shards->ranks) {
         EK_TRY(ek_sharding_publish(s));
-        return s->owner.refresh(s->owner.user);
+        return s->gathering ? ek_gathering_settle(s->gathering) : s->owner.refresh(s->owner.user);
     }
     for (int k = 0; k < shards->count; k++) {
         ek_sharding_part *part = &s->parts[k];
@@ -252,8 +257,8 @@ int ek_sharding_make(ek_sharding *s, ek_tensor *const *const *targets, int count
     s->shards.refresh = sharding_refresh;
     s->shards.publish = sharding_publish;
     size_t shards = (size_t)s->shards.count + 1;
-    s->there = ek_calloc((size_t)count * shards, sizeof(ek_tensor *));
-    s->moves = ek_calloc((size_t)count * shards, sizeof *s->moves);
+    s->there = ek_calloc((size_t)count * shards + 1, sizeof(ek_tensor *));
+    s->moves = ek_calloc((size_t)count * shards + 1, sizeof *s->moves);
     ek_tensor **room = ek_calloc(3 * shards, sizeof(ek_tensor *));
     int rc =
         s->there && s->moves && room ? sharding_make_all(s, targets, room) : ek_error_pending();
@@ -317,12 +322,22 @@ int ek_sharding_send(const ek_sharding *s)
     return ek_exchange("sharing the step", s->moves, moves);
 }
 
+static bool sharding_any_changed(const ek_sharding *s)
+{
+    bool any = false;
+    for (int k = 0; k < s->shards.count; k++)
+        any = any || s->parts[k].changed;
+    return any;
+}
+
 int ek_sharding_publish(ek_sharding *s)
 {
     const int before = ek_error_status();
     if (!s)
         return 0;
     int rc = ek_sharding_send(s), noted = -1;
+    if (rc >= 0 && s->gathering && sharding_any_changed(s))
+        rc = ek_gathering_forget(s->gathering);
     /* Notes what was sent, or after an error may have been. */
     for (int k = 0; k < s->shards.count; k++) {
         ek_sharding_part *part = &s->parts[k];
@@ -333,6 +348,8 @@ int ek_sharding_publish(ek_sharding *s)
         if (part->leaf != noted)
             s->owner.published(s->owner.user, part->leaf, rc);
         noted = part->leaf;
+        if (s->gathering)
+            ek_gathering_note(s->gathering, noted);
         part->unsent = rc < 0 ? ek_tensor_version(s->leaves[noted]) : 0;
     }
     if (rc < 0)
@@ -342,11 +359,14 @@ int ek_sharding_publish(ek_sharding *s)
 
 /* ---- the end of a sharding ---- */
 
-/* Makes the leaf whole. If there is no memory for the whole gradient, drops the gradient. */
-static void sharding_make_whole(const ek_sharding *s, int leaf)
+/* Makes the leaf whole. If there is no memory for the whole gradient, or `whole` is false, drops
+ * the gradient. */
+static void sharding_make_whole(const ek_sharding *s, int leaf, bool whole)
 {
     ek_tensor *tensor = s->leaves[leaf];
     int pending = ek_error_status();
+    if (!whole)
+        ek_tensor_set_grad(tensor, NULL);
     if (sharding_set(s, leaf, NULL) >= 0)
         return;
     ek_leaf_drop_shard_gradients(tensor);
@@ -373,13 +393,27 @@ static void sharding_share_the_rest(ek_sharding *s)
         ek_error_clear();
 }
 
-void ek_sharding_end(ek_sharding *s)
+/* Leaves are gathered from now on, or for good; the sharding lives as long as their storages. */
+static void sharding_end_gathering(ek_sharding *s, bool whole)
+{
+    const int pending = ek_error_status();
+    if (whole && ek_gathering_settle(s->gathering) >= 0)
+        ek_gathering_end(s->gathering);
+    if (pending == 0)
+        ek_error_clear();
+    ek_tensors_release(s->leaves, s->shards.leaf_count);
+    s->leaves = NULL;
+}
+
+void ek_sharding_end(ek_sharding *s, bool whole)
 {
     if (s && s->there)
         sharding_share_the_rest(s);
     for (int i = 0; s && s->leaves && i < s->shards.leaf_count; i++)
         if (s->leaves[i] && s->leaves[i]->shards == &s->shards.object)
-            sharding_make_whole(s, i);
+            sharding_make_whole(s, i, whole);
+    if (s && s->gathering)
+        sharding_end_gathering(s, whole);
     ek_object_release(s);
 }
 
@@ -408,19 +442,20 @@ static bool parameter_can_be_sharded(const ek_tensor *tensor)
            ek_dtype_is_floating(tensor->dtype);
 }
 
-/* Appends a parameter to its dtype's bucket, which ends with it. */
-static void sharding_list(ek_sharding *s, int i, ek_tensor *parameter)
+/* Appends a parameter to its unit's bucket of its dtype, which ends with it. */
+static void sharding_list(ek_sharding *s, int i, int unit, ek_tensor *parameter)
 {
-    ek_sharding_bucket *bucket = &s->buckets[parameter->dtype];
+    s->bucket_of[i] = unit * EK_DTYPES + (int)parameter->dtype;
+    ek_sharding_bucket *bucket = &s->buckets[s->bucket_of[i]];
     s->leaves[i] = ek_object_retain(parameter);
-    s->bucket_of[i] = (int)parameter->dtype;
     s->at[i] = bucket->count;
     bucket->unit = ek_slab_pitch(parameter->dtype, 1);
     bucket->count += ek_slab_pitch(parameter->dtype, ek_count(parameter));
 }
 
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices, int count,
-                             ek_tensor *const *const *copies, ek_sharding_owner owner)
+                             ek_tensor *const *const *copies, const int *units, int unit_count,
+                             ek_sharding_owner owner)
 {
     if (ek_module_parameters(module, parameter_check_whole, NULL) < 0)
         return NULL;
@@ -429,16 +464,20 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
         return NULL;
     ek_object_init(&s->shards.object, sharding_destroy);
     s->owner = owner;
-    int rc = ek_sharding_init(s, count, EK_DTYPES, devs, devices);
+    int rc = ek_sharding_init(s, count, (units ? unit_count : 1) * EK_DTYPES, devs, devices);
     for (int i = 0; i < count && rc >= 0; i++)
         if (parameter_can_be_sharded(copies[0][i]))
-            sharding_list(s, i, copies[0][i]);
+            sharding_list(s, i, units ? units[i] : 0, copies[0][i]);
     ek_scope scope = ek_scope_begin();
     if (rc >= 0)
-        rc = ek_sharding_make(s, copies, devices);
+        rc = ek_sharding_make(s, copies, units ? 0 : devices);
     ek_scope_end(&scope);
+    if (rc >= 0 && units) {
+        s->gathering = ek_gathering_new(s);
+        rc = s->gathering ? 0 : ek_error_pending();
+    }
     if (rc >= 0)
         return s;
-    ek_sharding_end(s);
+    ek_sharding_end(s, true);
     return NULL;
 }

@@ -22,12 +22,9 @@
  *
  * Note [Sharded parameters]
  *
- * If the leaves were sharded too (each owner keeping its own elements only), they would have these
- * buckets, cuts and shards, and each bucket a flag that tells whether its leaves are complete.
- * Before the forward of the bucket's module `refresh` would gather the bucket: make memory for it,
- * and send each shard to the targets in that memory. The memory would be released after the
- * forward, and gathered again by the first backward that reads it. `publish` would send nothing,
- * and clear the flags. */
+ * With EK_SHARD_PARAMETERS a bucket is a unit (parallel/units.h), all shards have memory of their
+ * own, and there are no copies to send: leaves, and their copies on other devices, get memory when
+ * they are used (parallel/gathering.h). Publishing tells the gathering that shards have changed. */
 #ifndef EK_PARALLEL_SHARDING_H
 #define EK_PARALLEL_SHARDING_H
 
@@ -35,6 +32,7 @@
 #include "comm/exchange.h"
 #include "evenkeel/module.h"
 #include "parallel/call_guard.h"
+#include "parallel/gathering.h"
 
 /* Elements that are cut together. */
 typedef struct ek_sharding_bucket {
@@ -65,7 +63,7 @@ typedef struct ek_sharding_part {
     bool changed;    /* true, while publishing, if others lack its elements */
 } ek_sharding_part;
 
-typedef struct ek_sharding {
+struct ek_sharding {
     ek_shards shards;
     ek_sharding_owner owner;
     ek_tensor **leaves; /* one reference each; NULL if not sharded */
@@ -78,21 +76,27 @@ typedef struct ek_sharding {
     /* Where elements are sent: there[t * shards.count + k] is shard k in target t, one reference.
      * The tensor is the shard itself if the shard lies in the target. */
     int targets;
+    int bucket_count;
+    ek_gathering *gathering; /* owned; NULL: all devices have whole leaves */
     ek_tensor **there;
     ek_move *moves; /* room to send all shards to all targets, because a step must not fail for lack
                        of memory */
-} ek_sharding;
+};
 
 /* Shards the module's parameters that require a gradient over the devices of this process.
  * copies[d][i] is parameter i on devs[d], laid out like the parameter; copies[0] are the
- * parameters. Existing gradients move to the shards. EK_E_STATE if a parameter is sharded already.
- * Returns one reference; NULL with an error, after which nothing has changed. */
+ * parameters. With `units`, parameter i is gathered with its unit units[i] < unit_count, and only
+ * copies[0] is read; ek_gathering_bind must follow for each leaf. Existing gradients move to the
+ * shards. EK_E_STATE if a parameter is sharded already. Returns one reference; NULL with an error,
+ * after which nothing has changed. */
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices, int count,
-                             ek_tensor *const *const *copies, ek_sharding_owner owner);
+                             ek_tensor *const *const *copies, const int *units, int unit_count,
+                             ek_sharding_owner owner);
 
 /* Makes the leaves whole again, and their gradients, if these aren't sharded over ranks; releases
- * the sharding. NULL does nothing. */
-void ek_sharding_end(ek_sharding *sharding);
+ * the sharding. Leaves of units become whole if `whole` is true and the first device has memory for
+ * them; otherwise they are gathered whenever they are used. NULL does nothing. */
+void ek_sharding_end(ek_sharding *sharding, bool whole);
 
 /* Returns true if every leaf of the sharding is still sharded by it. */
 bool ek_sharding_is_current(const ek_sharding *sharding);

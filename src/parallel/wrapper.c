@@ -57,22 +57,30 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
     int count = wrapper->devices.count;
     if (count > 1)
         EK_TRY(ek_check_home(wrapper->module.type->name, wrapper->child, NULL));
-    wrapper->shards = wrapper->shards && count > 1;
-    ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
-    EK_TRY(ek_module_to_device(wrapper->child, home));
-    EK_TRY(ek_flatten_parameters(wrapper->child, !wrapper->shards));
     if (count < 2)
+        wrapper->shards = EK_SHARD_NONE;
+    ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
+    if (count > 1) {
+        wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
+        if (!wrapper->replicas)
+            return ek_error_pending();
+    }
+    /* Parameters that are gathered never lie whole on the first device. */
+    if (wrapper->shards == EK_SHARD_PARAMETERS)
+        EK_TRY(ek_replica_set_shard(wrapper->replicas, wrapper->devs, wrapper->shards,
+                                    wrapper->guard));
+    EK_TRY(ek_module_to_device(wrapper->child, home));
+    if (wrapper->shards == EK_SHARD_PARAMETERS)
         return 0;
-    wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
-    if (!wrapper->replicas)
-        return ek_error_pending();
-    return wrapper->shards ? ek_replica_set_shard(wrapper->replicas, wrapper->devs, wrapper->guard)
+    EK_TRY(ek_flatten_parameters(wrapper->child, !wrapper->shards));
+    return wrapper->shards ? ek_replica_set_shard(wrapper->replicas, wrapper->devs, wrapper->shards,
+                                                  wrapper->guard)
                            : 0;
 }
 
 static int wrapper_check(const char *what, const ek_data_parallel_options *options)
 {
-    if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
+    if (options->shard < EK_SHARD_NONE || options->shard > EK_SHARD_PARAMETERS)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", what, (int)options->shard);
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
         options->running_stats != EK_RUNNING_STATS_AVERAGE)
@@ -98,7 +106,7 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
     }
     wrapper->dim = options->dim;
     wrapper->running_stats = options->running_stats;
-    wrapper->shards = options->shard == EK_SHARD_OPTIMIZER;
+    wrapper->shards = options->shard;
     wrapper->measures = options->split == EK_SPLIT_AUTO;
     wrapper->module.training = child->training;
     int rc = ek_register_module(&wrapper->module, "", &wrapper->child, child);
@@ -153,7 +161,10 @@ ek_module *ek_data_parallel_unwrap(ek_module *data_parallel)
     ek_wrapper *wrapper = ek_wrapper_of(data_parallel);
     if (ek_wrapper_enter(wrapper) < 0) /* another thread calls it */
         return NULL;
+    int rc = wrapper->replicas ? ek_replica_set_make_whole(wrapper->replicas) : 0;
     ek_wrapper_leave(wrapper);
+    if (rc < 0)
+        return NULL;
     ek_module_retain(child);
     ek_module_free(data_parallel);
     if (atomic_load(&child->members->references) == 1) {

@@ -23,7 +23,7 @@ typedef struct ek_wrapper {
     ek_planner *planner;  /* the plan by which batches are cut */
     ek_running_stats running_stats;
     bool measures;            /* true with EK_SPLIT_AUTO */
-    bool shards;              /* true with EK_SHARD_OPTIMIZER and several devices */
+    ek_shard_policy shards;   /* EK_SHARD_NONE with one device */
     bool calls_back;          /* modules are told of their replication */
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;

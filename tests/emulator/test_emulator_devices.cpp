@@ -117,7 +117,9 @@ TEST_LOOP(peers, 0, 2)
     } else {
         FAILS(cudaDeviceEnablePeerAccess(0, 0), cudaErrorPeerAccessUnsupported);
         OK(launch_copy(0, 1, y, x));
+#if !defined(__SANITIZE_ADDRESS__) // whose addresses of small blocks look like numbers
         FAILS(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+#endif
     }
 }
 

@@ -93,7 +93,7 @@ static ek_module *same_criterion_new(const same_setting *setting)
 int same_wrap(same_pair *pair, int way)
 {
     const same_setting *s = &pair->setting;
-    ek_shard_policy shard = way == SHARDED ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE;
+    ek_shard_policy shard = way == SHARDED ? s->policy : EK_SHARD_NONE;
     ek_device_list devices = same_devices(pair);
     ek_module *net = pair->nets[way];
     if (!pair->had_wrapper[way]) /* the wrapper takes over this reference; later wrappers add one */
@@ -460,14 +460,21 @@ static const char *same_run_rank(ek_process_group *world, void *user)
 
 void same_check(const same_setting *setting, uint64_t seed, same_body *body)
 {
-    same_run run = {setting, body};
-    if (setting->ranks > 0) {
-        ranks_check(setting->ranks, seed, same_run_rank, &run);
+    same_setting own = *setting;
+    const same_run run = {&own, body};
+    const bool both = own.policy == EK_SHARD_NONE && own.ranks == 0;
+    own.policy = own.policy == EK_SHARD_NONE ? EK_SHARD_OPTIMIZER : own.policy;
+    if (own.ranks > 0) {
+        ranks_check(own.ranks, seed, same_run_rank, (void *)&run);
         return;
     }
-    ek_scope scope = ek_scope_begin();
-    const char *failure = same_run_rank(NULL, &run);
-    ck_assert_msg(!failure, "%s", failure);
-    assert_ok(ek_error_status());
-    ek_scope_end(&scope);
+    for (int k = 0; k < (both ? 2 : 1); k++) {
+        ek_scope scope = ek_scope_begin();
+        const char *failure = same_run_rank(NULL, (void *)&run);
+        ck_assert_msg(!failure, "%s%s", own.policy == EK_SHARD_PARAMETERS ? "parameters: " : "",
+                      failure);
+        assert_ok(ek_error_status());
+        ek_scope_end(&scope);
+        own.policy = EK_SHARD_PARAMETERS;
+    }
 }

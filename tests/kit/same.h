@@ -71,6 +71,7 @@ typedef struct same_setting {
     int ranks;     /* 0: one process */
     int devices;   /* per rank; 0: cpu */
     bool balanced; /* without ranks: the balanced model and criterion, not the classic wrapper */
+    ek_shard_policy policy; /* EK_SHARD_NONE: one after the other; with ranks EK_SHARD_OPTIMIZER */
     same_net net;
     int inputs, hidden; /* of TERMS; 0: IN and 40 */
     ek_dtype dtype;

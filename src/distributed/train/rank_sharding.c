@@ -151,7 +151,7 @@ void ek_rank_sharding_end(ek_rank_sharding *self)
     if (!self)
         return;
     self->reducer->sharding = NULL;
-    ek_sharding_end(&self->sharding);
+    ek_sharding_end(&self->sharding, true);
 }
 
 /* ---- passes ---- */

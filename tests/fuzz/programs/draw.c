@@ -87,7 +87,7 @@ static void draw_way(uint64_t *state, way *w, int devices)
     w->split = between(state, 0, 2);
     w->goal = between(state, 0, 1);
     w->plan = chance(state, 30) ? between(state, 1, 4) : PLAN_NONE;
-    w->shard = chance(state, 45);
+    w->shard = chance(state, 60) ? between(state, 1, 2) : 0;
     w->own = chance(state, 12);
     w->stats = chance(state, 30);
     w->gather = chance(state, 30) ? between(state, 1, 2) : GATHER_FIRST;

@@ -37,9 +37,8 @@ static int collect_arguments(const ek_args *args, ek_tensor **tensors)
 static ek_value nest_output(int output, ek_tensor *y)
 {
     ek_tensor *other = ek_add_scalar(ek_mul_scalar(y, 2), -1);
-    ek_value list = EK_LIST(y, other);
     if (output == OUTPUT_PAIR)
-        return list;
+        return EK_LIST(y, other);
     ek_value rest = EK_LIST(other);
     if (!y || !other || rest.kind == EK_VALUE_ERROR)
         return ek_value_error();

@@ -273,7 +273,7 @@ typedef struct group {
 static void make_wrappers(group *g, wrappers *w)
 {
     draw_wish(&g->state, g->devices, &w->wish);
-    w->wish.options.shard = below(&g->state, 3) == 0 ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE;
+    w->wish.options.shard = (ek_shard_policy)below(&g->state, 3);
     for (int balanced = 0; balanced < 2; balanced++) {
         ek_data_parallel_options options = w->wish.options;
         options.module = make_net(g->net, g->dtype, false);

@@ -35,12 +35,12 @@ static void assert_alike(ek_module *a, ek_module *b)
 }
 
 /* Training goes on without the wrapper, with the same optimizer; sharded too. */
-TEST_LOOP(training_goes_on_without_the_wrapper, 0, 2)
+TEST_LOOP(training_goes_on_without_the_wrapper, 0, 3)
 {
     assert_ok(test_devices_configure("2"));
     ek_module *plain = held(net()), *inner = net(), *averaged[2] = {net(), net()};
     ek_module *wrapped = ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 2),
-                                          .shard = _i ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
+                                          .shard = (ek_shard_policy)_i);
     ek_optimizer *optimizers[] = {ek_nadam(plain, .lr = 0.1), ek_nadam(wrapped, .lr = 0.1)};
     ek_ema *emas[] = {ek_ema_new(plain, .decay = 0.5), ek_ema_new(wrapped, .decay = 0.5)};
     train(plain, optimizers[0], emas[0], 3);

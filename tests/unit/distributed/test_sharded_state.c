@@ -18,8 +18,13 @@ static void keep_sharded(same_pair *pair)
     pair->nets[WHOLE] = NULL;
 }
 
-static const same_setting large = {
-    .devices = 4, .balanced = true, .inputs = 256, .hidden = 500, .algorithm = ADAM, .batch = 8};
+static const same_setting large = {.devices = 4,
+                                   .balanced = true,
+                                   .policy = EK_SHARD_OPTIMIZER,
+                                   .inputs = 256,
+                                   .hidden = 500,
+                                   .algorithm = ADAM,
+                                   .batch = 8};
 
 /* A device that is ahead in backward holds gradients until the others have theirs: peaks differ by
  * some of them, from run to run. */

@@ -1,0 +1,468 @@
+/* gathering.c: see gathering.h. */
+#include "parallel/gathering.h"
+
+#include <stdlib.h>
+
+#include "comm/exchange.h"
+#include "core/trace.h"
+#include "parallel/sharding.h"
+
+/* A unit on a device. Its storage owns it. */
+typedef struct gathered {
+    ek_residence residence;
+    ek_sharding *sharding; /* one reference */
+    ek_storage *storage;   /* borrowed */
+    int unit, device;
+    int holds;     /* calls of `hold` without their `release` */
+    uint64_t used; /* the cache's time of the last hold */
+} gathered;
+
+/* The units of a device. The lock guards them and their storages' memory. */
+typedef struct gathered_cache {
+    pthread_mutex_t lock;
+    gathered **units; /* by unit; borrowed. NULL: the unit is empty, or its storage is gone */
+    size_t in_use;    /* bytes of units with memory */
+    uint64_t time;    /* how often units were held */
+} gathered_cache;
+
+/* What a leaf's version was when leaf and shards were last equal. */
+typedef struct gathering_leaf {
+    ek_write_count *version; /* one reference; NULL: the leaf is not bound */
+    uint64_t count;
+} gathering_leaf;
+
+struct ek_gathering {
+    ek_sharding *sharding;
+    int units;
+    size_t budget;      /* bytes of the two largest units */
+    int *order, *first; /* unit u has the shards order[first[u]] to order[first[u + 1] - 1] */
+    gathering_leaf *leaves;
+    gathered_cache caches[EK_MAX_DEVICES];
+    atomic_uint_fast64_t nbytes;
+};
+
+/* ---- copies between shards and whole units ---- */
+
+/* A copy of one block. All zero: empty. */
+typedef struct gathering_run {
+    ek_dev *to, *from;
+    char *target, *source;
+    size_t nbytes;
+} gathering_run;
+
+static int run_copy(gathering_run *run)
+{
+    int rc = run->nbytes > 0
+                 ? ek_dev_copy(run->to, run->target, run->from, run->source, run->nbytes)
+                 : 0;
+    run->nbytes = 0;
+    return rc;
+}
+
+/* Appends a block to the run if it continues the run on both sides, padding between the blocks
+ * included. Otherwise copies the run and begins another. */
+static int run_append(gathering_run *run, gathering_run block)
+{
+    ptrdiff_t gap = block.target - (run->target + run->nbytes);
+    if (run->nbytes > 0 && run->to == block.to && run->from == block.from && gap >= 0 &&
+        gap < EK_COMM_ALIGNMENT && block.source - run->source == block.target - run->target) {
+        run->nbytes += (size_t)gap + block.nbytes;
+        return 0;
+    }
+    EK_TRY(run_copy(run));
+    *run = block;
+    return 0;
+}
+
+/* Returns the block of a shard in its unit's memory. */
+static gathering_run shard_block(const ek_gathering *g, int k, const ek_storage *storage)
+{
+    const ek_sharding *s = g->sharding;
+    const ek_shard *shard = &s->shards.all[k];
+    size_t size = ek_dtype_size(shard->tensor->dtype);
+    int64_t at = s->at[s->parts[k].leaf] + shard->begin;
+    return (gathering_run){.to = storage->dev,
+                           .from = ek_tensor_dev(shard->tensor),
+                           .target = (char *)storage->data + (size_t)at * size,
+                           .source = ek_tensor_address(shard->tensor),
+                           .nbytes = (size_t)(shard->end - shard->begin) * size};
+}
+
+/* Copies the unit's shards to its memory. */
+static int gathered_read(gathered *unit)
+{
+    ek_gathering *g = unit->sharding->gathering;
+    gathering_run run = {0};
+    int rc = 0;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "all_gather", NULL, unit->storage->dev);
+    for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && rc >= 0; n++)
+        rc = run_append(&run, shard_block(g, g->order[n], unit->storage));
+    if (rc >= 0)
+        rc = run_copy(&run);
+    ek_span_end(&span);
+    atomic_fetch_add_explicit(&g->nbytes, unit->storage->nbytes, memory_order_relaxed);
+    return rc;
+}
+
+static uint64_t leaf_writes(const gathering_leaf *leaf)
+{
+    return leaf->version ? atomic_load_explicit(&leaf->version->count, memory_order_acquire) : 0;
+}
+
+/* Returns true if leaf i was written since leaf and shards were last equal. A loaded checkpoint
+ * gives leaves new versions. */
+static bool leaf_is_written(const ek_gathering *g, int i)
+{
+    const ek_sharding *s = g->sharding;
+    return leaf_writes(&g->leaves[i]) != g->leaves[i].count ||
+           (s->leaves && s->leaves[i]->version != g->leaves[i].version);
+}
+
+/* Copies written leaves of a unit of the first device to their shards. Returns whether there were
+ * any, or a negative status. The cache's lock is held. */
+static int gathered_write(const gathered *unit)
+{
+    ek_gathering *g = unit->sharding->gathering;
+    int any = 0;
+    for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1]; n++) {
+        if (unit->device > 0 || !unit->storage->data ||
+            !leaf_is_written(g, g->sharding->parts[g->order[n]].leaf))
+            continue;
+        gathering_run block = shard_block(g, g->order[n], unit->storage);
+        EK_TRY(ek_dev_copy(block.from, block.source, block.to, block.target, block.nbytes));
+        any = 1;
+    }
+    for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && unit->device == 0; n++)
+        ek_gathering_note(g, g->sharding->parts[g->order[n]].leaf);
+    return any;
+}
+
+/* ---- memory of units; the cache's lock is held ---- */
+
+static void gathered_take_memory(gathered_cache *cache, gathered *unit)
+{
+    cache->in_use -= unit->storage->nbytes;
+    ek_storage_absent(unit->storage);
+}
+
+/* Takes or renews a unit's elements, because the shards have others. */
+static int gathered_outdate(gathered_cache *cache, gathered *unit)
+{
+    if (!unit || !unit->storage->data)
+        return 0;
+    if (unit->holds > 0)
+        return gathered_read(unit);
+    gathered_take_memory(cache, unit);
+    return 0;
+}
+
+/* Outdates a unit on all devices but the first. */
+static int gathering_outdate_copies(ek_gathering *g, int unit)
+{
+    int rc = 0;
+    for (int d = 1; d < g->sharding->devices && rc >= 0; d++) {
+        gathered_cache *cache = &g->caches[d];
+        pthread_mutex_lock(&cache->lock);
+        rc = gathered_outdate(cache, cache->units[unit]);
+        pthread_mutex_unlock(&cache->lock);
+    }
+    return rc;
+}
+
+/* Takes the memory of the unit that was used least recently among those that are not held. Returns
+ * 1 if there was one, else 0, or a negative status. */
+static int gathered_evict(ek_gathering *g, int device)
+{
+    gathered_cache *cache = &g->caches[device];
+    gathered *oldest = NULL;
+    for (int u = 0; u < g->units; u++) {
+        gathered *unit = cache->units[u];
+        if (unit && unit->storage->data && unit->holds == 0 &&
+            (!oldest || unit->used < oldest->used))
+            oldest = unit;
+    }
+    if (!oldest)
+        return 0;
+    int written = gathered_write(oldest);
+    EK_TRY(written);
+    if (written > 0)
+        EK_TRY(gathering_outdate_copies(g, oldest->unit));
+    gathered_take_memory(cache, oldest);
+    return 1;
+}
+
+/* Gives the unit memory. If there is none, takes that of all units that are not held. */
+static int gathered_make_memory(ek_gathering *g, gathered *unit)
+{
+    gathered_cache *cache = &g->caches[unit->device];
+    const int before = ek_error_status();
+    int evicted = 1;
+    while (evicted > 0 && cache->in_use + unit->storage->nbytes > g->budget)
+        evicted = gathered_evict(g, unit->device);
+    EK_TRY(evicted);
+    int rc = ek_storage_present(unit->storage);
+    while (rc == EK_E_OUT_OF_MEMORY && (evicted = gathered_evict(g, unit->device)) > 0) {
+        if (before == 0)
+            ek_error_clear();
+        rc = ek_storage_present(unit->storage);
+    }
+    if (rc >= 0)
+        cache->in_use += unit->storage->nbytes;
+    return rc;
+}
+
+static int gathered_gather(ek_gathering *g, gathered *unit)
+{
+    if (unit->storage->data)
+        return 0;
+    EK_TRY(gathered_make_memory(g, unit));
+    int rc = gathered_read(unit);
+    if (rc < 0)
+        gathered_take_memory(&g->caches[unit->device], unit);
+    return rc;
+}
+
+/* ---- residences ---- */
+
+static int gathered_hold(ek_residence *residence)
+{
+    gathered *unit = (gathered *)residence;
+    ek_gathering *g = unit->sharding->gathering;
+    gathered_cache *cache = &g->caches[unit->device];
+    pthread_mutex_lock(&cache->lock);
+    unit->used = ++cache->time;
+    int rc = gathered_gather(g, unit);
+    unit->holds += rc >= 0;
+    pthread_mutex_unlock(&cache->lock);
+    return rc;
+}
+
+static void gathered_release(ek_residence *residence)
+{
+    gathered *unit = (gathered *)residence;
+    gathered_cache *cache = &unit->sharding->gathering->caches[unit->device];
+    pthread_mutex_lock(&cache->lock);
+    unit->holds--;
+    /* If writing back fails, the unit stays until its memory is needed, when it fails again. */
+    const int pending = ek_error_status();
+    while (cache->in_use > unit->sharding->gathering->budget &&
+           gathered_evict(unit->sharding->gathering, unit->device) > 0)
+        continue;
+    if (pending == 0)
+        ek_error_clear();
+    pthread_mutex_unlock(&cache->lock);
+}
+
+/* Called by the storage, before it frees the memory that it has. */
+static void gathered_destroy(ek_object *object)
+{
+    gathered *unit = (gathered *)object;
+    gathered_cache *cache = &unit->sharding->gathering->caches[unit->device];
+    pthread_mutex_lock(&cache->lock);
+    cache->units[unit->unit] = NULL;
+    if (unit->storage && unit->storage->data)
+        cache->in_use -= unit->storage->nbytes;
+    pthread_mutex_unlock(&cache->lock);
+    ek_object_release(unit->sharding);
+    free(unit);
+}
+
+/* ---- making ---- */
+
+/* Lists the shards by their units. */
+static int gathering_list_shards(ek_gathering *g)
+{
+    const ek_sharding *s = g->sharding;
+    g->order = ek_calloc((size_t)s->shards.count + 1, sizeof *g->order);
+    g->first = ek_calloc((size_t)g->units + 1, sizeof *g->first);
+    if (!g->order || !g->first)
+        return ek_error_pending();
+    for (int u = 0, n = 0; u < g->units; u++) {
+        g->first[u] = n;
+        for (int k = 0; k < s->shards.count; k++)
+            if (s->bucket_of[s->parts[k].leaf] == u)
+                g->order[n++] = k;
+        g->first[u + 1] = n;
+    }
+    return 0;
+}
+
+/* Returns the bytes of a unit; 0 if it is empty. */
+static size_t gathering_unit_nbytes(const ek_gathering *g, int unit)
+{
+    const ek_sharding *s = g->sharding;
+    if (g->first[unit] == g->first[unit + 1])
+        return 0;
+    const ek_tensor *any = s->shards.all[g->order[g->first[unit]]].tensor;
+    return (size_t)s->buckets[unit].count * ek_dtype_size(any->dtype);
+}
+
+static void gathering_set_budget(ek_gathering *g)
+{
+    size_t largest = 0, second = 0;
+    for (int u = 0; u < g->units; u++) {
+        size_t nbytes = gathering_unit_nbytes(g, u);
+        if (nbytes > largest) {
+            second = largest;
+            largest = nbytes;
+        } else if (nbytes > second) {
+            second = nbytes;
+        }
+    }
+    g->budget = largest + second;
+}
+
+/* Makes the unit's storage on a device. Returns one reference, or NULL with an error. */
+static ek_storage *gathered_new(ek_gathering *g, int unit, int device)
+{
+    gathered *made = ek_calloc(1, sizeof *made);
+    if (!made)
+        return NULL;
+    ek_object_init(&made->residence.object, gathered_destroy);
+    made->residence.hold = gathered_hold;
+    made->residence.release = gathered_release;
+    made->sharding = ek_object_retain(g->sharding);
+    made->unit = unit;
+    made->device = device;
+    g->caches[device].units[unit] = made;
+    made->storage = ek_storage_new_absent(g->sharding->devs[device], gathering_unit_nbytes(g, unit),
+                                          EK_MEMORY_PARAMETER, &made->residence);
+    ek_storage *storage = made->storage;
+    ek_object_release(made);
+    return storage;
+}
+
+ek_gathering *ek_gathering_new(ek_sharding *s)
+{
+    ek_gathering *g = ek_calloc(1, sizeof *g);
+    if (!g)
+        return NULL;
+    g->sharding = s;
+    g->units = s->bucket_count;
+    g->leaves = ek_calloc((size_t)s->shards.leaf_count + 1, sizeof *g->leaves);
+    int rc = g->leaves ? gathering_list_shards(g) : ek_error_pending();
+    for (int d = 0; d < s->devices; d++) {
+        pthread_mutex_init(&g->caches[d].lock, NULL);
+        g->caches[d].units = ek_calloc((size_t)g->units + 1, sizeof(gathered *));
+        rc = rc < 0 || !g->caches[d].units ? ek_error_pending() : 0;
+    }
+    if (rc < 0) {
+        ek_gathering_free(g);
+        return NULL;
+    }
+    gathering_set_budget(g);
+    return g;
+}
+
+void ek_gathering_free(ek_gathering *g)
+{
+    if (!g)
+        return;
+    for (int d = 0; d < g->sharding->devices; d++) {
+        pthread_mutex_destroy(&g->caches[d].lock);
+        free(g->caches[d].units);
+    }
+    for (int i = 0; g->leaves && i < g->sharding->shards.leaf_count; i++)
+        ek_object_release(g->leaves[i].version);
+    free(g->leaves);
+    free(g->order);
+    free(g->first);
+    free(g);
+}
+
+ek_tensor *ek_gathering_member(ek_gathering *g, int d, int i)
+{
+    const ek_sharding *s = g->sharding;
+    const ek_tensor *leaf = s->leaves[i];
+    const int unit = s->bucket_of[i];
+    gathered *there = g->caches[d].units[unit];
+    ek_storage *storage = there ? ek_object_retain(there->storage) : gathered_new(g, unit, d);
+    ek_shape shape = ek_tensor_shape(leaf);
+    ek_tensor *member =
+        storage ? ek_tensor_member(storage, leaf->dtype, &shape, leaf->stride, s->at[i]) : NULL;
+    ek_object_release(storage);
+    return member;
+}
+
+void ek_gathering_bind(ek_gathering *g, int i, const ek_tensor *member)
+{
+    ek_tensor_rebind(g->sharding->leaves[i], member);
+    g->sharding->leaves[i]->is_view = false;
+    g->leaves[i].version = ek_object_retain(member->version);
+    ek_gathering_note(g, i);
+}
+
+/* ---- changes ---- */
+
+void ek_gathering_note(ek_gathering *g, int i)
+{
+    gathering_leaf *leaf = &g->leaves[i];
+    if (g->sharding->leaves && g->sharding->leaves[i]->version != leaf->version) {
+        ek_object_release(leaf->version);
+        leaf->version = ek_object_retain(g->sharding->leaves[i]->version);
+    }
+    leaf->count = leaf_writes(leaf);
+}
+
+int ek_gathering_settle(ek_gathering *g)
+{
+    gathered_cache *home = &g->caches[0];
+    int rc = 0;
+    for (int u = 0; u < g->units && rc >= 0; u++) {
+        pthread_mutex_lock(&home->lock);
+        rc = home->units[u] ? gathered_write(home->units[u]) : 0;
+        pthread_mutex_unlock(&home->lock);
+        if (rc > 0)
+            rc = gathering_outdate_copies(g, u);
+    }
+    return rc;
+}
+
+int ek_gathering_forget(ek_gathering *g)
+{
+    int rc = 0;
+    for (int d = 0; d < g->sharding->devices; d++) {
+        gathered_cache *cache = &g->caches[d];
+        pthread_mutex_lock(&cache->lock);
+        for (int u = 0; u < g->units; u++)
+            rc = gathered_outdate(cache, cache->units[u]) < 0 ? ek_error_pending() : rc;
+        pthread_mutex_unlock(&cache->lock);
+    }
+    return rc;
+}
+
+int ek_gathering_drop(ek_gathering *g, int d, int i)
+{
+    gathered_cache *cache = &g->caches[d];
+    pthread_mutex_lock(&cache->lock);
+    int rc = gathered_outdate(cache, cache->units[g->sharding->bucket_of[i]]);
+    pthread_mutex_unlock(&cache->lock);
+    return rc;
+}
+
+int ek_gathering_end(ek_gathering *g)
+{
+    gathered_cache *home = &g->caches[0];
+    int rc = 0, held = 0;
+    while (held < g->units && rc >= 0) {
+        gathered *unit = home->units[held];
+        rc = unit ? gathered_hold(&unit->residence) : 0;
+        held += rc >= 0;
+    }
+    for (int u = 0; u < held; u++) {
+        gathered *unit = home->units[u];
+        if (unit && rc < 0) {
+            gathered_release(&unit->residence);
+        } else if (unit) {
+            unit->storage->residence = NULL;
+            ek_object_release(unit);
+        }
+    }
+    return rc;
+}
+
+uint64_t ek_gathering_nbytes(const ek_gathering *g)
+{
+    return g ? atomic_load_explicit(&g->nbytes, memory_order_relaxed) : 0;
+}

@@ -1,0 +1,59 @@
+/* gathering.h: sharded parameters that lie whole on a device only while somebody uses them.
+ *
+ * With EK_SHARD_PARAMETERS a bucket of a sharding (parallel/sharding.h) is a unit: parameters of
+ * one dtype that are used together. On every device a unit has a storage with a residence
+ * (core/tensor.h). The leaves, and their copies on the other devices, are members of these
+ * storages. If an operation, a backward or a copy reads a member, ek_tensor_hold lets the residence
+ * gather the unit: it makes memory and copies the owners' shards there. The memory stays until the
+ * device needs it for another unit. Each device gathers when it needs to, without waiting for
+ * others, because shards change between a forward and its backward only if somebody writes to a
+ * parameter.
+ *
+ * Note [Memory of units]
+ *
+ * A device keeps units until they would need more memory than the two largest together, so that the
+ * unit whose forward comes last is there for its backward. It takes the memory of the unit that was
+ * used least recently, and never of one that is held. What is held may need more.
+ *
+ * Note [Writes to leaves]
+ *
+ * A step writes the shards (ek_gathering_forget). Everybody else writes to a leaf, on the first
+ * device: a loader of checkpoints, a user. Before that memory is taken, and before the next forward
+ * and the next step, the written elements go to the shards (ek_gathering_settle). */
+#ifndef EK_PARALLEL_GATHERING_H
+#define EK_PARALLEL_GATHERING_H
+
+#include "core/tensor.h"
+
+typedef struct ek_sharding ek_sharding;
+typedef struct ek_gathering ek_gathering;
+
+/* Makes the storages of all units on all devices, without memory. The shards are made. NULL with
+ * an error. */
+ek_gathering *ek_gathering_new(ek_sharding *sharding);
+/* Frees it; its storages must be gone. NULL does nothing. */
+void ek_gathering_free(ek_gathering *gathering);
+
+/* Makes leaf i's member on device d, in the scope; NULL with an error. */
+ek_tensor *ek_gathering_member(ek_gathering *gathering, int d, int i);
+/* Lets the leaves be their members on the first device. Can't fail. */
+void ek_gathering_bind(ek_gathering *gathering, int i, const ek_tensor *member);
+
+/* Copies elements that were written to leaves to their shards (Note [Writes to leaves]). */
+int ek_gathering_settle(ek_gathering *gathering);
+/* Tells that shards were written: takes the memory of units that are not held, and gathers the
+ * others anew. After an error some units have old elements. */
+int ek_gathering_forget(ek_gathering *gathering);
+/* Tells that leaf i was written together with its shards. */
+void ek_gathering_note(ek_gathering *gathering, int i);
+/* Takes the memory of leaf i's unit on device d, whose elements a replica has changed. */
+int ek_gathering_drop(ek_gathering *gathering, int d, int i);
+
+/* Gives the leaves' units their memory on the first device for good, so that the leaves are whole,
+ * settled before. On an error (no memory) nothing has changed. */
+int ek_gathering_end(ek_gathering *gathering);
+
+/* Returns how many bytes were gathered so far, over all devices. */
+uint64_t ek_gathering_nbytes(const ek_gathering *gathering);
+
+#endif
