@@ -58,6 +58,14 @@ static const train_row rows[] = {
     {"sharded-calls", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_OPTIMIZER, .calls = true,
      .synchronised = true},
     {"sharded-accumulate", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_OPTIMIZER, .accumulate = true},
+    {"parameters", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_PARAMETERS, .later = false},
+    {"parameters-later", TRAIN_BALANCED, TRAIN_ADAMW, EK_SHARD_PARAMETERS, .later = true},
+    {"parameters-micro", TRAIN_BALANCED, TRAIN_SGD, EK_SHARD_PARAMETERS, .micro_batches = 2,
+     .max_norm = 0.1, .later = true},
+    {"parameters-calls", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_PARAMETERS, .calls = true,
+     .synchronised = true},
+    {"parameters-bf16", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_PARAMETERS, .narrow = true,
+     .later = true},
 };
 
 enum { TRAIN_AUTO = 3, TRAIN_ROWS = sizeof rows / sizeof *rows };

@@ -165,6 +165,11 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
 {
     if (!(cap > 0) || !isfinite(cap))
         return EK_FAIL(EK_E_INVALID, "%s: bucket_cap_mb is %g; it must be positive", ddp_name, cap);
+    if (options->shard == EK_SHARD_PARAMETERS)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: EK_SHARD_PARAMETERS is for the devices of one process "
+                       "(ek_data_parallel); ranks have EK_SHARD_OPTIMIZER",
+                       ddp_name);
     if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", ddp_name, (int)options->shard);
     ek_tensor_list list = {0};
