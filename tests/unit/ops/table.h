@@ -15,6 +15,7 @@
 
 #include "autograd/graph.h"
 #include "core/tensor.h"
+#include "kit/absent.h"
 #include "kit/devices.h"
 #include "kit/tensors.h"
 
@@ -83,8 +84,8 @@ static void op_check(const op_row *row);
     }
 
 /* How inputs lie in memory: row-major, channels-last (of four dimensions only), every second
- * element of a larger tensor. */
-typedef enum op_memory { OP_ROW_MAJOR, OP_LAST, OP_GAPS, OP_MEMORIES } op_memory;
+ * element of a larger tensor, row-major with memory only while they are held. */
+typedef enum op_memory { OP_ROW_MAJOR, OP_LAST, OP_GAPS, OP_ABSENT, OP_MEMORIES } op_memory;
 
 /* One case in one dtype. */
 typedef struct op_run {
@@ -125,7 +126,7 @@ static inline ek_tensor *op_leaf(const op_run *run, ek_tensor *x)
         x = ek_clone(run->memory == OP_LAST && ek_tensor_ndim(x) == 4
                          ? ek_contiguous(x, EK_CHANNELS_LAST)
                          : x);
-    x = ek_detach(x);
+    x = run->memory == OP_ABSENT ? absent_tensor(x) : ek_detach(x);
     assert_made(x);
     if (ek_dtype_is_floating(ek_tensor_dtype(x)))
         assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -176,10 +177,11 @@ static inline bool op_begin(op_run *run, const op_row *row, int number, ek_dtype
 
 static inline ek_tensor *op_output(op_run *run)
 {
+    ek_scope scope = ek_scope_begin(); /* what is absent is so again before backward */
     ek_tensor *y = run->row->function(run->inputs, run->count, run);
     if (!y)
         ck_abort_msg("%s: %s", run->prefix, ek_error_message());
-    return y;
+    return ek_scope_return(&scope, y);
 }
 
 /* Gradients of those inputs that have one, NULL for the others, where y has the gradient dy. */
@@ -245,7 +247,7 @@ static void check_differences(const op_row *row)
 {
     op_run run;
     /* The orders of memory take turns: kernels differ, derivatives don't. */
-    FOR_EACH_CASE(run, EK_F64, (op_memory)(number % OP_MEMORIES))
+    FOR_EACH_CASE(run, EK_F64, (op_memory)(number % OP_ABSENT))
     {
         /* f32 rounds to 6e-8; steps of 0.01 keep that to 6e-6 of a difference. */
         ek_gradcheck_options options = EK_DEFAULTS(ek_gradcheck_options);
