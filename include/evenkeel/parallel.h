@@ -72,8 +72,8 @@ typedef enum ek_shard_policy {
      * whose last bits may differ.
      *
      * Parameters can be read and written as always, one unit at a time: a copy or an operation
-     * gathers the unit, which stays until the scope ends. Parameters that don't require a gradient
-     * when the wrapper is made lie whole on every device. When the wrapper is freed and the module
+     * gathers the unit, which stays until the scope ends. Frozen parameters are sharded, too; those
+     * that aren't floating lie whole on every device. When the wrapper is freed and the module
      * lives on, its parameters become whole on device_ids[0], if they fit; if not, they are
      * gathered whenever they are used. */
     EK_SHARD_PARAMETERS = 2

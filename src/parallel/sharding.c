@@ -149,7 +149,7 @@ static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *t
         return ek_error_pending();
     part->home = own && s->targets > 0 ? ek_keep(home) : NULL;
     shard->tensor = own ? ek_object_retain(own) : ek_keep(home);
-    shard->tensor->requires_grad = true;
+    shard->tensor->requires_grad = s->leaves[part->leaf]->requires_grad;
     part->version = ek_tensor_version(s->shards.ranks ? s->leaves[part->leaf] : shard->tensor);
     for (int t = 0; t < s->targets; t++) {
         ek_tensor **there = &s->there[t * s->shards.count + k];
@@ -169,13 +169,16 @@ static int sharding_make_gradients(const ek_sharding *s, ek_tensor **room, ek_te
     for (int d = 0; d < s->devices && rc >= 0; d++) {
         for (int k = 0; k < s->shards.count; k++) {
             bool in_slab = !s->shards.ranks || s->parts[k].home;
-            room[k] = in_slab && s->parts[k].device == d ? s->shards.all[k].tensor : NULL;
+            ek_tensor *shard = s->shards.all[k].tensor;
+            room[k] = in_slab && shard->requires_grad && s->parts[k].device == d ? shard : NULL;
         }
         rc = sharding_make_slab(s, d, EK_MEMORY_GRADIENT, room, buffers);
     }
     for (int i = 0; i < s->shards.leaf_count && s->shards.ranks; i++)
         room[i] = s->leaves[i]->grad_buffer;
     for (int k = 0; k < s->shards.count && rc >= 0; k++) {
+        if (!s->shards.all[k].tensor->requires_grad)
+            continue;
         ek_tensor *buffer = buffers[k] ? buffers[k] : sharding_view(s, room, k);
         rc = buffer ? ek_leaf_set_grad_buffer(s->shards.all[k].tensor, buffer) : ek_error_pending();
     }
@@ -436,9 +439,10 @@ static int parameter_check_whole(const char *path, ek_tensor *tensor, void *user
                    path);
 }
 
-static bool parameter_can_be_sharded(const ek_tensor *tensor)
+/* Gathered parameters needn't require a gradient. */
+static bool parameter_can_be_sharded(const ek_tensor *tensor, bool gathered)
 {
-    return tensor->requires_grad && !tensor->history && ek_is_dense(tensor) &&
+    return (tensor->requires_grad || gathered) && !tensor->history && ek_is_dense(tensor) &&
            ek_dtype_is_floating(tensor->dtype);
 }
 
@@ -466,7 +470,7 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
     s->owner = owner;
     int rc = ek_sharding_init(s, count, (units ? unit_count : 1) * EK_DTYPES, devs, devices);
     for (int i = 0; i < count && rc >= 0; i++)
-        if (parameter_can_be_sharded(copies[0][i]))
+        if (parameter_can_be_sharded(copies[0][i], units))
             sharding_list(s, i, units ? units[i] : 0, copies[0][i]);
     ek_scope scope = ek_scope_begin();
     if (rc >= 0)

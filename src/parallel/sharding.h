@@ -85,10 +85,10 @@ struct ek_sharding {
 
 /* Shards the module's parameters that require a gradient over the devices of this process.
  * copies[d][i] is parameter i on devs[d], laid out like the parameter; copies[0] are the
- * parameters. With `units`, parameter i is gathered with its unit units[i] < unit_count, and only
- * copies[0] is read; ek_gathering_bind must follow for each leaf. Existing gradients move to the
- * shards. EK_E_STATE if a parameter is sharded already. Returns one reference; NULL with an error,
- * after which nothing has changed. */
+ * parameters. With `units` it shards all floating parameters: parameter i is gathered with its unit
+ * units[i] < unit_count, only copies[0] is read, and ek_gathering_bind must follow for each leaf.
+ * Existing gradients move to the shards. EK_E_STATE if a parameter is sharded already. Returns one
+ * reference; NULL with an error, after which nothing has changed. */
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices, int count,
                              ek_tensor *const *const *copies, const int *units, int unit_count,
                              ek_sharding_owner owner);
