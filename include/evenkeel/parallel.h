@@ -65,17 +65,17 @@ typedef enum ek_shard_policy {
     EK_SHARD_OPTIMIZER = 1,
     /** Parameters, too (ZeRO-3, FSDP): each device keeps the elements of its range only. A unit of
      * parameters (ek_shard_unit) is gathered on a device when the device uses it, in forward and
-     * again in backward, and its memory is taken when others are used: no device has more than its
-     * ranges and the two largest units. So a model may be larger than a device. The wrapper takes a
-     * module on cpu without ever having it whole on a device. Results are those of
-     * EK_SHARD_OPTIMIZER, to the bit, but for sums over all parameters, such as a clipped norm,
+     * again in backward. Its memory is taken when the device uses other units: a device has no more
+     * parameters than its range and the two largest units. So a model may be larger than a device.
+     * The wrapper takes a module on cpu without ever having it whole on a device. Results are those
+     * of EK_SHARD_OPTIMIZER, to the bit, but for sums over all parameters, such as a clipped norm,
      * whose last bits may differ.
      *
      * Parameters can be read and written as always, one unit at a time: a copy or an operation
      * gathers the unit, which stays until the scope ends. Frozen parameters are sharded, too; those
-     * that aren't floating lie whole on every device. When the wrapper is freed and the module
-     * lives on, its parameters become whole on device_ids[0], if they fit; if not, they are
-     * gathered whenever they are used. */
+     * that aren't floating lie whole on every device. If the wrapper is freed and the module
+     * lives on, its parameters become whole on device_ids[0], if they fit. Otherwise they can be
+     * read, written and wrapped again, but an optimizer refuses to step them (EK_E_STATE). */
     EK_SHARD_PARAMETERS = 2
 } ek_shard_policy;
 
@@ -149,7 +149,7 @@ typedef struct ek_data_parallel_stats {
     uint64_t parameter_broadcasts; /**< how often parameters were sent: at most once per forward */
     uint64_t parameter_nbytes;
     uint64_t buffer_nbytes;
-    uint64_t shared_nbytes; /**< bytes of sharded parameters that were sent after steps */
+    uint64_t shared_nbytes;   /**< bytes of sharded parameters that were sent after steps */
     uint64_t gathered_nbytes; /**< bytes of units that were gathered (EK_SHARD_PARAMETERS) */
 } ek_data_parallel_stats;
 /** EK_E_INVALID for a module that is no data-parallel wrapper. */

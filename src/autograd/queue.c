@@ -187,34 +187,35 @@ static void queue_finish(ek_run *run, int queue, const ek_task *task, int status
     if (task->meets)
         queue_end_turn(run, queue);
     run->remaining--;
-    run->busy--;
+    run->queues[queue].runs = false;
     run->failed = run->failed || status < 0;
     for (int q = 0; task->ahead && q < run->queue_count; q++)
         run->queues[q].ahead -= task->ahead[q];
-    /* What was delivered is gone, or nobody runs a task: queues that were far ahead may go on. */
-    for (int q = 0; run->threaded && (task->ahead || run->busy == 0) && q < run->queue_count; q++)
+    /* Queues that waited because they were far ahead look again. */
+    for (int q = 0; run->threaded && q < run->queue_count; q++)
         if (q != queue && run->queues[q].ready_count > 0)
             pthread_cond_signal(&run->queues[q].wake);
     for (int i = 0; run->threaded && (run->failed || !run->remaining) && i < run->queue_count; i++)
         pthread_cond_signal(&run->queues[i].wake);
 }
 
-/* Tells whether another thread runs a task, or is about to take one. The lock is held. */
-static bool queue_others_run(const ek_run *run, const ek_ready_queue *queue)
+/* Returns true if a queue that runs a task, or has one ready, is less far ahead. The lock is held.
+ */
+static bool queue_is_awaited(const ek_run *run, const ek_ready_queue *queue)
 {
-    bool any = run->busy > 0;
+    bool any = false;
     for (int q = 0; q < run->queue_count && !any; q++)
-        any = &run->queues[q] != queue && run->queues[q].ready_count > 0 &&
-              run->queues[q].ahead <= EK_MOST_AHEAD;
+        any = (run->queues[q].runs || run->queues[q].ready_count > 0) &&
+              run->queues[q].ahead < queue->ahead;
     return any;
 }
 
-/* Tells whether the thread of the queue may take a task (Note [Far ahead]). The lock is held. */
+/* Returns true if the thread of the queue may take a task (Note [Far ahead]). The lock is held. */
 static bool queue_may_run(const ek_run *run, const ek_ready_queue *queue)
 {
     return queue->ready_count > 0 &&
            (queue->ahead <= EK_MOST_AHEAD || queue->ready[0]->priority >= UINT64_C(1) << 62 ||
-            queue->ready[0]->meets || !queue_others_run(run, queue));
+            queue->ready[0]->meets || !queue_is_awaited(run, queue));
 }
 
 /* Waits until the queue has a task that may run, or until no thread is to take another. The lock is
@@ -238,7 +239,7 @@ ek_task *ek_queue_next(ek_run *run, int queue, const ek_task *done, int status)
     queue_wait(run, &run->queues[queue]);
     if (run->remaining > 0 && !run->failed)
         next = queue_pop(&run->queues[queue]);
-    run->busy += next != NULL;
+    run->queues[queue].runs = next;
     ek_run_unlock(run);
     return next;
 }

@@ -25,11 +25,11 @@
  * single queue every node has its place. Nodes that meet run even without a gradient, and are not
  * urgent.
  *
- * Note [Far ahead]. An urgent node sums gradients of all devices, and until the slowest device has
+ * Note [Far ahead]. An urgent node sums gradients of all devices. Until the slowest device has
  * delivered its gradient, all others keep theirs. So that a fast device doesn't keep the gradients
  * of the whole module, its thread waits while it has delivered more than EK_MOST_AHEAD bytes to
- * urgent nodes that have not run, and another thread runs a task, or is about to. If none does, it
- * goes on, so that the pass never stops. */
+ * urgent nodes that have not run, and another queue with a task is less far ahead. The queue that
+ * is least far ahead never waits, so that the pass never stops. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
 
@@ -119,6 +119,7 @@ typedef struct ek_ready_queue {
     ek_task **ready; /* a heap by priority */
     int ready_count;
     pthread_cond_t wake;
+    bool runs;    /* its thread runs a task */
     size_t ahead; /* bytes on the device for urgent nodes that have not run (Note [Far ahead]) */
     ek_tensor **gradients, **results; /* room for the widest node */
     ek_cast_list casts;               /* only the thread that runs the tasks uses it */
@@ -148,7 +149,6 @@ typedef struct ek_run {
     pthread_mutex_t lock;
     int remaining; /* needed tasks that have not run */
     int met;       /* how many of `meetings` have run; meetings[met] is the next */
-    int busy;      /* threads that run a task */
     bool failed;
 } ek_run;
 

@@ -26,8 +26,8 @@ static void storage_free_memory(ek_storage *storage)
 static void storage_destroy(ek_object *object)
 {
     ek_storage *storage = (ek_storage *)object;
+    ek_object_release(storage->residence); /* first, so that it no longer touches the storage */
     ek_object_release(atomic_load(&storage->derived));
-    ek_object_release(storage->residence); /* first, so that it no longer touches the memory */
     storage_free_memory(storage);
     ek_cell_free(storage, sizeof *storage);
 }
@@ -148,8 +148,9 @@ static void hold_destroy(ek_object *object)
     ek_cell_free(hold, sizeof *hold);
 }
 
-/* If a scope of the thread holds the storage, that scope is the present one or an outer one, so
- * that its hold lasts long enough. */
+/* `holder` is the thread whose scope held the storage first. That scope is the thread's present one
+ * or an outer one, so that its hold lasts long enough, and the thread needs no other. Holds of
+ * other threads count without being noted there. */
 int ek_storage_hold(ek_storage *storage)
 {
     ek_residence *residence = storage->residence;

@@ -20,7 +20,7 @@ typedef struct ek_derived {
 } ek_derived;
 
 /* Who has the elements of a storage that has memory only while somebody holds it
- * (parallel/gathered.c). */
+ * (parallel/gathering.c). */
 typedef struct ek_residence {
     ek_object object;
     /* Gives the storage its memory and elements, which it keeps until a `release` for each `hold`.
@@ -41,9 +41,9 @@ typedef struct ek_storage {
     const ek_backend *pinned_by; /* the backend that pinned `data`; NULL: `dev`'s own memory */
     const ek_dev *pinned_for;    /* reader of pinned memory; may be closed by now */
     ek_stream stream;            /* the stream for which the memory was allocated */
-    ek_event *event; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
-                      EK_STREAM_UPLOAD after the copy into it */
-    bool arriving;   /* EK_STREAM_COMPUTE has yet to wait for `event` */
+    ek_event *event;         /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
+                              EK_STREAM_UPLOAD after the copy into it */
+    bool arriving;           /* EK_STREAM_COMPUTE has yet to wait for `event` */
     ek_residence *residence; /* one reference; NULL: the storage always has its memory */
 } ek_storage;
 

@@ -135,9 +135,14 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
                        ek_tensor_text(tensor, text));
     }
     /* With FROM_ROWS the caller's memory is only read. */
-    EK_TRY(io_copy(tensor, (char *)(uintptr_t)data, needed, FROM_ROWS));
-    ek_tensor_written(tensor, "set_data");
-    return 0;
+    ek_scope scope = ek_scope_begin(); /* holds the tensor until the write has been recorded */
+    int rc = ek_tensor_hold(tensor);
+    if (rc >= 0)
+        rc = io_copy(tensor, (char *)(uintptr_t)data, needed, FROM_ROWS);
+    if (rc >= 0)
+        ek_tensor_written(tensor, "set_data");
+    ek_scope_end(&scope);
+    return rc;
 }
 
 ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)

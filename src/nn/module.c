@@ -110,6 +110,7 @@ ek_module *ek_module_replicate_struct(const ek_module *module)
     memcpy(replica, module, module->type->size);
     replica->members = members;
     members->hooks = ek_object_retain(module->members->hooks);
+    members->is_shard_unit = module->members->is_shard_unit;
     replica->is_replica = true;
     for (int i = 0; i < layout->count; i++)
         *ek_module_slot(replica, i) = NULL;

@@ -328,7 +328,8 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
     if (!converted)
         status = EK_E_NO_MEMORY;
     for (int i = 0; i < list.count && status == 0; i++) {
-        converted[i] = convert(list.tensors[i], user);
+        ek_scope own = ek_scope_begin(); /* parameters that are gathered are held one by one */
+        converted[i] = ek_scope_return(&own, convert(list.tensors[i], user));
         if (!converted[i])
             status = ek_error_pending();
     }

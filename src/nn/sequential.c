@@ -37,17 +37,28 @@ static ek_forward_function *sequential_fused(const ek_module *layer, const ek_mo
     return fused ? fused : ek_linear_with_relu(layer);
 }
 
+/* Returns the first child from member *at on, and moves *at behind it; NULL at the end. Parameters
+ * and buffers that users register are no layers. */
+static ek_module *sequential_next(const ek_module *module, int *at)
+{
+    while (*at < ek_module_member_count(module)) {
+        ek_member member = ek_module_member(module, (*at)++);
+        if (member.kind == EK_MEMBER_MODULE)
+            return *member.slot.module;
+    }
+    return NULL;
+}
+
 static ek_value sequential_forward(ek_module *module, const ek_args *args)
 {
     if (ek_check_inputs(module, args, 1) < 0)
         return ek_value_error();
-    int count = ek_module_member_count(module);
+    int at = 0;
     /* This function holds one reference to x, and releases it once the next layer has read x. If no
      * graph holds x, its memory is then free for later layers. */
     ek_value x = ek_value_keep(ek_arg(args, 0));
-    for (int i = 0; i < count; i++) {
-        ek_module *child = *ek_module_member(module, i).slot.module;
-        ek_module *next = i + 1 < count ? *ek_module_member(module, i + 1).slot.module : NULL;
+    for (ek_module *child = sequential_next(module, &at), *next; child; child = next) {
+        next = sequential_next(module, &at);
         const ek_args input = {&x, 1, ek_value_none()};
         ek_forward_function *fused = sequential_fused(child, next);
         ek_scope scope = ek_scope_begin();
@@ -56,7 +67,8 @@ static ek_value sequential_forward(ek_module *module, const ek_args *args)
         ek_scope_end(&scope);
         ek_value_release(x);
         x = y;
-        i += fused != NULL;
+        if (fused)
+            next = sequential_next(module, &at);
         if (x.kind == EK_VALUE_ERROR)
             return x;
     }

@@ -144,8 +144,8 @@ static int ema_move(ema_entry *entry)
     return 0;
 }
 
-/* True if the source has memory only while it is held. Such a source is read by itself, so that not
- * all sources need memory at a time. */
+/* Returns true if the source has memory only while it is held. An update reads such a source alone,
+ * so that not all sources need memory at a time. */
 static bool ema_is_gathered(const ema_entry *entry)
 {
     return entry->source->storage->residence;
@@ -342,6 +342,8 @@ int ek_ema_set(ek_ema *ema, int64_t updates, ek_tensor *const *averages)
     for (int i = 0; i < ema->count; i++)
         EK_TRY(ema_move(&ema->entries[i]));
     bool grad_enabled = ek_set_grad_enabled(false);
+    for (int i = 0; i < ema->count; i++)
+        ema->entries[i].done = false;
     int status = 0;
     for (int i = 0; i < ema->count && status == 0; i++)
         if (!ek_copy_(ema->entries[i].average, averages[i]))

@@ -90,6 +90,11 @@ static int step_enter(step *this)
         step_shards *entry = shards ? step_enter_shards(this, shards) : NULL;
         if (shards && !entry)
             return ek_error_pending();
+        if (!shards && slot->parameter->storage->residence)
+            return EK_FAIL(EK_E_STATE,
+                           "%s: parameter %d is sharded over the devices of a wrapper that was "
+                           "freed, and its module does not fit on %s; wrap the module again",
+                           optimizer->algorithm->name, i, ek_tensor_dev(slot->parameter)->name);
         EK_TRY(ek_leaf_settle_gradient(slot->parameter));
         slot->takes_part = ek_leaf_has_gradient(slot->parameter);
         if (entry && slot->takes_part)

@@ -131,6 +131,9 @@ static int gathered_write(const gathered *unit)
             continue;
         gathering_run block = shard_block(g, g->order[n], unit->storage);
         EK_TRY(ek_dev_copy(block.from, block.source, block.to, block.target, block.nbytes));
+        if (g->sharding->owner.written)
+            g->sharding->owner.written(g->sharding->owner.user,
+                                       g->sharding->parts[g->order[n]].leaf);
         any = 1;
     }
     for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && unit->device == 0; n++)
@@ -170,16 +173,28 @@ static int gathering_outdate_copies(ek_gathering *g, int unit)
     return rc;
 }
 
-/* Takes the memory of the unit that was used least recently among those that are not held. Returns
- * 1 if there was one, else 0, or a negative status. */
+/* Returns true if a leaf of the unit was written on the first device. */
+static bool gathered_is_written(const gathered *unit)
+{
+    const ek_gathering *g = unit->sharding->gathering;
+    bool any = false;
+    for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && unit->device == 0; n++)
+        any = any || leaf_is_written(g, g->sharding->parts[g->order[n]].leaf);
+    return any;
+}
+
+/* Takes the memory of the unit that was used least recently among those that are not held. In jobs
+ * of a group, other devices may read the shards, so that written units stay. Returns 1 if there was
+ * one, else 0, or a negative status. */
 static int gathered_evict(ek_gathering *g, int device)
 {
     gathered_cache *cache = &g->caches[device];
     gathered *oldest = NULL;
+    const bool in_job = ek_thread_in_job();
     for (int u = 0; u < g->units; u++) {
         gathered *unit = cache->units[u];
         if (unit && unit->storage->data && unit->holds == 0 &&
-            (!oldest || unit->used < oldest->used))
+            (!oldest || unit->used < oldest->used) && !(in_job && gathered_is_written(unit)))
             oldest = unit;
     }
     if (!oldest)

@@ -5,9 +5,9 @@
  * (core/tensor.h). The leaves, and their copies on the other devices, are members of these
  * storages. If an operation, a backward or a copy reads a member, ek_tensor_hold lets the residence
  * gather the unit: it makes memory and copies the owners' shards there. The memory stays until the
- * device needs it for another unit. Each device gathers when it needs to, without waiting for
- * others, because shards change between a forward and its backward only if somebody writes to a
- * parameter.
+ * device needs it for another unit. Each device gathers when it needs to: nothing has to be agreed,
+ * because shards change between a forward and its backward only if somebody writes to a parameter.
+ * (On GPUs each copy orders the streams of both devices, see ek_dev_copy.)
  *
  * Note [Memory of units]
  *
@@ -36,21 +36,22 @@ void ek_gathering_free(ek_gathering *gathering);
 
 /* Makes leaf i's member on device d, in the scope; NULL with an error. */
 ek_tensor *ek_gathering_member(ek_gathering *gathering, int d, int i);
-/* Lets the leaves be their members on the first device. Can't fail. */
+/* Binds leaf i to its member on the first device: the leaf gets the member's storage. Can't fail.
+ */
 void ek_gathering_bind(ek_gathering *gathering, int i, const ek_tensor *member);
 
 /* Copies elements that were written to leaves to their shards (Note [Writes to leaves]). */
 int ek_gathering_settle(ek_gathering *gathering);
-/* Tells that shards were written: takes the memory of units that are not held, and gathers the
- * others anew. After an error some units have old elements. */
+/* Called after shards were written. Takes the memory of units that are not held, and copies the
+ * shards to the units that are. After an error some units have old elements. */
 int ek_gathering_forget(ek_gathering *gathering);
-/* Tells that leaf i was written together with its shards. */
+/* Notes that leaf i equals its shards. */
 void ek_gathering_note(ek_gathering *gathering, int i);
 /* Takes the memory of leaf i's unit on device d, whose elements a replica has changed. */
 int ek_gathering_drop(ek_gathering *gathering, int d, int i);
 
-/* Gives the leaves' units their memory on the first device for good, so that the leaves are whole,
- * settled before. On an error (no memory) nothing has changed. */
+/* Makes the leaves whole on the first device, after ek_gathering_settle: their storages have memory
+ * from now on, and no residence. On an error (no memory) nothing has changed. */
 int ek_gathering_end(ek_gathering *gathering);
 
 /* Returns how many bytes were gathered so far, over all devices. */

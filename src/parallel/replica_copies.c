@@ -34,11 +34,12 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
 /* ---- the module's own ---- */
 
 /* Returns true if the tensor must not move: it lies in a slab (it has a grad buffer, or is no view
- * and smaller than its storage), or it is sharded and lies where its shards are. */
+ * and smaller than its storage), or it is sharded and lies where its shards are. Leaves of units
+ * whose wrapper was freed must move. */
 static bool copies_is_flat(const ek_tensor *tensor)
 {
     return tensor->shards ||
-           (!tensor->is_view &&
+           (!tensor->is_view && !tensor->storage->residence &&
             (tensor->grad_buffer || tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
 

@@ -71,9 +71,20 @@ static void set_note_published(void *user, int i, int status)
     }
 }
 
+/* Marks the copies of parameter i as written, whose elements a user has written on the first
+ * device, so that older graphs report it. */
+static void set_note_written(void *user, int i)
+{
+    const ek_replica_set *set = user;
+    for (int d = 1; d < set->devices; d++)
+        if (set->copies[d].tensors)
+            ek_tensor_written(set->copies[d].tensors[i], "a write to the parameter");
+}
+
 static ek_sharding_owner set_as_owner(ek_replica_set *set)
 {
-    return (ek_sharding_owner){set, set->guard, set_refresh_sharded, set_note_published};
+    return (ek_sharding_owner){set, set->guard, set_refresh_sharded, set_note_published,
+                               set_note_written};
 }
 
 /* Binds the parameters to their units, after all members are made, so that nothing can fail. */
@@ -115,6 +126,10 @@ static int set_shard_parameters(ek_replica_set *set)
     ek_scope scope = ek_scope_begin();
     int rc = set_bind_parameters(set);
     ek_scope_end(&scope);
+    if (rc < 0) {
+        ek_sharding_end(set->sharding, true);
+        set->sharding = NULL;
+    }
     return rc;
 }
 

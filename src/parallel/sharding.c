@@ -145,8 +145,10 @@ static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *t
     bool in_leaves = s->shards.ranks || s->targets == 0;
     ek_tensor *const *lists = in_leaves ? s->leaves : targets[part->device];
     ek_tensor *home = sharding_view(s, lists, k);
-    if (!home || (own && ek_comm_copy(own, home) < 0))
-        return ek_error_pending();
+    ek_scope scope = ek_scope_begin(); /* what another sharding gathers is held one by one */
+    int rc = !home ? ek_error_pending() : own ? ek_comm_copy(own, home) : 0;
+    ek_scope_end(&scope);
+    EK_TRY(rc);
     part->home = own && s->targets > 0 ? ek_keep(home) : NULL;
     shard->tensor = own ? ek_object_retain(own) : ek_keep(home);
     shard->tensor->requires_grad = s->leaves[part->leaf]->requires_grad;
@@ -396,27 +398,31 @@ static void sharding_share_the_rest(ek_sharding *s)
         ek_error_clear();
 }
 
-/* Leaves are gathered from now on, or for good; the sharding lives as long as their storages. */
-static void sharding_end_gathering(ek_sharding *s, bool whole)
+/* Makes the leaves whole, if there is memory. Otherwise they are gathered as before, and the
+ * sharding lives as long as their storages. */
+static void sharding_make_units_whole(const ek_sharding *s)
 {
     const int pending = ek_error_status();
-    if (whole && ek_gathering_settle(s->gathering) >= 0)
+    if (ek_gathering_settle(s->gathering) >= 0)
         ek_gathering_end(s->gathering);
     if (pending == 0)
         ek_error_clear();
-    ek_tensors_release(s->leaves, s->shards.leaf_count);
-    s->leaves = NULL;
 }
 
 void ek_sharding_end(ek_sharding *s, bool whole)
 {
     if (s && s->there)
         sharding_share_the_rest(s);
+    if (s && s->gathering && whole)
+        sharding_make_units_whole(s);
     for (int i = 0; s && s->leaves && i < s->shards.leaf_count; i++)
         if (s->leaves[i] && s->leaves[i]->shards == &s->shards.object)
-            sharding_make_whole(s, i, whole);
-    if (s && s->gathering)
-        sharding_end_gathering(s, whole);
+            sharding_make_whole(s, i, whole || !s->gathering);
+    if (s && s->gathering) {
+        ek_tensors_release(s->leaves, s->shards.leaf_count);
+        s->leaves = NULL;
+        s->owner = (ek_sharding_owner){NULL, NULL, NULL, NULL, NULL};
+    }
     ek_object_release(s);
 }
 

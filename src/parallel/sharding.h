@@ -50,6 +50,8 @@ typedef struct ek_sharding_owner {
     /* Tells that leaf i has new elements, in the module and in all copies. If status is negative,
      * some copies may lack them. NULL: publishing is left to the user. */
     void (*published)(void *user, int i, int status);
+    /* With a gathering: tells that somebody wrote to leaf i. Any thread. */
+    void (*written)(void *user, int i);
 } ek_sharding_owner;
 
 /* What is known of a shard besides its elements. */

@@ -413,7 +413,8 @@ static int rail_stage(const ek_rail_run *run, ek_dist_work_tensor *one, ek_tenso
     ek_shape shape = ek_tensor_shape(tensor);
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     ek_scope scope = ek_scope_begin();
-    bool plain = ek_tensor_dev(tensor) == dev && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
+    bool plain = ek_tensor_dev(tensor) == dev && !tensor->storage->residence &&
+                 ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
     ek_tensor *memory = plain ? tensor : ek_tensor_new(dev, tensor->dtype, &shape, EK_CONTIGUOUS);
     int rc = memory ? 0 : ek_error_pending();
     if (memory && sends && !plain)

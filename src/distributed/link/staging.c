@@ -7,9 +7,11 @@
 #include "core/staging.h"
 #include "core/thread.h"
 
+/* Returns true if the tensor's memory can be sent as it is. A gathered parameter's memory may go.
+ */
 static bool stage_is_plain(const ek_tensor *tensor)
 {
-    return ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
+    return !tensor->storage->residence && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
 }
 
 ek_tensor *ek_stage_memory(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)

@@ -124,9 +124,14 @@ static int work_receive(ek_dist_work *work)
                            ek_verb_name(work->verb->id));
         if (!one->receives)
             continue;
-        if (staged)
-            EK_TRY(ek_stage_deliver(one->tensor, one->memory));
-        ek_tensor_written(one->tensor, ek_verb_name(work->verb->id));
+        ek_scope scope = ek_scope_begin(); /* holds the tensor until the write has been recorded */
+        int rc = ek_tensor_hold(one->tensor);
+        if (rc >= 0 && staged)
+            rc = ek_stage_deliver(one->tensor, one->memory);
+        if (rc >= 0)
+            ek_tensor_written(one->tensor, ek_verb_name(work->verb->id));
+        ek_scope_end(&scope);
+        EK_TRY(rc);
     }
     return 0;
 }

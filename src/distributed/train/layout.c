@@ -156,12 +156,12 @@ static int pack_copy(const ek_pack *pack, bool back, const char *what)
         ek_tensor *place = pack_place(pack, tensor, at);
         int rc =
             place ? ek_comm_copy(back ? tensor : place, back ? place : tensor) : ek_error_pending();
+        if (rc >= 0 && back)
+            ek_tensor_written(tensor, what);
         ek_scope_end(&scope);
         EK_TRY(rc);
         if (waits)
             EK_TRY(ek_synchronize(ek_tensor_dev(tensor)->id));
-        if (back)
-            ek_tensor_written(tensor, what);
         at += pack_pitch(pack->memory->dtype, tensor);
     }
     return 0;

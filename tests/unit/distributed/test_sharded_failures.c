@@ -218,6 +218,7 @@ TEST_LOOP(a_share_that_fails_is_made_up_for, 0, test_kind() == EK_HOST ? 9 : 0)
     remote.copy = failing_copy;
     same_check(&(same_setting){.devices = 3,
                                .balanced = true,
+                               .policy = EK_SHARD_OPTIMIZER,
                                .net = PICTURES,
                                .algorithm = ADAM,
                                .batch = 7,

@@ -154,3 +154,13 @@ TEST(batch_norm_and_relu_fused)
     ek_module_free(net);
     ek_module_free(apart);
 }
+
+TEST(parameters_and_buffers_are_no_layers)
+{
+    ek_module *net = ek_sequential(ek_identity(), ek_relu());
+    assert_ok(ek_register_buffer(net, "seen", NULL, ek_zeros(EK_SHAPE(1))));
+    assert_ok(ek_register_parameter(net, "scale", NULL, ek_ones(EK_SHAPE(1))));
+    ek_tensor *y = ek_apply(net, ek_full(-2, EK_SHAPE(3)));
+    assert_close(y, ek_zeros(EK_SHAPE(3)), 0, 0);
+    ek_module_free(net);
+}
