@@ -75,7 +75,10 @@ typedef enum ek_shard_policy {
      * gathers the unit, which stays until the scope ends. Frozen parameters are sharded, too; those
      * that aren't floating lie whole on every device. If the wrapper is freed and the module
      * lives on, its parameters become whole on device_ids[0], if they fit. Otherwise they can be
-     * read, written and wrapped again, but an optimizer refuses to step them (EK_E_STATE). */
+     * read, written and wrapped again, but an optimizer refuses to step them (EK_E_STATE).
+     *
+     * It is for the devices of one process: ek_distributed_data_parallel refuses it, and a wrapper
+     * that has it. */
     EK_SHARD_PARAMETERS = 2
 } ek_shard_policy;
 

@@ -175,7 +175,8 @@ EK_API int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes);
 EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
 
 /** The address of the first element if the CPU can read it (cpu and host devices), else NULL
- * without an error. Valid as long as the tensor. After a write there call ek_tensor_touch. */
+ * without an error. Valid as long as the tensor; of a sharded parameter (EK_SHARD_PARAMETERS) until
+ * the scope ends. After a write there call ek_tensor_touch. */
 EK_API void *ek_tensor_data(const ek_tensor *tensor);
 
 /** Tells the library that the caller has written to the tensor's memory. */
