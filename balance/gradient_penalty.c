@@ -306,8 +306,8 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     return ek_error_status();
 }
 
-/* Cuts x for a critic whose outputs stay apart, or moves x to the critic's device. Results are in
- * the scope. */
+/* If the critic is a wrapper that leaves its outputs on their devices, cuts x for these devices.
+ * Otherwise moves x to the critic's device. Results are in the scope. */
 static int penalty_place_points(ek_module *critic, ek_tensor *x, penalty *p)
 {
     ek_wrapper *wrapper = ek_data_parallel_model_apart(critic);

@@ -235,7 +235,8 @@ static int max_larger(int64_t a, int64_t b)
     return most > 100 ? 100 : (int)most;
 }
 
-/* Returns the larger side of the windows if kernels without loops support these windows, else 0. */
+/* Returns the larger side of the windows, for which there may be a kernel without loops. Returns 0
+ * if the windows have depth or dilation, or if indices need 64 bits. */
 static int max_window_side(const ek_cuda_pool *pool)
 {
     bool plain = pool->x.size[0] == 1 && pool->kernel[0] == 1 && pool->padding[0] == 0 &&

@@ -182,8 +182,8 @@ typedef int ek_norm_moments_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var,
 typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd,
                                  const ek_tensor *means, const ek_tensor *vars,
                                  const double *shares, const ek_norm_update *update);
-/* The operands of norm_line and norm_reduce. The members after x may be NULL, with the exceptions
- * above. */
+/* The operands of norm_line and norm_reduce. The members after x may be NULL, but mean and invstd
+ * not both, and some only with statistics (C) or (N, G): see the head of this section. */
 typedef struct ek_norm_args {
     const ek_tensor *x, *mean, *invstd, *weight;
     const ek_tensor *bias;           /* for y */

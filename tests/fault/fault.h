@@ -33,7 +33,7 @@ typedef struct fault_stage {
     bool may_be_done; /* what failed may have been done all the same, as a whole */
     bool files;       /* reads or writes files: points of io count */
     bool cold;        /* begins, each time, as the process does: without devices and threads */
-    bool keeps_world; /* a success leaves it as it was too, to the bit */
+    bool keeps_world; /* a call that succeeds leaves the world as it was, to the bit */
     double tolerance; /* relative, of the numbers noted, where digests may differ; 0: to the bit */
     struct fault_stage *next;
 } fault_stage;

@@ -140,9 +140,9 @@ TEST(inputs_are_pictures_and_noise)
     noising_close(&s.noising);
 }
 
-/* Finds the noise of pictures that are class / 20 all over; 0.2 without a class. */
-static const noising *knowing;
+static const noising *knowing; /* the noising that knowing_forward undoes */
 
+/* Returns the exact noise of pictures whose pixels are all class / 20, or 0.2 without a class. */
 static ek_value knowing_forward(ek_module *module, const ek_args *call)
 {
     (void)module;

@@ -199,7 +199,7 @@ TEST(wrong_names_are_refused)
     ek_archive_free(a);
 }
 
-/* A put that nobody has looked at fails the save too. */
+/* If a put has failed, and nobody has handled its error, the save fails with that error. */
 TEST(a_save_fails_with_the_put_that_failed)
 {
     ek_value one = ek_value_of_int(1);

@@ -114,7 +114,8 @@ TEST_LOOP(follow_pytorch, 0, KINDS)
     assert_made(schedule);
     for (int64_t step = 0; step <= STEPS; step++) {
         assert_as_golden(optimizer, rows, step);
-        /* At once, whatever was set by hand. */
+        /* ek_schedule_set_steps sets the rates of this step in one call, whatever was set by hand.
+         */
         assert_ok(ek_optimizer_set(other, 0, "lr", 0.125));
         assert_ok(ek_schedule_set_steps(again, step));
         for (int group = 0; group < 2; group++)

@@ -328,7 +328,8 @@ TEST(computed_again_on_one_device)
     ck_assert_double_eq_tol(element(ek_tensor_grad(x), 0), 2.718281828459045, 1e-12);
 }
 
-/* An urgent node that meets doesn't come before a node that was recorded later and meets inside. */
+/* Nodes that meet run in the order of recording, also if the operation of one is urgent. The node
+ * that was recorded later is a checkpoint, whose recomputation meets. */
 TEST(meetings_are_not_urgent)
 {
     ek_tensor *x = toy_leaf((double[]){1, 2}, 2, test_device(0));

@@ -6,7 +6,8 @@
 
 FIXTURE(make_directory, remove_directory)
 
-/* A header of `length` bytes that says it has `claimed`, and elements of zeros. */
+/* Writes a file whose header has `length` bytes but is said to have `claimed`. `elements` bytes of
+ * zeros follow the header. */
 static void write_claim(const char *header, size_t length, uint64_t claimed, size_t elements)
 {
     unsigned char *bytes = calloc(1, 8 + length + elements + 1);

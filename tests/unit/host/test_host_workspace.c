@@ -1,5 +1,5 @@
-/* test_host_workspace.c: what kernels take beside their operands is a small part of these, also
- * if one row or matrix is all of the data. */
+/* test_host_workspace.c: the workspace of a kernel is small beside its operands, even if the data
+ * is a single row or matrix. */
 #include "host/conv.h"
 #include "host/host.h"
 #include "host_cases.h"
