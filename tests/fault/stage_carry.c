@@ -160,10 +160,16 @@ static int update(void)
     return ek_ema_update(carry.ema);
 }
 
+/* If ek_ema_restore fails, the next attempt continues with it. */
 static int apply(void)
 {
-    int status = ek_ema_apply(carry.ema);
-    return status < 0 ? status : ek_ema_restore(carry.ema);
+    static bool applied;
+    int status = applied ? 0 : ek_ema_apply(carry.ema);
+    applied = status >= 0;
+    if (status >= 0)
+        status = ek_ema_restore(carry.ema);
+    applied = applied && status < 0;
+    return status;
 }
 
 static int archive(void)
