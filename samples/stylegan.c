@@ -300,7 +300,7 @@ enum { AVERAGED_LATENTS = 1024, MADE_AT_ONCE = 32 };
 typedef struct making {
     const stylegan *by;
     bool truncated;
-    ek_tensor *mean; /* of w (1, latent), to which truncation pulls w; a reference */
+    ek_tensor *mean; /* the mean of w (1, latent), to which truncation pulls w; one reference */
 } making;
 
 /* Draws normal numbers (rows, columns) for the first device. */

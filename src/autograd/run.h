@@ -96,8 +96,9 @@ struct ek_task {
      * queue q has delivered a gradient, it records arrivals[q] in the compute stream of the queue's
      * device. */
     ek_event **arrivals;
-    size_t *ahead; /* of such a node, per queue: bytes that were delivered on the queue's device */
-    bool mixed;    /* a gradient was delivered by the thread of another queue than its device's */
+    size_t
+        *ahead; /* per queue: bytes delivered to an urgent node on the queue's device; else NULL */
+    bool mixed; /* a gradient was delivered by the thread of another queue than its device's */
 };
 
 /* A cast list holds gradients of at most this many bytes, so that a pass frees memory while it

@@ -11,7 +11,7 @@
 
 enum {
     MOST_AT_ONCE = 64, /* how many moves are packed or exchanged at a time; they fit on the stack */
-    WORKER_BYTES = 1 << 18 /* with fewer bytes, waking workers costs more time than it saves */
+    WORKER_BYTES = 1 << 18 /* waking workers saves time from this many bytes on */
 };
 
 /* ---- memory for copies, and parts ---- */

@@ -367,7 +367,7 @@ typedef struct state_blob {
 
 _Static_assert(sizeof(state_blob) == EK_GENERATOR_STATE_BYTES, "the blob has PyTorch's layout");
 
-enum { BLOB_ENGINE, BLOB_CALL, BLOB_DRAWN }; /* which words of the state hold Philox's numbers */
+enum { BLOB_ENGINE, BLOB_CALL, BLOB_DRAWN }; /* words of the state that hold Philox's numbers */
 
 int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes)
 {
@@ -434,7 +434,8 @@ struct ek_generators {
     uint64_t seedings;
     int count;
     int place[DEVICE_GENERATORS];
-    device_generator of_device[]; /* those seeded; entry i was copied from of_device[place[i]] */
+    device_generator
+        of_device[]; /* the seeded generators; entry i was copied from of_device[place[i]] */
 };
 
 ek_generators *ek_generators_save(void)

@@ -225,7 +225,7 @@ static lane_terms *terms_take(ek_dev *dev, uint64_t most)
     if (!lane->first)
         lane->last = &lane->first;
     *end = NULL;
-    ek_dev_wait_event(dev, EK_STREAM_COMPUTE, summed); /* which comes after all older sums */
+    ek_dev_wait_event(dev, EK_STREAM_COMPUTE, summed); /* `summed` comes after all older sums */
     return taken;
 }
 

@@ -31,7 +31,7 @@ typedef struct ek_block {
     struct ek_block *chain;           /* the next block of equal hash in `table` */
     struct ek_block *next, *previous; /* in a list of free blocks, or in the allocator's cache */
     size_t nbytes;
-    ek_event *event;       /* what the next user waits for; NULL in EK_STREAM_COMPUTE */
+    ek_event *event;       /* the next user waits for it; NULL in EK_STREAM_COMPUTE */
     uint64_t released;     /* the event's number; later events have larger numbers */
     uint8_t stream, large; /* the segment's ek_stream; whether it is for large requests */
     bool free;

@@ -61,7 +61,8 @@ ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
     return ek_storage_new_for(dev, (ek_stream)ek_thread_self()->modes.stream, nbytes);
 }
 
-ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
+/* Makes a storage without memory, counted under the thread's category. */
+static ek_storage *storage_new_empty(ek_dev *dev, size_t nbytes)
 {
     ek_storage *storage = ek_cell_new(sizeof *storage);
     if (!storage)
@@ -70,6 +71,15 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
     storage->dev = dev;
     storage->nbytes = nbytes;
     storage->category = ek_thread_self()->modes.category;
+    storage->stream = EK_STREAM_COMPUTE;
+    return storage;
+}
+
+ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
+{
+    ek_storage *storage = storage_new_empty(dev, nbytes);
+    if (!storage)
+        return NULL;
     storage->stream = ek_dev_has_streams(dev) ? stream : EK_STREAM_COMPUTE;
     if (ek_dev_alloc_for(dev, storage->stream, nbytes, storage->category, &storage->data,
                          &storage->event) < 0) {
@@ -82,13 +92,9 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
 {
     ek_dev *plain = ek_dev_get(ek_cpu());
-    ek_storage *storage = plain ? ek_cell_new(sizeof *storage) : NULL;
+    ek_storage *storage = plain ? storage_new_empty(plain, nbytes) : NULL;
     if (!storage)
         return NULL;
-    ek_object_init(&storage->object, storage_destroy);
-    storage->dev = plain;
-    storage->nbytes = nbytes;
-    storage->category = ek_thread_self()->modes.category;
     storage->pinned_by = reader->backend;
     storage->pinned_for = reader;
     if (reader->backend->pinned_alloc(reader, nbytes, &storage->data) < 0) {
@@ -104,14 +110,10 @@ ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
 ek_storage *ek_storage_new_absent(ek_dev *dev, size_t nbytes, ek_memory_category category,
                                   ek_residence *residence)
 {
-    ek_storage *storage = ek_cell_new(sizeof *storage);
+    ek_storage *storage = storage_new_empty(dev, nbytes);
     if (!storage)
         return NULL;
-    ek_object_init(&storage->object, storage_destroy);
-    storage->dev = dev;
-    storage->nbytes = nbytes;
     storage->category = category;
-    storage->stream = EK_STREAM_COMPUTE;
     storage->residence = ek_object_retain(residence);
     return storage;
 }

@@ -22,7 +22,7 @@ enum {
     EK_MODE_ALONE = 1u << 1,        /* in a checkpoint's forward, where a rendezvous fails */
     EK_MODE_BACKWARD = 1u << 2,     /* in backward, where a rendezvous fails */
     EK_MODE_AUTOCAST = 1u << 3,     /* autocast is on (evenkeel/precision.h) */
-    EK_MODE_AUTOCAST_F16 = 1u << 4, /* with EK_MODE_AUTOCAST: casts to f16, not bf16 */
+    EK_MODE_AUTOCAST_F16 = 1u << 4, /* beside EK_MODE_AUTOCAST: autocast casts to f16, not bf16 */
     EK_MODE_AUTOCASTS = EK_MODE_AUTOCAST | EK_MODE_AUTOCAST_F16
 };
 

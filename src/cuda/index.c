@@ -124,7 +124,7 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
                           int dim, const ek_tensor *index, bool is_list, index_write write,
                           const int64_t *order)
 {
-    const ek_tensor *like = is_list ? x : index; /* what is written: x may be larger than index */
+    const ek_tensor *like = is_list ? x : index; /* has the shape that is written */
     if (ek_count(like) == 0)
         return 0;
     int64_t out_stride[EK_MAX_DIMS], index_stride[EK_MAX_DIMS], shape[EK_MAX_DIMS];

@@ -24,6 +24,7 @@
 #define EK_PARALLEL_GATHERING_H
 
 #include "core/tensor.h"
+#include "evenkeel/module.h"
 
 typedef struct ek_sharding ek_sharding;
 typedef struct ek_gathering ek_gathering;
@@ -56,5 +57,16 @@ int ek_gathering_end(ek_gathering *gathering);
 
 /* Returns how many bytes were gathered so far, over all devices. */
 uint64_t ek_gathering_nbytes(const ek_gathering *gathering);
+
+/* ---- units.c ---- */
+
+/* Writes the unit of each of the module's `count` parameters, which are in order of registration.
+ * Returns how many units there are, or a negative status.
+ *
+ * A module that ek_shard_unit has marked is a unit, without the units inside of it. Other modules
+ * are cut by size: neighbouring modules are one unit if together they have at most 1/16 of the
+ * parameters' bytes. A larger module is cut into its children. A parameter of several modules is in
+ * the unit of the first. */
+int ek_units_assign(ek_module *module, ek_tensor *const *parameters, int count, int *units);
 
 #endif

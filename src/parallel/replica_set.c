@@ -9,7 +9,6 @@
 #include "comm/exchange.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
-#include "parallel/units.h"
 
 /* ---- the module's tensors ---- */
 

@@ -1,10 +1,9 @@
-/* units.c: see units.h. */
-#include "parallel/units.h"
-
+/* units.c: which parameters are gathered together (gathering.h). */
 #include "comm/exchange.h"
 #include "core/map.h"
 #include "evenkeel/parallel.h"
 #include "nn/module_table.h"
+#include "parallel/gathering.h"
 
 enum { SHARE = 16 }; /* a unit that wasn't marked has at most 1/16 of all bytes, or one module */
 

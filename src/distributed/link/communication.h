@@ -118,7 +118,7 @@ struct ek_communication {
     bool lost;          /* a call timed out, and no work of the world has succeeded since then */
     ek_failure failure; /* the last failure */
     bool opened;        /* the transport is open, or has failed to open */
-    ek_waits waits;     /* of all groups and messages; by rank of the world */
+    ek_waits waits;     /* waits of all groups and messages, by rank of the world */
     ek_dist_work *abandoned; /* ended works whose memory open transfers may use */
 
     /* Used by the communication thread alone, unless said otherwise: */

@@ -31,7 +31,7 @@ struct ek_process_group {
     double timeout;              /* seconds that a call may wait */
     int rails_made;              /* how many rails the group has made; equal on all ranks */
     struct ek_group_rail *rails; /* a list; guarded by the communication's lock */
-    struct ek_ranks *view; /* what other folders see of the group; NULL until ranks.c makes it */
+    struct ek_ranks *view; /* the group as other folders see it; NULL until ranks.c makes it */
     /* close_rails frees the rails, and forget_view takes the group away from its view. rail.c and
      * ranks.c set the functions. NULL: there are no rails, or there is no view. */
     void (*close_rails)(ek_process_group *group);
@@ -56,7 +56,7 @@ struct ek_process_group {
     int last_verb;       /* for inquiries: the verb of the last work that ended (-1: none yet) */
     uint64_t last_ended;
 
-    ek_waits waits; /* of gradual works; waits.of is by rank of the group */
+    ek_waits waits; /* waits of gradual works; waits.of is by rank of the group */
 };
 
 /* ---- making and closing ---- */
