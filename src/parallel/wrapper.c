@@ -81,7 +81,10 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
 static int wrapper_check(const char *what, const ek_data_parallel_options *options)
 {
     if (options->shard < EK_SHARD_NONE || options->shard > EK_SHARD_PARAMETERS)
-        return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", what, (int)options->shard);
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: %d is no shard policy; EK_SHARD_NONE, EK_SHARD_OPTIMIZER and "
+                       "EK_SHARD_PARAMETERS are",
+                       what, (int)options->shard);
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
         options->running_stats != EK_RUNNING_STATS_AVERAGE)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no policy for running statistics", what,
