@@ -34,7 +34,8 @@ static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor 
     ek_buffer *buffer = &task->buffers[route->buffer];
     ek_run_lock(run);
     buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
-    ek_queue_delivered(run, buffer->queue, task, gradient);
+    if (task->ahead)
+        ek_queue_delivered(run, buffer->queue, task, gradient);
     if (buffer->queue == queue) {
         /* The sum belongs to this thread: the task cannot start before this contribution counts. */
         ek_run_unlock(run);

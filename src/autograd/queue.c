@@ -166,7 +166,7 @@ void ek_queue_ready(ek_run *run, int queue, ek_task *task)
 
 void ek_queue_delivered(ek_run *run, int queue, ek_task *task, const ek_tensor *gradient)
 {
-    if (!task->ahead || !gradient)
+    if (!gradient)
         return;
     const size_t nbytes = (size_t)ek_count(gradient) * ek_dtype_size(gradient->dtype);
     task->ahead[queue] += nbytes;

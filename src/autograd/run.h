@@ -235,8 +235,8 @@ static inline void ek_run_unlock(ek_run *run)
  * node that meets stays off the queue until all meetings before it have run. The lock is held. */
 void ek_queue_ready(ek_run *run, int queue, ek_task *task);
 
-/* Counts a gradient (NULL: none) that was delivered to the task for the device of `queue`. The lock
- * is held. */
+/* Counts a gradient (NULL: none) that was delivered to an urgent task (`ahead` isn't NULL) for the
+ * device of `queue`. The lock is held. */
 void ek_queue_delivered(ek_run *run, int queue, ek_task *task, const ek_tensor *gradient);
 
 /* Counts the task `done` (NULL: none yet), which the thread of `queue` has run with this status.
