@@ -19,15 +19,16 @@ typedef struct ek_derived {
     void (*outdated)(struct ek_derived *self); /* called after each write. Any thread */
 } ek_derived;
 
-/* Who has the elements of a storage that has memory only while somebody holds it
+/* Supplies memory and elements to a storage that has them only while it is held
  * (parallel/gathering.c). */
 typedef struct ek_residence {
     ek_object object;
-    /* Gives the storage its memory and elements, which it keeps until a `release` for each `hold`.
-     * Any thread. */
+    /* `hold` gives the storage its memory and elements. The storage keeps them until each `hold`
+     * has had its `release`. Any thread. */
     int (*hold)(struct ek_residence *self);
     void (*release)(struct ek_residence *self);
-    _Atomic(const ek_thread *) holder; /* a thread of which a scope holds the storage; NULL: none */
+    _Atomic(const ek_thread *)
+        holder; /* the thread whose scope held the storage first; NULL: none */
 } ek_residence;
 
 typedef struct ek_storage {

@@ -110,8 +110,8 @@ static uint64_t leaf_writes(const gathering_leaf *leaf)
     return leaf->version ? atomic_load_explicit(&leaf->version->count, memory_order_acquire) : 0;
 }
 
-/* Returns true if leaf i was written since leaf and shards were last equal. A loaded checkpoint
- * gives leaves new versions. */
+/* Returns true if leaf i was written since leaf and shards were last equal. A checkpoint
+ * that is loaded gives leaves other version objects. */
 static bool leaf_is_written(const ek_gathering *g, int i)
 {
     const ek_sharding *s = g->sharding;
@@ -149,7 +149,8 @@ static void gathered_take_memory(gathered_cache *cache, gathered *unit)
     ek_storage_absent(unit->storage);
 }
 
-/* Takes or renews a unit's elements, because the shards have others. */
+/* Called after the unit's shards were written. If the unit is held, copies the shards to it again;
+ * otherwise takes its memory. */
 static int gathered_outdate(gathered_cache *cache, gathered *unit)
 {
     if (!unit || !unit->storage->data)
@@ -160,7 +161,7 @@ static int gathered_outdate(gathered_cache *cache, gathered *unit)
     return 0;
 }
 
-/* Outdates a unit on all devices but the first. */
+/* Calls gathered_outdate for the unit on all devices but the first. */
 static int gathering_outdate_copies(ek_gathering *g, int unit)
 {
     int rc = 0;
@@ -207,7 +208,8 @@ static int gathered_evict(ek_gathering *g, int device)
     return 1;
 }
 
-/* Gives the unit memory. If there is none, takes that of all units that are not held. */
+/* Gives the unit memory. While the device has none left, takes the memory of units that are not
+ * held, one after the other. */
 static int gathered_make_memory(ek_gathering *g, gathered *unit)
 {
     gathered_cache *cache = &g->caches[unit->device];

@@ -13,13 +13,13 @@
  *
  * A device keeps units until they would need more memory than the two largest together, so that the
  * unit whose forward comes last is there for its backward. It takes the memory of the unit that was
- * used least recently, and never of one that is held. What is held may need more.
+ * used least recently. It never takes the memory of a held unit, so that held units may need more.
  *
  * Note [Writes to leaves]
  *
  * A step writes the shards (ek_gathering_forget). Everybody else writes to a leaf, on the first
- * device: a loader of checkpoints, a user. Before that memory is taken, and before the next forward
- * and the next step, the written elements go to the shards (ek_gathering_settle). */
+ * device: a loader of checkpoints, a user. The written elements go to the shards before the unit's
+ * memory is taken, before the next forward and before the next step (ek_gathering_settle). */
 #ifndef EK_PARALLEL_GATHERING_H
 #define EK_PARALLEL_GATHERING_H
 
@@ -29,13 +29,13 @@
 typedef struct ek_sharding ek_sharding;
 typedef struct ek_gathering ek_gathering;
 
-/* Makes the storages of all units on all devices, without memory. The shards are made. NULL with
- * an error. */
+/* Lists the shards of each unit, for a sharding whose shards are made. NULL with an error. */
 ek_gathering *ek_gathering_new(ek_sharding *sharding);
 /* Frees it; its storages must be gone. NULL does nothing. */
 void ek_gathering_free(ek_gathering *gathering);
 
-/* Makes leaf i's member on device d, in the scope; NULL with an error. */
+/* Makes leaf i's member on device d, in the scope; the first member of a unit makes the unit's
+ * storage, without memory. NULL with an error. */
 ek_tensor *ek_gathering_member(ek_gathering *gathering, int d, int i);
 /* Binds leaf i to its member on the first device: the leaf gets the member's storage. Can't fail.
  */
