@@ -125,6 +125,33 @@ EK_API double ek_report_imbalance(const ek_report *report);
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 
+/** What a plan of a training expects of a device at its peak, in bytes. `now` is peak by category.
+ */
+typedef struct ek_expected_device {
+    ek_device device;
+    uint64_t peak;
+    uint64_t now[EK_MEMORY_CATEGORIES];
+} ek_expected_device;
+
+/** A means by which a training was made to fit, such as "sharded parameters". Both figures compare
+ * the plan with the plan without this means. */
+typedef struct ek_expected_means {
+    char name[64];
+    int64_t saved;  /**< bytes that the fullest device saves */
+    double seconds; /**< how much longer a step takes */
+} ek_expected_means;
+
+enum { EK_EXPECTED_MEANS = 8 };
+/** What a plan expects of a training step: of this process's devices, and why. */
+typedef struct ek_expectation {
+    int64_t batch;       /**< samples of a step; 0: not known */
+    double step_seconds; /**< 0: not known */
+    int device_count;
+    ek_expected_device devices[EK_MAX_DEVICES];
+    int means_count;
+    ek_expected_means means[EK_EXPECTED_MEANS];
+} ek_expectation;
+
 /** Sets the largest batch that this training can run (train.h), to be shown in the report. */
 EK_API void ek_report_set_largest_batch(ek_report *report, int64_t batch);
 
