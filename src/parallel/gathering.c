@@ -35,7 +35,7 @@ struct ek_gathering {
     ek_sharding *sharding;
     int units;
     size_t budget;      /* bytes of the two largest units */
-    int *order, *first; /* unit u has the shards order[first[u]] to order[first[u + 1] - 1] */
+    int *order, *first; /* unit u has the leaves order[first[u]] to order[first[u + 1] - 1] */
     gathering_leaf *leaves;
     gathered_cache caches[EK_MAX_DEVICES];
     atomic_uint_fast64_t nbytes;
@@ -43,65 +43,28 @@ struct ek_gathering {
 
 /* ---- copies between shards and whole units ---- */
 
-/* A copy of one block. All zero: empty. */
-typedef struct gathering_run {
-    ek_dev *to, *from;
-    char *target, *source;
-    size_t nbytes;
-} gathering_run;
-
-static int run_copy(gathering_run *run)
-{
-    int rc = run->nbytes > 0
-                 ? ek_dev_copy(run->to, run->target, run->from, run->source, run->nbytes)
-                 : 0;
-    run->nbytes = 0;
-    return rc;
-}
-
-/* Appends a block to the run if it continues the run on both sides, padding between the blocks
- * included. Otherwise copies the run and begins another. */
-static int run_append(gathering_run *run, gathering_run block)
-{
-    ptrdiff_t gap = block.target - (run->target + run->nbytes);
-    if (run->nbytes > 0 && run->to == block.to && run->from == block.from && gap >= 0 &&
-        gap < EK_COMM_ALIGNMENT && block.source - run->source == block.target - run->target) {
-        run->nbytes += (size_t)gap + block.nbytes;
-        return 0;
-    }
-    EK_TRY(run_copy(run));
-    *run = block;
-    return 0;
-}
-
-/* Returns the block of a shard in its unit's memory. */
-static gathering_run shard_block(const ek_gathering *g, int k, const ek_storage *storage)
-{
-    const ek_sharding *s = g->sharding;
-    const ek_shard *shard = &s->shards.all[k];
-    size_t size = ek_dtype_size(shard->tensor->dtype);
-    int64_t at = s->at[s->parts[k].leaf] + shard->begin;
-    return (gathering_run){.to = storage->dev,
-                           .from = ek_tensor_dev(shard->tensor),
-                           .target = (char *)storage->data + (size_t)at * size,
-                           .source = ek_tensor_address(shard->tensor),
-                           .nbytes = (size_t)(shard->end - shard->begin) * size};
-}
-
-/* Copies the unit's shards to its memory. */
+/* Copies all shards of the unit to its memory: this rank's slice by slice, the others by `pull`. */
 static int gathered_read(gathered *unit)
 {
-    ek_gathering *g = unit->sharding->gathering;
-    gathering_run run = {0};
+    ek_sharding *s = unit->sharding;
+    ek_storage *storage = unit->storage;
+    const size_t size = ek_dtype_size(s->buckets[unit->unit].dtype);
     int rc = 0;
     ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "all_gather", NULL, unit->storage->dev);
-    for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && rc >= 0; n++)
-        rc = run_append(&run, shard_block(g, g->order[n], unit->storage));
-    if (rc >= 0)
-        rc = run_copy(&run);
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "all_gather", NULL, storage->dev);
+    for (int d = 0; d < s->devices && rc >= 0; d++) {
+        const ek_shard_slice *slice = &s->slices[unit->unit * s->devices + d];
+        if (slice->end > slice->begin)
+            rc = ek_dev_copy(storage->dev, (char *)storage->data + (size_t)slice->begin * size,
+                             s->devs[d], ek_tensor_address(slice->elements),
+                             (size_t)(slice->end - slice->begin) * size);
+    }
+    if (s->shards.ranks && rc >= 0)
+        rc = s->owner.pull ? s->owner.pull(s->owner.user, unit->unit, storage)
+                           : EK_FAIL(EK_E_STATE, "the parameter is sharded over ranks, and its "
+                                                 "ek_distributed_data_parallel was freed");
     ek_span_end(&span);
-    atomic_fetch_add_explicit(&g->nbytes, unit->storage->nbytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->gathering->nbytes, storage->nbytes, memory_order_relaxed);
     return rc;
 }
 
@@ -119,25 +82,38 @@ static bool leaf_is_written(const ek_gathering *g, int i)
            (s->leaves && s->leaves[i]->version != g->leaves[i].version);
 }
 
+/* Copies the leaf's elements in the unit's memory to the leaf's shards on this rank. */
+static int gathered_write_leaf(const gathered *unit, int i)
+{
+    const ek_sharding *s = unit->sharding;
+    const size_t size = ek_dtype_size(s->buckets[unit->unit].dtype);
+    for (int k = s->shards.first[i]; k < s->shards.first[i] + s->shards.counts[i]; k++) {
+        const ek_shard *shard = &s->shards.all[k];
+        const char *source = (char *)unit->storage->data + (size_t)(s->at[i] + shard->begin) * size;
+        if (shard->end > shard->begin)
+            EK_TRY(ek_dev_copy(ek_tensor_dev(shard->tensor), ek_tensor_address(shard->tensor),
+                               unit->storage->dev, source,
+                               (size_t)(shard->end - shard->begin) * size));
+    }
+    if (s->owner.written)
+        s->owner.written(s->owner.user, i);
+    return 0;
+}
+
 /* Copies written leaves of a unit of the first device to their shards. Returns whether there were
  * any, or a negative status. The cache's lock is held. */
 static int gathered_write(const gathered *unit)
 {
     ek_gathering *g = unit->sharding->gathering;
     int any = 0;
-    for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1]; n++) {
-        if (unit->device > 0 || !unit->storage->data ||
-            !leaf_is_written(g, g->sharding->parts[g->order[n]].leaf))
-            continue;
-        gathering_run block = shard_block(g, g->order[n], unit->storage);
-        EK_TRY(ek_dev_copy(block.from, block.source, block.to, block.target, block.nbytes));
-        if (g->sharding->owner.written)
-            g->sharding->owner.written(g->sharding->owner.user,
-                                       g->sharding->parts[g->order[n]].leaf);
-        any = 1;
+    for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && unit->device == 0; n++) {
+        if (unit->storage->data && leaf_is_written(g, g->order[n])) {
+            EK_TRY(gathered_write_leaf(unit, g->order[n]));
+            any = 1;
+        }
     }
     for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && unit->device == 0; n++)
-        ek_gathering_note(g, g->sharding->parts[g->order[n]].leaf);
+        ek_gathering_note(g, g->order[n]);
     return any;
 }
 
@@ -180,7 +156,7 @@ static bool gathered_is_written(const gathered *unit)
     const ek_gathering *g = unit->sharding->gathering;
     bool any = false;
     for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && unit->device == 0; n++)
-        any = any || leaf_is_written(g, g->sharding->parts[g->order[n]].leaf);
+        any = any || leaf_is_written(g, g->order[n]);
     return any;
 }
 
@@ -287,32 +263,28 @@ static void gathered_destroy(ek_object *object)
 
 /* ---- making ---- */
 
-/* Lists the shards by their units. */
-static int gathering_list_shards(ek_gathering *g)
+/* Lists the leaves by their units. */
+static int gathering_list_leaves(ek_gathering *g)
 {
     const ek_sharding *s = g->sharding;
-    g->order = ek_calloc((size_t)s->shards.count + 1, sizeof *g->order);
+    g->order = ek_calloc((size_t)s->shards.leaf_count + 1, sizeof *g->order);
     g->first = ek_calloc((size_t)g->units + 1, sizeof *g->first);
     if (!g->order || !g->first)
         return ek_error_pending();
     for (int u = 0, n = 0; u < g->units; u++) {
         g->first[u] = n;
-        for (int k = 0; k < s->shards.count; k++)
-            if (s->bucket_of[s->parts[k].leaf] == u)
-                g->order[n++] = k;
+        for (int i = 0; i < s->shards.leaf_count; i++)
+            if (s->leaves[i] && s->bucket_of[i] == u)
+                g->order[n++] = i;
         g->first[u + 1] = n;
     }
     return 0;
 }
 
-/* Returns the bytes of a unit; 0 if it is empty. */
 static size_t gathering_unit_nbytes(const ek_gathering *g, int unit)
 {
-    const ek_sharding *s = g->sharding;
-    if (g->first[unit] == g->first[unit + 1])
-        return 0;
-    const ek_tensor *any = s->shards.all[g->order[g->first[unit]]].tensor;
-    return (size_t)s->buckets[unit].count * ek_dtype_size(any->dtype);
+    const ek_sharding_bucket *bucket = &g->sharding->buckets[unit];
+    return (size_t)bucket->count * ek_dtype_size(bucket->dtype);
 }
 
 static void gathering_set_budget(ek_gathering *g)
@@ -358,7 +330,7 @@ ek_gathering *ek_gathering_new(ek_sharding *s)
     g->sharding = s;
     g->units = s->bucket_count;
     g->leaves = ek_calloc((size_t)s->shards.leaf_count + 1, sizeof *g->leaves);
-    int rc = g->leaves ? gathering_list_shards(g) : ek_error_pending();
+    int rc = g->leaves ? gathering_list_leaves(g) : ek_error_pending();
     for (int d = 0; d < s->devices; d++) {
         pthread_mutex_init(&g->caches[d].lock, NULL);
         g->caches[d].units = ek_calloc((size_t)g->units + 1, sizeof(gathered *));
@@ -426,14 +398,16 @@ int ek_gathering_settle(ek_gathering *g)
 {
     gathered_cache *home = &g->caches[0];
     int rc = 0;
+    bool any = false;
     for (int u = 0; u < g->units && rc >= 0; u++) {
         pthread_mutex_lock(&home->lock);
         rc = home->units[u] ? gathered_write(home->units[u]) : 0;
         pthread_mutex_unlock(&home->lock);
+        any = any || rc > 0;
         if (rc > 0)
             rc = gathering_outdate_copies(g, u);
     }
-    return rc;
+    return rc < 0 ? rc : any;
 }
 
 int ek_gathering_forget(ek_gathering *g)

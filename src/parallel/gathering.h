@@ -41,7 +41,8 @@ ek_tensor *ek_gathering_member(ek_gathering *gathering, int d, int i);
  */
 void ek_gathering_bind(ek_gathering *gathering, int i, const ek_tensor *member);
 
-/* Copies elements that were written to leaves to their shards (Note [Writes to leaves]). */
+/* Copies elements that were written to leaves to their shards (Note [Writes to leaves]). Returns 1
+ * if there were any, else 0, or a negative status. */
 int ek_gathering_settle(ek_gathering *gathering);
 /* Called after shards were written. Takes the memory of units that are not held, and copies the
  * shards to the units that are. After an error some units have old elements. */

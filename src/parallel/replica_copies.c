@@ -117,8 +117,7 @@ void ek_copies_forget(ek_replica_set *set)
 
 bool ek_copies_gathers(const ek_replica_set *set, int i)
 {
-    return set->shards == EK_SHARD_PARAMETERS && i < set->parameters &&
-           ek_sharding_has(set->sharding, i);
+    return set->gatherer && i < set->parameters && ek_sharding_has(set->gatherer, i);
 }
 
 /* Makes the copies of parameters; `room` has room for a list of them. */
@@ -128,7 +127,7 @@ static int copies_make_parameters(const ek_replica_set *set, int d, ek_tensor **
     for (int i = 0; i < set->parameters; i++) {
         if (!ek_copies_gathers(set, i))
             room[i] = set->sources[i];
-        else if (!(tensors[i] = ek_keep(ek_gathering_member(set->sharding->gathering, d, i))))
+        else if (!(tensors[i] = ek_keep(ek_gathering_member(set->gatherer->gathering, d, i))))
             return ek_error_pending();
     }
     return ek_copies_slabs_make(set->devs[d], room, set->parameters, EK_MEMORY_PARAMETER, tensors);
@@ -152,6 +151,9 @@ int ek_copies_allocate(ek_replica_set *set, int d)
     if (rc >= 0)
         rc = ek_copies_slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
                                   EK_MEMORY_PARAMETER, copies->tensors + parameters);
+    for (int i = 0; i < parameters && rc >= 0; i++)
+        if (ek_copies_gathers(set, i))
+            ek_copies_note(set, d, i, true);
     if (rc < 0)
         copies_free(set, copies);
     return rc;

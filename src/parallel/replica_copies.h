@@ -32,6 +32,9 @@ struct ek_replica_set {
     ek_shard_policy shards;
     ek_call_guard *guard;  /* the wrapper's guard; NULL unless the set shards */
     ek_sharding *sharding; /* NULL while parameters are not sharded */
+    /* The sharding whose units the parameters are: `sharding`, or one over ranks, borrowed; NULL:
+     * parameters are not gathered. */
+    ek_sharding *gatherer;
     ek_data_parallel_stats stats;
 };
 

@@ -16,6 +16,8 @@
 static void set_forget(ek_replica_set *set, bool whole)
 {
     ek_sharding_end(set->sharding, whole);
+    if (set->gatherer == set->sharding)
+        set->gatherer = NULL;
     set->sharding = NULL;
     ek_copies_forget(set);
     set->sources = NULL;
@@ -63,6 +65,8 @@ static void set_note_published(void *user, int i, int status)
     ek_replica_set *set = user;
     ek_tensor_written(set->sources[i], "the optimizer's step");
     for (int d = 1; d < set->devices; d++) {
+        if (!set->copies[d].tensors)
+            continue;
         ek_tensor_written(set->copies[d].tensors[i], "the optimizer's step");
         ek_copies_note(set, d, i, status >= 0);
         if (status >= 0 && !ek_copies_gathers(set, i))
@@ -82,8 +86,11 @@ static void set_note_written(void *user, int i)
 
 static ek_sharding_owner set_as_owner(ek_replica_set *set)
 {
-    return (ek_sharding_owner){set, set->guard, set_refresh_sharded, set_note_published,
-                               set_note_written};
+    return (ek_sharding_owner){.user = set,
+                               .guard = set->guard,
+                               .refresh = set_refresh_sharded,
+                               .published = set_note_published,
+                               .written = set_note_written};
 }
 
 /* Binds the parameters to their units, after all members are made, so that nothing can fail. */
@@ -93,18 +100,14 @@ static int set_bind_parameters(ek_replica_set *set)
     int rc = members ? 0 : ek_error_pending();
     for (int i = 0; i < set->parameters && rc >= 0; i++) {
         if (ek_copies_gathers(set, i))
-            members[i] = ek_gathering_member(set->sharding->gathering, 0, i);
+            members[i] = ek_gathering_member(set->gatherer->gathering, 0, i);
         rc = members[i] || !ek_copies_gathers(set, i) ? 0 : ek_error_pending();
     }
     for (int d = 1; d < set->devices && rc >= 0; d++)
         rc = ek_copies_allocate(set, d);
     for (int i = 0; i < set->parameters && rc >= 0; i++)
         if (members[i])
-            ek_gathering_bind(set->sharding->gathering, i, members[i]);
-    for (int d = 1; d < set->devices && rc >= 0; d++)
-        for (int i = 0; i < set->parameters; i++)
-            if (members[i])
-                ek_copies_note(set, d, i, true);
+            ek_gathering_bind(set->gatherer->gathering, i, members[i]);
     free(members);
     return rc;
 }
@@ -122,12 +125,13 @@ static int set_shard_parameters(ek_replica_set *set)
     free(units);
     if (!set->sharding)
         return ek_error_pending();
+    set->gatherer = set->sharding;
     ek_scope scope = ek_scope_begin();
     int rc = set_bind_parameters(set);
     ek_scope_end(&scope);
     if (rc < 0) {
         ek_sharding_end(set->sharding, true);
-        set->sharding = NULL;
+        set->sharding = set->gatherer = NULL;
     }
     return rc;
 }
@@ -135,19 +139,20 @@ static int set_shard_parameters(ek_replica_set *set)
 /* Copies what users wrote to gathered parameters to the shards, and forgets what replicas wrote. */
 static int set_settle_gathered(ek_replica_set *set)
 {
-    if (!set->sharding || !set->sharding->gathering)
+    if (!set->gatherer)
         return 0;
     for (int d = 1; d < set->devices; d++) {
-        for (int i = 0; i < set->parameters; i++) {
+        for (int i = 0; i < set->parameters && set->copies[d].tensors; i++) {
             const ek_sent *sent = &set->copies[d].sent[i];
             if (!ek_copies_gathers(set, i) ||
                 sent->replica == ek_tensor_version(set->copies[d].tensors[i]))
                 continue;
-            EK_TRY(ek_gathering_drop(set->sharding->gathering, d, i));
+            EK_TRY(ek_gathering_drop(set->gatherer->gathering, d, i));
             ek_copies_note(set, d, i, true);
         }
     }
-    return ek_gathering_settle(set->sharding->gathering);
+    int written = ek_gathering_settle(set->gatherer->gathering);
+    return written < 0 ? written : 0;
 }
 
 /* Shards the module's parameters. All devices get copies, because shards are parts of the copies.
@@ -353,6 +358,27 @@ int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_shard_poli
     return set_look_at_module(set);
 }
 
+void ek_replica_set_release_sharding(ek_replica_set *set)
+{
+    set_forget(set, false);
+    set->shards = EK_SHARD_NONE;
+}
+
+int ek_replica_set_gather(ek_replica_set *set, ek_sharding *sharding)
+{
+    set_forget(set, false);
+    set->gatherer = sharding;
+    return sharding ? set_look_at_module(set) : 0;
+}
+
+void ek_replica_set_note(ek_replica_set *set, int i, bool stepped, int status)
+{
+    if (stepped)
+        set_note_published(set, i, status);
+    else
+        set_note_written(set, i);
+}
+
 int ek_replica_set_make_whole(ek_replica_set *set)
 {
     if (!set->sharding || !set->sharding->gathering)
@@ -407,8 +433,8 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_
 ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
 {
     ek_data_parallel_stats stats = set->stats;
-    if (set->sharding)
-        stats.gathered_nbytes = ek_gathering_nbytes(set->sharding->gathering);
+    if (set->gatherer)
+        stats.gathered_nbytes = ek_gathering_nbytes(set->gatherer->gathering);
     return stats;
 }
 

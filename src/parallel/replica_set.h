@@ -43,6 +43,17 @@ void ek_replica_set_free(ek_replica_set *set);
 int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_shard_policy policy,
                          ek_call_guard *guard);
 
+/* For a sharding over ranks (distributed/rank_units.c). ek_replica_set_release_sharding ends the
+ * set's own sharding; gathered parameters can be read until they are bound to other memory.
+ * ek_replica_set_gather makes the parameters, which are bound to the sharding's units, gathered on
+ * all devices by this sharding, which has the set's devices and the module's parameters in order;
+ * NULL: no longer. ek_replica_set_note tells that parameter i was stepped, with the status of the
+ * publication, or written by a program. */
+typedef struct ek_sharding ek_sharding;
+void ek_replica_set_release_sharding(ek_replica_set *set);
+int ek_replica_set_gather(ek_replica_set *set, ek_sharding *sharding);
+void ek_replica_set_note(ek_replica_set *set, int i, bool stepped, int status);
+
 /* Makes gathered parameters whole on the first device, for a set that is freed next. On an error
  * (no memory) nothing has changed. */
 int ek_replica_set_make_whole(ek_replica_set *set);

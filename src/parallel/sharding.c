@@ -30,6 +30,7 @@ int ek_sharding_init(ek_sharding *s, int count, int buckets, ek_dev *const *devs
 void ek_sharding_clear(ek_sharding *s)
 {
     ek_gathering_free(s->gathering);
+    ek_slices_clear(s);
     for (int k = 0; k < s->shards.count; k++)
         ek_object_release(s->parts[k].home);
     ek_tensors_release(s->there, s->targets * s->shards.count);
@@ -47,17 +48,24 @@ void ek_sharding_clear(ek_sharding *s)
 int64_t ek_sharding_begin(const ek_sharding *s, int bucket, int rank)
 {
     const ek_sharding_bucket *b = &s->buckets[bucket];
-    return ek_slab_cut(b->count, b->unit, s->shards.ranks ? s->shards.ranks->size : 1, rank);
+    return b->count == 0
+               ? 0
+               : ek_slab_cut(b->count, b->unit, s->shards.ranks ? s->shards.ranks->size : 1, rank);
+}
+
+int64_t ek_sharding_device_begin(const ek_sharding *s, int bucket, int device)
+{
+    int rank = s->shards.ranks ? s->shards.ranks->rank : 0;
+    int64_t begin = ek_sharding_begin(s, bucket, rank);
+    int64_t length = ek_sharding_begin(s, bucket, rank + 1) - begin;
+    return begin + ek_slab_cut(length, s->buckets[bucket].unit, s->devices, device);
 }
 
 /* Returns where a device's range of the leaf's bucket begins, counted in elements of the leaf. */
 static int64_t sharding_bound(const ek_sharding *s, int leaf, int device)
 {
-    int bucket = s->bucket_of[leaf], rank = s->shards.ranks ? s->shards.ranks->rank : 0;
-    int64_t begin = ek_sharding_begin(s, bucket, rank), count = ek_count(s->leaves[leaf]);
-    int64_t length = ek_sharding_begin(s, bucket, rank + 1) - begin;
-    int64_t bound =
-        begin + ek_slab_cut(length, s->buckets[bucket].unit, s->devices, device) - s->at[leaf];
+    int64_t count = ek_count(s->leaves[leaf]);
+    int64_t bound = ek_sharding_device_begin(s, s->bucket_of[leaf], device) - s->at[leaf];
     return bound < 0 ? 0 : bound > count ? count : bound;
 }
 
@@ -90,13 +98,11 @@ static bool shard_is_empty(const ek_shard *shard)
     return shard->end == shard->begin;
 }
 
-/* Returns true if the leaf is gathered, or if the shard lies on another device than its leaf, and
- * that device has no copy of the leaf. */
+/* Returns true if the shard lies on another device than its leaf, and that device has no copy of
+ * the leaf. */
 static bool sharding_needs_memory(const ek_sharding *s, int k)
 {
     const ek_dev *dev = s->devs[s->parts[k].device];
-    if (s->targets == 0)
-        return true;
     return s->shards.ranks && !shard_is_empty(&s->shards.all[k]) && dev &&
            dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
 }
@@ -164,11 +170,12 @@ static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *t
 }
 
 /* Gives the shards their grad buffers. If gradients arrive at the leaf and the shard lies on its
- * device, the buffer is a range of the leaf's grad buffer; otherwise it lies in a slab. */
+ * device, the buffer is a range of the leaf's grad buffer; otherwise it lies in a slab, unless
+ * `buffers` has it already. */
 static int sharding_make_gradients(const ek_sharding *s, ek_tensor **room, ek_tensor **buffers)
 {
     int rc = 0;
-    for (int d = 0; d < s->devices && rc >= 0; d++) {
+    for (int d = 0; d < s->devices && rc >= 0 && s->targets > 0; d++) {
         for (int k = 0; k < s->shards.count; k++) {
             bool in_slab = !s->shards.ranks || s->parts[k].home;
             ek_tensor *shard = s->shards.all[k].tensor;
@@ -176,7 +183,7 @@ static int sharding_make_gradients(const ek_sharding *s, ek_tensor **room, ek_te
         }
         rc = sharding_make_slab(s, d, EK_MEMORY_GRADIENT, room, buffers);
     }
-    for (int i = 0; i < s->shards.leaf_count && s->shards.ranks; i++)
+    for (int i = 0; i < s->shards.leaf_count && s->shards.ranks && s->targets > 0; i++)
         room[i] = s->leaves[i]->grad_buffer;
     for (int k = 0; k < s->shards.count && rc >= 0; k++) {
         if (!s->shards.all[k].tensor->requires_grad)
@@ -191,7 +198,7 @@ static int sharding_make_all(ek_sharding *s, ek_tensor *const *const *targets, e
 {
     const int count = s->shards.count;
     ek_tensor **own = room + count, **buffers = own + count;
-    EK_TRY(sharding_make_memory(s, room, own));
+    EK_TRY(s->targets > 0 ? sharding_make_memory(s, room, own) : ek_slices_make(s, own, buffers));
     for (int k = 0; k < count; k++)
         EK_TRY(sharding_make_shard(s, k, targets, own[k]));
     return sharding_make_gradients(s, room, buffers);
@@ -233,10 +240,14 @@ static void sharding_leave(ek_shards *shards)
 static int sharding_refresh(ek_shards *shards)
 {
     ek_sharding *s = (ek_sharding *)shards;
-    if (!shards->ranks) {
+    if (!shards->ranks)
         EK_TRY(ek_sharding_publish(s));
-        return s->gathering ? ek_gathering_settle(s->gathering) : s->owner.refresh(s->owner.user);
+    if (s->gathering) {
+        int written = ek_gathering_settle(s->gathering);
+        return written < 0 ? written : 0;
     }
+    if (!shards->ranks)
+        return s->owner.refresh(s->owner.user);
     for (int k = 0; k < shards->count; k++) {
         ek_sharding_part *part = &s->parts[k];
         uint64_t now = ek_tensor_version(s->leaves[part->leaf]);
@@ -421,7 +432,7 @@ void ek_sharding_end(ek_sharding *s, bool whole)
     if (s && s->gathering) {
         ek_tensors_release(s->leaves, s->shards.leaf_count);
         s->leaves = NULL;
-        s->owner = (ek_sharding_owner){NULL, NULL, NULL, NULL, NULL};
+        s->owner = (ek_sharding_owner){.user = NULL};
     }
     ek_object_release(s);
 }
@@ -445,21 +456,20 @@ static int parameter_check_whole(const char *path, ek_tensor *tensor, void *user
                    path);
 }
 
-/* Gathered parameters needn't require a gradient. */
-static bool parameter_can_be_sharded(const ek_tensor *tensor, bool gathered)
+bool ek_sharding_can_have(const ek_tensor *tensor)
 {
-    return (tensor->requires_grad || gathered) && !tensor->history && ek_is_dense(tensor) &&
-           ek_dtype_is_floating(tensor->dtype);
+    return !tensor->history && ek_is_dense(tensor) && ek_dtype_is_floating(tensor->dtype);
 }
 
-/* Appends a parameter to its unit's bucket of its dtype, which ends with it. */
-static void sharding_list(ek_sharding *s, int i, int unit, ek_tensor *parameter)
+void ek_sharding_list(ek_sharding *s, int i, int group, int64_t unit, ek_tensor *parameter)
 {
-    s->bucket_of[i] = unit * EK_DTYPES + (int)parameter->dtype;
+    s->bucket_of[i] = group * EK_DTYPES + (int)parameter->dtype;
     ek_sharding_bucket *bucket = &s->buckets[s->bucket_of[i]];
     s->leaves[i] = ek_object_retain(parameter);
     s->at[i] = bucket->count;
-    bucket->unit = ek_slab_pitch(parameter->dtype, 1);
+    bucket->first = bucket->count > 0 ? bucket->first : i;
+    bucket->unit = unit;
+    bucket->dtype = parameter->dtype;
     bucket->count += ek_slab_pitch(parameter->dtype, ek_count(parameter));
 }
 
@@ -476,8 +486,9 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
     s->owner = owner;
     int rc = ek_sharding_init(s, count, (units ? unit_count : 1) * EK_DTYPES, devs, devices);
     for (int i = 0; i < count && rc >= 0; i++)
-        if (parameter_can_be_sharded(copies[0][i], units))
-            sharding_list(s, i, units ? units[i] : 0, copies[0][i]);
+        if (ek_sharding_can_have(copies[0][i]) && (units || copies[0][i]->requires_grad))
+            ek_sharding_list(s, i, units ? units[i] : 0, ek_slab_pitch(copies[0][i]->dtype, 1),
+                             copies[0][i]);
     ek_scope scope = ek_scope_begin();
     if (rc >= 0)
         rc = ek_sharding_make(s, copies, units ? 0 : devices);

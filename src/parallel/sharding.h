@@ -40,7 +40,15 @@ typedef struct ek_sharding_bucket {
     int64_t count; /* elements, padding included */
     int64_t unit;  /* ranges begin at multiples of this many elements */
     int first;     /* the first leaf */
+    ek_dtype dtype;
 } ek_sharding_bucket;
+
+/* Memory of a device for its range of a bucket, if leaves are gathered (sharding_slices.c). */
+typedef struct ek_shard_slice {
+    int64_t begin, end;   /* elements of the bucket */
+    ek_tensor *elements;  /* flat; one reference */
+    ek_tensor *gradients; /* flat; one reference; NULL: no leaf of the bucket has a gradient */
+} ek_shard_slice;
 
 /* Who uses the leaves. */
 typedef struct ek_sharding_owner {
@@ -53,6 +61,9 @@ typedef struct ek_sharding_owner {
     void (*published)(void *user, int i, int status);
     /* With a gathering: tells that somebody wrote to leaf i. Any thread. */
     void (*written)(void *user, int i);
+    /* With a gathering and ranks: copies the other ranks' ranges of a bucket to their places in
+     * memory of the whole bucket. Any thread. */
+    int (*pull)(void *user, int bucket, ek_storage *storage);
 } ek_sharding_owner;
 
 /* What is known of a shard besides its elements. */
@@ -81,6 +92,8 @@ struct ek_sharding {
     int targets;
     int bucket_count;
     ek_gathering *gathering; /* owned; NULL: all devices have whole leaves */
+    ek_shard_slice
+        *slices; /* with a gathering: slices[b * devices + d] is device d's of bucket b */
     ek_tensor **there;
     ek_move *moves; /* room to send all shards to all targets, because a step must not fail for lack
                        of memory */
@@ -118,13 +131,27 @@ int ek_sharding_init(ek_sharding *sharding, int count, int buckets, ek_dev *cons
                      int devices);
 void ek_sharding_clear(ek_sharding *sharding);
 
+/* Returns true if the parameter can be sharded; without a gathering it must also require a
+ * gradient. */
+bool ek_sharding_can_have(const ek_tensor *parameter);
+/* Appends parameter i to a bucket, that of its group's parameters of its dtype, whose ranges begin
+ * at multiples of `unit` elements. */
+void ek_sharding_list(ek_sharding *sharding, int i, int group, int64_t unit, ek_tensor *parameter);
+
 /* Cuts the leaves, makes the shards, and shards the leaves. targets[t][i] is leaf i in target t. In
  * a scope. After an error ek_sharding_end must follow. */
 int ek_sharding_make(ek_sharding *sharding, ek_tensor *const *const *targets, int count);
 
+/* Returns where a device's range of this rank's range begins in a bucket. */
+int64_t ek_sharding_device_begin(const ek_sharding *sharding, int bucket, int device);
 /* Returns where the range of a rank begins in a bucket. The range ends where that of rank + 1
  * begins. */
 int64_t ek_sharding_begin(const ek_sharding *sharding, int bucket, int rank);
+
+/* Makes the slices, with memory, after the leaves were cut. own[k] gets shard k's elements in its
+ * slice, and buffers[k] its gradient there, or NULL; one reference each. */
+int ek_slices_make(ek_sharding *sharding, ek_tensor **own, ek_tensor **buffers);
+void ek_slices_clear(ek_sharding *sharding);
 
 /* Copies the shards that the last step updated to all targets. */
 int ek_sharding_send(const ek_sharding *sharding);

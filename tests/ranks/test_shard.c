@@ -151,14 +151,14 @@ static void save_and_load(training *whole, training *sharded)
     ek_scope_end(&scope);
 }
 
-static void check(exact_task task, way how)
+static void check(exact_task task, way how, ek_shard_policy policy)
 {
     training whole = training_new(task, how, EK_SHARD_NONE);
-    training sharded = training_new(task, how, EK_SHARD_OPTIMIZER);
+    training sharded = training_new(task, how, policy);
     for (int step = 0; step < STEPS; step++) {
         double first = train(&whole, step), second = train(&sharded, step);
-        CHECK(first == second, "task %d, way %d, step %d: losses %.17g and %.17g", task, how, step,
-              first, second);
+        CHECK(first == second, "task %d, way %d, policy %d, step %d: losses %.17g and %.17g", task,
+              how, policy, step, first, second);
         compare(&whole, &sharded, "after a step");
     }
     save_and_load(&whole, &sharded);
@@ -178,7 +178,8 @@ int main(void)
     job_size = ek_dist_get_world_size(NULL);
     for (int task = 0; task < EXACT_TASKS; task++)
         for (int how = 0; how < WAYS; how++)
-            check((exact_task)task, (way)how);
+            for (int policy = EK_SHARD_OPTIMIZER; policy <= EK_SHARD_PARAMETERS; policy++)
+                check((exact_task)task, (way)how, (ek_shard_policy)policy);
     CHECK_OK(ek_shutdown());
     if (job_rank == 0)
         printf("%d ranks: all is well\n", job_size);

@@ -48,11 +48,12 @@ static void communication_nap(ek_communication *communication, int turns)
     if (communication->waiting > 0)
         turns -= NAP_AFTER;
     int nap = NAP_SHORTEST + turns < NAP_LONGEST ? NAP_SHORTEST + turns : NAP_LONGEST;
+    const int idle = communication->serving > 0 ? NAP_LONGEST : NAP_IDLE; /* others may read */
     bool news = communication->submitted || communication->raise || communication->woken;
     if (!news && (turns > 0 || !busy)) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += (busy ? nap : NAP_IDLE) * 1000L;
+        until.tv_nsec += (busy ? nap : idle) * 1000L;
         if (until.tv_nsec >= 1000000000L) {
             until.tv_nsec -= 1000000000L;
             until.tv_sec++;

@@ -110,6 +110,7 @@ struct ek_communication {
     ek_dist_work *submitted, **submitted_end;
     int waiting; /* threads in ek_dist_wait */
     int gradual; /* gradual works (ek_verb) that have been submitted and have not ended */
+    int serving; /* groups for which this rank has served memory */
     bool woken;  /* ek_communication_wake or ek_dist_wait was called since the last nap ended */
     bool raise;  /* `raised` is a failure of this rank that has not begun yet */
     ek_failure raised;
@@ -210,6 +211,15 @@ bool ek_messages_turn(ek_communication *communication);
 
 /* Messages between two ranks. Their works need no agreement. */
 extern const ek_verb ek_verb_send, ek_verb_recv;
+
+/* Lets the other ranks of the group read nbytes of this rank's memory, which `owner` keeps. The
+ * memory stays until all ranks have given the group up. At most one call for a group. */
+void ek_group_serve(ek_process_group *group, ek_object *owner, const char *memory, size_t nbytes);
+/* Starts to read the elements of `to`, which is row-major and lies in the host's memory, from the
+ * memory that a rank of the group serves, from the byte `at` on. The other rank's program takes no
+ * part; its communication thread sends the bytes. Returns the work, for ek_dist_wait; NULL with an
+ * error. */
+ek_dist_work *ek_group_read(ek_process_group *group, int rank, size_t at, ek_tensor *to);
 
 /* Tells whether messages are under way. */
 bool ek_messages_are_open(const ek_communication *communication);

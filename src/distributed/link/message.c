@@ -5,7 +5,10 @@
  * Then the sender sends. So the ranks compare shapes before any data moves, a receive can match any
  * tag and source, and no data arrives without room for it. Unless the world breaks, an accepted
  * transfer always happens, whatever fails meanwhile. If the sender has given the message up, zeros
- * are sent in its place. */
+ * are sent in its place.
+ *
+ * Readings of memory that another rank serves need no offer: the reader starts to receive under a
+ * transfer number and asks for the bytes, and the other communication thread sends them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +20,11 @@
 
 enum { MESSAGE_TRANSFERS = 32768 }; /* transfer numbers begin again after this many */
 
-/* Zeros that are sent in place of a message that was given up. */
+/* What is sent without a work: zeros in place of a message that was given up, or served memory. */
 typedef struct filler {
     struct filler *next;
-    char *data;
+    char *data;       /* owned; NULL: the memory is the owner's */
+    ek_object *owner; /* one reference */
     ek_request *request;
 } filler;
 
@@ -75,7 +79,7 @@ static void message_add(ek_communication *communication, ek_dist_work *work)
 {
     struct ek_messages *mailbox = communication->mailbox;
     work->state = EK_DIST_WORK_AGREEING;
-    if (work->verb->id == EK_VERB_RECV) {
+    if (work->verb->id != EK_VERB_SEND) {
         message_append(&mailbox->receives, work);
         return;
     }
@@ -118,8 +122,9 @@ static bool message_offer_new(ek_communication *communication)
 
 static bool message_fits(const ek_dist_work *work, const ek_kept_packet *one)
 {
-    return work->state == EK_DIST_WORK_AGREEING && one->packet.group == work->group->number &&
-           one->packet.tag == work->tag && (work->peer == EK_DIST_ANY || work->peer == one->from);
+    return work->state == EK_DIST_WORK_AGREEING && work->verb->id == EK_VERB_RECV &&
+           one->packet.group == work->group->number && one->packet.tag == work->tag &&
+           (work->peer == EK_DIST_ANY || work->peer == one->from);
 }
 
 /* Fails a receive and the send of the offer `one` with one error: EK_E_DTYPE or EK_E_SHAPE. */
@@ -214,6 +219,33 @@ static void message_fill(ek_communication *communication, int to, const ek_packe
         ek_communication_break(communication, "send", rc);
 }
 
+/* Sends memory that this rank serves. Without it begins a failure of the job, and sends zeros. */
+static void message_serve(ek_communication *communication, int to, const ek_packet *packet)
+{
+    const ek_process_group *group = communication->groups;
+    while (group && group->number != packet->group)
+        group = group->next;
+    bool served = group && group->served_by && packet->at <= group->served_nbytes &&
+                  packet->number <= group->served_nbytes - packet->at;
+    filler *one = served ? ek_calloc(1, sizeof *one) : NULL;
+    if (!one) {
+        if (!served)
+            EK_FAIL(EK_E_STATE, "rank %d reads parameters that rank %d has not sharded", to,
+                    communication->place.rank);
+        ek_communication_fail_here(communication);
+        message_fill(communication, to, packet);
+        return;
+    }
+    one->owner = ek_object_retain(group->served_by);
+    one->next = communication->mailbox->fillers;
+    communication->mailbox->fillers = one;
+    int rc =
+        communication->transport->send(communication->messages, group->served + packet->at,
+                                       packet->number, to, (int)packet->transfer, &one->request);
+    if (rc < 0)
+        ek_communication_break(communication, "send", rc);
+}
+
 static void message_send(ek_communication *communication, ek_dist_work *work,
                          const ek_packet *packet)
 {
@@ -233,6 +265,10 @@ static void message_take(ek_communication *communication, int from, const ek_pac
         ek_packet_keep(communication, &mailbox->offers, from, packet);
         return;
     }
+    if (packet->kind == EK_PACKET_READ) {
+        message_serve(communication, from, packet);
+        return;
+    }
     ek_dist_work *work = mailbox->sends;
     while (work && !(work->peer == from && (uint32_t)work->done == packet->offer))
         work = work->next;
@@ -246,6 +282,62 @@ static void message_take(ek_communication *communication, int from, const ek_pac
         ek_dist_work_end(work, EK_FAIL(packet->status, "%.*s", (int)sizeof packet->text - 1,
                                        packet->text));
     }
+}
+
+/* ---- reading ---- */
+
+static const ek_verb message_read = {.id = EK_VERB_READ};
+
+void ek_group_serve(ek_process_group *group, ek_object *owner, const char *memory, size_t nbytes)
+{
+    ek_communication *communication = group->communication;
+    pthread_mutex_lock(&communication->lock);
+    group->served_by = ek_object_retain(owner);
+    group->served = memory;
+    group->served_nbytes = nbytes;
+    communication->serving++;
+    pthread_mutex_unlock(&communication->lock);
+}
+
+ek_dist_work *ek_group_read(ek_process_group *group, int rank, size_t at, ek_tensor *to)
+{
+    ek_dist_work *work = ek_dist_work_new(group, &message_read, 1);
+    if (!work || ek_dist_work_add(work, to, false, true) < 0) {
+        ek_dist_work_free(work);
+        return NULL;
+    }
+    work->peer = group->ranks[rank];
+    work->done = (int64_t)at;
+    return ek_dist_work_submit(work) >= 0 ? work : NULL;
+}
+
+/* Starts the new readings: receives, and asks for what is to come. */
+static bool message_read_new(ek_communication *communication)
+{
+    struct ek_messages *mailbox = communication->mailbox;
+    bool any = false;
+    for (ek_dist_work *work = mailbox->receives; work && !communication->broken;
+         work = work->next) {
+        if (work->verb->id != EK_VERB_READ || work->state != EK_DIST_WORK_AGREEING)
+            continue;
+        ek_packet question = {.kind = EK_PACKET_READ,
+                              .epoch = communication->epoch,
+                              .group = work->group->number,
+                              .transfer = mailbox->transfers++ % MESSAGE_TRANSFERS,
+                              .number = message_nbytes(work),
+                              .at = (uint64_t)work->done};
+        work->state = EK_DIST_WORK_COMMITTED;
+        any = true;
+        int rc = communication->transport->receive(communication->messages,
+                                                   ek_tensor_address(message_memory(work)),
+                                                   message_nbytes(work), work->peer,
+                                                   (int)question.transfer, &work->request);
+        if (rc < 0)
+            ek_communication_break(communication, ek_verb_name(work->verb->id), rc);
+        else
+            ek_packet_send(communication, work->peer, &question);
+    }
+    return any;
 }
 
 const ek_verb ek_verb_send = {.id = EK_VERB_SEND};
@@ -294,6 +386,7 @@ static bool message_sweep(ek_communication *communication)
             continue;
         }
         *at = one->next;
+        ek_object_release(one->owner);
         free(one->data);
         free(one);
         any = true;
@@ -307,6 +400,7 @@ bool ek_messages_turn(ek_communication *communication)
     if (communication->broken)
         return false;
     bool any = message_offer_new(communication);
+    any |= message_read_new(communication);
     any |= message_match(communication);
     any |= message_finish(communication, &mailbox->sends);
     any |= message_finish(communication, &mailbox->receives);

@@ -374,10 +374,10 @@ static bool notice_take_early(ek_communication *communication)
 
 static void notice_take(ek_communication *communication, int from, const ek_packet *packet)
 {
-    /* Inquiries and their answers are taken in any epoch, and so are acceptances, because an
-     * accepted transfer always happens. */
+    /* Inquiries and their answers are taken in any epoch, and so are acceptances and readings,
+     * because their transfers always happen. */
     bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
-                    packet->kind == EK_PACKET_ACCEPT;
+                    packet->kind == EK_PACKET_ACCEPT || packet->kind == EK_PACKET_READ;
     if (timeless || packet->epoch == communication->epoch)
         notice_dispatch(communication, from, packet);
     else if (packet->epoch > communication->epoch)

@@ -10,14 +10,15 @@ typedef enum ek_packet_kind {
     EK_PACKET_HERE,   /* tells where the sender is; has number (of ended calls), in_call, text */
     EK_PACKET_OFFER,  /* offers a message; has group, tag, offer, shape */
     EK_PACKET_ACCEPT, /* accepts an offer; has offer, transfer, number (of bytes) */
-    EK_PACKET_REFUSE  /* refuses an offer of another shape or dtype; has offer, status, text */
+    EK_PACKET_REFUSE, /* refuses an offer of another shape or dtype; has offer, status, text */
+    EK_PACKET_READ /* asks for memory that the receiver serves; has group, transfer, at, number */
 } ek_packet_kind;
 
 struct ek_packet {
     uint32_t kind, epoch;
     int32_t group, tag, status;
     uint32_t offer, transfer;
-    uint64_t number;
+    uint64_t number, at; /* at: offset in the memory, in bytes */
     bool in_call, silent;
     ek_wire_shape shape;
     char text[768];

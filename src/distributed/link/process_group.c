@@ -20,6 +20,7 @@ void ek_process_group_free(ek_process_group *group)
     if (group->close_rails)
         group->close_rails(group);
     group_forget_view(group);
+    ek_object_release(group->served_by);
     free(group->ranks);
     free(group->descriptors);
     free(group->bounds);
@@ -119,6 +120,9 @@ void ek_process_group_close(ek_process_group *group)
         at = &(*at)->next;
     *at = group->next;
     communication->transport->close_communicator(group->communicator);
+    pthread_mutex_lock(&communication->lock);
+    communication->serving -= group->served_by != NULL;
+    pthread_mutex_unlock(&communication->lock);
     group->communicator = NULL;
     group->communication = NULL;
     if (atomic_load(&group->retired))

@@ -31,6 +31,11 @@ struct ek_process_group {
     double timeout;              /* seconds that a call may wait */
     int rails_made;              /* how many rails the group has made; equal on all ranks */
     struct ek_group_rail *rails; /* a list; guarded by the communication's lock */
+    /* Memory of this rank that the other ranks read (ek_group_read), and what keeps it; one
+     * reference. Set once, under the communication's lock. NULL: this rank serves nothing. */
+    ek_object *served_by;
+    const char *served;
+    size_t served_nbytes;
     struct ek_ranks *view; /* the group as other folders see it; NULL until ranks.c makes it */
     /* close_rails frees the rails, and forget_view takes the group away from its view. rail.c and
      * ranks.c set the functions. NULL: there are no rails, or there is no view. */

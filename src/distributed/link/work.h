@@ -79,7 +79,8 @@ typedef struct ek_descriptor {
     X(COUNTS, "the counts of all ranks")      \
     X(GATHER_VALUE, "all_gather_value")       \
     X(PRESENCE, "average_gradients")          \
-    X(RAIL, "the first use of a GPU")
+    X(RAIL, "the first use of a GPU")         \
+    X(READ, "the gathering of parameters")
 typedef enum ek_verb_id {
 #define EK_VERB_ENUM(name, text) EK_VERB_##name,
     EK_VERBS(EK_VERB_ENUM)
@@ -230,10 +231,11 @@ int ek_dist_work_started(ek_dist_work *work, int rc);
 /* Returns true once the work has waited longer than work->timeout. */
 bool ek_dist_work_is_late(const ek_dist_work *work);
 
-/* Returns true for messages, which need no agreement. */
+/* Returns true for messages and readings, which need no agreement. */
 static inline bool ek_dist_work_is_message(const ek_dist_work *work)
 {
-    return work->verb->id == EK_VERB_SEND || work->verb->id == EK_VERB_RECV;
+    return work->verb->id == EK_VERB_SEND || work->verb->id == EK_VERB_RECV ||
+           work->verb->id == EK_VERB_READ;
 }
 
 #endif

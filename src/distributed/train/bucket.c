@@ -1,10 +1,12 @@
 /* bucket.c: how a bucket travels.
  *
- * Before each pass a bucket takes the first route that it can travel on, out of three: the window
- * that all ranks share, a rail between GPUs, or messages. Messages carry memory of the host in
- * place, and memory of a GPU through pinned memory of the host (staging.h). On every route the
+ * Before each pass a bucket takes the first route that it can travel on: the route of units, the
+ * window that all ranks share, a rail between GPUs, or messages. Messages carry memory of the host
+ * in place, and memory of a GPU through pinned memory of the host (staging.h). On every route the
  * average begins once the bucket's last gradient has arrived, while backward computes other
  * gradients. */
+#include <string.h>
+
 #include "comm/exchange.h"
 #include "core/bits.h"
 #include "core/staging.h"
@@ -12,6 +14,7 @@
 #include "group/sum.h"
 #include "link/staging.h"
 #include "ops/ops.h"
+#include "train/rank_sharding.h"
 #include "train/reducer.h"
 
 static ek_dev *bucket_dev(const ek_bucket *bucket)
@@ -27,6 +30,8 @@ static bool bucket_is_plain(const ek_bucket *bucket)
 int ek_bucket_open(ek_bucket *bucket, ek_tensor *range)
 {
     bucket->range = ek_object_retain(range);
+    bucket->dtype = range->dtype;
+    bucket->count = ek_count(range);
     bucket->memory = bucket_is_plain(bucket) ? ek_object_retain(range) : NULL;
     return 0;
 }
@@ -38,6 +43,7 @@ void ek_bucket_close(ek_bucket *bucket)
     ek_object_release(bucket->range);
     ek_object_release(bucket->memory);
     ek_object_release(bucket->wire);
+    ek_object_release(bucket->mean);
 }
 
 static int bucket_convert(ek_tensor *to, const ek_tensor *from)
@@ -49,7 +55,7 @@ static int bucket_convert(ek_tensor *to, const ek_tensor *from)
 
 static bool bucket_is_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
 {
-    return reducer->narrow && bucket->range->dtype == EK_F32;
+    return reducer->narrow && bucket->dtype == EK_F32;
 }
 
 /* Takes this thread's pending error for this rank's report. The other ranks average the bucket
@@ -62,14 +68,21 @@ static void bucket_fail(ek_reducer *reducer)
         reducer->lost = error;
 }
 
+/* Returns where the elements travel from. A unit without a gradient on this rank travels as zeros.
+ */
+static char *bucket_address(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    return bucket->memory ? ek_tensor_address(bucket->memory) : reducer->blank;
+}
+
 static ek_sum bucket_sum(const ek_reducer *reducer, const ek_bucket *bucket)
 {
     bool narrow = bucket_is_narrow(reducer, bucket);
     return (ek_sum){.group = reducer->group,
                     .op = EK_DIST_AVG,
-                    .dtype = narrow ? EK_BF16 : bucket->range->dtype,
-                    .address = narrow ? reducer->wire : ek_tensor_address(bucket->memory),
-                    .count = ek_count(bucket->range),
+                    .dtype = narrow ? EK_BF16 : bucket->dtype,
+                    .address = narrow ? reducer->wire : bucket_address(reducer, bucket),
+                    .count = bucket->count,
                     .root = -1,
                     .scratch = reducer->scratch,
                     .out = reducer->out,
@@ -160,8 +173,9 @@ static int rail_begin(ek_reducer *reducer, ek_bucket *bucket)
     return rc < 0 ? rc : 1;
 }
 
-static int rail_fetch(ek_bucket *bucket)
+static int rail_fetch(ek_reducer *reducer, ek_bucket *bucket)
 {
+    (void)reducer;
     if (bucket->wire)
         EK_TRY(bucket_convert(bucket->wire, bucket->range));
     ek_dev_record_event(bucket_dev(bucket), EK_STREAM_COMPUTE, &bucket->event);
@@ -205,8 +219,9 @@ static int messages_begin(ek_reducer *reducer, ek_bucket *bucket)
     return rc < 0 ? rc : 1;
 }
 
-static int messages_fetch(ek_bucket *bucket)
+static int messages_fetch(ek_reducer *reducer, ek_bucket *bucket)
 {
+    (void)reducer;
     return bucket_is_plain(bucket)
                ? 0
                : ek_staging_fetch(bucket->memory, bucket->range, &bucket->event);
@@ -220,11 +235,11 @@ static ek_readiness messages_ready(ek_reducer *reducer, ek_bucket *bucket)
 /* Converts bucket->memory to bf16 in reducer->wire, or if `back`, from there. */
 static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket, bool back)
 {
-    float *wide = ek_tensor_address(bucket->memory);
+    float *wide = (float *)(void *)bucket_address(reducer, bucket);
     uint16_t *narrow = (uint16_t *)(void *)reducer->wire;
-    for (int64_t i = 0; i < ek_count(bucket->range) && !back; i++)
+    for (int64_t i = 0; i < bucket->count && !back; i++)
         narrow[i] = ek_bf16_of(wide[i]);
-    for (int64_t i = 0; i < ek_count(bucket->range) && back; i++)
+    for (int64_t i = 0; i < bucket->count && back; i++)
         wide[i] = ek_float_of_bf16(narrow[i]);
 }
 
@@ -263,9 +278,77 @@ static int messages_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request *
     }
 }
 
+/* ---- units: messages whose memory is made for one pass ---- */
+
+static int unit_begin(ek_reducer *reducer, ek_bucket *bucket)
+{
+    (void)reducer;
+    return bucket->unit >= 0;
+}
+
+static bool unit_has_gradient(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    bool any = false;
+    for (int i = bucket->first; i < bucket->end; i++)
+        any = any || reducer->leaves[i]->grad;
+    return any;
+}
+
+/* Copies the leaf's gradient to its place, and drops it. */
+static int unit_fetch_leaf(ek_reducer *reducer, const ek_bucket *bucket, int i)
+{
+    ek_tensor *leaf = reducer->leaves[i];
+    ek_tensor *place = ek_rank_sharding_in(reducer->sharding, leaf->shards_index, bucket->memory);
+    if (!place)
+        return ek_error_pending();
+    EK_TRY(ek_comm_copy(place, leaf->grad));
+    EK_TRY(ek_synchronize(ek_tensor_device(leaf)));
+    ek_reducer_report(reducer, reducer->group->rank)->present[i] = 1;
+    return ek_tensor_set_grad(leaf, NULL);
+}
+
+static int unit_fetch(ek_reducer *reducer, ek_bucket *bucket)
+{
+    if (!unit_has_gradient(reducer, bucket))
+        return 0;
+    ek_scope scope = ek_scope_begin();
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    bucket->memory =
+        ek_object_retain(ek_zeros(EK_SHAPE(bucket->count), bucket->dtype, .device = ek_cpu()));
+    ek_memory_set_category(before);
+    int rc = bucket->memory ? 0 : ek_error_pending();
+    for (int i = bucket->first; i < bucket->end && rc >= 0; i++)
+        if (reducer->leaves[i]->grad)
+            rc = unit_fetch_leaf(reducer, bucket, i);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+static ek_readiness unit_ready(ek_reducer *reducer, ek_bucket *bucket)
+{
+    (void)reducer;
+    (void)bucket;
+    return EK_READY;
+}
+
+static int unit_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+{
+    int rc = messages_advance(reducer, bucket, request);
+    if (rc <= 0)
+        return rc;
+    char *address = bucket_address(reducer, bucket);
+    ek_rank_units_deliver(reducer->sharding, bucket, address);
+    if (!bucket->memory) /* the slice of the mean was written there */
+        memset(address, 0, ek_bucket_nbytes(bucket));
+    ek_object_release(bucket->memory);
+    bucket->memory = NULL;
+    return rc;
+}
+
 /* ---- the choice ---- */
 
 static const ek_route bucket_routes[] = {
+    {unit_begin, unit_fetch, unit_ready, unit_advance},
     {window_begin, NULL, window_ready, window_advance},
     {rail_begin, rail_fetch, rail_ready, rail_advance},
     {messages_begin, messages_fetch, messages_ready, messages_advance},
@@ -280,10 +363,10 @@ int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket)
     return rc < 0 ? rc : 0;
 }
 
-int ek_bucket_fetch(ek_bucket *bucket)
+int ek_bucket_fetch(ek_reducer *reducer, ek_bucket *bucket)
 {
     if (bucket->route->fetch)
-        EK_TRY(bucket->route->fetch(bucket));
+        EK_TRY(bucket->route->fetch(reducer, bucket));
     bucket->fetched = true;
     return 0;
 }
@@ -291,7 +374,11 @@ int ek_bucket_fetch(ek_bucket *bucket)
 int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket)
 {
     int rc = 0;
-    if (bucket_is_plain(bucket))
+    if (bucket->unit >= 0) { /* after a failed pass it may have memory */
+        ek_object_release(bucket->memory);
+        bucket->memory = NULL;
+    }
+    if (bucket->unit >= 0 || bucket_is_plain(bucket))
         return 0;
     ek_dev_wait_event(bucket_dev(bucket), EK_STREAM_COMPUTE, bucket->event);
     if (bucket->fetched && bucket->run.rail && bucket->wire && bucket->run.state >= 0 &&

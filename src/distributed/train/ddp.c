@@ -37,6 +37,12 @@ typedef struct distributed {
 
 /* ---- forward ---- */
 
+/* Returns true if parameters are gathered unit by unit. */
+static bool ddp_has_units(const distributed *self)
+{
+    return self->sharding && self->sharding->sharding.gathering;
+}
+
 static int ddp_send_buffers(distributed *self)
 {
     ek_tensor_list list = {0};
@@ -81,6 +87,8 @@ static int ddp_run_forward(ek_process_group *group, void *user)
     ddp_call *call = user;
     distributed *self = call->self;
     (void)group; /* the group is the module's */
+    if (ddp_has_units(self))
+        EK_TRY(ek_rank_units_settle(self->sharding));
     if (self->module.training && self->broadcasts && ek_grad_enabled())
         EK_TRY(ddp_send_buffers(self));
     if (ek_grad_enabled())
@@ -108,7 +116,8 @@ static void ddp_destroy(ek_module *module)
     distributed *self = (distributed *)module;
     if (self->child && self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, NULL);
-    ek_rank_sharding_end(self->sharding);
+    const bool stays = self->child && atomic_load(&self->child->members->references) > 1;
+    ek_rank_sharding_end(self->sharding, stays || !ddp_has_units(self));
     ek_reducer_free(self->reducer);
     ek_object_release(self->ranks);
 }
@@ -134,10 +143,13 @@ static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
 }
 
 /* Places the child as the options ask: on one device, or replicated over several. Several devices
- * share the optimizer's state here only if there are no other ranks. */
+ * share the optimizer's state here only if there are no other ranks. Parameters that are to be
+ * sharded over ranks are sharded over the devices first, or stay where they are, so that they never
+ * lie whole on a device. */
 static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
 {
-    ek_shard_policy shard = ranks > 1 ? EK_SHARD_NONE : options->shard;
+    const bool units = options->shard == EK_SHARD_PARAMETERS;
+    ek_shard_policy shard = ranks > 1 && !units ? EK_SHARD_NONE : options->shard;
     const ek_device_list *ids = &options->device_ids;
     const ek_dev *dev;
     bool several, wrapper = ek_wrapper_of(*child);
@@ -156,6 +168,13 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
                              .dim = options->dim, .shard = shard);
         return *child ? 0 : ek_error_pending();
     }
+    if (units && ranks > 1 && several && !wrapper)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: EK_SHARD_PARAMETERS needs a module on one device, or a data-parallel "
+                       "wrapper; this one lies on several devices",
+                       ddp_name);
+    if (units && ranks > 1)
+        return 0;
     if (ids->count == 1)
         EK_TRY(ek_module_to_device(*child, ids->devices[0]));
     return several || wrapper ? 0 : ek_flatten_parameters(*child, true);
@@ -165,13 +184,11 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
 {
     if (!(cap > 0) || !isfinite(cap))
         return EK_FAIL(EK_E_INVALID, "%s: bucket_cap_mb is %g; it must be positive", ddp_name, cap);
-    if (options->shard == EK_SHARD_PARAMETERS)
+    if (options->shard < EK_SHARD_NONE || options->shard > EK_SHARD_PARAMETERS)
         return EK_FAIL(EK_E_INVALID,
-                       "%s: EK_SHARD_PARAMETERS is for the devices of one process "
-                       "(ek_data_parallel); ranks have EK_SHARD_OPTIMIZER",
-                       ddp_name);
-    if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
-        return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", ddp_name, (int)options->shard);
+                       "%s: %d is no shard policy; EK_SHARD_NONE, EK_SHARD_OPTIMIZER and "
+                       "EK_SHARD_PARAMETERS are",
+                       ddp_name, (int)options->shard);
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(options->module, true, false, &list));
     bool any = false, sharded = false;
@@ -180,7 +197,7 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
         sharded = sharded || list.tensors[i]->shards;
     }
     ek_tensor_list_clear(&list);
-    if (sharded && ranks > 1)
+    if (sharded && ranks > 1 && options->shard != EK_SHARD_PARAMETERS)
         return EK_FAIL(EK_E_INVALID,
                        "%s: a wrapper shards the module's parameters already; leave .shard out "
                        "there, and give it here, for the devices of all ranks",
@@ -204,11 +221,35 @@ static int ddp_share_devices(ek_module *child, ek_dev **devs)
     return wrapper->devices.count;
 }
 
-static int ddp_shard(distributed *self)
+static int ddp_shard_units(distributed *self, const ek_distributed_options *options, ek_dev **devs,
+                           int devices)
+{
+    const ek_wrapper *wrapper = ek_wrapper_of(self->child);
+    const ek_dev *dev;
+    bool several;
+    if (devices == 0) {
+        EK_TRY(ddp_devices_of(self->child, &dev, &several));
+        devs[0] = options->device_ids.count ? ek_dev_get(options->device_ids.devices[0])
+                                            : ek_dev_get(dev->id);
+        if (!devs[0])
+            return ek_error_pending();
+    }
+    self->sharding =
+        ek_rank_units_new(self->reducer, self->ranks, self->child,
+                          devices > 0 ? wrapper->replicas : NULL, devs, devices > 0 ? devices : 1);
+    if (!self->sharding)
+        return ek_error_pending();
+    EK_TRY(ek_module_to_device(self->child, devs[0]->id)); /* what was not sharded */
+    return ek_dist_barrier(.group = self->reducer->group);
+}
+
+static int ddp_shard(distributed *self, const ek_distributed_options *options)
 {
     ek_dev *devs[EK_MAX_DEVICES] = {NULL};
     int devices = ddp_share_devices(self->child, devs);
     EK_TRY(devices);
+    if (options->shard == EK_SHARD_PARAMETERS)
+        return ddp_shard_units(self, options, devs, devices);
     self->sharding = ek_rank_sharding_new(self->reducer, self->ranks, devs, devices);
     return self->sharding ? 0 : ek_error_pending();
 }
@@ -274,9 +315,10 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
         ek_tensor_list_clear(&list);
         EK_TRY(rc);
     }
-    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients, &self->reducer));
-    if (options->shard == EK_SHARD_OPTIMIZER)
-        EK_TRY(ddp_shard(self));
+    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients,
+                          options->shard == EK_SHARD_PARAMETERS, &self->reducer));
+    if (options->shard)
+        EK_TRY(ddp_shard(self, options));
     self->syncs_statistics = options->sync_statistics;
     if (self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, self->ranks);
@@ -351,7 +393,8 @@ static bool ddp_set_sync(ek_module *module, bool sync)
         return true;
     distributed *self = (distributed *)module;
     bool before = self->syncs;
-    self->syncs = sync;
+    if (!ddp_has_units(self)) /* a device hasn't room for gradients of all units */
+        self->syncs = sync;
     return before;
 }
 

@@ -9,12 +9,16 @@
 #include "evenkeel/ops.h"
 #include "group/sum.h"
 
-static void rank_sharding_destroy(ek_object *object)
+void ek_rank_sharding_destroy(ek_object *object)
 {
     ek_rank_sharding *self = (ek_rank_sharding *)object;
     ek_tensors_release(self->means, self->sharding.shards.count);
-    ek_tensors_release(self->memory, self->reducer->bucket_count);
-    ek_tensors_release(self->copies, self->reducer->count);
+    if (self->memory) {
+        ek_tensors_release(self->memory, self->reducer->bucket_count);
+        ek_tensors_release(self->copies, self->reducer->count);
+    }
+    ek_object_release(self->window);
+    ek_object_release(self->part);
     ek_sharding_clear(&self->sharding);
     ek_object_release(self->reducer);
     free(self->in_place);
@@ -22,11 +26,9 @@ static void rank_sharding_destroy(ek_object *object)
     free(self);
 }
 
-/* Returns a handle, shaped like the leaf, on the leaf's place in memory that has the layout of the
- * leaf's bucket. */
-static ek_tensor *rank_sharding_in(const ek_rank_sharding *self, int leaf, const ek_tensor *memory)
+ek_tensor *ek_rank_sharding_in(const ek_rank_sharding *self, int leaf, const ek_tensor *memory)
 {
-    const ek_tensor *like = self->reducer->leaves[leaf];
+    const ek_tensor *like = self->sharding.leaves[leaf];
     ek_shape shape = ek_tensor_shape(like);
     return ek_tensor_member(memory->storage, memory->dtype, &shape, like->stride,
                             memory->offset + self->sharding.at[leaf]);
@@ -61,7 +63,7 @@ static int rank_sharding_make_memory(ek_rank_sharding *self, int b)
         memory = ek_tensor_like_on(memory, memory->dtype, ek_dev_get(ek_cpu()));
     self->memory[b] = ek_object_retain(memory);
     for (int i = bucket->first; i < bucket->end && memory; i++) {
-        self->copies[i] = ek_keep(rank_sharding_in(self, i, memory));
+        self->copies[i] = ek_keep(ek_rank_sharding_in(self, i, memory));
         if (!self->copies[i])
             return ek_error_pending();
     }
@@ -74,7 +76,7 @@ static int rank_sharding_make_memory(ek_rank_sharding *self, int b)
 static void rank_sharding_list(ek_sharding *s, const ek_reducer *reducer, int b)
 {
     const ek_bucket *bucket = &reducer->buckets[b];
-    s->buckets[b] = (ek_sharding_bucket){ek_count(bucket->range), EK_SUM_UNIT, bucket->first};
+    s->buckets[b] = (ek_sharding_bucket){bucket->count, EK_SUM_UNIT, bucket->first, bucket->dtype};
     for (int i = bucket->first; i < bucket->end; i++) {
         s->leaves[i] = ek_object_retain(reducer->leaves[i]);
         s->bucket_of[i] = b;
@@ -132,7 +134,7 @@ ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_
     ek_rank_sharding *self = ek_calloc(1, sizeof *self);
     if (!self)
         return NULL;
-    ek_object_init(&self->sharding.shards.object, rank_sharding_destroy);
+    ek_object_init(&self->sharding.shards.object, ek_rank_sharding_destroy);
     self->sharding.shards.ranks = ek_object_retain(ranks);
     self->sharding.owner.guard = &self->guard;
     self->reducer = ek_object_retain(reducer);
@@ -142,16 +144,25 @@ ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_
     reducer->sharding = self;
     if (rc >= 0)
         return self;
-    ek_rank_sharding_end(self);
+    ek_rank_sharding_end(self, true);
     return NULL;
 }
 
-void ek_rank_sharding_end(ek_rank_sharding *self)
+void ek_rank_sharding_end(ek_rank_sharding *self, bool whole)
 {
     if (!self)
         return;
     self->reducer->sharding = NULL;
-    ek_sharding_end(&self->sharding, true);
+    if (self->replicas)
+        ek_replica_set_gather(self->replicas, NULL);
+    ek_object_retain(self);
+    ek_sharding_end(&self->sharding, whole);
+    /* Leaves that stay gathered keep the sharding, and the reducer keeps the leaves. */
+    if (self->sharding.gathering) {
+        ek_object_release(self->reducer);
+        self->reducer = NULL;
+    }
+    ek_object_release(self);
 }
 
 /* ---- passes ---- */
@@ -217,7 +228,7 @@ static int rank_sharding_collect(const ek_rank_sharding *self, int b)
     for (int i = bucket->first; i < bucket->end; i++) {
         if (!rank_sharding_has_gradient(self, i))
             continue;
-        ek_tensor *mean = rank_sharding_in(self, i, all);
+        ek_tensor *mean = ek_rank_sharding_in(self, i, all);
         if (!mean)
             return ek_error_pending();
         EK_TRY(rank_sharding_give_back(self, i, mean));
@@ -243,6 +254,8 @@ static int rank_sharding_set_aside(const ek_tensor *leaf)
 
 int ek_rank_sharding_begin(ek_rank_sharding *self, bool reduced)
 {
+    if (self->sharding.gathering)
+        return ek_rank_units_begin(self);
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
     int rc = 0;
@@ -264,6 +277,8 @@ int ek_rank_sharding_begin(ek_rank_sharding *self, bool reduced)
 int ek_rank_sharding_take(ek_rank_sharding *self, int leaf)
 {
     const ek_shards *shards = &self->sharding.shards;
+    if (self->sharding.gathering)
+        return ek_rank_units_take(self, leaf);
     EK_TRY(ek_tensor_set_grad(self->reducer->leaves[leaf], NULL));
     for (int k = shards->first[leaf]; k < shards->first[leaf] + shards->counts[leaf]; k++) {
         ek_tensor *tensor = shards->all[k].tensor, *buffer = tensor->grad_buffer;

@@ -20,10 +20,20 @@
  * The step and the publication, which sends the stepped shards to all ranks, are one call of all
  * ranks (rank_sharding_step.c). By communication.h's Note [Agreement] no rank steps unless all
  * ranks do. If all ranks step, all take part in the publication, so that a failure leaves all ranks
- * with equal parameters. */
+ * with equal parameters.
+ *
+ * Note [Units of ranks]
+ *
+ * With EK_SHARD_PARAMETERS no device has whole parameters: each gathers a unit when it uses the
+ * unit, as between the devices of a process (parallel/gathering.h). Other ranks' shards are read
+ * without their programs: from a window on one machine, otherwise by their communication threads
+ * (ek_group_read). Nothing has to be agreed, because shards change in a step alone, in which all
+ * ranks are. If a rank's program writes to a parameter, all ranks' do; the next forward or step
+ * writes each rank's shards, and a forward then waits for all ranks. */
 #ifndef EK_DISTRIBUTED_RANK_SHARDING_H
 #define EK_DISTRIBUTED_RANK_SHARDING_H
 
+#include "parallel/replica_set.h"
 #include "parallel/sharding.h"
 #include "train/reducer.h"
 
@@ -37,6 +47,13 @@ typedef struct ek_rank_sharding {
     ek_sharding sharding; /* has the reducer's leaves and buckets */
     ek_reducer *reducer;
     ek_call_guard guard;
+    /* With units. */
+    ek_replica_set *replicas; /* of the wrapper inside, if there is one with several devices */
+    ek_window *window;        /* has all ranks' shards; one reference; NULL: they are sent */
+    ek_tensor *part;          /* without a window: memory of this rank's shards; one reference */
+    char *served;             /* this rank's shards in the window or in `part` */
+
+    /* Without units. */
     /* Per shard: a view of the bucket's memory (ek_bucket), which has the mean of the shard's
      * gradient after a pass. One reference each. */
     ek_tensor **means;
@@ -62,8 +79,43 @@ typedef struct ek_rank_sharding {
  * EK_E_STATE if a parameter is sharded already. */
 ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_dev *const *devs,
                                        int devices);
-/* Makes the parameters whole again, and drops the sharded gradients. NULL is ignored. */
-void ek_rank_sharding_end(ek_rank_sharding *self);
+/* Frees what a sharding of either kind has, as its object's end. */
+void ek_rank_sharding_destroy(ek_object *object);
+/* Makes the parameters whole again (units: if `whole` is true and there is memory), and drops the
+ * sharded gradients. NULL is ignored. */
+void ek_rank_sharding_end(ek_rank_sharding *self, bool whole);
+
+/* Returns true if the sharding has the leaf. */
+static inline bool ek_rank_sharding_has(const ek_rank_sharding *self, const ek_tensor *leaf)
+{
+    return leaf->shards == &self->sharding.shards.object;
+}
+/* Returns a handle, shaped like leaf i of the sharding, on the leaf's place in memory that has the
+ * layout of the leaf's bucket. In the scope. */
+ek_tensor *ek_rank_sharding_in(const ek_rank_sharding *self, int i, const ek_tensor *memory);
+
+/* ---- rank_units.c ---- */
+
+/* Shards the parameters of the reducer's module, which are gathered unit by unit from now on, and
+ * writes reducer->sharding. `replicas` is the set of the wrapper that the module is, with the given
+ * devices; NULL: the module is on devs[0], or comes there. Collective; a barrier of the reducer's
+ * group must follow before the first use. NULL with an error. */
+ek_rank_sharding *ek_rank_units_new(ek_reducer *reducer, ek_ranks *ranks, ek_module *module,
+                                    ek_replica_set *replicas, ek_dev *const *devs, int devices);
+/* Brings what the program wrote to parameters to all ranks. Collective if this rank's program has
+ * written to parameters since the last call. */
+int ek_rank_units_settle(ek_rank_sharding *self);
+/* Called in the publication of a step: before it, copies shards of GPUs to the memory that other
+ * ranks read; after it, forgets what was gathered. */
+int ek_rank_units_serve(const ek_rank_sharding *self);
+int ek_rank_units_published(ek_rank_sharding *self, int status);
+/* Adds this rank's slice of the mean of a bucket's gradients, in memory that has the bucket's
+ * layout, to the gradients of the shards. For the communication thread. */
+void ek_rank_units_deliver(const ek_rank_sharding *self, const ek_bucket *bucket,
+                           const char *memory);
+/* Do for units what ek_rank_sharding_begin and ek_rank_sharding_take do. */
+int ek_rank_units_begin(const ek_rank_sharding *self);
+int ek_rank_units_take(const ek_rank_sharding *self, int leaf);
 
 /* ---- for the reducer ---- */
 

@@ -115,7 +115,7 @@ static void step_list_ranges(ek_rank_sharding *self)
     const ek_sharding *s = &self->sharding;
     const bool *stepped = s->shards.stepped;
     self->range_count = 0;
-    for (int b = 0; b < self->reducer->bucket_count; b++) {
+    for (int b = 0; b < self->reducer->bucket_count && !s->gathering; b++) {
         const ek_bucket *bucket = &self->reducer->buckets[b];
         for (int i = bucket->first; i < bucket->end; i++) {
             if (!stepped[i])
@@ -183,8 +183,11 @@ int ek_rank_sharding_agree(ek_shards *shards, int status)
 /* ---- after the step ---- */
 
 /* Copies the shards that were stepped to the memory from which they are sent. */
-static int step_gather(const ek_sharding *s)
+static int step_gather(const ek_rank_sharding *self)
 {
+    const ek_sharding *s = &self->sharding;
+    if (s->gathering)
+        return ek_rank_units_serve(self);
     EK_TRY(ek_sharding_send(s));
     for (int k = 0; k < s->shards.count; k++) {
         ek_dev *dev = ek_tensor_dev(s->shards.all[k].tensor);
@@ -220,7 +223,7 @@ static int step_run_publish(ek_process_group *group, void *user)
     ek_rank_sharding *self = call->self;
     ek_reducer *reducer = self->reducer;
     ek_error_record pending;
-    int rc = step_gather(&self->sharding), status = call->status < 0 ? call->status : rc;
+    int rc = step_gather(self), status = call->status < 0 ? call->status : rc;
     ek_reducer_write_report(reducer, status, &pending);
     pthread_mutex_lock(&reducer->lock);
     self->closed = true;
@@ -229,7 +232,9 @@ static int step_run_publish(ek_process_group *group, void *user)
     ek_communication_wake(group->communication);
     rc = ek_dist_wait(self->work);
     self->work = NULL;
-    if (rc >= 0)
+    if (self->sharding.gathering)
+        rc = ek_rank_units_published(self, rc);
+    else if (rc >= 0)
         rc = step_scatter(self);
     for (const ek_shared_range *range = self->ranges; range < self->ranges + self->range_count;
          range++)

@@ -19,10 +19,12 @@
 /* ---- the hook: Note [Unused parameters] ---- */
 
 /* Moves the leaf's gradient to the leaf's place in the slab, if the gradient lies elsewhere. If the
- * leaf has no gradient, zeroes the place. */
-static int reducer_settle(ek_tensor *leaf)
+ * leaf has no gradient, zeroes the place. Units have no slab. */
+static int reducer_settle(const ek_reducer *reducer, ek_tensor *leaf)
 {
     ek_tensor *buffer = leaf->grad_buffer;
+    if (ek_reducer_has_units(reducer))
+        return 0;
     if (!leaf->grad)
         return ek_dev_zero(ek_tensor_dev(buffer), ek_tensor_address(buffer),
                            ek_comm_nbytes(buffer));
@@ -37,7 +39,7 @@ static int reducer_leaf_is_settled(ek_reducer *reducer, int leaf)
     pthread_mutex_unlock(&reducer->lock);
     if (!last)
         return 0;
-    EK_TRY(ek_bucket_fetch(bucket));
+    EK_TRY(ek_bucket_fetch(reducer, bucket));
     ek_reducer_ready(reducer, bucket);
     return 0;
 }
@@ -53,8 +55,10 @@ static int reducer_check(const ek_reducer *reducer)
                        "another thread; ranks could not tell the two apart");
     for (int i = 0; i < reducer->count; i++) {
         const ek_bucket *bucket = &reducer->buckets[reducer->bucket_of[i]];
-        const ek_tensor *buffer = reducer->leaves[i]->grad_buffer;
-        if (!buffer || buffer->storage != bucket->range->storage)
+        const ek_tensor *leaf = reducer->leaves[i], *buffer = leaf->grad_buffer;
+        bool there = bucket->range ? buffer && buffer->storage == bucket->range->storage
+                                   : ek_rank_sharding_has(reducer->sharding, leaf);
+        if (!there)
             return EK_FAIL(EK_E_STATE,
                            "parameter %d was moved, converted or sharded after "
                            "ek_distributed_data_parallel was made; wrap the module anew",
@@ -79,7 +83,7 @@ static int reducer_settle_others(ek_reducer *reducer)
     for (int i = 0; i < reducer->count; i++) {
         if (reducer->taking_part[i])
             continue;
-        EK_TRY(reducer_settle(reducer->leaves[i]));
+        EK_TRY(reducer_settle(reducer, reducer->leaves[i]));
         EK_TRY(reducer_leaf_is_settled(reducer, i));
     }
     return 0;
@@ -89,7 +93,6 @@ static int reducer_run_begin(ek_process_group *group, void *user)
 {
     const reducer_call *call = user;
     ek_reducer *reducer = call->reducer;
-    (void)group; /* the group is the reducer's */
     EK_TRY(reducer_check(reducer));
     if (reducer->sharding)
         EK_TRY(ek_rank_sharding_begin(reducer->sharding, reducer->armed));
@@ -108,6 +111,7 @@ static int reducer_run_begin(ek_process_group *group, void *user)
         reducer->buckets[b].pending = reducer->buckets[b].end - reducer->buckets[b].first;
         reducer->buckets[b].ready = false;
     }
+    memset(ek_reducer_report(reducer, group->rank)->present, 0, (size_t)reducer->count);
     EK_TRY(ek_reducer_pass_begin(reducer));
     reducer->pass = EK_PASS_REDUCED;
     reducer->stats.backwards++;
@@ -132,7 +136,7 @@ static int reducer_arrived(ek_grad_hook *hook, int leaf, bool some)
     (void)some;
     if (reducer->pass != EK_PASS_REDUCED)
         return 0;
-    EK_TRY(reducer_settle(reducer->leaves[leaf]));
+    EK_TRY(reducer_settle(reducer, reducer->leaves[leaf]));
     return reducer_leaf_is_settled(reducer, leaf);
 }
 
@@ -141,7 +145,7 @@ static int reducer_take(ek_reducer *reducer)
 {
     const ek_process_group *group = reducer->group;
     for (int b = 0; b < reducer->bucket_count; b++)
-        reducer->stats.nbytes += ek_comm_nbytes(reducer->buckets[b].range);
+        reducer->stats.nbytes += ek_bucket_nbytes(&reducer->buckets[b]);
     reducer->stats.buckets += (uint64_t)reducer->bucket_count;
     for (int i = 0; i < reducer->count; i++) {
         ek_tensor *leaf = reducer->leaves[i];
@@ -150,7 +154,8 @@ static int reducer_take(ek_reducer *reducer)
             present = present || ek_reducer_report(reducer, r)->present[i];
         if (!present)
             continue;
-        ek_tensor_written(leaf->grad_buffer, "the reduction of gradients");
+        if (leaf->grad_buffer)
+            ek_tensor_written(leaf->grad_buffer, reducer_name);
         if (reducer->sharding)
             EK_TRY(ek_rank_sharding_take(reducer->sharding, i));
         else if (!leaf->grad)
@@ -165,9 +170,12 @@ static void reducer_drop(ek_reducer *reducer)
 {
     ek_error_record error;
     ek_error_take(&error);
-    for (int i = 0; i < reducer->count; i++)
-        if (reducer->taking_part[i])
+    for (int i = 0; i < reducer->count; i++) {
+        if (reducer->taking_part[i] || ek_reducer_has_units(reducer))
             ek_tensor_set_grad(reducer->leaves[i], NULL);
+        if (ek_reducer_has_units(reducer)) /* slices of the mean may have been added */
+            ek_leaf_drop_shard_gradients(reducer->leaves[i]);
+    }
     ek_error_clear();
     ek_error_raise(&error);
 }
@@ -184,7 +192,7 @@ static int reducer_run_finish(ek_process_group *group, void *user)
     if (reducer->pass != EK_PASS_REDUCED)
         return call->status;
     ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
-    for (int i = 0; i < reducer->count; i++)
+    for (int i = 0; i < reducer->count && !ek_reducer_has_units(reducer); i++)
         mine->present[i] = reducer->leaves[i]->grad != NULL;
     int rc = ek_reducer_pass_end(reducer, call->status);
     if (rc >= 0)
@@ -299,30 +307,36 @@ static int reducer_make_range(const ek_reducer *reducer, ek_bucket *bucket)
     int64_t stride = 1;
     ek_tensor *range =
         ek_tensor_member(first->storage, first->dtype, &shape, &stride, first->offset);
+    bucket->unit = -1;
     return range ? ek_bucket_open(bucket, range) : ek_error_pending();
+}
+
+/* Makes memory for the sums of the largest bucket. */
+static int reducer_make_room(ek_reducer *reducer)
+{
+    size_t scratch = 1, largest = 1;
+    for (int b = 0; b < reducer->bucket_count; b++) {
+        const ek_bucket *bucket = &reducer->buckets[b];
+        size_t needs = ek_sum_scratch_nbytes(bucket->dtype, bucket->count, reducer->group->size);
+        scratch = needs > scratch ? needs : scratch;
+        largest = ek_bucket_nbytes(bucket) > largest ? ek_bucket_nbytes(bucket) : largest;
+    }
+    reducer->scratch = ek_calloc(scratch, 1);
+    reducer->wire = ek_calloc(reducer->narrow ? largest : 1, 1);
+    if (reducer->bucket_count > 0 && reducer->buckets[0].unit >= 0)
+        reducer->blank = ek_calloc(largest, 1);
+    return reducer->scratch && reducer->wire && ek_error_status() >= 0 ? 0 : ek_error_pending();
 }
 
 static int reducer_make_buckets(ek_reducer *reducer, size_t cap)
 {
     EK_TRY(reducer_cut_all(reducer, cap));
-    size_t scratch = 1, wire = 1;
     ek_scope scope = ek_scope_begin();
     int rc = 0;
-    for (int b = 0; b < reducer->bucket_count && rc >= 0; b++) {
+    for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
         rc = reducer_make_range(reducer, &reducer->buckets[b]);
-        if (rc < 0)
-            break;
-        const ek_tensor *range = reducer->buckets[b].range;
-        size_t needs = ek_sum_scratch_nbytes(range->dtype, ek_count(range), reducer->group->size);
-        scratch = needs > scratch ? needs : scratch;
-        wire = ek_comm_nbytes(range) > wire ? ek_comm_nbytes(range) : wire;
-    }
     ek_scope_end(&scope);
-    if (rc < 0)
-        return rc;
-    reducer->scratch = ek_calloc(scratch, 1);
-    reducer->wire = ek_calloc(reducer->narrow ? wire : 1, 1);
-    return reducer->scratch && reducer->wire ? 0 : ek_error_pending();
+    return rc;
 }
 
 /* ---- the window: Note [Ranks of one machine share the slabs] ---- */
@@ -390,6 +404,7 @@ static void reducer_destroy(ek_object *object)
     free(reducer->taking_part);
     free(reducer->scratch);
     free(reducer->wire);
+    free(reducer->blank);
     free(reducer->reports);
     free(reducer->out);
     free(reducer->in);
@@ -416,9 +431,18 @@ static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
     return 0;
 }
 
-/* Makes the reducer's group, slabs, buckets and window, and sets the leaves' hooks. */
+int ek_reducer_complete(ek_reducer *reducer)
+{
+    EK_TRY(reducer_make_room(reducer));
+    for (int i = 0; i < reducer->count; i++)
+        EK_TRY(ek_leaf_set_grad_hook(reducer->leaves[i], &reducer->hook, i));
+    return 0;
+}
+
+/* Makes the reducer's group, slabs, buckets and window, and sets the leaves' hooks. With `units`
+ * makes only the group. */
 static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_group *group,
-                          double bucket_cap_mb)
+                          double bucket_cap_mb, bool units)
 {
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(module, true, false, &list));
@@ -427,16 +451,16 @@ static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_gro
     int rc = reducer->group ? reducer_allocate(reducer, &list) : ek_error_pending();
     ek_tensor_list_clear(&list);
     EK_TRY(rc);
+    if (units)
+        return 0;
     EK_TRY(reducer_make_slabs(reducer));
     EK_TRY(reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20))));
     EK_TRY(reducer_share(reducer));
-    for (int i = 0; i < reducer->count; i++)
-        EK_TRY(ek_leaf_set_grad_hook(reducer->leaves[i], &reducer->hook, i));
-    return 0;
+    return ek_reducer_complete(reducer);
 }
 
 int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
-                   ek_reducer **made)
+                   bool units, ek_reducer **made)
 {
     ek_reducer *reducer = ek_calloc(1, sizeof *reducer);
     if (!reducer)
@@ -451,7 +475,7 @@ int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap
     reducer->hook.finish = reducer_finish;
     reducer->narrow = narrow;
     *made = reducer;
-    return reducer_set_up(reducer, module, group, bucket_cap_mb);
+    return reducer_set_up(reducer, module, group, bucket_cap_mb, units);
 }
 
 void ek_reducer_free(ek_reducer *reducer)

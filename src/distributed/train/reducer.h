@@ -28,6 +28,14 @@
  * so that no rank waits for another one until the reports. A rank sends its report when it has
  * averaged its slices of all buckets. The sums are the same to the bit as those of messages.
  *
+ * Note [Gradients of gathered parameters]
+ *
+ * With EK_SHARD_PARAMETERS (rank_units.c) gradients have no slabs: a bucket is a unit's parameters
+ * that require a gradient. Once the last of its gradients has arrived, they are copied to memory of
+ * the host, from which they travel, and dropped. The bucket's slice of the mean is added to the
+ * gradients of this rank's shards as soon as it is there. So a device never has the gradients of
+ * more than a few units.
+ *
  * Note [Unused parameters]
  *
  * The engine's walk through the graph finds the leaves that take part before any backward runs. The
@@ -55,7 +63,7 @@ typedef struct ek_route {
     int (*begin)(ek_reducer *reducer, ek_bucket *bucket);
     /* Brings the bucket's gradients, which are complete, to the memory from which they travel.
      * NULL: they are in that memory. */
-    int (*fetch)(ek_bucket *bucket);
+    int (*fetch)(ek_reducer *reducer, ek_bucket *bucket);
     /* On the communication thread. `ready` tells whether the next step can be made. `advance` makes
      * the step numbered reducer->phase, and may start *request. `advance` returns 1 once the mean
      * is complete, 0 before, or a negative status of the transport. Errors of this rank alone go to
@@ -64,14 +72,19 @@ typedef struct ek_route {
     int (*advance)(ek_reducer *reducer, ek_bucket *bucket, ek_request **request);
 } ek_route;
 
-/* A range of a slab of gradients. */
+/* A range of a slab of gradients, or a unit's gradients. */
 struct ek_bucket {
-    int first, end;        /* the bucket's leaves */
+    int first, end; /* the bucket's leaves */
+    ek_dtype dtype;
+    int64_t count;         /* elements, padding included */
+    int unit;              /* the bucket of the sharding whose gradients these are; -1: none */
     const ek_route *route; /* of this pass */
     size_t storage_at;     /* offset of the slab in the window, in bytes */
-    ek_tensor *range;      /* flat handle on the elements; one reference */
-    ek_tensor *memory;     /* memory that the host averages: `range` or a copy; one reference */
-    ek_rail_run run;       /* if run.rail: the run of the GPUs' rail, which averages `range` */
+    ek_tensor *range;      /* flat handle on the elements; one reference; NULL for a unit */
+    ek_tensor *memory;     /* memory that the host averages: `range` or a copy; one reference. A
+                              unit has it from the last gradient's arrival to the mean's */
+    ek_tensor *mean; /* of a unit with shards on a GPU: this rank's slice; one reference, or NULL */
+    ek_rail_run run; /* if run.rail: the run of the GPUs' rail, which averages `range` */
     ek_tensor *wire; /* elements in bf16, for a rail if reducer->narrow; one reference, or NULL */
     ek_event *event; /* follows the last copy between `range` and other memory */
     bool fetched;    /* the fetch of this pass has been started */
@@ -119,6 +132,7 @@ struct ek_reducer {
     ek_error_record lost; /* the error of a bucket; status 0: none */
     uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
     char *scratch, *wire, *reports; /* terms of sums; elements in bf16; reports of all ranks */
+    char *blank; /* with units: zeros of the largest one, for a unit without a gradient here */
     size_t report_nbytes;
     ek_bytes *out, *in;
 };
@@ -126,9 +140,12 @@ struct ek_reducer {
 /* Makes a reducer for the module's parameters that require a gradient, and sets their hooks. All
  * ranks of the group call this function with modules of one layout. *made gets one reference. On an
  * error *made is NULL or a reducer that the caller frees after the call (world.h, Note [One
- * boundary]). */
+ * boundary]). If `units`, makes no slabs and no buckets: they are made by ek_rank_units_new
+ * (rank_sharding.h), which must follow. */
 int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
-                   ek_reducer **made);
+                   bool units, ek_reducer **made);
+/* Makes what needs the buckets: room for sums, and the leaves' hooks. */
+int ek_reducer_complete(ek_reducer *reducer);
 /* Takes the hooks away, gives up the group and drops the reference. Waits for no other rank. NULL
  * is ignored. */
 void ek_reducer_free(ek_reducer *reducer);
@@ -152,7 +169,7 @@ int ek_bucket_stage(ek_bucket *bucket);
 int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket);
 int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket);
 /* Brings the bucket's gradients, which are complete, to the memory from which they travel. */
-int ek_bucket_fetch(ek_bucket *bucket);
+int ek_bucket_fetch(ek_reducer *reducer, ek_bucket *bucket);
 
 /* ---- gradients.c ---- */
 
@@ -179,6 +196,17 @@ int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request);
  * it is negative; else rc, if it is negative; else the error of the first rank that has failed, or
  * 0. The error in *pending is pending again afterwards. */
 int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc);
+
+static inline size_t ek_bucket_nbytes(const ek_bucket *bucket)
+{
+    return (size_t)bucket->count * ek_dtype_size(bucket->dtype);
+}
+
+/* Returns true if the parameters are gathered unit by unit. */
+static inline bool ek_reducer_has_units(const ek_reducer *reducer)
+{
+    return reducer->blank != NULL;
+}
 
 static inline ek_pass_report *ek_reducer_report(const ek_reducer *reducer, int rank)
 {

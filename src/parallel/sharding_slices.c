@@ -1,0 +1,77 @@
+/* sharding_slices.c: memory of shards whose leaves are gathered.
+ *
+ * A device has a slice of each bucket: its shards lie there in the order of the bucket, with the
+ * bucket's padding, and so do their gradients in a second block. So one copy brings a device's
+ * range of a bucket to a gathered unit (gathering.h). Each block is a storage of its own. */
+#include <stdlib.h>
+
+#include "comm/exchange.h"
+#include "evenkeel/ops.h"
+#include "parallel/sharding.h"
+
+static int slice_make(ek_shard_slice *slice, ek_dev *dev, ek_dtype dtype, bool trained)
+{
+    ek_shape shape = EK_SHAPE(slice->end - slice->begin);
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    slice->elements = ek_keep(ek_empty(shape, dtype, .device = dev->id));
+    ek_memory_set_category(EK_MEMORY_GRADIENT);
+    if (trained && slice->elements)
+        slice->gradients = ek_keep(ek_empty(shape, dtype, .device = dev->id));
+    ek_memory_set_category(before);
+    return slice->elements && (slice->gradients || !trained) ? 0 : ek_error_pending();
+}
+
+/* Returns true if a leaf of the bucket gets a gradient. */
+static bool slice_is_trained(const ek_sharding *s, int bucket)
+{
+    bool any = false;
+    for (int i = 0; i < s->shards.leaf_count; i++)
+        any = any || (s->leaves[i] && s->bucket_of[i] == bucket && s->leaves[i]->requires_grad);
+    return any;
+}
+
+/* Returns a shard's elements or its gradient in its slice, in the scope. */
+static ek_tensor *slice_view(const ek_sharding *s, int k, bool gradient)
+{
+    const ek_sharding_part *part = &s->parts[k];
+    const ek_shard *shard = &s->shards.all[k];
+    const int bucket = s->bucket_of[part->leaf];
+    const ek_shard_slice *slice = &s->slices[bucket * s->devices + part->device];
+    /* An empty shard's place may lie outside of the slice. */
+    int64_t at = shard->end > shard->begin ? s->at[part->leaf] + shard->begin - slice->begin : 0;
+    return ek_comm_flat(gradient ? slice->gradients : slice->elements, at,
+                        at + shard->end - shard->begin);
+}
+
+int ek_slices_make(ek_sharding *s, ek_tensor **own, ek_tensor **buffers)
+{
+    s->slices = ek_calloc((size_t)(s->bucket_count * s->devices) + 1, sizeof *s->slices);
+    if (!s->slices)
+        return ek_error_pending();
+    for (int b = 0; b < s->bucket_count; b++) {
+        const bool trained = slice_is_trained(s, b);
+        for (int d = 0; d < s->devices && s->buckets[b].count > 0; d++) {
+            ek_shard_slice *slice = &s->slices[b * s->devices + d];
+            slice->begin = ek_sharding_device_begin(s, b, d);
+            slice->end = ek_sharding_device_begin(s, b, d + 1);
+            EK_TRY(slice_make(slice, s->devs[d], s->buckets[b].dtype, trained));
+        }
+    }
+    for (int k = 0; k < s->shards.count; k++) {
+        bool trained = s->leaves[s->parts[k].leaf]->requires_grad;
+        own[k] = ek_keep(slice_view(s, k, false));
+        buffers[k] = own[k] && trained ? ek_keep(slice_view(s, k, true)) : NULL;
+        if (!own[k] || (trained && !buffers[k]))
+            return ek_error_pending();
+    }
+    return 0;
+}
+
+void ek_slices_clear(ek_sharding *s)
+{
+    for (int k = 0; s->slices && k < s->bucket_count * s->devices; k++) {
+        ek_object_release(s->slices[k].elements);
+        ek_object_release(s->slices[k].gradients);
+    }
+    free(s->slices);
+}
