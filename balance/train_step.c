@@ -31,6 +31,7 @@ typedef struct train_step {
     ek_step_gradients *gradients;
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
+    double divisor;             /* of the sums' gradients; at first `samples` */
     ek_loss_sum total;          /* sum and weight of the parts so far; references */
     /* Note [Micro-batches of ranks] */
     bool distributed;          /* the model or the criterion goes over ranks */
@@ -60,6 +61,7 @@ static int step_plan(train_step *step)
     if (survey.size < 0 || (survey.size == 0 && !step->distributed))
         return 0;
     step->samples = survey.size;
+    step->divisor = survey.size > 0 ? (double)survey.size : 1;
     step->part_size = (survey.size + wanted - 1) / wanted;
     step->parts =
         step->distributed ? wanted : (int)((survey.size + step->part_size - 1) / step->part_size);
@@ -217,7 +219,7 @@ static int step_scale_earlier(train_step *step, double share, double *factor)
 static int step_backward_of_ranks(train_step *step, const ek_loss_sum *part, int index)
 {
     bool last = index == step->parts - 1;
-    double share = part->weight && step->samples > 0 ? 1 / (double)step->samples : 1;
+    double share = part->weight ? 1 / step->divisor : 1;
     if (last)
         EK_TRY(step_scale_earlier(step, share, &share));
     ek_tensor *gradient = ek_scalar(share, EK_F64, ek_tensor_device(part->sum));
@@ -243,7 +245,7 @@ static int step_run_part(train_step *step, int index)
     EK_TRY(empty < 0 ? empty : all_empty);
     if (empty && !(all_empty && index == step->parts - 1))
         return 0;
-    double share = part.weight ? 1 / (double)step->samples : 1;
+    double share = part.weight ? 1 / step->divisor : 1;
     ek_tensor *gradient = ek_scalar(share, EK_F64, device);
     return gradient ? ek_backward(part.sum, .gradient = gradient) : ek_error_pending();
 }
@@ -264,10 +266,10 @@ static int step_final_factor(const train_step *step, double *number, ek_tensor *
     if (ek_dev_is_host(ek_tensor_dev(weight))) {
         double of_all;
         EK_TRY(ek_item(weight, &of_all));
-        *number = of_all == 0 ? 1 : (double)step->samples / of_all;
+        *number = of_all == 0 ? 1 : step->divisor / of_all;
         return 0;
     }
-    ek_tensor *factor = ek_div(ek_scalar((double)step->samples, EK_F64, device), weight);
+    ek_tensor *factor = ek_div(ek_scalar(step->divisor, EK_F64, device), weight);
     *scalar =
         ek_where(ek_ne(weight, ek_scalar(0, EK_F64, device)), factor, ek_scalar(1, EK_F64, device));
     return *scalar ? 0 : ek_error_pending();
@@ -311,6 +313,24 @@ static int step_finish(train_step *step, double *loss)
 
 /* ---- the step ---- */
 
+/* If the model averages the gradients of each part (ek_distributed_data_parallel with
+ * EK_SHARD_PARAMETERS), all ranks' sums need one factor: step->divisor becomes their mean number of
+ * samples. */
+static int step_share_samples(train_step *step)
+{
+    if (!step->averages || step->parts < 2)
+        return 0;
+    ek_module *model = step->options->model;
+    const bool before = ek_ranks_set_sync(model, false);
+    const bool each = ek_ranks_set_sync(model, before);
+    double samples = (double)step->samples;
+    if (!each || !before)
+        return 0;
+    EK_TRY(ek_ranks_combine(step->averages, 0, &samples, false));
+    step->divisor = samples > 0 ? samples / step->averages->size : 1;
+    return 0;
+}
+
 static int step_run(train_step *step, double *loss)
 {
     const ek_train_options *options = step->options;
@@ -319,6 +339,7 @@ static int step_run(train_step *step, double *loss)
         ek_zero_grad(options->optimizer);
     if (step->parts > 1)
         EK_TRY(ek_step_gradients_set_aside(step->gradients));
+    EK_TRY(step_share_samples(step));
     for (int k = 0; k < step->parts; k++) {
         /* The scope frees a part's activations before the next part. */
         ek_scope scope = ek_scope_begin();

@@ -384,6 +384,11 @@ bool ek_leaf_has_gradient(const ek_tensor *leaf)
     return any;
 }
 
+void ek_leaf_drop_own_gradient(ek_tensor *leaf)
+{
+    leaf_grad_replace(leaf, NULL);
+}
+
 void ek_leaf_drop_shard_gradients(ek_tensor *leaf)
 {
     for (int i = 0; leaf->shards && i < ek_leaf_shard_count(leaf); i++)

@@ -35,6 +35,7 @@ struct ek_gathering {
     ek_sharding *sharding;
     int units;
     size_t budget;      /* bytes of the two largest units */
+    bool taken_written; /* since the last settling, a written unit's memory was taken */
     int *order, *first; /* unit u has the leaves order[first[u]] to order[first[u + 1] - 1] */
     gathering_leaf *leaves;
     gathered_cache caches[EK_MAX_DEVICES];
@@ -178,8 +179,10 @@ static int gathered_evict(ek_gathering *g, int device)
         return 0;
     int written = gathered_write(oldest);
     EK_TRY(written);
-    if (written > 0)
+    if (written > 0) {
+        g->taken_written = true;
         EK_TRY(gathering_outdate_copies(g, oldest->unit));
+    }
     gathered_take_memory(cache, oldest);
     return 1;
 }
@@ -394,20 +397,27 @@ void ek_gathering_note(ek_gathering *g, int i)
     leaf->count = leaf_writes(leaf);
 }
 
+bool ek_gathering_is_written(const ek_gathering *g)
+{
+    bool any = g->taken_written;
+    for (int i = 0; i < g->sharding->shards.leaf_count && !any; i++)
+        any = g->sharding->leaves[i] && leaf_is_written(g, i);
+    return any;
+}
+
 int ek_gathering_settle(ek_gathering *g)
 {
     gathered_cache *home = &g->caches[0];
     int rc = 0;
-    bool any = false;
     for (int u = 0; u < g->units && rc >= 0; u++) {
         pthread_mutex_lock(&home->lock);
         rc = home->units[u] ? gathered_write(home->units[u]) : 0;
         pthread_mutex_unlock(&home->lock);
-        any = any || rc > 0;
         if (rc > 0)
             rc = gathering_outdate_copies(g, u);
     }
-    return rc < 0 ? rc : any;
+    g->taken_written = g->taken_written && rc < 0;
+    return rc < 0 ? rc : 0;
 }
 
 int ek_gathering_forget(ek_gathering *g)

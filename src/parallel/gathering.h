@@ -41,8 +41,9 @@ ek_tensor *ek_gathering_member(ek_gathering *gathering, int d, int i);
  */
 void ek_gathering_bind(ek_gathering *gathering, int i, const ek_tensor *member);
 
-/* Copies elements that were written to leaves to their shards (Note [Writes to leaves]). Returns 1
- * if there were any, else 0, or a negative status. */
+/* Returns true if elements were written to leaves since their shards were equal. */
+bool ek_gathering_is_written(const ek_gathering *gathering);
+/* Copies elements that were written to leaves to their shards (Note [Writes to leaves]). */
 int ek_gathering_settle(ek_gathering *gathering);
 /* Called after shards were written. Takes the memory of units that are not held, and copies the
  * shards to the units that are. After an error some units have old elements. */

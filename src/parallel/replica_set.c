@@ -151,8 +151,7 @@ static int set_settle_gathered(ek_replica_set *set)
             ek_copies_note(set, d, i, true);
         }
     }
-    int written = ek_gathering_settle(set->gatherer->gathering);
-    return written < 0 ? written : 0;
+    return ek_gathering_settle(set->gatherer->gathering);
 }
 
 /* Shards the module's parameters. All devices get copies, because shards are parts of the copies.

@@ -242,10 +242,8 @@ static int sharding_refresh(ek_shards *shards)
     ek_sharding *s = (ek_sharding *)shards;
     if (!shards->ranks)
         EK_TRY(ek_sharding_publish(s));
-    if (s->gathering) {
-        int written = ek_gathering_settle(s->gathering);
-        return written < 0 ? written : 0;
-    }
+    if (s->gathering)
+        return ek_gathering_settle(s->gathering);
     if (!shards->ranks)
         return s->owner.refresh(s->owner.user);
     for (int k = 0; k < shards->count; k++) {
@@ -429,7 +427,8 @@ void ek_sharding_end(ek_sharding *s, bool whole)
     for (int i = 0; s && s->leaves && i < s->shards.leaf_count; i++)
         if (s->leaves[i] && s->leaves[i]->shards == &s->shards.object)
             sharding_make_whole(s, i, whole || !s->gathering);
-    if (s && s->gathering) {
+    if (s && s->gathering) { /* leaves that stay gathered need the shards' elements alone */
+        ek_slices_drop_gradients(s);
         ek_tensors_release(s->leaves, s->shards.leaf_count);
         s->leaves = NULL;
         s->owner = (ek_sharding_owner){.user = NULL};

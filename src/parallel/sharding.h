@@ -151,6 +151,8 @@ int64_t ek_sharding_begin(const ek_sharding *sharding, int bucket, int rank);
 /* Makes the slices, with memory, after the leaves were cut. own[k] gets shard k's elements in its
  * slice, and buffers[k] its gradient there, or NULL; one reference each. */
 int ek_slices_make(ek_sharding *sharding, ek_tensor **own, ek_tensor **buffers);
+/* Frees the gradients and their memory. */
+void ek_slices_drop_gradients(ek_sharding *sharding);
 void ek_slices_clear(ek_sharding *sharding);
 
 /* Copies the shards that the last step updated to all targets. */

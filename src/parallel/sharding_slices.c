@@ -5,7 +5,9 @@
  * range of a bucket to a gathered unit (gathering.h). Each block is a storage of its own. */
 #include <stdlib.h>
 
+#include "autograd/graph.h"
 #include "comm/exchange.h"
+#include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "parallel/sharding.h"
 
@@ -65,6 +67,18 @@ int ek_slices_make(ek_sharding *s, ek_tensor **own, ek_tensor **buffers)
             return ek_error_pending();
     }
     return 0;
+}
+
+void ek_slices_drop_gradients(ek_sharding *s)
+{
+    for (int k = 0; k < s->shards.count; k++) {
+        ek_tensor_set_grad(s->shards.all[k].tensor, NULL);
+        ek_leaf_set_grad_buffer(s->shards.all[k].tensor, NULL);
+    }
+    for (int k = 0; k < s->bucket_count * s->devices; k++) {
+        ek_object_release(s->slices[k].gradients);
+        s->slices[k].gradients = NULL;
+    }
 }
 
 void ek_slices_clear(ek_sharding *s)

@@ -57,7 +57,8 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
     int count = wrapper->devices.count;
     if (count > 1)
         EK_TRY(ek_check_home(wrapper->module.type->name, wrapper->child, NULL));
-    if (count < 2)
+    const bool later = (int)wrapper->shards == EK_SHARD_OVER_RANKS;
+    if (count < 2 || later)
         wrapper->shards = EK_SHARD_NONE;
     ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     if (count > 1) {
@@ -65,6 +66,8 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
         if (!wrapper->replicas)
             return ek_error_pending();
     }
+    if (later)
+        return 0;
     /* Parameters that are gathered never lie whole on the first device. */
     if (wrapper->shards == EK_SHARD_PARAMETERS)
         EK_TRY(ek_replica_set_shard(wrapper->replicas, wrapper->devs, wrapper->shards,
@@ -80,11 +83,12 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
 
 static int wrapper_check(const char *what, const ek_data_parallel_options *options)
 {
-    if (options->shard < EK_SHARD_NONE || options->shard > EK_SHARD_PARAMETERS)
+    const int shard = (int)options->shard;
+    if ((shard < EK_SHARD_NONE || shard > EK_SHARD_PARAMETERS) && shard != EK_SHARD_OVER_RANKS)
         return EK_FAIL(EK_E_INVALID,
                        "%s: %d is no shard policy; EK_SHARD_NONE, EK_SHARD_OPTIMIZER and "
                        "EK_SHARD_PARAMETERS are",
-                       what, (int)options->shard);
+                       what, shard);
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
         options->running_stats != EK_RUNNING_STATS_AVERAGE)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no policy for running statistics", what,

@@ -12,6 +12,10 @@
 #include "parallel/replica_set.h"
 #include "plan/planner.h"
 
+/* .shard of the wrapper that ek_distributed_data_parallel makes for EK_SHARD_PARAMETERS: the module
+ * stays where it is, until it is sharded over the devices of all ranks. No user's number. */
+enum { EK_SHARD_OVER_RANKS = 0x72616e6b };
+
 /* The first member of every wrapper's struct. */
 typedef struct ek_wrapper {
     ek_module module;

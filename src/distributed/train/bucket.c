@@ -7,6 +7,7 @@
  * gradients. */
 #include <string.h>
 
+#include "autograd/shards.h"
 #include "comm/exchange.h"
 #include "core/bits.h"
 #include "core/staging.h"
@@ -304,7 +305,8 @@ static int unit_fetch_leaf(ek_reducer *reducer, const ek_bucket *bucket, int i)
     EK_TRY(ek_comm_copy(place, leaf->grad));
     EK_TRY(ek_synchronize(ek_tensor_device(leaf)));
     ek_reducer_report(reducer, reducer->group->rank)->present[i] = 1;
-    return ek_tensor_set_grad(leaf, NULL);
+    ek_leaf_drop_own_gradient(leaf);
+    return 0;
 }
 
 static int unit_fetch(ek_reducer *reducer, ek_bucket *bucket)

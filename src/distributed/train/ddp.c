@@ -111,13 +111,20 @@ static ek_value ddp_forward(ek_module *module, const ek_args *args)
     return call.output;
 }
 
+/* Returns true if somebody else has the module, or the module that it wraps. */
+static bool ddp_is_shared(ek_module *module)
+{
+    const ek_wrapper *wrapper = ek_wrapper_of(module);
+    return module && (atomic_load(&module->members->references) > 1 ||
+                      (wrapper && atomic_load(&wrapper->child->members->references) > 1));
+}
+
 static void ddp_destroy(ek_module *module)
 {
     distributed *self = (distributed *)module;
     if (self->child && self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, NULL);
-    const bool stays = self->child && atomic_load(&self->child->members->references) > 1;
-    ek_rank_sharding_end(self->sharding, stays || !ddp_has_units(self));
+    ek_rank_sharding_end(self->sharding, !ddp_has_units(self) || ddp_is_shared(self->child));
     ek_reducer_free(self->reducer);
     ek_object_release(self->ranks);
 }
@@ -143,13 +150,14 @@ static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
 }
 
 /* Places the child as the options ask: on one device, or replicated over several. Several devices
- * share the optimizer's state here only if there are no other ranks. Parameters that are to be
- * sharded over ranks are sharded over the devices first, or stay where they are, so that they never
- * lie whole on a device. */
+ * share the optimizer's state here only if there are no other ranks. Parameters that will be
+ * gathered stay where they are, so that they never lie whole on a device. */
 static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
 {
-    const bool units = options->shard == EK_SHARD_PARAMETERS;
-    ek_shard_policy shard = ranks > 1 && !units ? EK_SHARD_NONE : options->shard;
+    const bool units = options->shard == EK_SHARD_PARAMETERS && ranks > 1;
+    ek_shard_policy shard = units       ? (ek_shard_policy)EK_SHARD_OVER_RANKS
+                            : ranks > 1 ? EK_SHARD_NONE
+                                        : options->shard;
     const ek_device_list *ids = &options->device_ids;
     const ek_dev *dev;
     bool several, wrapper = ek_wrapper_of(*child);
@@ -168,12 +176,12 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
                              .dim = options->dim, .shard = shard);
         return *child ? 0 : ek_error_pending();
     }
-    if (units && ranks > 1 && several && !wrapper)
+    if (units && several && !wrapper)
         return EK_FAIL(EK_E_INVALID,
                        "%s: EK_SHARD_PARAMETERS needs a module on one device, or a data-parallel "
                        "wrapper; this one lies on several devices",
                        ddp_name);
-    if (units && ranks > 1)
+    if (units)
         return 0;
     if (ids->count == 1)
         EK_TRY(ek_module_to_device(*child, ids->devices[0]));
@@ -255,14 +263,38 @@ static int ddp_shard(distributed *self, const ek_distributed_options *options)
 }
 
 /* Numbers that must be equal on all ranks, because buckets and transfers depend on them. */
-enum { DDP_CAP, DDP_NARROW, DDP_SHARD, DDP_BUFFERS, DDP_TRAINED, DDP_WHICH, DDP_NUMBERS };
+enum {
+    DDP_CAP,
+    DDP_NARROW,
+    DDP_SHARD,
+    DDP_BUFFERS,
+    DDP_TRAINED,
+    DDP_WHICH,
+    DDP_UNITS,
+    DDP_NUMBERS
+};
 static const char *const ddp_numbers[DDP_NUMBERS] = {
     "bucket_cap_mb in bytes",
     "bf16_gradients",
     "shard",
     "broadcast_buffers",
     "the number of parameters that require a gradient",
-    "a digest of which parameters require a gradient"};
+    "a digest of which parameters require a gradient",
+    "a digest of the units of parameters (ek_shard_unit)"};
+
+/* Writes a digest of the units by which the parameters are gathered. */
+static int ddp_digest_units(ek_module *module, const ek_tensor_list *list, int64_t *digest)
+{
+    int *units = ek_calloc((size_t)list->count + 1, sizeof *units);
+    int rc =
+        units ? ek_units_assign(module, list->tensors, list->count, units) : ek_error_pending();
+    uint64_t word = EK_DIGEST;
+    for (int i = 0; i < list->count && rc >= 0; i++)
+        word = ek_digest_word(word, (uint64_t)units[i]);
+    free(units);
+    *digest = (int64_t)(word >> 1);
+    return rc < 0 ? rc : 0;
+}
 
 static int ddp_read_numbers(const distributed *self, const ek_distributed_options *options,
                             double cap, int64_t *numbers)
@@ -276,7 +308,12 @@ static int ddp_read_numbers(const distributed *self, const ek_distributed_option
         numbers[DDP_TRAINED] += trained;
         digest = ek_digest_word(digest, trained);
     }
+    numbers[DDP_UNITS] = 0;
+    int rc = options->shard == EK_SHARD_PARAMETERS
+                 ? ddp_digest_units(self->child, &list, &numbers[DDP_UNITS])
+                 : 0;
     ek_tensor_list_clear(&list);
+    EK_TRY(rc);
     numbers[DDP_WHICH] = (int64_t)(digest >> 1);
     numbers[DDP_CAP] = cap < 1e12 ? (int64_t)(cap * (1 << 20)) : INT64_MAX;
     numbers[DDP_NARROW] = options->bf16_gradients;

@@ -193,14 +193,17 @@ static int units_open_memory(ek_rank_sharding *self)
 
 /* ---- writes ---- */
 
+/* Other ranks may still read what was there before, until they come to this call, too. */
 int ek_rank_units_settle(ek_rank_sharding *self)
 {
-    int written = ek_gathering_settle(self->sharding.gathering);
-    if (written <= 0)
-        return written;
+    ek_gathering *gathering = self->sharding.gathering;
+    if (!ek_gathering_is_written(gathering))
+        return 0;
+    EK_TRY(ek_dist_barrier(.group = units_group(self)));
+    EK_TRY(ek_gathering_settle(gathering));
     EK_TRY(ek_rank_units_serve(self));
     EK_TRY(ek_dist_barrier(.group = units_group(self)));
-    return ek_gathering_forget(self->sharding.gathering);
+    return ek_gathering_forget(gathering);
 }
 
 int ek_rank_units_published(ek_rank_sharding *self, int status)
