@@ -47,6 +47,7 @@ typedef enum place {
     SYNC_BACKWARD,
     NO_SYNC,
     STEP,
+    UNITS,
     SAVE,
     SHUTDOWN,
     PLACES
@@ -55,10 +56,12 @@ static const char *const faults[] = {"forward", "user",  "memory", "mismatch", "
                                      "stop",    "exit0", "exit3",  "loop",     "mute"};
 static const char *const places[] = {"init",    "joining", "barrier",      "all_reduce",
                                      "message", "bucket",  "sync_forward", "sync_backward",
-                                     "no_sync", "step",    "save",         "shutdown"};
+                                     "no_sync", "step",    "units",        "save",
+                                     "shutdown"};
 
-/* synced: its batch normalisation is, over ranks; sharded: its optimizer is. */
-static ek_module *model, *synced, *plain, *sharded;
+/* synced: its batch normalisation is, over ranks; sharded: its optimizer is; gathered: its
+ * parameters are, which ranks read from each other by messages. */
+static ek_module *model, *synced, *plain, *sharded, *gathered;
 static ek_optimizer *optimizer;
 static const char *folder;
 static bool breaks, breaks_back; /* the next forward, or backward, of the modules fails */
@@ -265,6 +268,8 @@ static int visit(place where)
         return train_in_parts(false);
     case STEP:
         return step();
+    case UNITS:
+        return train(gathered);
     case SAVE:
         return save();
     default:
@@ -318,7 +323,7 @@ static int break_layer(place where)
     ek_tensor *loss = come_to(where);
     breaks = !loss;
     breaks_back = loss != NULL;
-    int rc = loss ? ek_backward(loss) : train(sync ? synced : model);
+    int rc = loss ? ek_backward(loss) : train(sync ? synced : where == UNITS ? gathered : model);
     breaks = breaks_back = false;
     return rc;
 }
@@ -327,6 +332,8 @@ static int run_out_of_memory(place where)
 {
     if (where == BUCKET || where == NO_SYNC)
         return train_without_memory(model, false);
+    if (where == UNITS)
+        return train_without_memory(gathered, false);
     if (where == SYNC_FORWARD || where == SYNC_BACKWARD)
         return train_without_memory(synced, where == SYNC_FORWARD);
     train_without_memory(plain, false);
@@ -442,6 +449,7 @@ static int leave(int rc, fault what)
         ek_dist_print_error(stderr);
     ek_optimizer_free(optimizer);
     ek_module_free(sharded);
+    ek_module_free(gathered);
     ek_module_free(model);
     ek_module_free(synced);
     ek_module_free(plain);
@@ -467,7 +475,12 @@ static int join(fault what, place where)
     synced = distributed_new(true);
     sharded = ek_distributed_data_parallel(net_new(false), .shard = EK_SHARD_OPTIMIZER);
     optimizer = ek_adam(sharded, .lr = 1e-3);
-    if (!model || !synced || !plain || !optimizer || train(model) < 0 || train(synced) < 0)
+    setenv("EVENKEEL_DIST_SHARED_MEMORY", "0", 1);
+    gathered = ek_distributed_data_parallel(net_new(false), .shard = EK_SHARD_PARAMETERS,
+                                            .broadcast_buffers = false);
+    unsetenv("EVENKEEL_DIST_SHARED_MEMORY");
+    if (!model || !synced || !plain || !optimizer || !gathered || train(model) < 0 ||
+        train(synced) < 0)
         return ek_error_status();
     recover("before");
     return 0;
