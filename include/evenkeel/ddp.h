@@ -37,8 +37,8 @@ typedef struct ek_distributed_options {
     ek_process_group *process_group;
     double bucket_cap_mb EK_IS(25); /**< gradients travel in pieces of at most this */
     bool init_sync EK_IS(true);     /**< all ranks get rank 0's parameters and buffers now */
-    /** EK_SHARD_OPTIMIZER: the optimizer's state is sharded over the devices of all ranks (below).
-     * With one rank, over those of device_ids. */
+    /** EK_SHARD_OPTIMIZER: the optimizer's state is sharded over the devices of all ranks (below);
+     * EK_SHARD_PARAMETERS: parameters, too. With one rank, over those of device_ids. */
     ek_shard_policy shard;
     bool bf16_gradients; /**< f32 gradients travel in bf16 and are added in f32 */
     /** True: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no
@@ -87,7 +87,22 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  * Checkpoints are ek_dist_archive_save's, of any number of ranks and loaded on any number. When the
  * wrapper is freed, averaged gradients are dropped, and the state becomes whole at the optimizer's
  * next step, which is a call of all ranks once more, before the process group is destroyed. A
- * wrapper of this process's devices that is wrapped must not have .shard itself (EK_E_INVALID). */
+ * wrapper of this process's devices that is wrapped must not have .shard itself (EK_E_INVALID),
+ * unless both have EK_SHARD_PARAMETERS.
+ *
+ * With EK_SHARD_PARAMETERS (ZeRO-3, FSDP) each device of each rank also keeps only its range of the
+ * parameters, and gathers a unit (ek_shard_unit) when it uses it, so that a model may be larger
+ * than a device. What stands above of calls that all ranks make together, of checkpoints and of
+ * failures holds. The module may be on cpu: with device_ids it never lies whole on a device.
+ * Results are those of EK_SHARD_OPTIMIZER to the bit, if each step has one backward; gradients of
+ * several are averaged one by one, also in ek_train_step's micro-batches, so that last bits may
+ * differ. Between ek_no_sync_begin and end, gradients are whole on each rank.
+ *
+ * Forwards need no other rank's program: one rank alone may evaluate. A program that writes to
+ * parameters (loads a checkpoint) does so on all ranks, with the same values; the next forward with
+ * gradient mode or step, which all ranks make, brings them to all. Until then parameters that one
+ * rank reads may mix old and new values. If the wrapper is freed and the module lives on, its
+ * parameters become whole, if they fit; the others can't be read any more (EK_E_STATE). */
 #define ek_distributed_data_parallel(...) \
     EK_CALL_1(ek_distributed_data_parallel_with, ek_distributed_options, module, __VA_ARGS__)
 

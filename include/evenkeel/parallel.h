@@ -77,8 +77,7 @@ typedef enum ek_shard_policy {
      * lives on, its parameters become whole on device_ids[0], if they fit. Otherwise they can be
      * read, written and wrapped again, but an optimizer refuses to step them (EK_E_STATE).
      *
-     * It is for the devices of one process: ek_distributed_data_parallel refuses it, and a wrapper
-     * that has it. */
+     * Over the devices of all ranks: see ek_distributed_data_parallel (ddp.h). */
     EK_SHARD_PARAMETERS = 2
 } ek_shard_policy;
 

@@ -22,10 +22,10 @@
  *
  * Note [Sharded parameters]
  *
- * With EK_SHARD_PARAMETERS a bucket is a unit (parallel/gathering.h), all shards have memory of
- * their own, and there are no copies to send: leaves, and their copies on other devices, get memory
- * when they are used (parallel/gathering.h). Publishing tells the gathering that shards have
- * changed. */
+ * With EK_SHARD_PARAMETERS a bucket is a unit (parallel/gathering.h), over ranks, too. Shards and
+ * their gradients lie in slices (sharding_slices.c), and there are no copies to send: leaves, and
+ * their copies on other devices, get memory when they are used. Publishing tells the gathering that
+ * shards have changed. */
 #ifndef EK_PARALLEL_SHARDING_H
 #define EK_PARALLEL_SHARDING_H
 
