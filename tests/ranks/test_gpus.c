@@ -176,7 +176,7 @@ static uint64_t communication_nbytes(void)
 }
 
 /* `gpus`: how many of its own a rank uses. */
-static void check_training(ek_dtype dtype, int gpus)
+static void check_training(ek_dtype dtype, int gpus, ek_shard_policy shard)
 {
     static const int cuts[][3] = {{0, 9, 9}, {0, 5, 9}};
     ek_scope scope = ek_scope_begin();
@@ -185,7 +185,7 @@ static void check_training(ek_dtype dtype, int gpus)
     train(alone, criterion, dtype, 0, TOTAL);
     ek_tensor *expected = outcome_of(alone);
     ek_device_list used = ek_device_list_of(own.devices, gpus);
-    ek_module *model = ek_distributed_data_parallel(net, .device_ids = used);
+    ek_module *model = ek_distributed_data_parallel(net, .device_ids = used, .shard = shard);
     CHECK(model, "%s", ek_error_message());
     criterion = ek_distributed_criterion(criterion);
     const int *cut = &cuts[job_size - 1][job_rank];
@@ -193,8 +193,8 @@ static void check_training(ek_dtype dtype, int gpus)
     train(model, criterion, dtype, cut[0], cut[1] - cut[0]);
     CHECK(job_size == 1 || communication_nbytes() > before, "no memory is counted");
     double apart = distance(outcome_of(net), expected);
-    CHECK(apart <= (dtype == EK_F64 ? 1e-12 : 1e-5), "%d GPUs, dtype %d: %g apart", gpus, dtype,
-          apart);
+    CHECK(apart <= (dtype == EK_F64 ? 1e-12 : 1e-5), "%d GPUs, dtype %d, sharding %d: %g apart",
+          gpus, dtype, shard, apart);
     ek_module_free(model);
     ek_module_free(criterion);
     ek_module_free(alone);
@@ -221,8 +221,8 @@ int main(void)
     if (job_size == 2)
         check_calls();
     for (int gpus = 1; gpus <= own.count; gpus++)
-        for (int wide = 0; wide < 2; wide++)
-            check_training(wide ? EK_F64 : EK_F32, gpus);
+        for (int k = 0; k < 6; k++)
+            check_training(k % 2 ? EK_F64 : EK_F32, gpus, (ek_shard_policy)(k / 2));
     ek_scope_end(&scope);
     CHECK_OK(ek_shutdown());
     if (job_rank == 0)

@@ -298,6 +298,8 @@ int ek_rank_units_take(const ek_rank_sharding *self, int leaf)
             rc = ek_tensor_set_grad(tensor, tensor->grad_buffer);
         }
     }
+    if (rc >= 0 && bucket->mean) /* the next pass writes there */
+        rc = ek_synchronize(ek_tensor_device(reducer->leaves[leaf]));
     ek_scope_end(&scope);
     ek_set_grad_enabled(enabled);
     return rc;
