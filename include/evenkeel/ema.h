@@ -29,8 +29,9 @@ typedef struct ek_ema_options {
 
 EK_API ek_ema *ek_ema_new_with(ek_ema_options options);
 /** ek_ema_new(net, .decay = 0.9999): owned by the caller. Averages begin as copies, on the
- * parameters' devices. NULL with EK_E_DTYPE if a parameter is not f32 or f64, EK_E_INVALID if one
- * is a view with gaps or the decay is not in [0, 1]. */
+ * parameters' devices, or on cpu if these are gathered unit by unit (EK_SHARD_PARAMETERS). NULL
+ * with EK_E_DTYPE if a parameter is not f32 or f64, EK_E_INVALID if one is a view with gaps or the
+ * decay is not in [0, 1]. */
 #define ek_ema_new(...) EK_CALL_1(ek_ema_new_with, ek_ema_options, module, __VA_ARGS__)
 /** NULL is ignored. */
 EK_API void ek_ema_free(ek_ema *ema);

@@ -36,14 +36,31 @@ static int ema_check(const ek_ema *ema)
 
 /* ---- making ---- */
 
-/* Returns a dense copy. If the source is dense, the copy has its layout, so that a kernel reads
- * both in the order of memory. */
-static ek_tensor *ema_copy_of(ek_tensor *source)
+/* Returns true if the source has memory only while it is held. An update reads such a source alone,
+ * so that not all sources need memory at a time. */
+static bool ema_is_gathered(const ek_tensor *source)
 {
+    return source->storage->residence;
+}
+
+/* Returns the device of a source's average: the source's, or cpu if the source is gathered, because
+ * such parameters may be larger than their device. */
+static ek_dev *ema_home(const ek_tensor *source)
+{
+    return ema_is_gathered(source) ? ek_dev_get(ek_cpu()) : ek_tensor_dev(source);
+}
+
+/* Returns a dense copy of `values` for an average of the source. If the source is dense, the copy
+ * has its layout, so that a kernel reads both in the order of memory. Gathered values are held only
+ * meanwhile. */
+static ek_tensor *ema_copy_of(const ek_tensor *source, ek_tensor *values)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dev *home = ema_home(source);
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
-    ek_tensor *copy = ek_tensor_like(source);
+    ek_tensor *copy = home ? ek_tensor_like_on(source, source->dtype, home) : NULL;
     ek_memory_set_category(before);
-    return copy ? ek_copy_(copy, source) : NULL;
+    return ek_scope_return(&scope, copy ? ek_copy_(copy, values) : NULL);
 }
 
 static int ema_add(ek_ema *ema, const char *path, ek_tensor *source, bool averages)
@@ -57,7 +74,7 @@ static int ema_add(ek_ema *ema, const char *path, ek_tensor *source, bool averag
                        ek_tensor_text(source, text));
     EK_TRY(ek_grow(&ema->entries, &ema->room, ema->count + 1));
     ema_entry entry = {.path = ek_strdup(path), .averages = averages};
-    ek_tensor *average = entry.path ? ema_copy_of(source) : NULL;
+    ek_tensor *average = entry.path ? ema_copy_of(source, source) : NULL;
     if (!average) {
         free(entry.path);
         return ek_error_pending();
@@ -126,29 +143,20 @@ static int ema_move(ema_entry *entry)
 {
     char text[200];
     const ek_tensor *source = entry->source, *average = entry->average;
-    if (average->dtype == source->dtype && ek_tensor_dev(average) == ek_tensor_dev(source) &&
+    if (average->dtype == source->dtype && ek_tensor_dev(average) == ema_home(source) &&
         (!entry->averages || ek_same_layout(average, source)))
         return 0;
     if (entry->averages &&
         ((source->dtype != EK_F32 && source->dtype != EK_F64) || !ek_is_dense(source)))
         return EK_FAIL(EK_E_DTYPE, "ema: \"%s\" has become %s; it has to be f32 or f64, and dense",
                        entry->path, ek_tensor_text(source, text));
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
-    ek_tensor *moved = ek_tensor_like(source);
-    ek_memory_set_category(before);
-    if (!moved || !ek_copy_(moved, entry->average))
+    ek_tensor *moved = ema_copy_of(source, entry->average);
+    if (!moved)
         return ek_error_pending();
     ek_object_retain(moved);
     ek_object_release(entry->average);
     entry->average = moved;
     return 0;
-}
-
-/* Returns true if the source has memory only while it is held. An update reads such a source alone,
- * so that not all sources need memory at a time. */
-static bool ema_is_gathered(const ema_entry *entry)
-{
-    return entry->source->storage->residence;
 }
 
 /* Updates all averages of the device and dtype of entry `first` in one call. */
@@ -164,13 +172,16 @@ static int ema_update_alike(ek_ema *ema, int first, ek_step_rule rule,
         if (entry->done || !entry->averages || entry->average->dtype != like->dtype ||
             ek_tensor_dev(entry->average) != ek_tensor_dev(like))
             continue;
-        if (i > first && (ema_is_gathered(entry) || ema_is_gathered(&ema->entries[first])))
+        if (i > first &&
+            (ema_is_gathered(entry->source) || ema_is_gathered(ema->entries[first].source)))
             continue;
         averages[count] = entry->average;
         sources[count++] = entry->source;
     }
     ek_scope scope = ek_scope_begin();
-    int rc = ek_tensor_hold(sources[0]);
+    if (ema_is_gathered(sources[0]))
+        sources[0] = ema_copy_of(sources[0], sources[0]);
+    int rc = sources[0] ? 0 : ek_error_pending();
     if (rc >= 0)
         rc = ek_kernels_of(like)->step_list(ek_tensor_dev(like), rule, count, averages, sources,
                                             states, numbers);
@@ -246,13 +257,16 @@ static int ema_swap(ek_ema *ema)
     int status = kept ? 0 : EK_E_NO_MEMORY;
     for (int i = 0; i < ema->count && status == 0; i++) {
         status = ema_move(&ema->entries[i]);
-        if (status == 0 && !(kept[i] = ek_clone(ema->entries[i].source)))
+        ek_tensor *source = ema->entries[i].source;
+        if (status == 0 && !(kept[i] = ema_copy_of(source, source)))
             status = ek_error_pending();
     }
     for (int i = 0; i < ema->count && status == 0; i++) {
         ema_entry *entry = &ema->entries[i];
+        ek_scope one = ek_scope_begin(); /* gathered sources are held one after the other */
         if (!ek_copy_(entry->source, entry->average) || !ek_copy_(entry->average, kept[i]))
             status = ek_error_pending();
+        ek_scope_end(&one);
     }
     free(kept);
     ek_set_grad_enabled(grad_enabled);

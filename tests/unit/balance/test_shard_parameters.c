@@ -126,6 +126,38 @@ TEST(a_device_keeps_its_range_and_two_units)
     }
 }
 
+/* Trains two steps, whose average is put into the model. */
+static void train_and_average(const training *t, char hashes[2][65])
+{
+    double loss;
+    ek_ema *ema = ek_ema_new(t->net, .decay = 0.9);
+    assert_made(ema);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(training_step(t, i, &loss));
+        assert_ok(ek_ema_update(ema));
+    }
+    assert_ok(ek_ema_apply(ema));
+    assert_ok(ek_module_sha256(t->net, hashes[0]));
+    assert_ok(ek_ema_restore(ema));
+    assert_ok(ek_module_sha256(t->net, hashes[1]));
+    ek_ema_free(ema);
+}
+
+TEST(a_model_larger_than_a_device_is_averaged)
+{
+    char expected[2][65], hashes[2][65];
+    assert_ok(test_devices_configure("4"));
+    training whole = training_begin(EK_SHARD_OPTIMIZER);
+    train_and_average(&whole, expected);
+    free_held();
+    training t = training_begin(EK_SHARD_PARAMETERS);
+    if (WIDTH == 1024 && test_kind() == EK_HOST)
+        limit_devices(2 * 4 * net_nbytes(&t) / 5);
+    train_and_average(&t, hashes);
+    for (int k = 0; k < 2; k++)
+        ck_assert_str_eq(hashes[k], expected[k]);
+}
+
 /* ---- reading and writing ---- */
 
 static ek_tensor *outputs_of(const training *t, ek_tensor *x)
