@@ -7,9 +7,10 @@ static const double mebibyte = 1 << 20;
 
 /* The categories' names, short enough for a column of 7. */
 static const char *const columns[EK_MEMORY_CATEGORIES] = {
-    [EK_MEMORY_PARAMETER] = "params",     [EK_MEMORY_GRADIENT] = "grads",
-    [EK_MEMORY_OPTIMIZER] = "optim",      [EK_MEMORY_ACTIVATION] = "activ",
-    [EK_MEMORY_COMMUNICATION] = "commun", [EK_MEMORY_WORKSPACE] = "work",
+    [EK_MEMORY_PARAMETER] = "params", [EK_MEMORY_GATHERED] = "gather",
+    [EK_MEMORY_GRADIENT] = "grads",   [EK_MEMORY_OPTIMIZER] = "optim",
+    [EK_MEMORY_ACTIVATION] = "activ", [EK_MEMORY_COMMUNICATION] = "commun",
+    [EK_MEMORY_WORKSPACE] = "work",
 };
 
 /* Columns of a device's name. */

@@ -2,6 +2,7 @@
  * training gives the same numbers as without sharding is in test_sharded.c. */
 #include <string.h>
 
+#include "core/tensor.h"
 #include "kit/devices.h"
 #include "kit/held.h"
 #include "nn/module_table.h"
@@ -119,11 +120,39 @@ TEST(a_device_keeps_its_range_and_two_units)
         ek_memory_stats memory;
         assert_ok(ek_memory_get_stats(test_device(d), &memory));
         const uint64_t share = net_nbytes(&t) / DEVICES, slack = LAYERS * 64;
-        ck_assert_uint_le(memory.at_peak[EK_MEMORY_PARAMETER], share + 2 * unit + slack);
-        ck_assert_uint_le(memory.now[EK_MEMORY_PARAMETER], share + slack); /* the step took them */
+        ck_assert_uint_le(memory.at_peak[EK_MEMORY_GATHERED], 2 * unit + slack);
+        ck_assert_uint_gt(memory.at_peak[EK_MEMORY_GATHERED], 0);
+        ck_assert_uint_eq(memory.now[EK_MEMORY_GATHERED], 0); /* the step took them */
+        ck_assert_uint_le(memory.now[EK_MEMORY_PARAMETER], share + slack);
         ck_assert_uint_le(memory.now[EK_MEMORY_GRADIENT], share + slack);
         ck_assert_uint_le(memory.now[EK_MEMORY_OPTIMIZER], 2 * (share + slack));
     }
+}
+
+/* Units are counted apart from their shards, with their casts, until the parameters are whole. */
+TEST(units_have_a_category_until_they_stay)
+{
+    assert_ok(test_devices_configure("4"));
+    ek_module *net = large_net(), *other = held(ek_sequential());
+    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), DEVICES),
+                                        .shard = EK_SHARD_PARAMETERS);
+    assert_made(model);
+    ek_tensor *weight = ek_module_tensor(net, "2.weight");
+    const uint64_t shards = bytes_now(test_device(0), EK_MEMORY_PARAMETER);
+    assert_ok(ek_register_parameter(other, "shared", NULL, weight)); /* which has no memory now */
+    ek_tensor *x = ek_ones(EK_SHAPE(1, WIDTH), .device = test_device(0));
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    assert_made(ek_matmul(x, weight));
+    ek_autocast_end(&region);
+    ck_assert_uint_eq(bytes_now(test_device(0), EK_MEMORY_PARAMETER), shards);
+    ck_assert_uint_ge(bytes_now(test_device(0), EK_MEMORY_GATHERED),
+                      3 * weight->storage->nbytes / 2);
+    assert_made(ek_data_parallel_unwrap(model));
+    held(net);
+    ck_assert_uint_eq(bytes_now(test_device(0), EK_MEMORY_GATHERED), 0);
+    ck_assert_uint_ge(bytes_now(test_device(0), EK_MEMORY_PARAMETER),
+                      (uint64_t)ek_module_numel(net) * sizeof(float));
+    ck_assert_int_eq(weight->storage->category, EK_MEMORY_PARAMETER);
 }
 
 /* ---- reading and writing ---- */

@@ -135,7 +135,7 @@ const MIB = 2 ** 20;
 
 function sample(seconds, activation, step = 0, workspace = 0) {
     return {seconds, step, in_use: activation + workspace,
-            categories: {parameter: 0, gradient: 0, optimizer: 0, activation, communication: 0, workspace}};
+            categories: {parameter: 0, gathered: 0, gradient: 0, optimizer: 0, activation, communication: 0, workspace}};
 }
 
 function device(name, mib, capacity = 512 * MIB) {
@@ -232,13 +232,13 @@ const tests = {
         const cells = all(drawn, "table").slice(-4).map(table =>
             table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
         assert.equal(cells[0], "2|3|1.500|3.00|5.000|1.000|");
-        assert.equal(cells[1], ["host:0|3.00|0.00|0.00|0.00|3.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d",
-                                "host:1|1.00|0.00|0.00|0.00|1.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d"].join("|"));
+        assert.equal(cells[1], ["host:0|3.00|0.00|0.00|0.00|0.00|3.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d",
+                                "host:1|1.00|0.00|0.00|0.00|0.00|1.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d"].join("|"));
         assert.equal(cells[2], "host:0|6.00|50.0|1.00|2.00|5|host:1|6.00|16.7|1.00|2.00|5");
         assert.equal(cells[3], "host:0|0.500|0.250|0.250|host:1|0.500|0.250|0.250");
         const rows = all(drawn, "table")[0].querySelectorAll("tr");
         assert.equal(rows.length, 5);
-        assert.equal(rows[3].textContent, "500\u00a0ms20.750.750.000.000.000.500.000.25");
+        assert.equal(rows[3].textContent, "500\u00a0ms20.750.750.000.000.000.000.500.000.25");
     },
 
     names_are_text_only() {
@@ -309,6 +309,15 @@ const tests = {
         /* Each value is held until the next: along, then up. */
         assert.equal(firstPath(drawn),
             "M0.0 198.0L227.0 198.0L227.0 0.0L454.0 0.0L454.0 148.5L908.0 148.5L908.0 198.0");
+    },
+
+    every_category_has_a_color_of_its_own() {
+        const drawn = page(report("a")), names = Object.keys(sample(0, 0).categories);
+        const colors = all(drawn, "div.legend").map(legend => legend.querySelectorAll("i").map(box => box.classes[0]))
+            .find(list => list.length === names.length);
+        assert.equal(new Set(colors).size, names.length);
+        for (const color of colors)
+            assert(drawn.document.querySelector("style").textContent.includes(`.${color} { background: var(--${color}); }`));
     },
 
     capacities_that_are_near_are_lines_across() {
