@@ -47,9 +47,8 @@ void report_table(const mode_result *results, int count)
     puts(
         "\nPer device: its share of the batch; its peak in MiB and what that was for: parameters,\n"
         "gathered parameters, gradients, optimizer state, activations, communication, workspace;\n"
-        "milliseconds of a step in which it computed. Imbalance: the fullest device's peak over "
-        "the\n"
-        "mean of all.\n");
+        "milliseconds of a step in which it computed. Imbalance: the fullest device's peak over\n"
+        "the mean of all.\n");
     printf("%-13s %-*s %6s %8s", "mode", table_width(), "device", "share", "peak");
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         printf(" %7s", table_columns[c]);

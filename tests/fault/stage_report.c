@@ -90,7 +90,10 @@ static int print_tensor(void)
 static int query(void)
 {
     ek_memory_sample samples[4];
+    const ek_expectation expectation = {.batch = 5, .step_seconds = 1};
     ek_report_set_largest_batch(run.report, 5);
+    if (ek_report_expect(run.report, &expectation) < 0)
+        return ek_error_status();
     fault_note((double)ek_report_device_count(run.report));
     fault_note((double)ek_report_step_count(run.report));
     fault_note_bytes(ek_report_name(run.report), 3);

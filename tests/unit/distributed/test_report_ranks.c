@@ -95,6 +95,34 @@ RANKS_LOOP(a_report_takes_in_all_ranks, RANKS, 0, 3)
     return NULL;
 }
 
+/* Each rank expects something of its own device. */
+static const char *expects(ek_report *report, int rank)
+{
+    const uint64_t peak = 100u * ((unsigned)rank + 1);
+    const ek_expectation e = {
+        .batch = 10 + rank,
+        .device_count = 1,
+        .devices = {{.device = ek_host(rank), .peak = peak, .now = {[EK_MEMORY_GATHERED] = peak}}}};
+    RANKS_OK(ek_report_expect(report, &e));
+    return NULL;
+}
+
+RANKS_TEST(expectations_of_devices_travel, RANKS, 1)
+{
+    ek_report *report = make_report(world);
+    LOOP_CHECK(report);
+    LOOP_PASS(expects(report, world->rank));
+    RANKS_OK(ek_report_gather(report));
+    for (int r = 0; r < RANKS; r++) {
+        ek_device_report device;
+        RANKS_OK(ek_report_get_device(report, r, &device));
+        LOOP_CHECK_EQ(device.expected.in_use, 100u * ((unsigned)r + 1));
+        LOOP_CHECK_EQ(device.expected.now[EK_MEMORY_GATHERED], device.expected.in_use);
+    }
+    ek_report_free(report);
+    return NULL;
+}
+
 /* ---- writing ---- */
 
 RANKS_TEST(rank_0_prints_the_table, RANKS, 1)
@@ -124,6 +152,7 @@ static const char *writes(ek_process_group *world, void *user)
 {
     ek_report *report = make_report(world);
     LOOP_CHECK(report);
+    LOOP_PASS(expects(report, world->rank));
     RANKS_OK(ek_report_json(path, &report, 1));
     LOOP_CHECK(access(path, F_OK) == 0); /* known to all */
     ek_report_free(report);
@@ -146,8 +175,10 @@ TEST(the_json_has_ranks_and_their_devices)
         ck_assert(json_number_at(rank, "waited_for") >= -1);
         ck_assert(json_text_at(rank, "host")[0]);
         ck_assert(json_number_at(device, "rank") == r);
+        ck_assert(json_number_at(json_at(device, "expected"), "in_use") == 100 * (r + 1));
         ck_assert_str_eq(json_text_at(device, "device"), r ? "host:1" : "host:0");
     }
+    ck_assert(json_number_at(json_at(report, "expected"), "batch") == 10); /* rank 0's */
     json_free(&tree);
 }
 

@@ -227,6 +227,32 @@ const tests = {
         assert.equal(bars[0].attributes.style, "width:100.000%");
     },
 
+    what_was_expected_stands_beside_what_was_measured() {
+        const means = [{name: "sharded <parameters>", saved: 6 * MIB, seconds: 0.002},
+                       {name: "recomputation", saved: -MIB, seconds: -0.001}];
+        const [first, second] = report("planned").devices;
+        const devices = [{...first, expected: sample(0, 2 * MIB, 0, 2 * MIB)}, second];
+        const drawn = page(report("planned", {devices, expected: {batch: 64, step_seconds: 0.004, means}}));
+        assertHas(drawn, "expected step4.00\u00a0ms", "planned, batch 64", "expected 4.00\u00a0ms",
+            "measured 5.00\u00a0ms +25\u00a0%", "expected 4.00\u00a0MiB", "measured 3.00\u00a0MiB \u221225\u00a0%",
+            "sharded <parameters> saves 6.00\u00a0MiB, costs 2.00\u00a0ms",
+            "recomputation saves \u22121.00\u00a0MiB, costs \u22121.00\u00a0ms",
+            "activationworkspace4.00\u00a0MiB measured \u221225\u00a0%");
+        const labels = all(drawn, "div").map(one => one.attributes["aria-label"]);
+        assert(labels.includes("host:0 as expected: 4.00\u00a0MiB, activation 2.00\u00a0MiB, workspace 2.00\u00a0MiB"));
+        const bars = all(drawn, "div.track").filter(one => one.attributes["aria-label"]?.startsWith("host:0"))
+            .map(one => one.querySelector("div.bar").attributes.style);
+        assert.deepEqual(bars.slice(0, 2), ["width:75.000%", "width:100.000%"]);
+        assert.equal(drawn.charts[1].host.querySelectorAll("text.mark").at(-1).textContent,
+            "expected peak 4.00\u00a0MiB");
+        const cells = all(drawn, "table").slice(-2).map(table =>
+            table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
+        assert.equal(cells[0], "host:0|4.00|0.00|0.00|0.00|0.00|2.00|0.00|2.00|3.00");
+        assert.equal(cells[1], "sharded <parameters>|6.00|2.000|recomputation|-1.00|-1.000");
+        assert(!page(report("alone")).text.includes("xpected"));
+        page(report("empty", {steps: 0, step_seconds: 0, expected: {batch: 0, step_seconds: 0, means: []}}));
+    },
+
     every_number_of_the_tables_is_there() {
         const drawn = page(report("a"));
         const cells = all(drawn, "table").slice(-4).map(table =>

@@ -206,6 +206,18 @@ static ek_report *trained(const char *name, int steps)
     return report;
 }
 
+/* The page's script draws what was expected, too. */
+static void expect_something(ek_report *report)
+{
+    const ek_expectation e = {.batch = 64,
+                              .step_seconds = 1e-3,
+                              .device_count = 1,
+                              .devices = {{ek_host(0), 4 << 20, {[EK_MEMORY_GATHERED] = 4 << 20}}},
+                              .means_count = 1,
+                              .means = {{.name = "</script>", .saved = 1 << 20, .seconds = 1e-4}}};
+    assert_ok(ek_report_expect(report, &e));
+}
+
 /* ---- tests ---- */
 
 /* What the file of JSON says, the page holds, to the last digit. */
@@ -213,6 +225,7 @@ TEST(page_has_every_number_of_the_json)
 {
     ek_report *reports[] = {trained("classic way", 3), trained("sharded way", 2)};
     ek_report_set_largest_batch(reports[1], 77);
+    expect_something(reports[0]);
     char *page = page_of(reports, 2, NULL);
     json_tree held, file;
     json_of(page, &held);
@@ -362,6 +375,7 @@ static ek_report *restless(void)
 static void run_script(ek_report *report)
 {
     char command[512];
+    expect_something(report);
     free(page_of(&report, 1, NULL));
     snprintf(command, sizeof command, "node '%s/../unit/report/page.js' '%s'", EK_GOLDEN_DIR, path);
     int status = system(command);
