@@ -1,5 +1,5 @@
-/* imbalance_report.c: results of the modes as tables, as JSON, and as a page: the library's, of
- * memory and time, and behind it what this job is about: losses, accuracy, throughput. */
+/* imbalance_report.c: results of the modes as tables, as JSON, and as a page. The page is the
+ * library's, of memory and time, with the losses, accuracy and throughput below. */
 #include <inttypes.h>
 
 #include "imbalance.h"
@@ -160,7 +160,7 @@ static void page_results(FILE *page, void *user)
     const page_modes *modes = user;
     series losses[MODES];
     if (modes->count == 0 || !modes->results[0].sha256[0])
-        return; /* only largest batches were looked for */
+        return; /* the job searched the largest batches only */
     fputs("<section>\n<h2>Results</h2>\n<table>\n<tr><th>mode</th><th>shares of the batch</th>"
           "<th>samples/s</th><th>final loss</th><th>pixel accuracy</th><th>mean IoU</th></tr>\n",
           page);

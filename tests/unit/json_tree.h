@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "unit.h"
 
-/* A node lies before those below it. */
+/* A node lies before its descendants. */
 typedef struct json_node {
     const char *key; /* NULL outside of objects */
     ek_json_value value;

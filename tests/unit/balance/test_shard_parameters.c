@@ -1,5 +1,5 @@
-/* EK_SHARD_PARAMETERS: a model that is larger than a device, and what its parameters show. That
- * training gives the same numbers as without sharding is in test_sharded.c. */
+/* EK_SHARD_PARAMETERS: a model that is larger than a device, and its parameters between calls.
+ * test_sharded.c checks that training gives the numbers of training without sharding. */
 #include <string.h>
 
 #include "core/tensor.h"
@@ -9,7 +9,7 @@
 
 FIXTURE(NULL, free_held)
 
-#if defined(__SANITIZE_THREAD__) /* which is slow; the capacity is then generous */
+#if defined(__SANITIZE_THREAD__) /* ThreadSanitizer is slow; the capacity is generous */
 enum { WIDTH = 64 };
 #else
 enum { WIDTH = 1024 };
@@ -37,7 +37,8 @@ typedef struct training {
     ek_optimizer *optimizer;
 } training;
 
-/* Everything is held. If the wrapper isn't made, `model` is NULL and the error pending. */
+/* Makes all parts, which are held. If the wrapper can't be made, `model` is NULL and the error is
+ * pending. */
 static training training_begin(ek_shard_policy shard)
 {
     training t = {.net = large_net()};
@@ -107,7 +108,7 @@ TEST(a_model_larger_than_a_device_trains)
     ck_assert_str_eq(hashes[1], hashes[0]);
 }
 
-/* What a device keeps between steps: its shards and two units. */
+/* A device keeps its shards; within a step it has at most two units beside them. */
 TEST(a_device_keeps_its_range_and_two_units)
 {
     double loss;
@@ -129,7 +130,7 @@ TEST(a_device_keeps_its_range_and_two_units)
     }
 }
 
-/* Units are counted apart from their shards, with their casts, until the parameters are whole. */
+/* Units and their casts are counted apart from shards until the sharding ends. */
 TEST(units_have_a_category_until_they_stay)
 {
     assert_ok(test_devices_configure("4"));
@@ -139,7 +140,8 @@ TEST(units_have_a_category_until_they_stay)
     assert_made(model);
     ek_tensor *weight = ek_module_tensor(net, "2.weight");
     const uint64_t shards = bytes_now(test_device(0), EK_MEMORY_PARAMETER);
-    assert_ok(ek_register_parameter(other, "shared", NULL, weight)); /* which has no memory now */
+    assert_ok(
+        ek_register_parameter(other, "shared", NULL, weight)); /* the weight has no memory now */
     ek_tensor *x = ek_ones(EK_SHAPE(1, WIDTH), .device = test_device(0));
     ek_autocast region = ek_autocast_begin(EK_BF16);
     assert_made(ek_matmul(x, weight));

@@ -1,6 +1,6 @@
-/* page.js PAGE: runs the script of a page that ek_report_html wrote, on reports of its own, in a document that
- * is just enough for it, and looks at what it drew. Its markup is parsed strictly: elements end in
- * their order, and nothing is drawn that is no number. */
+/* page.js PAGE: runs the script of a page that ek_report_html wrote, on separate reports, in a small document,
+ * and checks what the script draws. The markup is parsed strictly: elements must end in their order, and
+ * texts and attributes must have no NaN. */
 "use strict";
 const assert = require("node:assert");
 const fs = require("node:fs");
@@ -103,7 +103,7 @@ function parse(text, parent) {
 const written = fs.readFileSync(process.argv[2], "utf8");
 const [before, behind] = written.split(/(?<=id="data">)[^]*?(?=<\/script>)/);
 
-/* What the page makes of data: the document, and the script's own functions and charts. */
+/* Runs the page on data. Returns the document, the script's functions and its charts. */
 function run(data, more = "") {
     const document = new Element("document");
     document.innerHTML = before.replace("</main>", `${more}</main>`) +
@@ -163,7 +163,7 @@ function page(...reports) {
     return run({format: "evenkeel-report-1", reports});
 }
 
-/* Where a chart shows part of its axis. */
+/* Returns the x at which a chart shows this part of its axis. */
 function clientX(part) {
     return 84 + part * (1000 - 84 - 8);
 }
@@ -423,7 +423,7 @@ const tests = {
         assert.equal(drawn.tip.hidden, true);
     },
 
-    /* Of many spans few boxes are drawn, and none is lost; nearer, each has its own. */
+    /* Many spans are drawn as few boxes, which count them all. If zoomed in, each span has a box. */
     lanes_keep_every_span() {
         const SPANS = 20000, spans = [];
         for (let i = 0; i < SPANS; i++) {
@@ -471,7 +471,7 @@ const tests = {
             sample(i / 50000, i === 33333 ? 3 * MIB : i % 2 ? MIB : 2 * MIB));
         const drawn = page(report("a", {devices: [{...device("host:0", 3), memory}]}));
         assert(firstPath(drawn).length < 120000);
-        assert(firstPath(drawn).includes(" 0.0L")); /* the top of the plot, which one sample alone reaches */
+        assert(firstPath(drawn).includes(" 0.0L")); /* the top of the plot, which a single sample reaches */
     },
 
     charts_behind_the_report_are_drawn_in_their_places() {
@@ -482,7 +482,7 @@ const tests = {
         const drawn = run({reports: []}, `<p>before</p>${json(lines)}${json(bars)}<p>behind</p>`);
         const main = drawn.document.querySelector("main").children.filter(child => child.tag).map(child => child.tag);
         assert.deepEqual(main, ["div", "p", "section", "script", "section", "script", "p"]);
-        assert.equal(drawn.text, ""); /* charts alone are no report that is missing */
+        assert.equal(drawn.text, ""); /* a page of charts alone needs no report */
         const [{host}] = drawn.charts;
         assert.equal(host.querySelectorAll("path").length, 1);
         assert.equal(host.querySelectorAll("circle").length, 1); /* b has one value */

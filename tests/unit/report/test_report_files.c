@@ -19,7 +19,7 @@ static void setup(void)
     assert_ok(ek_host_devices_configure("2x1M,1M@0.5"));
 }
 
-/* Nothing is left beside the file. */
+/* Checks that the directory has no other file. */
 static void teardown(void)
 {
     unlink(path);
@@ -78,7 +78,7 @@ static void assert_equal(double number, double wanted)
         ck_abort_msg("%.17g, wanted %.17g", number, wanted);
 }
 
-/* Of the first and the third device. */
+/* Returns an expectation of the first and the third device. */
 static ek_expectation expectation(void)
 {
     ek_expectation e = {.batch = 64, .step_seconds = 0.25, .device_count = 2, .means_count = 2};
@@ -189,7 +189,7 @@ static void assert_expected(const json_node *json, const ek_expectation *e)
 TEST(json_has_what_was_expected)
 {
     ek_report *report = make_report("planned");
-    ek_expectation e = {.means_count = 1}; /* which the second replaces */
+    ek_expectation e = {.means_count = 1}; /* the second expectation replaces it */
     assert_ok(ek_report_expect(report, &e));
     e = expectation();
     assert_ok(ek_report_expect(report, &e));
@@ -217,7 +217,7 @@ TEST(json_has_what_was_expected)
 
 enum { THREADS = 8, DEPTHS = 8 };
 
-/* What the events of one thread have opened. */
+/* The open events of one thread. */
 typedef struct nest {
     int64_t ends[DEPTHS]; /* nanoseconds */
     int depth;
@@ -287,7 +287,7 @@ TEST(the_table_names_devices_and_operations)
     ek_report_set_largest_batch(report, 96);
     FILE *stream = fmemopen(text, sizeof text, "w");
     ck_assert_ptr_nonnull(stream);
-    ck_assert_ptr_null(ek_add(NULL, NULL)); /* an error that is pending is none of the report's */
+    ck_assert_ptr_null(ek_add(NULL, NULL)); /* a pending error doesn't fail the report */
     ck_assert_int_eq(ek_report_table(report, stream), 0);
     ck_assert_int_lt(ek_error_status(), 0);
     ek_error_clear();
@@ -314,7 +314,7 @@ TEST(the_table_names_devices_and_operations)
     ek_report_free(report);
 }
 
-/* Of the same report before and after ek_report_expect. */
+/* The first table is written before ek_report_expect, the second after. */
 TEST(the_table_has_what_was_expected)
 {
     char text[2][4096] = {"", ""};

@@ -1,8 +1,8 @@
-/* Reports that are asked for what cannot be. */
+/* Calls of reports that are refused. */
 #include "core/device.h"
 #include "unit.h"
 
-/* Memory of a host device comes and goes. */
+/* Allocates and frees memory of a host device. */
 static void use(int index)
 {
     void *memory;
@@ -92,7 +92,7 @@ TEST(expectations_are_checked)
     ek_report_free(report);
 }
 
-/* What was collected stays, and what is opened in a device's place is none of the report's. */
+/* Collected data stays. A device that is opened in a closed device's place isn't the report's. */
 TEST(devices_may_close_before_the_report)
 {
     assert_ok(ek_host_devices_configure("2"));
