@@ -30,6 +30,8 @@ static void table_write_head(const ek_report *report, FILE *stream)
     fprintf(stream, "; imbalance %.2f", ek_report_imbalance(report));
     if (ek_report_rank_count(report) > 1)
         fprintf(stream, "; %d ranks", ek_report_rank_count(report));
+    if (expected && expected->batch > 0)
+        fprintf(stream, "; planned for batch %lld", (long long)expected->batch);
     if (largest > 0)
         fprintf(stream, "; largest batch %lld", (long long)largest);
     fputs("\n\nPeak memory in MiB, what it was for at that moment, and what asked for it\n\n",

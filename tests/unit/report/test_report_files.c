@@ -327,7 +327,7 @@ TEST(the_table_has_what_was_expected)
         fclose(stream);
         assert_ok(ek_report_expect(report, &e));
     }
-    const char *const parts[] = {"ms (250.00 expected); imbalance",
+    const char *const parts[] = {"ms (250.00 expected); imbalance 1.00; planned for batch 64\n",
                                  "peak  expected capacity",
                                  "0.03      1.00",
                                  "0.03      2.00",
