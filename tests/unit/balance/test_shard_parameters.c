@@ -134,7 +134,7 @@ TEST(a_device_keeps_its_range_and_two_units)
 TEST(units_have_a_category_until_they_stay)
 {
     assert_ok(test_devices_configure("4"));
-    ek_module *net = large_net(), *other = held(ek_sequential());
+    ek_module *net = large_net(), *other = held(ek_linear(1, 1));
     ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), DEVICES),
                                         .shard = EK_SHARD_PARAMETERS);
     assert_made(model);
