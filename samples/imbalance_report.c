@@ -1,5 +1,5 @@
-/* imbalance_report.c: results of the modes as tables, as JSON, and as a page: the library's, of
- * memory and time, and behind it what this job is about: losses, accuracy, throughput. */
+/* imbalance_report.c: results of the modes as tables, as JSON, and as a page. The page is the
+ * library's, of memory and time, with the losses, accuracy and throughput below. */
 #include <inttypes.h>
 
 #include "imbalance.h"
@@ -10,9 +10,10 @@ static const double mebibyte = 1 << 20;
 
 /* The categories' names, short enough for a column of 7. */
 static const char *const table_columns[EK_MEMORY_CATEGORIES] = {
-    [EK_MEMORY_PARAMETER] = "params",     [EK_MEMORY_GRADIENT] = "grads",
-    [EK_MEMORY_OPTIMIZER] = "optim",      [EK_MEMORY_ACTIVATION] = "activ",
-    [EK_MEMORY_COMMUNICATION] = "commun", [EK_MEMORY_WORKSPACE] = "work",
+    [EK_MEMORY_PARAMETER] = "params", [EK_MEMORY_GATHERED] = "gather",
+    [EK_MEMORY_GRADIENT] = "grads",   [EK_MEMORY_OPTIMIZER] = "optim",
+    [EK_MEMORY_ACTIVATION] = "activ", [EK_MEMORY_COMMUNICATION] = "commun",
+    [EK_MEMORY_WORKSPACE] = "work",
 };
 
 /* Columns of a device's name. */
@@ -45,8 +46,9 @@ void report_table(const mode_result *results, int count)
 {
     puts(
         "\nPer device: its share of the batch; its peak in MiB and what that was for: parameters,\n"
-        "gradients, optimizer state, activations, communication, workspace; milliseconds of a\n"
-        "step in which it computed. Imbalance: the fullest device's peak over the mean of all.\n");
+        "gathered parameters, gradients, optimizer state, activations, communication, workspace;\n"
+        "milliseconds of a step in which it computed. Imbalance: the fullest device's peak over\n"
+        "the mean of all.\n");
     printf("%-13s %-*s %6s %8s", "mode", table_width(), "device", "share", "peak");
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         printf(" %7s", table_columns[c]);
@@ -158,7 +160,7 @@ static void page_results(FILE *page, void *user)
     const page_modes *modes = user;
     series losses[MODES];
     if (modes->count == 0 || !modes->results[0].sha256[0])
-        return; /* only largest batches were looked for */
+        return; /* the job searched the largest batches only */
     fputs("<section>\n<h2>Results</h2>\n<table>\n<tr><th>mode</th><th>shares of the batch</th>"
           "<th>samples/s</th><th>final loss</th><th>pixel accuracy</th><th>mean IoU</th></tr>\n",
           page);

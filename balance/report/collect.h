@@ -112,6 +112,8 @@ struct ek_report {
     ek_steps steps;
     ek_gathered *gathered;
     int64_t largest_batch;
+    bool expects; /* `expected` was set */
+    ek_expectation expected;
 
     ek_process_group *group;       /* the ranks that write together; NULL: the world */
     int rank, rank_count;          /* when the report began */

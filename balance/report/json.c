@@ -55,6 +55,8 @@ static int json_put_device(ek_json_writer *json, const ek_report *report, int in
     ek_json_put_integer(json, "capacity", (int64_t)device.capacity);
     json_put_sample(json, "peak", &device.peak);
     ek_json_put_text(json, "peak_operation", device.peak_operation);
+    if (device.expected.in_use > 0)
+        json_put_sample(json, "expected", &device.expected);
     ek_json_put_integer(json, "reserved_peak", (int64_t)device.reserved_peak);
     ek_json_put_integer(json, "reserved_at_peak", (int64_t)device.reserved_at_peak);
     ek_json_put_integer(json, "largest_free", (int64_t)device.largest_free);
@@ -121,6 +123,23 @@ static int json_put_ranks(ek_json_writer *json, const ek_report *report)
     return 0;
 }
 
+static void json_put_expected(ek_json_writer *json, const ek_expectation *expected)
+{
+    ek_json_begin(json, "expected", '{');
+    ek_json_put_integer(json, "batch", expected->batch);
+    ek_json_put_real(json, "step_seconds", expected->step_seconds, DIGITS);
+    ek_json_begin(json, "means", '[');
+    for (int m = 0; m < expected->means_count; m++) {
+        ek_json_begin(json, NULL, '{');
+        ek_json_put_text(json, "name", expected->means[m].name);
+        ek_json_put_integer(json, "saved", expected->means[m].saved);
+        ek_json_put_real(json, "seconds", expected->means[m].seconds, DIGITS);
+        ek_json_close(json, '}');
+    }
+    ek_json_close(json, ']');
+    ek_json_close(json, '}');
+}
+
 static int json_put_report(ek_json_writer *json, const ek_report *report)
 {
     ek_json_begin(json, NULL, '{');
@@ -130,6 +149,8 @@ static int json_put_report(ek_json_writer *json, const ek_report *report)
     ek_json_put_real(json, "step_seconds", ek_report_step_seconds(report), DIGITS);
     ek_json_put_real(json, "imbalance", ek_report_imbalance(report), DIGITS);
     ek_json_put_integer(json, "largest_batch", ek_report_largest_batch(report));
+    if (ek_report_expected(report))
+        json_put_expected(json, ek_report_expected(report));
     EK_TRY(json_put_ranks(json, report));
     ek_json_begin(json, "devices", '[');
     for (int d = 0; d < ek_report_device_count(report); d++)

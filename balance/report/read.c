@@ -1,4 +1,5 @@
 /* read.c: reading a report. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,79 @@ int64_t ek_report_largest_batch(const ek_report *report)
     return report->largest_batch;
 }
 
+/* ---- what a plan expects ---- */
+
+static int expected_check_device(const ek_report *report, const ek_expectation *expected, int index)
+{
+    const ek_expected_device *device = &expected->devices[index];
+    char name[16];
+    uint64_t sum = 0;
+    int places = 0, named = 0;
+    for (int d = 0; d < report->count; d++)
+        places += ek_device_equal(report->devices[d].id, device->device);
+    for (int i = 0; i <= index; i++)
+        named += ek_device_equal(expected->devices[i].device, device->device);
+    ek_device_name(device->device, name);
+    if (places == 0 || named > 1)
+        return EK_FAIL(EK_E_INVALID, "report_expect: %s %s", name,
+                       places == 0 ? "is no device of the report" : "is named twice");
+    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+        sum += device->now[c];
+    if (sum != device->peak)
+        return EK_FAIL(EK_E_INVALID,
+                       "report_expect: %s: the categories add up to %llu bytes, the peak is %llu",
+                       name, (unsigned long long)sum, (unsigned long long)device->peak);
+    return 0;
+}
+
+static int expected_check(const ek_report *report, const ek_expectation *expected)
+{
+    if (expected->device_count < 0 || expected->device_count > EK_MAX_DEVICES ||
+        expected->means_count < 0 || expected->means_count > EK_EXPECTED_MEANS)
+        return EK_FAIL(EK_E_INVALID, "report_expect: %d devices and %d means; at most %d and %d",
+                       expected->device_count, expected->means_count, EK_MAX_DEVICES,
+                       EK_EXPECTED_MEANS);
+    if (expected->batch < 0 || !isfinite(expected->step_seconds) || expected->step_seconds < 0)
+        return EK_FAIL(EK_E_INVALID, "report_expect: a step of %g s for a batch of %lld",
+                       expected->step_seconds, (long long)expected->batch);
+    for (int m = 0; m < expected->means_count; m++)
+        if (!memchr(expected->means[m].name, '\0', sizeof expected->means[m].name) ||
+            !isfinite(expected->means[m].seconds))
+            return EK_FAIL(EK_E_INVALID, "report_expect: means %d has no %s", m,
+                           isfinite(expected->means[m].seconds) ? "end of its name"
+                                                                : "number of seconds");
+    for (int i = 0; i < expected->device_count; i++)
+        EK_TRY(expected_check_device(report, expected, i));
+    return 0;
+}
+
+int ek_report_expect(ek_report *report, const ek_expectation *expectation)
+{
+    EK_TRY(ek_check_pointer("report_expect", "the report", report));
+    EK_TRY(ek_check_pointer("report_expect", "the expectation", expectation));
+    EK_TRY(expected_check(report, expectation));
+    report->expected = *expectation;
+    report->expects = true;
+    return 0;
+}
+
+const ek_expectation *ek_report_expected(const ek_report *report)
+{
+    return report->expects ? &report->expected : NULL;
+}
+
+/* Returns a device's expected peak; all zero if none was given. */
+static ek_memory_sample expected_peak(const ek_report *report, ek_device id)
+{
+    ek_memory_sample sample = {0};
+    for (int i = 0; i < report->expected.device_count; i++)
+        if (ek_device_equal(report->expected.devices[i].device, id)) {
+            sample.in_use = report->expected.devices[i].peak;
+            memcpy(sample.now, report->expected.devices[i].now, sizeof sample.now);
+        }
+    return sample;
+}
+
 /* ---- devices ---- */
 
 static int report_check_index(const ek_report *report, int index)
@@ -98,7 +172,8 @@ int ek_report_get_device(const ek_report *report, int index, ek_device_report *d
                                  .reserved_at_peak = tracked->reserved_at_peak,
                                  .largest_free = tracked->largest_free,
                                  .system = tracked->system,
-                                 .dropped = tracked->dropped};
+                                 .dropped = tracked->dropped,
+                                 .expected = expected_peak(report, tracked->id)};
     memcpy(device->peak_operation, tracked->peak_operation, sizeof device->peak_operation);
     tracked_unlock(tracked);
     const ek_busy *busy = &report->steps.sums[index];

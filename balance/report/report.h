@@ -46,6 +46,9 @@ int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *
 /* Returns the number given to ek_report_set_largest_batch, or 0 if that was not called. */
 int64_t ek_report_largest_batch(const ek_report *report);
 
+/* Returns what was given to ek_report_expect; NULL: nothing. */
+const ek_expectation *ek_report_expected(const ek_report *report);
+
 /* ---- writing ---- */
 
 /* Begins a call that writes reports: exchanges the data of all ranks. Collective; `rc` is the

@@ -7,9 +7,10 @@ static const double mebibyte = 1 << 20;
 
 /* The categories' names, short enough for a column of 7. */
 static const char *const columns[EK_MEMORY_CATEGORIES] = {
-    [EK_MEMORY_PARAMETER] = "params",     [EK_MEMORY_GRADIENT] = "grads",
-    [EK_MEMORY_OPTIMIZER] = "optim",      [EK_MEMORY_ACTIVATION] = "activ",
-    [EK_MEMORY_COMMUNICATION] = "commun", [EK_MEMORY_WORKSPACE] = "work",
+    [EK_MEMORY_PARAMETER] = "params", [EK_MEMORY_GATHERED] = "gather",
+    [EK_MEMORY_GRADIENT] = "grads",   [EK_MEMORY_OPTIMIZER] = "optim",
+    [EK_MEMORY_ACTIVATION] = "activ", [EK_MEMORY_COMMUNICATION] = "commun",
+    [EK_MEMORY_WORKSPACE] = "work",
 };
 
 /* Columns of a device's name. */
@@ -21,16 +22,22 @@ static int table_width(const ek_report *report)
 static void table_write_head(const ek_report *report, FILE *stream)
 {
     const int64_t largest = ek_report_largest_batch(report);
-    fprintf(stream, "%s: %lld steps, median %.2f ms; imbalance %.2f", ek_report_name(report),
-            (long long)ek_report_step_count(report), 1e3 * ek_report_step_seconds(report),
-            ek_report_imbalance(report));
+    const ek_expectation *expected = ek_report_expected(report);
+    fprintf(stream, "%s: %lld steps, median %.2f ms", ek_report_name(report),
+            (long long)ek_report_step_count(report), 1e3 * ek_report_step_seconds(report));
+    if (expected && expected->step_seconds > 0)
+        fprintf(stream, " (%.2f expected)", 1e3 * expected->step_seconds);
+    fprintf(stream, "; imbalance %.2f", ek_report_imbalance(report));
     if (ek_report_rank_count(report) > 1)
         fprintf(stream, "; %d ranks", ek_report_rank_count(report));
+    if (expected && expected->batch > 0)
+        fprintf(stream, "; planned for batch %lld", (long long)expected->batch);
     if (largest > 0)
         fprintf(stream, "; largest batch %lld", (long long)largest);
     fputs("\n\nPeak memory in MiB, what it was for at that moment, and what asked for it\n\n",
           stream);
-    fprintf(stream, "%-*s %9s %8s", table_width(report), "device", "peak", "capacity");
+    fprintf(stream, "%-*s %9s%s %8s", table_width(report), "device", "peak",
+            expected ? "  expected" : "", "capacity");
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         fprintf(stream, " %8s", columns[c]);
     fputs("  at\n", stream);
@@ -40,15 +47,30 @@ static void table_write_memory(const ek_report *report, const ek_device_report *
                                FILE *stream)
 {
     const ek_memory_sample *peak = &device->peak;
-    char name[40], share[16] = "-";
+    char name[40], expected[32] = "", share[16] = "-";
+    if (ek_report_expected(report))
+        snprintf(expected, sizeof expected, " %9.2f", (double)device->expected.in_use / mebibyte);
     if (device->capacity)
         snprintf(share, sizeof share, "%.0f %%",
                  100 * (double)peak->in_use / (double)device->capacity);
-    fprintf(stream, "%-*s %9.2f %8s", table_width(report),
-            ek_report_device_text(report, device, name), (double)peak->in_use / mebibyte, share);
+    fprintf(stream, "%-*s %9.2f%s %8s", table_width(report),
+            ek_report_device_text(report, device, name), (double)peak->in_use / mebibyte, expected,
+            share);
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         fprintf(stream, " %8.2f", (double)peak->now[c] / mebibyte);
     fprintf(stream, "  %s\n", device->peak_operation[0] ? device->peak_operation : "-");
+}
+
+/* Writes what each means of the plan saves and costs. */
+static void table_write_means(const ek_expectation *expected, FILE *stream)
+{
+    if (!expected || expected->means_count == 0)
+        return;
+    fprintf(stream, "\nMiB that each means of the plan saves on the fullest device, and "
+                    "milliseconds that it adds to a step\n\n");
+    for (int m = 0; m < expected->means_count; m++)
+        fprintf(stream, "%-32s %9.2f %9.2f\n", expected->means[m].name,
+                (double)expected->means[m].saved / mebibyte, 1e3 * expected->means[m].seconds);
 }
 
 /* Writes how much memory the device had from the system, and which part of it was in use. */
@@ -125,6 +147,7 @@ static int table_write(const ek_report *report, FILE *stream)
         EK_TRY(ek_report_get_device(report, d, &device));
         table_write_memory(report, &device, stream);
     }
+    table_write_means(ek_report_expected(report), stream);
     fprintf(
         stream,
         "\nMiB reserved at most, and at the peak; of this, the share in use, and the largest free "

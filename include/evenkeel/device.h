@@ -127,8 +127,11 @@ EK_API int ek_device_threads(ek_device device);
 
 /* ---- memory ---- */
 
+/** What memory is for. "gathered": sharded parameters that lie whole on a device only while the
+ * device uses them (EK_SHARD_PARAMETERS); their shards are "parameter". */
 #define EK_MEMORY_MAP(X)              \
     X(PARAMETER, "parameter")         \
+    X(GATHERED, "gathered")           \
     X(GRADIENT, "gradient")           \
     X(OPTIMIZER, "optimizer")         \
     X(ACTIVATION, "activation")       \

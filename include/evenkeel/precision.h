@@ -11,9 +11,9 @@
  * converted. These are PyTorch's lists for CUDA.
  *
  * Parameters (the master weights) and their gradients stay f32. Their narrow copies, half as large
- * and counted as EK_MEMORY_PARAMETER, are kept until the parameters are next written (after a write
- * by hand call ek_tensor_touch). Replicas, further forwards and ek_checkpoint's recomputation share
- * the copies. A wrapper's parameters are converted all at once.
+ * and counted in the parameters' category (device.h), are kept until the parameters are next
+ * written (after a write by hand call ek_tensor_touch). Replicas, further forwards and
+ * ek_checkpoint's recomputation share the copies. A wrapper's parameters are converted all at once.
  *
  * The mode belongs to the thread; device threads that compute for it have it too. Only the forward
  * and the loss need to be in the region: backward, inside or outside, uses the dtypes of the

@@ -83,6 +83,8 @@ typedef struct ek_device_report {
     uint64_t system; /**< bytes that the ledger can't see (ek_memory_stats) */
     /** Segments given back so that a request found room, since the report began. */
     uint64_t dropped;
+    /** The peak that a plan expects (ek_report_expect); in_use 0: none. Seconds and step are 0. */
+    ek_memory_sample expected;
     /** Seconds, summed over all finished steps: computing, moving data between devices, and
      * waiting, which is the rest of the steps' time. */
     double computing, communicating, waiting;
@@ -125,8 +127,7 @@ EK_API double ek_report_imbalance(const ek_report *report);
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 
-/** What a plan of a training expects of a device at its peak, in bytes. `now` is peak by category.
- */
+/** What a plan of a training expects of a device at its peak, in bytes. `now` adds up to `peak`. */
 typedef struct ek_expected_device {
     ek_device device;
     uint64_t peak;
@@ -151,6 +152,13 @@ typedef struct ek_expectation {
     int means_count;
     ek_expected_means means[EK_EXPECTED_MEANS];
 } ek_expectation;
+
+/** Sets what a plan expects, to be shown beside what is measured. Copies the expectation, which
+ * replaces an earlier one. With several ranks each rank sets its own devices' peaks, and the
+ * report shows the batch, step and means of rank 0. EK_E_INVALID for devices that the report
+ * doesn't have, for negative counts and times, for numbers that aren't finite, and for categories
+ * that don't add up to their peak. */
+EK_API int ek_report_expect(ek_report *report, const ek_expectation *expectation);
 
 /** Sets the largest batch that this training can run (train.h), to be shown in the report. */
 EK_API void ek_report_set_largest_batch(ek_report *report, int64_t batch);
@@ -180,6 +188,10 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *
  *     "ranks": [{"rank", "host", "steps", "seconds", "exposed", "waited", "waited_for", "last",
  *       "calls"}]
+ *
+ * After ek_report_expect a device also has "expected": SAMPLE, and a report has
+ *
+ *     "expected": {"batch", "step_seconds", "means": [{"name", "saved", "seconds"}]}
  *
  * SAMPLE is {"seconds", "step", "in_use", "categories": {"parameter": 4096, ...}}. A span's device
  * is an index into `devices`, its kind "compute", "communicate" or "wait". Spans are sorted by

@@ -173,8 +173,9 @@ int ek_storage_hold(ek_storage *storage)
 
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
 {
-    if (storage->category == category)
+    if (storage->category == category || storage->residence)
         return;
+    ek_object_release(atomic_exchange(&storage->derived, NULL));
     ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
     storage->category = category;
 }

@@ -112,7 +112,8 @@ void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
  * becomes its derived object. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_write_count *ek_version_new(void);
-/* Moves the storage's bytes to another category of the ledger. Any thread. */
+/* Moves the storage's bytes to another category of the ledger, and drops what was derived from the
+ * elements. A storage with a residence keeps its category. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 
 /* Releases `count` references (NULL: none) and frees the list. NULL does nothing. */

@@ -20,7 +20,9 @@ static ek_dtype autocast_narrow_dtype(void)
 
 static bool autocast_is_parameter(const ek_tensor *x)
 {
-    return !x->is_view && x->storage->category == EK_MEMORY_PARAMETER && ek_is_dense(x);
+    const ek_memory_category category = x->storage->category;
+    return !x->is_view && ek_is_dense(x) &&
+           (category == EK_MEMORY_PARAMETER || category == EK_MEMORY_GATHERED);
 }
 
 /* Returns a flat tensor, by value, that shows a whole storage. */
@@ -33,11 +35,12 @@ static ek_tensor autocast_whole(ek_storage *storage, ek_dtype dtype)
                        .storage = storage};
 }
 
-/* Casts all elements of a storage to `dtype`, by one launch. The result is owned by the caller. */
+/* Casts all elements of a storage to `dtype`, by one launch. The result has the storage's category
+ * and is owned by the caller. */
 static ek_storage *autocast_cast_storage(ek_storage *from, ek_dtype dtype)
 {
     ek_tensor wide = autocast_whole(from, EK_F32);
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    ek_memory_category before = ek_memory_set_category(from->category);
     ek_storage *to = ek_storage_new(from->dev, (size_t)wide.shape[0] * ek_dtype_size(dtype));
     ek_memory_set_category(before);
     if (!to)

@@ -319,7 +319,7 @@ static ek_storage *gathered_new(ek_gathering *g, int unit, int device)
     made->device = device;
     g->caches[device].units[unit] = made;
     made->storage = ek_storage_new_absent(g->sharding->devs[device], gathering_unit_nbytes(g, unit),
-                                          EK_MEMORY_PARAMETER, &made->residence);
+                                          EK_MEMORY_GATHERED, &made->residence);
     ek_storage *storage = made->storage;
     ek_object_release(made);
     return storage;
@@ -457,6 +457,7 @@ int ek_gathering_end(ek_gathering *g)
             gathered_release(&unit->residence);
         } else if (unit) {
             unit->storage->residence = NULL;
+            ek_storage_recategorise(unit->storage, EK_MEMORY_PARAMETER);
             ek_object_release(unit);
         }
     }

@@ -85,6 +85,9 @@ void ek_auto_free(ek_auto *automatic)
 
 /* ---- measuring ---- */
 
+/* Reads the counters. `state` is what a forward finds and leaves in memory. Gathered parameters are
+ * no state, because they come and go within a forward: the models of memory count them as what a
+ * forward needs for any number of samples. */
 static void auto_read(const ek_auto *automatic, ek_dev *const *devs, auto_counters *now)
 {
     for (int i = 0; i < automatic->plans->devices; i++) {

@@ -86,11 +86,14 @@ static int print_tensor(void)
     return ek_tensor_print(run.x, run.stream);
 }
 
-/* Times and memory differ from run to run: only whether they can be asked for is seen. */
+/* Calls the queries. Times and memory differ from run to run, so that only errors are noted. */
 static int query(void)
 {
     ek_memory_sample samples[4];
+    const ek_expectation expectation = {.batch = 5, .step_seconds = 1};
     ek_report_set_largest_batch(run.report, 5);
+    if (ek_report_expect(run.report, &expectation) < 0)
+        return ek_error_status();
     fault_note((double)ek_report_device_count(run.report));
     fault_note((double)ek_report_step_count(run.report));
     fault_note_bytes(ek_report_name(run.report), 3);
@@ -101,7 +104,7 @@ static int query(void)
     return count < 0 ? count : 0;
 }
 
-/* Collecting, on the side. */
+/* Collects with a new report. */
 static int collect(void)
 {
     ek_report_free(run.report);
@@ -148,7 +151,7 @@ static int report_set_up(int row)
     return status < 0 ? status : ek_report_stop(run.report);
 }
 
-/* A stream whose write failed says so for ever. */
+/* Opens the stream anew if a write to it failed, because its error stays. */
 static int report_attempt(int row)
 {
     if (ferror(run.stream)) {
@@ -161,7 +164,7 @@ static int report_attempt(int row)
 FAULT_STAGE(report, FAULT_ROWS(writers), .set_up = report_set_up, .attempt = report_attempt,
             .clear = clear, .files = true);
 
-/* ---- the largest batch: a smaller one, or none, where a device had no memory ---- */
+/* ---- the largest batch; a smaller one, or none, if a device had no memory ---- */
 
 static int find_set_up(int row)
 {

@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "unit.h"
 
-/* A node lies before those below it. */
+/* A node lies before its descendants. */
 typedef struct json_node {
     const char *key; /* NULL outside of objects */
     ek_json_value value;
@@ -74,10 +74,19 @@ static inline int json_count(const json_node *nest)
     return count;
 }
 
-static inline const json_node *json_at(const json_node *object, const char *key)
+/* Returns NULL if there is no such member. */
+static inline const json_node *json_find(const json_node *object, const char *key)
 {
     json_each(each, object) if (each->key && strcmp(each->key, key) == 0) return each;
-    ck_abort_msg("there is no \"%s\"", key);
+    return NULL;
+}
+
+static inline const json_node *json_at(const json_node *object, const char *key)
+{
+    const json_node *found = json_find(object, key);
+    if (!found)
+        ck_abort_msg("there is no \"%s\"", key);
+    return found;
 }
 
 static inline const json_node *json_item(const json_node *array, int index)

@@ -1,14 +1,15 @@
-/* EK_SHARD_PARAMETERS: a model that is larger than a device, and what its parameters show. That
- * training gives the same numbers as without sharding is in test_sharded.c. */
+/* EK_SHARD_PARAMETERS: a model that is larger than a device, and its parameters between calls.
+ * test_sharded.c checks that training gives the numbers of training without sharding. */
 #include <string.h>
 
+#include "core/tensor.h"
 #include "kit/devices.h"
 #include "kit/held.h"
 #include "nn/module_table.h"
 
 FIXTURE(NULL, free_held)
 
-#if defined(__SANITIZE_THREAD__) /* which is slow; the capacity is then generous */
+#if defined(__SANITIZE_THREAD__) /* ThreadSanitizer is slow; the capacity is generous */
 enum { WIDTH = 64 };
 #else
 enum { WIDTH = 1024 };
@@ -36,7 +37,8 @@ typedef struct training {
     ek_optimizer *optimizer;
 } training;
 
-/* Everything is held. If the wrapper isn't made, `model` is NULL and the error pending. */
+/* Makes all parts, which are held. If the wrapper can't be made, `model` is NULL and the error is
+ * pending. */
 static training training_begin(ek_shard_policy shard)
 {
     training t = {.net = large_net()};
@@ -106,7 +108,7 @@ TEST(a_model_larger_than_a_device_trains)
     ck_assert_str_eq(hashes[1], hashes[0]);
 }
 
-/* What a device keeps between steps: its shards and two units. */
+/* A device keeps its shards; within a step it has at most two units beside them. */
 TEST(a_device_keeps_its_range_and_two_units)
 {
     double loss;
@@ -119,8 +121,10 @@ TEST(a_device_keeps_its_range_and_two_units)
         ek_memory_stats memory;
         assert_ok(ek_memory_get_stats(test_device(d), &memory));
         const uint64_t share = net_nbytes(&t) / DEVICES, slack = LAYERS * 64;
-        ck_assert_uint_le(memory.at_peak[EK_MEMORY_PARAMETER], share + 2 * unit + slack);
-        ck_assert_uint_le(memory.now[EK_MEMORY_PARAMETER], share + slack); /* the step took them */
+        ck_assert_uint_le(memory.at_peak[EK_MEMORY_GATHERED], 2 * unit + slack);
+        ck_assert_uint_gt(memory.at_peak[EK_MEMORY_GATHERED], 0);
+        ck_assert_uint_eq(memory.now[EK_MEMORY_GATHERED], 0); /* the step took them */
+        ck_assert_uint_le(memory.now[EK_MEMORY_PARAMETER], share + slack);
         ck_assert_uint_le(memory.now[EK_MEMORY_GRADIENT], share + slack);
         ck_assert_uint_le(memory.now[EK_MEMORY_OPTIMIZER], 2 * (share + slack));
     }
@@ -156,6 +160,33 @@ TEST(a_model_larger_than_a_device_is_averaged)
     train_and_average(&t, hashes);
     for (int k = 0; k < 2; k++)
         ck_assert_str_eq(hashes[k], expected[k]);
+}
+
+/* Units and their casts are counted apart from shards until the sharding ends. */
+TEST(units_have_a_category_until_they_stay)
+{
+    assert_ok(test_devices_configure("4"));
+    ek_module *net = large_net(), *other = held(ek_linear(1, 1));
+    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), DEVICES),
+                                        .shard = EK_SHARD_PARAMETERS);
+    assert_made(model);
+    ek_tensor *weight = ek_module_tensor(net, "2.weight");
+    const uint64_t shards = bytes_now(test_device(0), EK_MEMORY_PARAMETER);
+    assert_ok(
+        ek_register_parameter(other, "shared", NULL, weight)); /* the weight has no memory now */
+    ek_tensor *x = ek_ones(EK_SHAPE(1, WIDTH), .device = test_device(0));
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    assert_made(ek_matmul(x, weight));
+    ek_autocast_end(&region);
+    ck_assert_uint_eq(bytes_now(test_device(0), EK_MEMORY_PARAMETER), shards);
+    ck_assert_uint_ge(bytes_now(test_device(0), EK_MEMORY_GATHERED),
+                      3 * weight->storage->nbytes / 2);
+    assert_made(ek_data_parallel_unwrap(model));
+    held(net);
+    ck_assert_uint_eq(bytes_now(test_device(0), EK_MEMORY_GATHERED), 0);
+    ck_assert_uint_ge(bytes_now(test_device(0), EK_MEMORY_PARAMETER),
+                      (uint64_t)ek_module_numel(net) * sizeof(float));
+    ck_assert_int_eq(weight->storage->category, EK_MEMORY_PARAMETER);
 }
 
 /* ---- reading and writing ---- */

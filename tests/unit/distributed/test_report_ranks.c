@@ -26,8 +26,8 @@ static void teardown(void)
 
 FIXTURE(setup, teardown)
 
-/* One report collects at a time in a process: each rank's in its turn. Rank r uses host:r, and has
- * r + 2 steps. */
+/* Returns this rank's report. One report collects at a time in a process, so that the ranks collect
+ * one after another. Rank r uses host:r and has r + 2 steps. */
 static ek_report *make_report(ek_process_group *world)
 {
     ek_report *report = NULL;
@@ -51,7 +51,7 @@ static ek_report *make_report(ek_process_group *world)
     return report;
 }
 
-/* What all ranks know of all ranks once they have met. */
+/* Checks that the gathered report has the data of all ranks. */
 static const char *knows_all(const ek_report *report)
 {
     ek_memory_sample samples[64];
@@ -89,8 +89,36 @@ RANKS_LOOP(a_report_takes_in_all_ranks, RANKS, 0, 3)
     LOOP_CHECK_EQ(rank.rank, world->rank);
     RANKS_OK(ek_report_gather(report));
     LOOP_PASS(knows_all(report));
-    RANKS_OK(ek_report_gather(report)); /* the ranks' own parts again */
+    RANKS_OK(ek_report_gather(report)); /* sends each rank's data again */
     LOOP_PASS(knows_all(report));
+    ek_report_free(report);
+    return NULL;
+}
+
+/* Sets an expectation of the rank's device. */
+static const char *expects(ek_report *report, int rank)
+{
+    const uint64_t peak = 100u * ((unsigned)rank + 1);
+    const ek_expectation e = {
+        .batch = 10 + rank,
+        .device_count = 1,
+        .devices = {{.device = ek_host(rank), .peak = peak, .now = {[EK_MEMORY_GATHERED] = peak}}}};
+    RANKS_OK(ek_report_expect(report, &e));
+    return NULL;
+}
+
+RANKS_TEST(expectations_of_devices_travel, RANKS, 1)
+{
+    ek_report *report = make_report(world);
+    LOOP_CHECK(report);
+    LOOP_PASS(expects(report, world->rank));
+    RANKS_OK(ek_report_gather(report));
+    for (int r = 0; r < RANKS; r++) {
+        ek_device_report device;
+        RANKS_OK(ek_report_get_device(report, r, &device));
+        LOOP_CHECK_EQ(device.expected.in_use, 100u * ((unsigned)r + 1));
+        LOOP_CHECK_EQ(device.expected.now[EK_MEMORY_GATHERED], device.expected.in_use);
+    }
     ek_report_free(report);
     return NULL;
 }
@@ -124,8 +152,9 @@ static const char *writes(ek_process_group *world, void *user)
 {
     ek_report *report = make_report(world);
     LOOP_CHECK(report);
+    LOOP_PASS(expects(report, world->rank));
     RANKS_OK(ek_report_json(path, &report, 1));
-    LOOP_CHECK(access(path, F_OK) == 0); /* known to all */
+    LOOP_CHECK(access(path, F_OK) == 0); /* rank 0 has written it before any rank returns */
     ek_report_free(report);
     return NULL;
 }
@@ -146,8 +175,10 @@ TEST(the_json_has_ranks_and_their_devices)
         ck_assert(json_number_at(rank, "waited_for") >= -1);
         ck_assert(json_text_at(rank, "host")[0]);
         ck_assert(json_number_at(device, "rank") == r);
+        ck_assert(json_number_at(json_at(device, "expected"), "in_use") == 100 * (r + 1));
         ck_assert_str_eq(json_text_at(device, "device"), r ? "host:1" : "host:0");
     }
+    ck_assert(json_number_at(json_at(report, "expected"), "batch") == 10); /* rank 0's */
     json_free(&tree);
 }
 
@@ -191,7 +222,8 @@ RANKS_TEST(an_error_of_a_rank_is_an_error_of_all, RANKS, 1)
     own = world->rank == 1 ? EK_E_INVALID : EK_E_ABORTED;
     RANKS_EXPECT(ek_report_html(world->rank == 1 ? "" : path, &report, 1), own, "no path");
     LOOP_CHECK(access(path, F_OK) < 0);
-    RANKS_EXPECT(ek_report_json(path, &none, 1), EK_E_INVALID, "is NULL"); /* of no ranks */
+    RANKS_EXPECT(ek_report_json(path, &none, 1), EK_E_INVALID,
+                 "is NULL"); /* refused without the other ranks */
     double patience = world->timeout;
     if (world->rank == 0) {
         world->timeout = 0.3;

@@ -1,6 +1,6 @@
-/* page.js PAGE: runs the script of a page that ek_report_html wrote, on reports of its own, in a document that
- * is just enough for it, and looks at what it drew. Its markup is parsed strictly: elements end in
- * their order, and nothing is drawn that is no number. */
+/* page.js PAGE: runs the script of a page that ek_report_html wrote, on separate reports, in a small document,
+ * and checks what the script draws. The markup is parsed strictly: elements must end in their order, and
+ * texts and attributes must have no NaN. */
 "use strict";
 const assert = require("node:assert");
 const fs = require("node:fs");
@@ -103,7 +103,7 @@ function parse(text, parent) {
 const written = fs.readFileSync(process.argv[2], "utf8");
 const [before, behind] = written.split(/(?<=id="data">)[^]*?(?=<\/script>)/);
 
-/* What the page makes of data: the document, and the script's own functions and charts. */
+/* Runs the page on data. Returns the document, the script's functions and its charts. */
 function run(data, more = "") {
     const document = new Element("document");
     document.innerHTML = before.replace("</main>", `${more}</main>`) +
@@ -135,7 +135,7 @@ const MIB = 2 ** 20;
 
 function sample(seconds, activation, step = 0, workspace = 0) {
     return {seconds, step, in_use: activation + workspace,
-            categories: {parameter: 0, gradient: 0, optimizer: 0, activation, communication: 0, workspace}};
+            categories: {parameter: 0, gathered: 0, gradient: 0, optimizer: 0, activation, communication: 0, workspace}};
 }
 
 function device(name, mib, capacity = 512 * MIB) {
@@ -163,7 +163,7 @@ function page(...reports) {
     return run({format: "evenkeel-report-1", reports});
 }
 
-/* Where a chart shows part of its axis. */
+/* Returns the x at which a chart shows this part of its axis. */
 function clientX(part) {
     return 84 + part * (1000 - 84 - 8);
 }
@@ -227,18 +227,44 @@ const tests = {
         assert.equal(bars[0].attributes.style, "width:100.000%");
     },
 
+    what_was_expected_stands_beside_what_was_measured() {
+        const means = [{name: "sharded <parameters>", saved: 6 * MIB, seconds: 0.002},
+                       {name: "recomputation", saved: -MIB, seconds: -0.001}];
+        const [first, second] = report("planned").devices;
+        const devices = [{...first, expected: sample(0, 2 * MIB, 0, 2 * MIB)}, second];
+        const drawn = page(report("planned", {devices, expected: {batch: 64, step_seconds: 0.004, means}}));
+        assertHas(drawn, "expected step4.00\u00a0ms", "planned, batch 64", "expected 4.00\u00a0ms",
+            "measured 5.00\u00a0ms +25\u00a0%", "expected 4.00\u00a0MiB", "measured 3.00\u00a0MiB \u221225\u00a0%",
+            "sharded <parameters> saves 6.00\u00a0MiB, costs 2.00\u00a0ms",
+            "recomputation saves \u22121.00\u00a0MiB, costs \u22121.00\u00a0ms",
+            "activationworkspace4.00\u00a0MiB measured \u221225\u00a0%");
+        const labels = all(drawn, "div").map(one => one.attributes["aria-label"]);
+        assert(labels.includes("host:0 as expected: 4.00\u00a0MiB, activation 2.00\u00a0MiB, workspace 2.00\u00a0MiB"));
+        const bars = all(drawn, "div.track").filter(one => one.attributes["aria-label"]?.startsWith("host:0"))
+            .map(one => one.querySelector("div.bar").attributes.style);
+        assert.deepEqual(bars.slice(0, 2), ["width:75.000%", "width:100.000%"]);
+        assert.equal(drawn.charts[1].host.querySelectorAll("text.mark").at(-1).textContent,
+            "expected peak 4.00\u00a0MiB");
+        const cells = all(drawn, "table").slice(-2).map(table =>
+            table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
+        assert.equal(cells[0], "host:0|4.00|0.00|0.00|0.00|0.00|2.00|0.00|2.00|3.00");
+        assert.equal(cells[1], "sharded <parameters>|6.00|2.000|recomputation|-1.00|-1.000");
+        assert(!page(report("alone")).text.includes("xpected"));
+        page(report("empty", {steps: 0, step_seconds: 0, expected: {batch: 0, step_seconds: 0, means: []}}));
+    },
+
     every_number_of_the_tables_is_there() {
         const drawn = page(report("a"));
         const cells = all(drawn, "table").slice(-4).map(table =>
             table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
         assert.equal(cells[0], "2|3|1.500|3.00|5.000|1.000|");
-        assert.equal(cells[1], ["host:0|3.00|0.00|0.00|0.00|3.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d",
-                                "host:1|1.00|0.00|0.00|0.00|1.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d"].join("|"));
+        assert.equal(cells[1], ["host:0|3.00|0.00|0.00|0.00|0.00|3.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d",
+                                "host:1|1.00|0.00|0.00|0.00|0.00|1.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d"].join("|"));
         assert.equal(cells[2], "host:0|6.00|50.0|1.00|2.00|5|host:1|6.00|16.7|1.00|2.00|5");
         assert.equal(cells[3], "host:0|0.500|0.250|0.250|host:1|0.500|0.250|0.250");
         const rows = all(drawn, "table")[0].querySelectorAll("tr");
         assert.equal(rows.length, 5);
-        assert.equal(rows[3].textContent, "500\u00a0ms20.750.750.000.000.000.500.000.25");
+        assert.equal(rows[3].textContent, "500\u00a0ms20.750.750.000.000.000.000.500.000.25");
     },
 
     names_are_text_only() {
@@ -309,6 +335,15 @@ const tests = {
         /* Each value is held until the next: along, then up. */
         assert.equal(firstPath(drawn),
             "M0.0 198.0L227.0 198.0L227.0 0.0L454.0 0.0L454.0 148.5L908.0 148.5L908.0 198.0");
+    },
+
+    every_category_has_a_color_of_its_own() {
+        const drawn = page(report("a")), names = Object.keys(sample(0, 0).categories);
+        const colors = all(drawn, "div.legend").map(legend => legend.querySelectorAll("i").map(box => box.classes[0]))
+            .find(list => list.length === names.length);
+        assert.equal(new Set(colors).size, names.length);
+        for (const color of colors)
+            assert(drawn.document.querySelector("style").textContent.includes(`.${color} { background: var(--${color}); }`));
     },
 
     capacities_that_are_near_are_lines_across() {
@@ -388,7 +423,7 @@ const tests = {
         assert.equal(drawn.tip.hidden, true);
     },
 
-    /* Of many spans few boxes are drawn, and none is lost; nearer, each has its own. */
+    /* Many spans are drawn as few boxes, which count them all. If zoomed in, each span has a box. */
     lanes_keep_every_span() {
         const SPANS = 20000, spans = [];
         for (let i = 0; i < SPANS; i++) {
@@ -436,7 +471,7 @@ const tests = {
             sample(i / 50000, i === 33333 ? 3 * MIB : i % 2 ? MIB : 2 * MIB));
         const drawn = page(report("a", {devices: [{...device("host:0", 3), memory}]}));
         assert(firstPath(drawn).length < 120000);
-        assert(firstPath(drawn).includes(" 0.0L")); /* the top of the plot, which one sample alone reaches */
+        assert(firstPath(drawn).includes(" 0.0L")); /* the top of the plot, which a single sample reaches */
     },
 
     charts_behind_the_report_are_drawn_in_their_places() {
@@ -447,7 +482,7 @@ const tests = {
         const drawn = run({reports: []}, `<p>before</p>${json(lines)}${json(bars)}<p>behind</p>`);
         const main = drawn.document.querySelector("main").children.filter(child => child.tag).map(child => child.tag);
         assert.deepEqual(main, ["div", "p", "section", "script", "section", "script", "p"]);
-        assert.equal(drawn.text, ""); /* charts alone are no report that is missing */
+        assert.equal(drawn.text, ""); /* a page of charts alone needs no report */
         const [{host}] = drawn.charts;
         assert.equal(host.querySelectorAll("path").length, 1);
         assert.equal(host.querySelectorAll("circle").length, 1); /* b has one value */

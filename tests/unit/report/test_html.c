@@ -1,5 +1,5 @@
-/* The report's page as it is written: well-formed, whole in itself, with the JSON's every number,
- * and what its script draws of it. */
+/* The report's page as it is written: well-formed, complete without other files, with every number
+ * of the JSON; and what its script draws. */
 #include <locale.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ FIXTURE(setup, teardown)
 
 /* ---- reading a page ---- */
 
-/* The caller frees. */
+/* Returns a file's text, which the caller frees. */
 static char *read_file(const char *from)
 {
     FILE *stream = fopen(from, "rb");
@@ -47,7 +47,7 @@ static char *read_file(const char *from)
     return text;
 }
 
-/* Elements that have no end, and those whose content is no markup. */
+/* Tells whether an element has no end tag. */
 static bool is_void(const char *name)
 {
     return strcmp(name, "meta") == 0 || strcmp(name, "!doctype") == 0 || strcmp(name, "!--") == 0;
@@ -58,7 +58,7 @@ static bool is_raw(const char *name)
     return strcmp(name, "style") == 0 || strcmp(name, "script") == 0;
 }
 
-/* Past the tag or comment that begins at `text`, and its name. */
+/* Reads the tag or comment at `text` and its name. Returns the text after the tag. */
 static const char *read_tag(const char *text, char name[32])
 {
     const char *c = text + 1;
@@ -96,7 +96,7 @@ static const char *read_raw(const char *text, const char *name)
     return found;
 }
 
-/* Every element ends, in the order in which they began; every & begins an entity. */
+/* Checks that all elements are closed in their order and that every & begins an entity. */
 static void assert_well_formed(const char *page)
 {
     enum { DEEPEST = 32 };
@@ -141,8 +141,8 @@ static void assert_has(const char *page, const char *part)
         ck_abort_msg("no \"%s\"", part);
 }
 
-/* Nothing that a browser would fetch, all marks replaced, and two elements of script: data and what
- * draws them; `charts` more that are data. */
+/* Checks that a browser would fetch nothing, that all marks were replaced, and that there are two
+ * script elements, for data and code, and one for each chart. */
 static void assert_whole(const char *page, int charts)
 {
     static const char *const parts[] = {"http",   "src=",    "href=",      "@import",  "url(",
@@ -155,7 +155,7 @@ static void assert_whole(const char *page, int charts)
     ck_assert_int_eq(count_of(page, "</script"), 2 + charts);
 }
 
-/* Written, read and checked; the caller frees. */
+/* Writes a page, reads and checks it. Returns its text, which the caller frees. */
 static char *page_of(ek_report *const *reports, int count, const ek_report_page *page)
 {
     assert_ok(ek_report_html_page(path, reports, count, page));
@@ -164,7 +164,7 @@ static char *page_of(ek_report *const *reports, int count, const ek_report_page 
     return text;
 }
 
-/* The JSON of a page as a tree. */
+/* Returns the JSON of a page as a tree. */
 static const json_node *json_of(const char *page, json_tree *tree)
 {
     const char *begin = strstr(page, "id=\"data\">");
@@ -179,7 +179,7 @@ static const json_node *json_of(const char *page, json_tree *tree)
 
 /* ---- reports ---- */
 
-/* Two devices with something to show: the first fuller, by activations. */
+/* Returns a report of two devices. The first has more activations. */
 static ek_report *trained(const char *name, int steps)
 {
     ek_report *report =
@@ -206,13 +206,26 @@ static ek_report *trained(const char *name, int steps)
     return report;
 }
 
+/* Sets an expectation, which the page's script draws, too. */
+static void expect_something(ek_report *report)
+{
+    const ek_expectation e = {.batch = 64,
+                              .step_seconds = 1e-3,
+                              .device_count = 1,
+                              .devices = {{ek_host(0), 4 << 20, {[EK_MEMORY_GATHERED] = 4 << 20}}},
+                              .means_count = 1,
+                              .means = {{.name = "</script>", .saved = 1 << 20, .seconds = 1e-4}}};
+    assert_ok(ek_report_expect(report, &e));
+}
+
 /* ---- tests ---- */
 
-/* What the file of JSON says, the page holds, to the last digit. */
+/* The page holds every number of the JSON file to the last digit. */
 TEST(page_has_every_number_of_the_json)
 {
     ek_report *reports[] = {trained("classic way", 3), trained("sharded way", 2)};
     ek_report_set_largest_batch(reports[1], 77);
+    expect_something(reports[0]);
     char *page = page_of(reports, 2, NULL);
     json_tree held, file;
     json_of(page, &held);
@@ -274,8 +287,8 @@ TEST(no_report_is_a_page_too)
     free(page);
 }
 
-/* If the machine has a locale with decimal commas: they stay out of the page, and in force
- * behind it. */
+/* If the machine has a locale with decimal commas, the page has none, and the locale is in force
+ * again after the page was written. */
 TEST(decimal_commas_stay_out)
 {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
@@ -332,7 +345,7 @@ static bool node_is_here(void)
     return false;
 }
 
-/* Many spans of many sizes, nested, and memory that never stands still. */
+/* Returns a report of many nested spans of many sizes, in which memory changes all the time. */
 static ek_report *restless(void)
 {
     enum { SPANS = 3000 };
@@ -358,10 +371,11 @@ static ek_report *restless(void)
     return report;
 }
 
-/* page.js says what is wrong. */
+/* Runs page.js, which prints what is wrong. */
 static void run_script(ek_report *report)
 {
     char command[512];
+    expect_something(report);
     free(page_of(&report, 1, NULL));
     snprintf(command, sizeof command, "node '%s/../unit/report/page.js' '%s'", EK_GOLDEN_DIR, path);
     int status = system(command);

@@ -19,7 +19,7 @@ static void setup(void)
     assert_ok(ek_host_devices_configure("2x1M,1M@0.5"));
 }
 
-/* Nothing is left beside the file. */
+/* Checks that the directory has no other file. */
 static void teardown(void)
 {
     unlink(path);
@@ -76,6 +76,23 @@ static void assert_equal(double number, double wanted)
 {
     if (!(fabs(number - wanted) <= 1e-9 * fabs(wanted)))
         ck_abort_msg("%.17g, wanted %.17g", number, wanted);
+}
+
+/* Returns an expectation of the first and the third device. */
+static ek_expectation expectation(void)
+{
+    ek_expectation e = {.batch = 64, .step_seconds = 0.25, .device_count = 2, .means_count = 2};
+    for (int i = 0; i < 2; i++) {
+        e.devices[i].device = ek_host(2 * i);
+        e.devices[i].now[EK_MEMORY_GATHERED] = 1 << 20;
+        e.devices[i].now[EK_MEMORY_ACTIVATION] = (uint64_t)i << 20;
+        e.devices[i].peak = (uint64_t)(i + 1) << 20;
+        e.means[i] = (ek_expected_means){.name = "sharded parameters",
+                                         .saved = i ? -(3 << 20) : 3 << 20,
+                                         .seconds = i ? -0.5 : 0.125};
+    }
+    strcpy(e.means[1].name, "recomputation \"all\"");
+    return e;
 }
 
 /* ---- JSON ---- */
@@ -156,11 +173,51 @@ TEST(json_has_all_numbers_of_all_reports)
     ek_report_free(reports[1]);
 }
 
+static void assert_expected(const json_node *json, const ek_expectation *e)
+{
+    const json_node *expected = json_at(json, "expected"), *means = json_at(expected, "means");
+    assert_equal(json_number_at(expected, "batch"), (double)e->batch);
+    assert_equal(json_number_at(expected, "step_seconds"), e->step_seconds);
+    ck_assert_int_eq(json_count(means), e->means_count);
+    for (int m = 0; m < e->means_count; m++) {
+        ck_assert_str_eq(json_text_at(json_item(means, m), "name"), e->means[m].name);
+        assert_equal(json_number_at(json_item(means, m), "saved"), (double)e->means[m].saved);
+        assert_equal(json_number_at(json_item(means, m), "seconds"), e->means[m].seconds);
+    }
+}
+
+TEST(json_has_what_was_expected)
+{
+    ek_report *report = make_report("planned");
+    ek_expectation e = {.means_count = 1}; /* the second expectation replaces it */
+    assert_ok(ek_report_expect(report, &e));
+    e = expectation();
+    assert_ok(ek_report_expect(report, &e));
+    assert_ok(ek_report_json(path, &report, 1));
+    json_tree tree;
+    const json_node *json = json_item(json_at(json_load(&tree, path), "reports"), 0);
+    assert_expected(json, &e);
+    for (int d = 0; d < DEVICES; d++) {
+        ek_device_report device;
+        const json_node *written = json_item(json_at(json, "devices"), d);
+        assert_ok(ek_report_get_device(report, d, &device));
+        ck_assert_uint_eq(device.expected.in_use, d == 1 ? 0 : e.devices[d / 2].peak);
+        if (d == 1)
+            ck_assert_ptr_null(json_find(written, "expected"));
+        else
+            assert_sample(json_at(written, "expected"), &device.expected);
+        for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+            ck_assert_uint_eq(device.expected.now[c], d == 1 ? 0 : e.devices[d / 2].now[c]);
+    }
+    json_free(&tree);
+    ek_report_free(report);
+}
+
 /* ---- the trace ---- */
 
 enum { THREADS = 8, DEPTHS = 8 };
 
-/* What the events of one thread have opened. */
+/* The open events of one thread. */
 typedef struct nest {
     int64_t ends[DEPTHS]; /* nanoseconds */
     int depth;
@@ -230,7 +287,7 @@ TEST(the_table_names_devices_and_operations)
     ek_report_set_largest_batch(report, 96);
     FILE *stream = fmemopen(text, sizeof text, "w");
     ck_assert_ptr_nonnull(stream);
-    ck_assert_ptr_null(ek_add(NULL, NULL)); /* an error that is pending is none of the report's */
+    ck_assert_ptr_null(ek_add(NULL, NULL)); /* a pending error doesn't fail the report */
     ck_assert_int_eq(ek_report_table(report, stream), 0);
     ck_assert_int_lt(ek_error_status(), 0);
     ek_error_clear();
@@ -254,6 +311,31 @@ TEST(the_table_names_devices_and_operations)
     ck_assert_ptr_nonnull(stream);
     assert_refused(ek_report_table(report, stream), EK_E_IO, "report_table");
     fclose(stream);
+    ek_report_free(report);
+}
+
+/* The first table is written before ek_report_expect, the second after. */
+TEST(the_table_has_what_was_expected)
+{
+    char text[2][4096] = {"", ""};
+    ek_report *report = make_report("tabled");
+    ek_expectation e = expectation();
+    for (int i = 0; i < 2; i++) {
+        FILE *stream = fmemopen(text[i], sizeof text[i], "w");
+        ck_assert_ptr_nonnull(stream);
+        assert_ok(ek_report_table(report, stream));
+        fclose(stream);
+        assert_ok(ek_report_expect(report, &e));
+    }
+    const char *const parts[] = {"ms (250.00 expected); imbalance 1.00; planned for batch 64\n",
+                                 "peak  expected capacity",
+                                 "0.03      1.00",
+                                 "0.03      2.00",
+                                 "\nsharded parameters                    3.00    125.00\n",
+                                 "\nrecomputation \"all\"                  -3.00   -500.00\n"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        ck_assert_msg(strstr(text[1], parts[i]), "there is no \"%s\" in\n%s", parts[i], text[1]);
+    ck_assert_ptr_null(strstr(text[0], "expected"));
     ek_report_free(report);
 }
 

@@ -1,8 +1,8 @@
-/* Reports that are asked for what cannot be. */
+/* Calls of reports that are refused. */
 #include "core/device.h"
 #include "unit.h"
 
-/* Memory of a host device comes and goes. */
+/* Allocates and frees memory of a host device. */
 static void use(int index)
 {
     void *memory;
@@ -50,7 +50,49 @@ TEST(devices_are_checked)
     ek_report_free(report);
 }
 
-/* What was collected stays, and what is opened in a device's place is none of the report's. */
+TEST(expectations_are_checked)
+{
+    assert_ok(ek_host_devices_configure("3"));
+    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(0), ek_host(1)));
+    assert_made(report);
+    const ek_expectation good = {.device_count = 2,
+                                 .devices = {{.device = ek_host(1)}, {.device = ek_host(0)}},
+                                 .means_count = 1,
+                                 .means = {{.name = "none"}}};
+    ek_expectation bad = good;
+    assert_refused(ek_report_expect(NULL, &good), EK_E_INVALID, "the report is NULL");
+    assert_refused(ek_report_expect(report, NULL), EK_E_INVALID, "the expectation is NULL");
+#define REFUSED(change, message)                                               \
+    do {                                                                       \
+        bad = good;                                                            \
+        bad.change;                                                            \
+        assert_refused(ek_report_expect(report, &bad), EK_E_INVALID, message); \
+    } while (0)
+    REFUSED(device_count = EK_MAX_DEVICES + 1, "65 devices and 1 means; at most 64 and 8");
+    REFUSED(device_count = -1, "-1 devices");
+    REFUSED(means_count = EK_EXPECTED_MEANS + 1, "9 means");
+    REFUSED(means_count = -1, "-1 means");
+    REFUSED(batch = -1, "a batch of -1");
+    REFUSED(step_seconds = -1, "a step of -1 s");
+    REFUSED(step_seconds = NAN, "a step of nan s");
+    REFUSED(step_seconds = INFINITY, "a step of inf s");
+    REFUSED(means[0].seconds = NAN, "means 0 has no number of seconds");
+    memset(bad.means[0].name, 'x', sizeof bad.means[0].name);
+    assert_refused((bad.means[0].seconds = 0, ek_report_expect(report, &bad)), EK_E_INVALID,
+                   "means 0 has no end of its name");
+    REFUSED(devices[1].device = ek_host(2), "host:2 is no device of the report");
+    REFUSED(devices[1].device = ek_host(1), "host:1 is named twice");
+    REFUSED(devices[1].now[EK_MEMORY_GRADIENT] = 5,
+            "host:0: the categories add up to 5 bytes, the peak is 0");
+#undef REFUSED
+    ek_device_report device;
+    assert_ok(ek_report_expect(report, &good));
+    assert_ok(ek_report_get_device(report, 0, &device));
+    ck_assert_uint_eq(device.expected.in_use, 0);
+    ek_report_free(report);
+}
+
+/* Collected data stays. A device that is opened in a closed device's place isn't the report's. */
 TEST(devices_may_close_before_the_report)
 {
     assert_ok(ek_host_devices_configure("2"));
