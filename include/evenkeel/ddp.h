@@ -99,9 +99,9 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  * differ. Between ek_no_sync_begin and end, gradients are whole on each rank.
  *
  * Forwards need no other rank's program: one rank alone may evaluate. A program that writes to
- * parameters (loads a checkpoint) does so on all ranks, with the same values; the next forward with
- * gradient mode or step, which all ranks make, brings them to all. Until then parameters that one
- * rank reads may mix old and new values. If the wrapper is freed and the module lives on, its
+ * parameters (loads a checkpoint, shows averages) does so on all ranks, with the same values; the
+ * next forward or step, which all ranks make then, brings them to all. Until then parameters that
+ * one rank reads may mix old and new values. If the wrapper is freed and the module lives on, its
  * parameters become whole, if they fit; the others can't be read any more (EK_E_STATE). */
 #define ek_distributed_data_parallel(...) \
     EK_CALL_1(ek_distributed_data_parallel_with, ek_distributed_options, module, __VA_ARGS__)
