@@ -162,7 +162,8 @@ static void check(exact_task task, way how, ek_shard_policy policy)
         compare(&whole, &sharded, "after a step");
     }
     save_and_load(&whole, &sharded);
-    compare(&whole, &sharded, "after loading");
+    if (policy != EK_SHARD_PARAMETERS) /* whose writes come to all ranks with the next forward */
+        compare(&whole, &sharded, "after loading");
     train(&whole, STEPS);
     train(&sharded, STEPS);
     compare(&whole, &sharded, "after going on");

@@ -8,6 +8,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "group/sum.h"
+#include "train/unit_reads.h"
 
 void ek_rank_sharding_destroy(ek_object *object)
 {
@@ -17,6 +18,7 @@ void ek_rank_sharding_destroy(ek_object *object)
         ek_tensors_release(self->memory, self->reducer->bucket_count);
         ek_tensors_release(self->copies, self->reducer->count);
     }
+    ek_unit_reads_free(self->reads);
     ek_object_release(self->window);
     ek_object_release(self->part);
     ek_sharding_clear(&self->sharding);
@@ -159,6 +161,9 @@ void ek_rank_sharding_end(ek_rank_sharding *self, bool whole)
     ek_sharding_end(&self->sharding, whole);
     /* Leaves that stay gathered keep the sharding, and the reducer keeps the leaves. */
     if (self->sharding.gathering) {
+        const int pending = ek_error_status();
+        if (ek_rank_units_drop_reads(self) < 0 && pending == 0)
+            ek_error_clear();
         ek_object_release(self->reducer);
         self->reducer = NULL;
     }

@@ -48,10 +48,11 @@ typedef struct ek_rank_sharding {
     ek_reducer *reducer;
     ek_call_guard guard;
     /* With units. */
-    ek_replica_set *replicas; /* of the wrapper inside, if there is one with several devices */
-    ek_window *window;        /* has all ranks' shards; one reference; NULL: they are sent */
-    ek_tensor *part;          /* without a window: memory of this rank's shards; one reference */
-    char *served;             /* this rank's shards in the window or in `part` */
+    ek_replica_set *replicas;    /* of the wrapper inside, if there is one with several devices */
+    ek_window *window;           /* has all ranks' shards; one reference; NULL: they are sent */
+    ek_tensor *part;             /* without a window: memory of this rank's shards; one reference */
+    struct ek_unit_reads *reads; /* without a window: reads other ranks' (unit_reads.h); owned */
+    char *served;                /* this rank's shards in the window or in `part` */
 
     /* Without units. */
     /* Per shard: a view of the bucket's memory (ek_bucket), which has the mean of the shard's
@@ -102,6 +103,11 @@ ek_tensor *ek_rank_sharding_in(const ek_rank_sharding *self, int i, const ek_ten
  * group must follow before the first use. NULL with an error. */
 ek_rank_sharding *ek_rank_units_new(ek_reducer *reducer, ek_ranks *ranks, ek_module *module,
                                     ek_replica_set *replicas, ek_dev *const *devs, int devices);
+/* Return the bytes of a rank's range of a unit, and where it begins in the rank's memory. */
+size_t ek_rank_units_nbytes(const ek_rank_sharding *self, int unit, int rank);
+size_t ek_rank_units_at(const ek_rank_sharding *self, int unit, int rank);
+/* Drops what was read ahead (unit_reads.h). */
+int ek_rank_units_drop_reads(const ek_rank_sharding *self);
 /* Brings what the program wrote to parameters to all ranks. Collective if this rank's program has
  * written to parameters since the last call. */
 int ek_rank_units_settle(ek_rank_sharding *self);

@@ -17,7 +17,7 @@
 #include "link/staging.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
-#include "train/rank_sharding.h"
+#include "train/unit_reads.h"
 
 static ek_process_group *units_group(const ek_rank_sharding *self)
 {
@@ -27,7 +27,7 @@ static ek_process_group *units_group(const ek_rank_sharding *self)
 /* ---- where shards lie ---- */
 
 /* Returns the bytes of a rank's range of a bucket. */
-static size_t units_nbytes(const ek_rank_sharding *self, int bucket, int rank)
+size_t ek_rank_units_nbytes(const ek_rank_sharding *self, int bucket, int rank)
 {
     const ek_sharding *s = &self->sharding;
     return (size_t)(ek_sharding_begin(s, bucket, rank + 1) - ek_sharding_begin(s, bucket, rank)) *
@@ -35,11 +35,11 @@ static size_t units_nbytes(const ek_rank_sharding *self, int bucket, int rank)
 }
 
 /* Returns where a rank's range of a bucket begins in the rank's memory, in bytes. */
-static size_t units_at(const ek_rank_sharding *self, int bucket, int rank)
+size_t ek_rank_units_at(const ek_rank_sharding *self, int bucket, int rank)
 {
     size_t at = 0;
     for (int b = 0; b < bucket; b++)
-        at += (units_nbytes(self, b, rank) + EK_SLAB_ALIGNMENT - 1) / EK_SLAB_ALIGNMENT *
+        at += (ek_rank_units_nbytes(self, b, rank) + EK_SLAB_ALIGNMENT - 1) / EK_SLAB_ALIGNMENT *
               EK_SLAB_ALIGNMENT;
     return at;
 }
@@ -50,7 +50,7 @@ static char *units_slice_address(const ek_rank_sharding *self, int bucket,
 {
     const ek_sharding *s = &self->sharding;
     int rank = s->shards.ranks->rank;
-    return self->served + units_at(self, bucket, rank) +
+    return self->served + ek_rank_units_at(self, bucket, rank) +
            (size_t)(slice->begin - ek_sharding_begin(s, bucket, rank)) *
                ek_dtype_size(s->buckets[bucket].dtype);
 }
@@ -73,40 +73,27 @@ static int units_pull_from_window(const ek_rank_sharding *self, int bucket, int 
                                   char *to)
 {
     return ek_dev_copy(dev, to, ek_dev_get(ek_cpu()),
-                       ek_window_memory(self->window, rank) + units_at(self, bucket, rank),
-                       units_nbytes(self, bucket, rank));
+                       ek_window_memory(self->window, rank) + ek_rank_units_at(self, bucket, rank),
+                       ek_rank_units_nbytes(self, bucket, rank));
 }
 
-/* Reads all other ranks' ranges at once. works[r] has rank r's. Waits for all that were started,
- * also after an error. */
-static int units_pull_by_messages(const ek_rank_sharding *self, int bucket, ek_storage *storage,
-                                  ek_dist_work **works, ek_tensor **parts)
+static int units_pull_by_messages(const ek_rank_sharding *self, int bucket, ek_storage *storage)
 {
     const ek_sharding *s = &self->sharding;
-    const int rank = s->shards.ranks->rank, ranks = s->shards.ranks->size;
     const size_t size = ek_dtype_size(s->buckets[bucket].dtype);
-    int rc = 0;
-    for (int r = 0; r < ranks && rc >= 0; r++) {
-        ek_shape shape = EK_SHAPE((int64_t)units_nbytes(self, bucket, r));
-        if (r == rank || shape.dims[0] == 0)
-            continue;
-        parts[r] = ek_stage_memory(storage->dev, EK_U8, &shape);
-        works[r] = parts[r]
-                       ? ek_group_read(units_group(self), r, units_at(self, bucket, r), parts[r])
-                       : NULL;
-        rc = works[r] ? 0 : ek_error_pending();
-    }
-    for (int r = 0; r < ranks; r++) {
-        int done = works[r] ? ek_dist_wait(works[r]) : 0;
-        rc = rc < 0 ? rc : done;
-    }
-    for (int r = 0; r < ranks && rc >= 0; r++)
+    ek_tensor *const *parts;
+    int rc = ek_unit_reads_take(self->reads, bucket, &parts);
+    EK_TRY(rc);
+    for (int r = 0; r < s->shards.ranks->size && rc >= 0; r++)
         if (parts[r])
             rc = ek_dev_copy(storage->dev,
                              (char *)storage->data + (size_t)ek_sharding_begin(s, bucket, r) * size,
                              ek_tensor_dev(parts[r]), ek_tensor_address(parts[r]),
                              ek_comm_nbytes(parts[r]));
-    return rc < 0 ? rc : ek_dev_is_host(storage->dev) ? 0 : ek_dev_synchronize(storage->dev);
+    if (rc >= 0 && !ek_dev_is_host(storage->dev))
+        rc = ek_dev_synchronize(storage->dev);
+    ek_unit_reads_give(self->reads, bucket);
+    return rc;
 }
 
 /* Member `pull` of the sharding's owner. */
@@ -121,21 +108,11 @@ static int units_pull(void *user, int bucket, ek_storage *storage)
         return EK_FAIL(EK_E_STATE, "the process group over which the parameter is sharded was "
                                    "destroyed");
     for (int r = 0; r < ranks && rc >= 0 && self->window; r++)
-        if (r != s->shards.ranks->rank && units_nbytes(self, bucket, r) > 0)
+        if (r != s->shards.ranks->rank && ek_rank_units_nbytes(self, bucket, r) > 0)
             rc = units_pull_from_window(self, bucket, r, storage->dev,
                                         (char *)storage->data +
                                             (size_t)ek_sharding_begin(s, bucket, r) * size);
-    if (self->window)
-        return rc;
-    void **room = ek_calloc(2 * (size_t)ranks, sizeof *room);
-    if (!room)
-        return ek_error_pending();
-    ek_scope scope = ek_scope_begin();
-    rc = units_pull_by_messages(self, bucket, storage, (ek_dist_work **)room,
-                                (ek_tensor **)(room + ranks));
-    ek_scope_end(&scope);
-    free(room);
-    return rc;
+    return self->window ? rc : units_pull_by_messages(self, bucket, storage);
 }
 
 /* ---- serving this rank's shards ---- */
@@ -171,7 +148,7 @@ static int units_open_memory(ek_rank_sharding *self)
     size_t nbytes = 0;
     ek_process_group *group = units_group(self);
     for (int r = 0; r < group->size; r++) {
-        size_t needs = units_at(self, self->sharding.bucket_count, r);
+        size_t needs = ek_rank_units_at(self, self->sharding.bucket_count, r);
         nbytes = needs > nbytes ? needs : nbytes;
     }
     EK_TRY(ek_window_open(group, nbytes, true, &self->window));
@@ -186,9 +163,17 @@ static int units_open_memory(ek_rank_sharding *self)
             return ek_error_pending();
         self->served = ek_tensor_address(self->part);
         ek_group_serve(group, &self->part->storage->object, self->served, nbytes);
+        self->reads = ek_unit_reads_new(self);
+        if (!self->reads)
+            return ek_error_pending();
     }
     units_each_slice(self, units_move_slice);
     return ek_rank_units_serve(self);
+}
+
+int ek_rank_units_drop_reads(const ek_rank_sharding *self)
+{
+    return self->reads ? ek_unit_reads_drop(self->reads) : 0;
 }
 
 /* ---- writes ---- */
@@ -202,6 +187,7 @@ int ek_rank_units_settle(ek_rank_sharding *self)
     EK_TRY(ek_dist_barrier(.group = units_group(self)));
     EK_TRY(ek_gathering_settle(gathering));
     EK_TRY(ek_rank_units_serve(self));
+    EK_TRY(ek_rank_units_drop_reads(self));
     EK_TRY(ek_dist_barrier(.group = units_group(self)));
     return ek_gathering_forget(gathering);
 }
@@ -209,8 +195,8 @@ int ek_rank_units_settle(ek_rank_sharding *self)
 int ek_rank_units_published(ek_rank_sharding *self, int status)
 {
     ek_sharding *s = &self->sharding;
-    int rc = ek_gathering_forget(s->gathering);
-    status = status < 0 ? status : rc;
+    int read = ek_rank_units_drop_reads(self), rc = ek_gathering_forget(s->gathering);
+    status = status < 0 ? status : read < 0 ? read : rc;
     for (int i = 0; i < s->shards.leaf_count; i++) {
         if (!s->leaves[i] || !s->shards.stepped[i])
             continue;
@@ -233,6 +219,8 @@ static void units_note_published(void *user, int i, int status)
 static void units_note_written(void *user, int i)
 {
     const ek_rank_sharding *self = user;
+    if (self->reads)
+        ek_unit_reads_outdate(self->reads);
     if (self->replicas)
         ek_replica_set_note(self->replicas, i, false, 0);
 }
@@ -328,7 +316,7 @@ static int units_make_means(const ek_rank_sharding *self)
         for (int d = 0; d < s->devices; d++)
             host = host && ek_dev_is_host(s->devs[d]);
         ek_shape shape =
-            EK_SHAPE((int64_t)(units_nbytes(self, bucket->unit, s->shards.ranks->rank) /
+            EK_SHAPE((int64_t)(ek_rank_units_nbytes(self, bucket->unit, s->shards.ranks->rank) /
                                ek_dtype_size(bucket->dtype)));
         if (!host)
             bucket->mean = ek_object_retain(ek_stage_memory(s->devs[0], bucket->dtype, &shape));
