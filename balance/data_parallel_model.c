@@ -22,7 +22,9 @@ static ek_value model_call(ek_module *module, const ek_args *args)
         return ek_wrapper_call_plain(&self->wrapper, args, ek_part_forward, NULL);
     ek_value outputs[EK_MAX_DEVICES];
     int parts = ek_wrapper_apply(&self->wrapper, args, outputs);
-    return parts < 0 ? ek_value_error() : ek_value_per_device(outputs, parts);
+    return parts < 0                          ? ek_value_error()
+           : self->wrapper.devices.count == 1 ? outputs[0]
+                                              : ek_value_per_device(outputs, parts);
 }
 
 static ek_value model_forward(ek_module *module, const ek_args *args)

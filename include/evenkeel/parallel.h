@@ -82,6 +82,24 @@ typedef enum ek_shard_policy {
     EK_SHARD_PARAMETERS = 2
 } ek_shard_policy;
 
+/** What lies in plain memory of the host (cpu) instead of the devices' memory. */
+typedef enum ek_offload_policy {
+    EK_OFFLOAD_NONE = 0,
+    /** The optimizer's state, the summed gradients and a copy of the parameters. Backward brings
+     * each bucket's summed gradient to cpu while it goes on. ek_step updates the parameters there,
+     * with cpu's threads, and sends them to the devices. So a device has memory for parameters,
+     * activations and a few buckets of gradients only. No device's capacity counts the memory of
+     * cpu, which is page-locked if the devices are GPUs. With EK_SHARD_PARAMETERS units are
+     * gathered from cpu, and a device keeps no parameters but two units.
+     *
+     * Parameters are sharded as by EK_SHARD_OPTIMIZER if .shard is EK_SHARD_NONE, also with one
+     * device, and what is said there holds, but that every shard lies on cpu. Results and
+     * checkpoints on devices of the host are the same to the bit as without offloading; a GPU's
+     * kernels may round a step otherwise than the host's. If the wrapper is freed, gradients and,
+     * at the next step, the state need memory of the first device. */
+    EK_OFFLOAD_OPTIMIZER = 1
+} ek_offload_policy;
+
 typedef struct ek_data_parallel_options {
     int begin;                 /**< no option, see base.h */
     ek_module *module;         /**< ownership passes to the wrapper */
@@ -109,6 +127,7 @@ typedef struct ek_data_parallel_options {
      * replayed: planning starts from its last entry, as after a checkpoint. */
     const char *plan;
     ek_shard_policy shard;
+    ek_offload_policy offload;
     /** True: device 0's buffers are sent to the replicas at every forward. False: each replica
      * keeps its own, and the module shows those of the first replica that took part in the last
      * forward. */

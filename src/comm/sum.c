@@ -29,12 +29,13 @@ typedef struct batch {
     int collective; /* ek_collective among all devices of all sums */
     int room, most; /* room for how many sums, and for how many terms of a sum */
     int count;
-    ek_addition *sums;   /* `room` sums */
-    ek_tensor **terms;   /* `most` terms for each sum */
-    ek_tensor ***unread; /* entries of `terms` that must be copied */
-    ek_move *moves;      /* one move for each term */
-    ek_tensor **handles; /* two handles for each term */
-    ek_move *results;    /* moves of sums that were added on another device, at most `room` */
+    ek_addition *sums;      /* `room` sums */
+    ek_tensor **terms;      /* `most` terms for each sum */
+    ek_tensor ***unread;    /* entries of `terms` that must be copied */
+    ek_move *moves;         /* one move for each term */
+    ek_tensor **handles;    /* two handles for each term */
+    ek_move *results;       /* moves of sums that were added on another device, at most `room` */
+    ek_addition **diverted; /* room for such sums of one device */
     int result_count;
     ek_dev_set devs;                /* devices that take part */
     size_t staged[EK_MOST_DEVICES]; /* bytes that each device stages */
@@ -46,6 +47,7 @@ static void batch_close(batch *b)
     free(b->terms);
     free(b->moves);
     free(b->results);
+    free(b->diverted);
     free(b->unread);
     free(b->handles);
 }
@@ -59,20 +61,51 @@ static int batch_open(batch *b, int room, int most)
     b->terms = ek_calloc(terms, sizeof(ek_tensor *));
     b->moves = ek_calloc(terms, sizeof *b->moves);
     b->results = ek_calloc((size_t)room, sizeof *b->results);
+    b->diverted = ek_calloc((size_t)room, sizeof *b->diverted);
     b->unread = ek_calloc(terms, sizeof *b->unread);
     b->handles = ek_calloc(2 * terms, sizeof(ek_tensor *));
-    return b->sums && b->terms && b->moves && b->results && b->unread && b->handles
+    return b->sums && b->terms && b->moves && b->results && b->diverted && b->unread && b->handles
                ? 0
                : ek_error_pending();
 }
 
+/* Returns the device that adds the sum's terms. A single term is copied to `out` at once. */
+static ek_dev *sum_dev(const ek_addition *sum)
+{
+    return sum->dev && sum->count > 1 ? sum->dev : ek_tensor_dev(sum->out);
+}
+
 /* Returns true if the sum's device reads the term in place. With collectives, terms of other
  * devices are exchanged even if the device could read them. */
-static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
+static bool sum_is_read_in_place(const batch *b, const ek_addition *sum, const ek_tensor *term)
 {
-    ek_dev *dev = ek_tensor_dev(out), *from = ek_tensor_dev(term);
+    ek_dev *dev = sum_dev(sum), *from = ek_tensor_dev(term);
     bool reaches = dev == from || (!b->collective && ek_dev_reaches(dev, from));
-    return reaches && ek_comm_alike(term, out);
+    return reaches && ek_comm_alike(term, sum->out);
+}
+
+/* Gives each sum that is added on another device than that of its `out` an `out` on that device,
+ * and lists the move to the old one. Sums of a device share a slab. */
+static int batch_divert(batch *b)
+{
+    ek_tensor **like = b->handles, **there = like + b->room;
+    for (int d = 0; d < b->devs.count; d++) {
+        int first = b->result_count, n = 0;
+        for (int k = 0; k < b->count; k++) {
+            ek_addition *sum = &b->sums[k];
+            if (sum_dev(sum) != b->devs.devs[d] || ek_tensor_dev(sum->out) == b->devs.devs[d])
+                continue;
+            b->diverted[n] = sum;
+            like[n++] = sum->out;
+        }
+        EK_TRY(n > 0 ? ek_comm_room(b->devs.devs[d], like, n, there) : 0);
+        for (int k = 0; k < n; k++) {
+            b->results[first + k] = (ek_move){like[k], there[k]};
+            b->diverted[k]->out = there[k];
+        }
+        b->result_count += n;
+    }
+    return 0;
 }
 
 /* Makes room on `dev` for the terms on `from` that sums on `dev` can't read in place, and appends
@@ -88,7 +121,7 @@ static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
             continue;
         for (int p = 0; p < sum->count; p++) {
             ek_tensor **term = &b->terms[(ptrdiff_t)k * b->most + p];
-            if (ek_tensor_dev(*term) != from || sum_is_read_in_place(b, *term, sum->out))
+            if (ek_tensor_dev(*term) != from || sum_is_read_in_place(b, sum, *term))
                 continue;
             like[n] = sum->out;
             b->unread[n++] = term;
@@ -190,7 +223,9 @@ static int batch_flush(batch *b)
         return 0;
     ek_memory_category category = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     ek_scope scope = ek_scope_begin();
-    int rc = batch_fetch(b);
+    int rc = batch_divert(b);
+    if (rc >= 0)
+        rc = batch_fetch(b);
     if (rc >= 0)
         rc = batch_order(b, true);
     if (rc >= 0)
@@ -208,17 +243,18 @@ static int batch_flush(batch *b)
 
 /* ---- cutting ---- */
 
-/* Writes the bytes that each of the batch's devices stages for one element of a sum. A term from
- * another device also counts on that device, where it may have to be packed, unless it is sent as
- * one block. */
+/* Writes the bytes that each of the batch's devices stages for one element of a sum: for terms, and
+ * for the sum if `out` lies elsewhere. A term from another device also counts on that device, where
+ * it may have to be packed, unless it is sent as one block. */
 static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
 {
     size_t size = ek_dtype_size(sum->out->dtype);
     memset(cost, 0, EK_MOST_DEVICES * sizeof *cost);
-    int to = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->out));
+    int to = ek_dev_set_add(&b->devs, sum_dev(sum));
+    cost[to] = sum_dev(sum) == ek_tensor_dev(sum->out) ? 0 : size;
     for (int p = 0; p < sum->count; p++) {
         int from = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->terms[p]));
-        if (sum->count == 1 || sum_is_read_in_place(b, sum->terms[p], sum->out))
+        if (sum->count == 1 || sum_is_read_in_place(b, sum, sum->terms[p]))
             continue;
         bool block = alone && ek_comm_alike(sum->terms[p], sum->out);
         cost[to] += size;
@@ -245,7 +281,7 @@ static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
 {
     ek_tensor **terms = b->terms + (ptrdiff_t)b->count * b->most;
     memcpy(terms, sum->terms, (size_t)sum->count * sizeof *terms);
-    b->sums[b->count++] = (ek_addition){sum->out, terms, sum->count};
+    b->sums[b->count++] = (ek_addition){sum->out, terms, sum->count, sum->dev};
     for (int d = 0; d < b->devs.count; d++)
         b->staged[d] += cost[d] * (size_t)ek_count(sum->out);
     return b->count == b->room ? batch_flush(b) : 0;
@@ -254,7 +290,7 @@ static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
 int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t length,
                      ek_tensor **terms, ek_addition *part)
 {
-    *part = (ek_addition){sum->out, terms, sum->count};
+    *part = (ek_addition){sum->out, terms, sum->count, sum->dev};
     for (int p = -1; p < sum->count && part->out; p++) {
         ek_tensor *whole = p < 0 ? sum->out : sum->terms[p];
         ek_tensor *own = dim < 0 ? ek_comm_flat(whole, begin, begin + length)
@@ -327,6 +363,7 @@ static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *
 {
     for (int i = 0; i < count; i++) {
         bool fits = sums[i].count == devs->count && ek_tensor_dev(sums[i].out) == devs->devs[0] &&
+                    sum_dev(&sums[i]) == devs->devs[0] &&
                     sums[i].out->dtype == sums[0].out->dtype && sum_all_alike(&sums[i]);
         for (int p = 0; p < devs->count && fits; p++)
             fits = ek_tensor_dev(sums[i].terms[p]) == devs->devs[p];
@@ -336,20 +373,13 @@ static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *
     return devs->count > 1 && ek_dtype_is_floating(sums[0].out->dtype);
 }
 
-/* Adds elements [from, to) of a sum on `dev`. If the sum's device is another, the batch moves the
- * result to it. */
+/* Adds elements [from, to) of a sum on `dev`. */
 static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
 {
     ek_addition flat;
     ek_tensor *terms[EK_MAX_DEVICES];
     EK_TRY(ek_addition_part(sum, -1, from, to - from, terms, &flat));
-    if (dev != ek_tensor_dev(flat.out)) {
-        ek_tensor *there = ek_comm_like(flat.out, dev);
-        if (!there)
-            return ek_error_pending();
-        b->results[b->result_count++] = (ek_move){flat.out, there};
-        flat.out = there;
-    }
+    flat.dev = dev;
     return batch_add_sum(b, &flat, false);
 }
 
@@ -427,7 +457,7 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
     ek_dev_set devs = {0};
     int most = 1;
     for (int i = 0; i < count; i++) {
-        ek_dev_set_add(&devs, ek_tensor_dev(sums[i].out));
+        ek_dev_set_add(&devs, sum_dev(&sums[i]));
         for (int p = 0; p < sums[i].count; p++)
             ek_dev_set_add(&devs, ek_tensor_dev(sums[i].terms[p]));
         most = sums[i].count > most ? sums[i].count : most;

@@ -30,6 +30,7 @@ struct ek_replica_set {
     int count, parameters;
     ek_copies copies[EK_MAX_DEVICES];
     ek_shard_policy shards;
+    ek_dev *host;          /* cpu if the shards lie there; else NULL */
     ek_call_guard *guard;  /* the wrapper's guard; NULL unless the set shards */
     ek_sharding *sharding; /* NULL while parameters are not sharded */
     ek_data_parallel_stats stats;
