@@ -29,13 +29,12 @@ typedef struct batch {
     int collective; /* ek_collective among all devices of all sums */
     int room, most; /* room for how many sums, and for how many terms of a sum */
     int count;
-    ek_addition *sums;      /* `room` sums */
-    ek_tensor **terms;      /* `most` terms for each sum */
-    ek_tensor ***unread;    /* entries of `terms` that must be copied */
-    ek_move *moves;         /* one move for each term */
-    ek_tensor **handles;    /* two handles for each term */
-    ek_move *results;       /* moves of sums that were added on another device, at most `room` */
-    ek_addition **diverted; /* room for such sums of one device */
+    ek_addition *sums;   /* `room` sums */
+    ek_tensor **terms;   /* `most` terms for each sum */
+    ek_tensor ***unread; /* entries of `terms` that must be copied */
+    ek_move *moves;      /* one move for each term */
+    ek_tensor **handles; /* two handles for each term */
+    ek_move *results;    /* moves of sums that were added on another device, at most `room` */
     int result_count;
     ek_dev_set devs;                /* devices that take part */
     size_t staged[EK_MOST_DEVICES]; /* bytes that each device stages */
@@ -47,7 +46,6 @@ static void batch_close(batch *b)
     free(b->terms);
     free(b->moves);
     free(b->results);
-    free(b->diverted);
     free(b->unread);
     free(b->handles);
 }
@@ -61,10 +59,9 @@ static int batch_open(batch *b, int room, int most)
     b->terms = ek_calloc(terms, sizeof(ek_tensor *));
     b->moves = ek_calloc(terms, sizeof *b->moves);
     b->results = ek_calloc((size_t)room, sizeof *b->results);
-    b->diverted = ek_calloc((size_t)room, sizeof *b->diverted);
     b->unread = ek_calloc(terms, sizeof *b->unread);
     b->handles = ek_calloc(2 * terms, sizeof(ek_tensor *));
-    return b->sums && b->terms && b->moves && b->results && b->diverted && b->unread && b->handles
+    return b->sums && b->terms && b->moves && b->results && b->unread && b->handles
                ? 0
                : ek_error_pending();
 }
@@ -90,20 +87,19 @@ static int batch_divert(batch *b)
 {
     ek_tensor **like = b->handles, **there = like + b->room;
     for (int d = 0; d < b->devs.count; d++) {
-        int first = b->result_count, n = 0;
-        for (int k = 0; k < b->count; k++) {
-            ek_addition *sum = &b->sums[k];
-            if (sum_dev(sum) != b->devs.devs[d] || ek_tensor_dev(sum->out) == b->devs.devs[d])
+        ek_dev *dev = b->devs.devs[d];
+        int n = 0;
+        for (int k = 0; k < b->count; k++)
+            if (sum_dev(&b->sums[k]) == dev && ek_tensor_dev(b->sums[k].out) != dev)
+                like[n++] = b->sums[k].out;
+        EK_TRY(n > 0 ? ek_comm_room(dev, like, n, there) : 0);
+        for (int k = 0, i = 0; k < b->count && i < n; k++) {
+            if (b->sums[k].out != like[i])
                 continue;
-            b->diverted[n] = sum;
-            like[n++] = sum->out;
+            b->sums[k].out = there[i];
+            b->results[b->result_count++] = (ek_move){like[i], there[i]};
+            i++;
         }
-        EK_TRY(n > 0 ? ek_comm_room(b->devs.devs[d], like, n, there) : 0);
-        for (int k = 0; k < n; k++) {
-            b->results[first + k] = (ek_move){like[k], there[k]};
-            b->diverted[k]->out = there[k];
-        }
-        b->result_count += n;
     }
     return 0;
 }
