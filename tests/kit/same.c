@@ -108,7 +108,8 @@ int same_wrap(same_pair *pair, int way)
         pair->models[way] =
             ek_distributed_data_parallel(net, .device_ids = devices, .process_group = pair->group,
                                          .bucket_cap_mb = s->cap > 0 ? s->cap : 25,
-                                         .bf16_gradients = s->narrow, .shard = shard);
+                                         .bf16_gradients = s->narrow, .shard = shard,
+                                         .offload = offload);
     } else if (s->balanced) {
         pair->models[way] = ek_data_parallel_model(net, .device_ids = devices, .shard = shard,
                                                    .offload = offload, .plan = s->plan);
@@ -467,7 +468,7 @@ typedef struct same_sharder {
 enum { SHARDERS = 4 };
 static const same_sharder sharders[SHARDERS] = {{EK_SHARD_OPTIMIZER, EK_OFFLOAD_NONE},
                                                 {EK_SHARD_PARAMETERS, EK_OFFLOAD_OPTIMIZER},
-                                                {EK_SHARD_NONE, EK_OFFLOAD_OPTIMIZER},
+                                                {EK_SHARD_OPTIMIZER, EK_OFFLOAD_OPTIMIZER},
                                                 {EK_SHARD_PARAMETERS, EK_OFFLOAD_NONE}};
 
 void same_check(const same_setting *setting, uint64_t seed, same_body *body)
@@ -475,8 +476,10 @@ void same_check(const same_setting *setting, uint64_t seed, same_body *body)
     same_setting own = *setting;
     const same_run run = {&own, body};
     const bool any = own.policy == EK_SHARD_NONE;
-    if (own.ranks > 0) {
+    if (own.ranks > 0) { /* offloading, if devices are named: by the case */
         own.policy = any ? EK_SHARD_OPTIMIZER : own.policy;
+        if (any && !own.stays && (own.devices > 0 || own.spans))
+            own.offload = (ek_offload_policy)(((int)seed + own.how + own.net + own.algorithm) % 2);
         ranks_check(own.ranks, seed, same_run_rank, (void *)&run);
         return;
     }
@@ -484,7 +487,7 @@ void same_check(const same_setting *setting, uint64_t seed, same_body *body)
         const same_sharder *sharder = &sharders[((int)seed + own.how + own.net + k) % SHARDERS];
         if (any) {
             own.policy = sharder->policy;
-            own.offload = sharder->offload;
+            own.offload = own.stays ? EK_OFFLOAD_NONE : sharder->offload;
         }
         ek_scope scope = ek_scope_begin();
         const char *failure = same_run_rank(NULL, (void *)&run);

@@ -75,6 +75,7 @@ typedef struct same_setting {
     ek_shard_policy policy; /* EK_SHARD_NONE: all in turn, with and without offloading; with ranks
                              EK_SHARD_OPTIMIZER */
     ek_offload_policy offload;
+    bool stays; /* never offloaded, because the body looks at the devices' memory */
     same_net net;
     int inputs, hidden; /* of TERMS; 0: IN and 40 */
     ek_dtype dtype;

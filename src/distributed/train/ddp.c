@@ -133,11 +133,11 @@ static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
     return 0;
 }
 
-/* Places the child as the options ask: on one device, or replicated over several. Several devices
- * share the optimizer's state here only if there are no other ranks. */
+/* Places the child as the options ask: on one device, or replicated over several. Devices share the
+ * optimizer's state, or offload it, here only if there are no other ranks. */
 static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
 {
-    ek_shard_policy shard = ranks > 1 ? EK_SHARD_NONE : options->shard;
+    const bool alone = ranks == 1;
     const ek_device_list *ids = &options->device_ids;
     const ek_dev *dev;
     bool several, wrapper = ek_wrapper_of(*child);
@@ -150,10 +150,11 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
                        "%s, and stays there",
                        ddp_name,
                        wrapper ? "is a data-parallel wrapper" : "lies on several devices");
-    if (ids->count > 1) {
-        *child =
-            ek_data_parallel(*child, .device_ids = *ids, .output_device = options->output_device,
-                             .dim = options->dim, .shard = shard);
+    if (ids->count > 1 || (ids->count == 1 && alone && options->offload)) {
+        *child = ek_data_parallel(*child, .device_ids = *ids, .dim = options->dim,
+                                  .output_device = options->output_device,
+                                  .shard = alone ? options->shard : EK_SHARD_NONE,
+                                  .offload = alone ? options->offload : EK_OFFLOAD_NONE);
         return *child ? 0 : ek_error_pending();
     }
     if (ids->count == 1)
@@ -172,6 +173,7 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
                        ddp_name);
     if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", ddp_name, (int)options->shard);
+    EK_TRY(ek_offload_check(ddp_name, options->offload));
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(options->module, true, false, &list));
     bool any = false, sharded = false;
@@ -204,12 +206,13 @@ static int ddp_share_devices(ek_module *child, ek_dev **devs)
     return wrapper->devices.count;
 }
 
-static int ddp_shard(distributed *self)
+static int ddp_shard(distributed *self, bool offloads)
 {
-    ek_dev *devs[EK_MAX_DEVICES] = {NULL};
+    ek_dev *devs[EK_MAX_DEVICES] = {NULL}, *host = offloads ? ek_dev_get(ek_cpu()) : NULL;
     int devices = ddp_share_devices(self->child, devs);
     EK_TRY(devices);
-    self->sharding = ek_rank_sharding_new(self->reducer, self->ranks, devs, devices);
+    if (!offloads || host)
+        self->sharding = ek_rank_sharding_new(self->reducer, self->ranks, devs, devices, host);
     return self->sharding ? 0 : ek_error_pending();
 }
 
@@ -276,7 +279,7 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
     }
     EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients, &self->reducer));
     if (options->shard == EK_SHARD_OPTIMIZER)
-        EK_TRY(ddp_shard(self));
+        EK_TRY(ddp_shard(self, options->offload));
     self->syncs_statistics = options->sync_statistics;
     if (self->syncs_statistics)
         ek_sync_batch_norm_inherit(self->child, self->ranks);
@@ -313,6 +316,8 @@ static int ddp_make(ek_process_group *group, void *user)
 ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
 {
     ddp_new call = {&options, options.module, NULL};
+    if (options.offload && !options.shard)
+        options.shard = EK_SHARD_OPTIMIZER;
     if (!call.child)
         return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", ddp_name);
     int rc = ek_group_call(ddp_name, options.process_group, ddp_make, &call);

@@ -58,10 +58,11 @@ typedef struct ek_rank_sharding {
 
 /* Shards the reducer's parameters over the ranks of the reducer's group and over this rank's
  * devices. `devices`, the number of devs, must be equal on all ranks. If it is 0, shards lie on the
- * devices of their parameters. Writes reducer->sharding. Returns NULL with an error, which is
- * EK_E_STATE if a parameter is sharded already. */
+ * devices of their parameters. If `host` isn't NULL, all shards lie there. Writes
+ * reducer->sharding. Returns NULL with an error, which is EK_E_STATE if a parameter is sharded
+ * already. */
 ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_dev *const *devs,
-                                       int devices);
+                                       int devices, ek_dev *host);
 /* Makes the parameters whole again, and drops the sharded gradients. NULL is ignored. */
 void ek_rank_sharding_end(ek_rank_sharding *self);
 

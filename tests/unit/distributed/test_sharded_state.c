@@ -113,7 +113,7 @@ static int state_nbytes(const same_pair *pair, uint64_t nbytes[EK_MAX_DEVICES])
 
 /* The whole state lies on the first device. */
 SAME_LOOP(a_rank_has_its_share_of_the_state, 0, 4, .ranks = 2 + _i % 2, .devices = 1 + _i / 2,
-          .algorithm = ADAM)
+          .algorithm = ADAM, .stays = true)
 {
     uint64_t whole[EK_MAX_DEVICES] = {0}, both[EK_MAX_DEVICES] = {0}, sum = 0;
     int devices = pair->setting.devices;
