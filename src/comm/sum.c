@@ -66,10 +66,18 @@ static int batch_open(batch *b, int room, int most)
                : ek_error_pending();
 }
 
-/* Returns the device that adds the sum's terms. A single term is copied to `out` at once. */
+/* Returns the device on which the sum is made. A single term is the sum where it lies. */
 static ek_dev *sum_dev(const ek_addition *sum)
 {
-    return sum->dev && sum->count > 1 ? sum->dev : ek_tensor_dev(sum->out);
+    ek_dev *out = ek_tensor_dev(sum->out);
+    return !sum->dev || sum->dev == out ? out
+           : sum->count > 1             ? sum->dev
+                                        : ek_tensor_dev(sum->terms[0]);
+}
+
+static bool sum_is_diverted(const ek_addition *sum)
+{
+    return sum_dev(sum) != ek_tensor_dev(sum->out);
 }
 
 /* Returns true if the sum's device reads the term in place. With collectives, terms of other
@@ -81,8 +89,8 @@ static bool sum_is_read_in_place(const batch *b, const ek_addition *sum, const e
     return reaches && ek_comm_alike(term, sum->out);
 }
 
-/* Gives each sum that is added on another device than that of its `out` an `out` on that device,
- * and lists the move to the old one. Sums of a device share a slab. */
+/* Gives each sum that is made on another device than that of its `out` an `out` there, and lists
+ * the move to the old one. Sums of a device share a slab; a single term becomes its own `out`. */
 static int batch_divert(batch *b)
 {
     ek_tensor **like = b->handles, **there = like + b->room;
@@ -90,15 +98,16 @@ static int batch_divert(batch *b)
         ek_dev *dev = b->devs.devs[d];
         int n = 0;
         for (int k = 0; k < b->count; k++)
-            if (sum_dev(&b->sums[k]) == dev && ek_tensor_dev(b->sums[k].out) != dev)
+            if (sum_dev(&b->sums[k]) == dev && sum_is_diverted(&b->sums[k]) && b->sums[k].count > 1)
                 like[n++] = b->sums[k].out;
         EK_TRY(n > 0 ? ek_comm_room(dev, like, n, there) : 0);
-        for (int k = 0, i = 0; k < b->count && i < n; k++) {
-            if (b->sums[k].out != like[i])
+        for (int k = 0, i = 0; k < b->count; k++) {
+            ek_addition *sum = &b->sums[k];
+            if (sum_dev(sum) != dev || !sum_is_diverted(sum))
                 continue;
-            b->sums[k].out = there[i];
-            b->results[b->result_count++] = (ek_move){like[i], there[i]};
-            i++;
+            ek_tensor *own = sum->count > 1 ? there[i++] : sum->terms[0];
+            b->results[b->result_count++] = (ek_move){sum->out, own};
+            sum->out = own;
         }
     }
     return 0;
@@ -143,7 +152,7 @@ static int batch_fetch(batch *b)
             moves = batch_stage(b, b->devs.devs[to], b->devs.devs[from], moves);
     EK_TRY(moves);
     for (int k = 0; k < b->count; k++)
-        if (b->sums[k].count == 1)
+        if (b->sums[k].count == 1 && b->sums[k].out != b->sums[k].terms[0])
             b->moves[moves++] = (ek_move){b->sums[k].out, b->sums[k].terms[0]};
     return ek_exchange(b->what, b->moves, moves);
 }
@@ -247,7 +256,7 @@ static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *co
     size_t size = ek_dtype_size(sum->out->dtype);
     memset(cost, 0, EK_MOST_DEVICES * sizeof *cost);
     int to = ek_dev_set_add(&b->devs, sum_dev(sum));
-    cost[to] = sum_dev(sum) == ek_tensor_dev(sum->out) ? 0 : size;
+    cost[to] = sum->count > 1 && sum_is_diverted(sum) ? size : 0;
     for (int p = 0; p < sum->count; p++) {
         int from = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->terms[p]));
         if (sum->count == 1 || sum_is_read_in_place(b, sum, sum->terms[p]))
@@ -452,7 +461,9 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
 {
     ek_dev_set devs = {0};
     int most = 1;
+    bool diverted = false;
     for (int i = 0; i < count; i++) {
+        diverted = diverted || sum_is_diverted(&sums[i]);
         ek_dev_set_add(&devs, sum_dev(&sums[i]));
         for (int p = 0; p < sums[i].count; p++)
             ek_dev_set_add(&devs, ek_tensor_dev(sums[i].terms[p]));
@@ -465,7 +476,7 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
     if (!by_library)
         EK_TRY(batch_open(b, count + (sliced ? devs.count : 0), most));
     ek_section section;
-    ek_section_begin(&section, devs.devs, devs.count);
+    ek_section_begin(&section, devs.devs, devs.count, diverted);
     int rc = by_library ? sum_add_by_library(sums, count, &devs)
              : sliced   ? sum_add_slices(b, sums, count, &devs)
                         : sum_add_list(b, sums, count);

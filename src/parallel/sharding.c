@@ -119,12 +119,13 @@ static ek_tensor *sharding_view(const ek_sharding *s, ek_tensor *const *tensors,
                : ek_comm_flat(tensors[leaf], shard->begin, shard->end);
 }
 
-/* Makes a slab on device d for the device's shards that `room` lists. */
+/* Makes a slab for those shards of device d that `room` lists. */
 static int sharding_make_slab(const ek_sharding *s, int d, ek_memory_category category,
                               ek_tensor *const *room, ek_tensor **members)
 {
     ek_dev *dev = sharding_dev(s, d);
-    return dev ? ek_copies_slabs_make(dev, room, s->shards.count, category, members) : 0;
+    ek_dev *reader = s->owner.host ? s->devs[d] : NULL;
+    return dev ? ek_copies_slabs_make(dev, reader, room, s->shards.count, category, members) : 0;
 }
 
 /* Makes memory for shards that need it, and writes it to `own`. `room` has room for a list of all
