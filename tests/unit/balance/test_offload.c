@@ -29,6 +29,7 @@ static ek_module *large_net(void)
             parts[count++] = ek_relu();
         parts[count++] = ek_linear(WIDTH, WIDTH);
     }
+    parts[1] = ek_dropout(0.1);
     ek_module *net = ek_sequential_of(parts, count);
     assert_made(net);
     return net;
@@ -136,6 +137,49 @@ TEST(the_capacity_is_too_little_otherwise)
     assert_refused(ek_memory_set_capacity(test_device(0), most), EK_E_STATE, "in use");
     assert_ok(ek_memory_set_capacity(test_device(0), 3 * net_nbytes(&t)));
     assert_refused(training_step(&t, 0, &loss), EK_E_OUT_OF_MEMORY, "is out of memory");
+}
+
+/* Nothing of a model lies on its devices between steps, and yet they can't be closed. */
+TEST(devices_stay_open)
+{
+    assert_ok(test_devices_configure("2"));
+    ek_module *net = ek_linear(3, 2);
+    ek_module *model =
+        held(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2),
+                              .shard = EK_SHARD_PARAMETERS, .offload = EK_OFFLOAD_OPTIMIZER));
+    assert_made(model);
+    assert_refused(test_devices_configure("2"), EK_E_STATE, "bytes in use");
+    ek_scope scope = ek_scope_begin();
+    assert_made(ek_apply(model, ek_ones(EK_SHAPE(4, 3))));
+    ek_scope_end(&scope);
+}
+
+/* One device is planned for as several are. */
+TEST_LOOP(one_device_takes_every_plan, 0, 3)
+{
+    static const ek_split_policy splits[] = {EK_SPLIT_CHUNK, EK_SPLIT_EVEN, EK_SPLIT_AUTO};
+    double losses[2];
+    for (int offloads = 0; offloads < 2; offloads++) {
+        assert_ok(test_devices_configure("1"));
+        ek_manual_seed(1);
+        ek_module *model = held(
+            ek_data_parallel_model(ek_sequential(ek_linear(3, 8), ek_dropout(0.5), ek_linear(8, 3)),
+                                   .device_ids = ek_devices(test_kind(), 1), .split = splits[_i],
+                                   .offload = offloads ? EK_OFFLOAD_OPTIMIZER : EK_OFFLOAD_NONE));
+        ek_module *criterion = held(
+            ek_data_parallel_criterion(ek_mse_loss(), .device_ids = ek_devices(test_kind(), 1)));
+        ek_optimizer *optimizer = held(ek_adam(model, .lr = 0.1));
+        for (int step = 0; step < 12; step++) {
+            ek_scope scope = ek_scope_begin();
+            ek_value x = EK_VALUE(ek_randn(EK_SHAPE(5 + step / 8, 3)));
+            assert_ok(ek_train_step(&losses[offloads], .model = model, .criterion = criterion,
+                                    .optimizer = optimizer, .input = x, .target = x,
+                                    .micro_batches = 1 + step % 2));
+            ek_scope_end(&scope);
+        }
+        free_held();
+    }
+    ck_assert_double_eq(losses[1], losses[0]);
 }
 
 /* ---- parameters ---- */
