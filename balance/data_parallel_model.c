@@ -42,7 +42,8 @@ ek_wrapper *ek_data_parallel_model_apart(ek_module *module)
 {
     if (module->type != &data_parallel_model_type || model_is_plain((data_parallel_model *)module))
         return NULL;
-    return (ek_wrapper *)module;
+    ek_wrapper *wrapper = (ek_wrapper *)module;
+    return wrapper->devices.count > 1 ? wrapper : NULL;
 }
 
 ek_module *ek_data_parallel_model_with(ek_data_parallel_options options)
