@@ -139,6 +139,38 @@ TEST(the_capacity_is_too_little_otherwise)
     assert_refused(training_step(&t, 0, &loss), EK_E_OUT_OF_MEMORY, "is out of memory");
 }
 
+static int try_batch(int64_t batch, void *user)
+{
+    const training *t = user;
+    ek_scope scope = ek_scope_begin();
+    ek_value x = EK_VALUE(ek_randn(EK_SHAPE(batch, WIDTH)));
+    int rc = ek_train_step(NULL, .model = t->model, .criterion = t->criterion,
+                           .optimizer = t->optimizer, .input = x, .target = x);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* The search leaves the model unchanged, without ever having it whole on the device. */
+TEST_LOOP(the_largest_batch_is_found, 0, 2)
+{
+    char hashes[2][65];
+    double loss;
+    const ek_shard_policy shard = _i ? EK_SHARD_PARAMETERS : EK_SHARD_NONE;
+    assert_ok(test_devices_configure("1"));
+    training t = training_begin(1, shard, EK_OFFLOAD_OPTIMIZER);
+    if (WIDTH == 768)
+        assert_ok(ek_memory_set_capacity(test_device(0), capacity_of(shard, net_nbytes(&t))));
+    assert_ok(training_step(&t, 0, &loss));
+    assert_ok(ek_module_sha256(t.net, hashes[0]));
+    int64_t batch = ek_find_batch(.function = try_batch, .user = &t, .model = t.model,
+                                  .optimizer = t.optimizer, .first = 4, .most = 16);
+    assert_ok(batch < 0 ? (int)batch : 0);
+    ck_assert_int_ge(batch, 4);
+    assert_ok(ek_module_sha256(t.net, hashes[1]));
+    ck_assert_str_eq(hashes[1], hashes[0]);
+    assert_ok(training_step(&t, 1, &loss));
+}
+
 /* Nothing of a model lies on its devices between steps, and yet they can't be closed. */
 TEST(devices_stay_open)
 {
