@@ -103,7 +103,7 @@ static bool sharding_needs_memory(const ek_sharding *s, int k)
     const ek_dev *dev = sharding_dev(s, s->parts[k].device);
     if (s->targets == 0)
         return true;
-    if (s->shards.ranks ? shard_is_empty(&s->shards.all[k]) : !s->owner.host)
+    if (!s->owner.host && (!s->shards.ranks || shard_is_empty(&s->shards.all[k])))
         return false;
     return dev && dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
 }

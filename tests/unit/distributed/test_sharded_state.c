@@ -132,6 +132,21 @@ SAME_LOOP(a_rank_has_its_share_of_the_state, 0, 4, .ranks = 2 + _i % 2, .devices
     return NULL;
 }
 
+/* The devices have the whole optimizer's state only. */
+SAME_LOOP(offloaded_state_is_on_no_device, 0, 3, .ranks = _i < 2 ? 2 : 0, .devices = 1 + _i % 2,
+          .policy = EK_SHARD_OPTIMIZER, .offload = EK_OFFLOAD_OPTIMIZER, .algorithm = ADAM)
+{
+    uint64_t whole[EK_MAX_DEVICES] = {0}, both[EK_MAX_DEVICES] = {0};
+    RANKS_OK(same_step_alike(pair, WHOLE, 0));
+    RANKS_OK(state_nbytes(pair, whole));
+    RANKS_OK(same_step_alike(pair, SHARDED, 0));
+    RANKS_OK(state_nbytes(pair, both));
+    LOOP_CHECK(whole[0] > 0);
+    for (int k = 0; k < pair->setting.devices; k++)
+        LOOP_CHECK_EQ(both[k], whole[k]);
+    return same_compare(pair, "after a step");
+}
+
 /* ---- from one optimizer to another ---- */
 
 static int carry_over(ek_optimizer *from, ek_tensor *p, ek_optimizer *to, ek_tensor *q)
