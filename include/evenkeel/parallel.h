@@ -48,8 +48,9 @@ typedef enum ek_shard_policy {
     /** Gradients and optimizer state (ZeRO-1): each device owns a range of the parameters. It gets
      * the summed gradient of its range during backward and updates this range in ek_step; then the
      * other devices get the result. Parameters stay whole on every device. Results and checkpoints
-     * are the same to the bit as without sharding. With one device nothing is sharded. Sharding
-     * over the devices of all ranks: see ek_distributed_data_parallel (ddp.h).
+     * are the same to the bit as without sharding. With one device nothing is sharded, unless it
+     * is offloaded (ek_offload_policy). Sharding over the devices of all ranks: see
+     * ek_distributed_data_parallel (ddp.h).
      *
      * ek_gather_grad returns the whole gradient of a sharded parameter. ek_tensor_grad is NULL,
      * unless a gradient was set or the wrapped module was called directly: such a gradient is
@@ -85,18 +86,18 @@ typedef enum ek_shard_policy {
 /** What lies in plain memory of the host (cpu) instead of the devices' memory. */
 typedef enum ek_offload_policy {
     EK_OFFLOAD_NONE = 0,
-    /** The optimizer's state, the summed gradients and a copy of the parameters. Backward brings
-     * each bucket's summed gradient to cpu while it goes on. ek_step updates the parameters there,
-     * with cpu's threads, and sends them to the devices. So a device has memory for parameters,
+    /** The optimizer's state, the summed gradients and a copy of the parameters. During backward
+     * each bucket's summed gradient is copied to cpu. ek_step updates the parameters there, with
+     * cpu's threads, and sends them to the devices. So a device has memory for parameters,
      * activations and a few buckets of gradients only. No device's capacity counts the memory of
-     * cpu, which is page-locked if the devices are GPUs. With EK_SHARD_PARAMETERS units are
-     * gathered from cpu, and a device keeps no parameters but two units.
+     * cpu. For GPUs gradients and parameters on cpu are page-locked. With EK_SHARD_PARAMETERS units
+     * are gathered from cpu, and a device keeps two units and no other parameters.
      *
-     * Parameters are sharded as by EK_SHARD_OPTIMIZER if .shard is EK_SHARD_NONE, also with one
-     * device, and what is said there holds, but that every shard lies on cpu. Results and
-     * checkpoints on devices of the host are the same to the bit as without offloading; a GPU's
-     * kernels may round a step otherwise than the host's. If the wrapper is freed, gradients and,
-     * at the next step, the state need memory of the first device. */
+     * If .shard is EK_SHARD_NONE, parameters are sharded as by EK_SHARD_OPTIMIZER. A single device
+     * is offloaded, too. All that is said of shards above holds, and every shard lies on cpu. With
+     * devices of the host, results and checkpoints are the same to the bit as without offloading.
+     * The last bits of a step on a GPU may differ from those of a step on cpu. If the wrapper is
+     * freed, the gradients move to the first device, and the state at the optimizer's next step. */
     EK_OFFLOAD_OPTIMIZER = 1
 } ek_offload_policy;
 

@@ -58,7 +58,7 @@ int ek_comm_all_gather(const ek_placement *placement, ek_tensor *const *slices, 
                        ek_tensor **whole);
 
 /* Records an all_gather whose results exist in `whole` already, for replicas whose memory persists.
- * Its backward runs on the thread of the first slice's adder.
+ * Its backward runs on the thread of the device that adds the first slice's terms.
  * Does nothing if gradient mode is off or no slice requires a gradient. */
 int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *slices,
                               ek_tensor *const *whole);

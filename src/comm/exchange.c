@@ -178,7 +178,8 @@ static ek_block_move exchange_block_of(const ek_move *moves, int count)
                            ek_tensor_address(from), (size_t)before_last + ek_comm_nbytes(last)};
 }
 
-/* Within a section, a block for the host is fetched: its sender and the caller go on. */
+/* Copies a block. Within a section neither the caller nor the compute stream waits for a block to
+ * the host. */
 static int exchange_copy_block(const ek_block_move *block)
 {
     if (ek_section_is_open() && ek_dev_is_host(block->to) && block->from->lane)

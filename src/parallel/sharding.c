@@ -96,14 +96,14 @@ static ek_dev *sharding_dev(const ek_sharding *s, int d)
     return s->owner.host ? s->owner.host : s->devs[d];
 }
 
-/* Returns true if the leaf is gathered, or if the shard lies on another device than its leaf, and
- * that device has no copy of the leaf. */
+/* Returns true if the leaf is gathered or the shard lies on the host; with ranks, if the shard lies
+ * on another device than its leaf. An empty shard of ranks needs memory on the host only. */
 static bool sharding_needs_memory(const ek_sharding *s, int k)
 {
     const ek_dev *dev = sharding_dev(s, s->parts[k].device);
-    if (s->targets == 0)
-        return true;
-    if (!s->owner.host && (!s->shards.ranks || shard_is_empty(&s->shards.all[k])))
+    if (s->targets == 0 || !s->shards.ranks)
+        return s->targets == 0 || s->owner.host;
+    if (!s->owner.host && shard_is_empty(&s->shards.all[k]))
         return false;
     return dev && dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
 }

@@ -62,12 +62,11 @@ typedef struct ek_sharding_owner {
 /* What is known of a shard besides its elements. */
 typedef struct ek_sharding_part {
     int leaf, device;
-    ek_tensor *home; /* its elements in the leaf, if the shard has memory of its own; else NULL */
-    uint64_t seen;   /* version of the leaf when leaf and shard were last equal */
-    uint64_t
-        version; /* without ranks: version of the shard when all devices last had its elements */
-    uint64_t unsent; /* version of the leaf when sending the shard failed; 0: sent */
-    bool changed;    /* true, while publishing, if others lack its elements */
+    ek_tensor *home;  /* its elements in the leaf, if the shard has memory of its own; else NULL */
+    uint64_t seen;    /* version of the leaf when leaf and shard were last equal */
+    uint64_t version; /* without ranks: the shard's version when all devices last had it */
+    uint64_t unsent;  /* version of the leaf when sending the shard failed; 0: sent */
+    bool changed;     /* true, while publishing, if others lack its elements */
 } ek_sharding_part;
 
 struct ek_sharding {

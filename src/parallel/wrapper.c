@@ -58,7 +58,7 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
     ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     if (count > 1)
         EK_TRY(ek_check_home(wrapper->module.type->name, wrapper->child, NULL));
-    wrapper->offloads = wrapper->offloads && home.kind != EK_CPU;
+    wrapper->offloads = wrapper->offloads && (count > 1 || home.kind != EK_CPU);
     if (count < 2 && !wrapper->offloads)
         wrapper->shards = EK_SHARD_NONE;
     else if (wrapper->offloads && !wrapper->shards)
