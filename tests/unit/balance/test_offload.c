@@ -258,6 +258,29 @@ TEST(cpu_offloads_nothing)
     }
 }
 
+TEST(cpu_may_be_one_of_several_devices)
+{
+    double sums[2] = {0};
+    assert_ok(test_devices_configure("1"));
+    for (int offloads = 0; offloads < 2; offloads++) {
+        ek_manual_seed(1);
+        ek_module *net = ek_linear(30, 20);
+        ek_device_list devices = {.count = 2, .devices = {ek_cpu(), test_device(0)}};
+        ek_module *model =
+            held(ek_data_parallel(net, .device_ids = devices,
+                                  .offload = offloads ? EK_OFFLOAD_OPTIMIZER : EK_OFFLOAD_NONE));
+        ek_optimizer *optimizer = held(ek_adam(model, .lr = 0.1));
+        for (int step = 0; step < 2; step++) {
+            ek_scope scope = ek_scope_begin();
+            assert_ok(ek_backward(ek_sum(ek_apply(model, ek_ones(EK_SHAPE(4, 30))))));
+            assert_ok(ek_step(optimizer));
+            assert_ok(ek_item(ek_sum(ek_detach(ek_module_tensor(net, "weight"))), &sums[offloads]));
+            ek_scope_end(&scope);
+        }
+    }
+    ck_assert_double_eq(sums[1], sums[0]);
+}
+
 TEST(a_policy_that_is_none_is_refused)
 {
     assert_refused(ek_data_parallel(ek_linear(2, 2), .offload = (ek_offload_policy)2), EK_E_INVALID,
