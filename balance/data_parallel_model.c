@@ -22,7 +22,9 @@ static ek_value model_call(ek_module *module, const ek_args *args)
         return ek_wrapper_call_plain(&self->wrapper, args, ek_part_forward, NULL);
     ek_value outputs[EK_MAX_DEVICES];
     int parts = ek_wrapper_apply(&self->wrapper, args, outputs);
-    return parts < 0 ? ek_value_error() : ek_value_per_device(outputs, parts);
+    return parts < 0                          ? ek_value_error()
+           : self->wrapper.devices.count == 1 ? outputs[0]
+                                              : ek_value_per_device(outputs, parts);
 }
 
 static ek_value model_forward(ek_module *module, const ek_args *args)
@@ -40,7 +42,8 @@ ek_wrapper *ek_data_parallel_model_apart(ek_module *module)
 {
     if (module->type != &data_parallel_model_type || model_is_plain((data_parallel_model *)module))
         return NULL;
-    return (ek_wrapper *)module;
+    ek_wrapper *wrapper = (ek_wrapper *)module;
+    return wrapper->devices.count > 1 ? wrapper : NULL;
 }
 
 ek_module *ek_data_parallel_model_with(ek_data_parallel_options options)

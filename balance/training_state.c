@@ -77,10 +77,12 @@ static int state_restore_tensor(saved_tensor *saved)
 {
     if (state_version_of(saved->tensor) == saved->version)
         return 0;
-    if (!ek_copy_(saved->tensor, saved->copy))
-        return ek_error_pending();
-    saved->version = state_version_of(saved->tensor);
-    return 0;
+    ek_scope scope = ek_scope_begin(); /* parameters that are gathered are held one by one */
+    int rc = ek_copy_(saved->tensor, saved->copy) ? 0 : ek_error_pending();
+    ek_scope_end(&scope);
+    if (rc >= 0)
+        saved->version = state_version_of(saved->tensor);
+    return rc;
 }
 
 /* ---- gradients ---- */

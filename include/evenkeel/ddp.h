@@ -40,6 +40,11 @@ typedef struct ek_distributed_options {
     /** EK_SHARD_OPTIMIZER: the optimizer's state is sharded over the devices of all ranks (below);
      * EK_SHARD_PARAMETERS: parameters, too. With one rank, over those of device_ids. */
     ek_shard_policy shard;
+    /** EK_OFFLOAD_OPTIMIZER: each rank's part of the state, of the averaged gradients and of the
+     * parameters to step lies on cpu, and is stepped there (ek_offload_policy). It implies
+     * EK_SHARD_OPTIMIZER. With several ranks the gradients of a rank's own backward are whole on
+     * the device. */
+    ek_offload_policy offload;
     bool bf16_gradients; /**< f32 gradients travel in bf16 and are added in f32 */
     /** True: the module's synchronised batch normalisations (ek_sync_batch_norm) that have no
      * process group of their own get this one, as long as the wrapper exists. */

@@ -48,8 +48,9 @@ typedef enum ek_shard_policy {
     /** Gradients and optimizer state (ZeRO-1): each device owns a range of the parameters. It gets
      * the summed gradient of its range during backward and updates this range in ek_step; then the
      * other devices get the result. Parameters stay whole on every device. Results and checkpoints
-     * are the same to the bit as without sharding. With one device nothing is sharded. Sharding
-     * over the devices of all ranks: see ek_distributed_data_parallel (ddp.h).
+     * are the same to the bit as without sharding. With one device nothing is sharded, unless it
+     * is offloaded (ek_offload_policy). Sharding over the devices of all ranks: see
+     * ek_distributed_data_parallel (ddp.h).
      *
      * ek_gather_grad returns the whole gradient of a sharded parameter. ek_tensor_grad is NULL,
      * unless a gradient was set or the wrapped module was called directly: such a gradient is
@@ -81,6 +82,24 @@ typedef enum ek_shard_policy {
     EK_SHARD_PARAMETERS = 2
 } ek_shard_policy;
 
+/** What lies in plain memory of the host (cpu) instead of the devices' memory. */
+typedef enum ek_offload_policy {
+    EK_OFFLOAD_NONE = 0,
+    /** The optimizer's state, the summed gradients and a copy of the parameters. During backward
+     * each bucket's summed gradient is copied to cpu. ek_step updates the parameters there, with
+     * cpu's threads, and sends them to the devices. So a device has memory for parameters,
+     * activations and a few buckets of gradients only. No device's capacity counts the memory of
+     * cpu. For GPUs gradients and parameters on cpu are page-locked. With EK_SHARD_PARAMETERS units
+     * are gathered from cpu, and a device keeps two units and no other parameters.
+     *
+     * If .shard is EK_SHARD_NONE, parameters are sharded as by EK_SHARD_OPTIMIZER. A single device
+     * is offloaded, too. All that is said of shards above holds, and every shard lies on cpu. With
+     * devices of the host, results and checkpoints are the same to the bit as without offloading.
+     * The last bits of a step on a GPU may differ from those of a step on cpu. If the wrapper is
+     * freed, the gradients move to the first device, and the state at the optimizer's next step. */
+    EK_OFFLOAD_OPTIMIZER = 1
+} ek_offload_policy;
+
 typedef struct ek_data_parallel_options {
     int begin;                 /**< no option, see base.h */
     ek_module *module;         /**< ownership passes to the wrapper */
@@ -108,6 +127,7 @@ typedef struct ek_data_parallel_options {
      * replayed: planning starts from its last entry, as after a checkpoint. */
     const char *plan;
     ek_shard_policy shard;
+    ek_offload_policy offload;
     /** True: device 0's buffers are sent to the replicas at every forward. False: each replica
      * keeps its own, and the module shows those of the first replica that took part in the last
      * forward. */

@@ -191,8 +191,10 @@ static int run_task(ek_run *run, int queue, ek_task *task)
                       ek_tensor_dev(task->leaf));
     int rc = task_sum_and_run(run, queue, task);
     ek_span_end(&span);
-    if (rc >= 0 && task->hook)
+    if (rc >= 0 && task->hook && ek_tensor_dev(task->leaf)->lane)
         ek_lane_join(ek_tensor_dev(task->leaf));
+    else if (rc >= 0 && task->hook) /* on the host, to which any device may have sent it */
+        ek_lane_join_all();
     if (rc >= 0) /* the hook's errors are its own */
         return task->hook ? ek_run_leaf_arrived(run, task, task->some) : 0;
     char text[200];

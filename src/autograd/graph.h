@@ -62,6 +62,7 @@ typedef struct ek_record_options {
     int saved_count;
     const void *attributes; /* copied by ek_record */
     size_t attributes_size;
+    ek_dev *dev; /* the device on whose thread backward runs; NULL: by outputs (ek_node_dev) */
 } ek_record_options;
 
 #define EK_INPUTS(...)                           \
@@ -207,6 +208,7 @@ struct ek_node {
     struct ek_saved *saved;
     struct ek_output_info *outputs;
     void *attributes;
+    ek_dev *dev;        /* where it was recorded to run; NULL: by its outputs */
     bool freed;         /* the saved tensors were dropped */
     ek_node *next_dead; /* next node in the list of dead nodes (node.c) */
 };
@@ -220,8 +222,8 @@ typedef struct ek_output_info {
     struct ek_hook_list *hooks; /* one reference to its tensor hooks (tensor_hook.c), or NULL */
 } ek_output_info;
 
-/* Returns the device on which a node's backward runs: the device of its outputs, or, if these lie
- * on several devices, the device of the first input with an edge. */
+/* Returns the device on which a node's backward runs: that of ek_record_options; else the device of
+ * its outputs, or, if these lie on several devices, the device of the first input with an edge. */
 ek_dev *ek_node_dev(const ek_node *node);
 
 /* Drops the saved tensors. Afterwards ek_node_saved fails with EK_E_STATE. */

@@ -206,6 +206,7 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
             operation->destroy((void *)(uintptr_t)options->attributes);
         return ek_error_pending();
     }
+    node->dev = options->dev;
     for (int i = 0; i < options->input_count; i++)
         node->edges[i] = edge_to(options->inputs[i]);
     int rc = 0;
@@ -285,9 +286,9 @@ int ek_node_output_count(const ek_node *node)
 
 ek_dev *ek_node_dev(const ek_node *node)
 {
-    ek_dev *dev = NULL;
+    ek_dev *dev = node->dev;
     bool several = false;
-    for (int i = 0; i < node->output_count; i++) {
+    for (int i = 0; i < node->output_count && !node->dev; i++) {
         ek_dev *output_dev = node->outputs[i].dev;
         if (!dev)
             dev = output_dev;

@@ -104,10 +104,10 @@ static ek_placement placement_of(const ek_node *node)
     return placement;
 }
 
-/* Records operations[0] if slices are whole, else operations[1]. Does nothing if no input is to be
- * recorded. */
+/* Records operations[0] if slices are whole, else operations[1], whose backward runs on the thread
+ * of `dev` (NULL: by outputs). Does nothing if no input is to be recorded. */
 static int placement_record(const ek_placement *placement, ek_tensor *const *inputs,
-                            int input_count, const ek_operation *operations,
+                            int input_count, const ek_operation *operations, ek_dev *dev,
                             ek_tensor *const *outputs, int output_count)
 {
     placement_kept kept;
@@ -117,6 +117,7 @@ static int placement_record(const ek_placement *placement, ek_tensor *const *inp
     return ek_record_outputs(outputs, output_count, &operations[placement->slices != NULL],
                              &(const ek_record_options){.inputs = inputs,
                                                         .input_count = input_count,
+                                                        .dev = dev,
                                                         EK_ATTRIBUTES(kept)});
 }
 
@@ -185,8 +186,9 @@ int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *s
         for (int at = placement_tensor(placement, p); at < outputs && ek_records(&slices[p], 1);
              at += count)
             out[at] = whole[at];
-    int rc = placement_record(placement, slices, placement->slice_count, gather_operations, out,
-                              outputs);
+    ek_dev *adder = placement->slices ? placement->slices[0].adder : NULL;
+    int rc = placement_record(placement, slices, placement->slice_count, gather_operations, adder,
+                              out, outputs);
     free(out);
     return rc;
 }
@@ -347,7 +349,7 @@ static int reduce_range(const ek_placement *placement, int p, ek_tensor *out, ek
     if (!alike) {
         ek_tensor *whole =
             ek_tensor_view(out, like->ndim, like->shape, like->stride, out->offset - slice->begin);
-        return whole ? reduce_rows(&(ek_addition){whole, terms, n}, slice->begin, slice->end)
+        return whole ? reduce_rows(&(ek_addition){whole, terms, n, NULL}, slice->begin, slice->end)
                      : ek_error_pending();
     }
     for (int t = 0; t < n; t++) {
@@ -370,7 +372,8 @@ static int reduce_all(const ek_placement *placement, ek_tensor *const *whole, co
             n = reduce_range(placement, p, slices[p], terms, n);
         EK_TRY(n);
         if (n > 0)
-            sums[count++] = (ek_addition){slices[p], terms, n};
+            sums[count++] = (ek_addition){slices[p], terms, n,
+                                          placement->slices ? placement->slices[p].adder : NULL};
         terms += n;
     }
     return ek_add_all(placement->slices ? "reduce_scatter" : "reduce", sums, count);
@@ -398,5 +401,5 @@ int ek_comm_reduce_scatter(const ek_placement *placement, ek_tensor *const *whol
     free(sums);
     EK_TRY(rc);
     return placement_record(placement, whole, placement->devices * placement->count,
-                            reduce_operations, slices, count);
+                            reduce_operations, NULL, slices, count);
 }

@@ -30,6 +30,7 @@ typedef struct ek_comm_slice {
     int tensor;         /* index of the tensor */
     int64_t begin, end; /* range of the tensor's elements */
     ek_dev *dev;        /* device of the slice */
+    ek_dev *adder;      /* device that adds the slice's terms; NULL: `dev` */
 } ek_comm_slice;
 
 typedef struct ek_placement {
@@ -57,6 +58,7 @@ int ek_comm_all_gather(const ek_placement *placement, ek_tensor *const *slices, 
                        ek_tensor **whole);
 
 /* Records an all_gather whose results exist in `whole` already, for replicas whose memory persists.
+ * Its backward runs on the thread of the device that adds the first slice's terms.
  * Does nothing if gradient mode is off or no slice requires a gradient. */
 int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *slices,
                               ek_tensor *const *whole);

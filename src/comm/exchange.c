@@ -178,12 +178,21 @@ static ek_block_move exchange_block_of(const ek_move *moves, int count)
                            ek_tensor_address(from), (size_t)before_last + ek_comm_nbytes(last)};
 }
 
+/* Copies a block. Within a section neither the caller nor the compute stream waits for a block to
+ * the host. */
+static int exchange_copy_block(const ek_block_move *block)
+{
+    if (ek_section_is_open() && ek_dev_is_host(block->to) && block->from->lane)
+        return ek_lane_fetch(block);
+    return ek_dev_copy(block->to, block->target, block->from, block->source, block->nbytes);
+}
+
 static int exchange_copy_run(const ek_move *moves, int count)
 {
-    if (count == 1)
+    if (count == 1 && !ek_comm_alike(moves[0].to, moves[0].from))
         return ek_comm_copy(moves[0].to, moves[0].from);
     ek_block_move block = exchange_block_of(moves, count);
-    return ek_dev_copy(block.to, block.target, block.from, block.source, block.nbytes);
+    return exchange_copy_block(&block);
 }
 
 /* ---- lists of moves ---- */
@@ -249,8 +258,7 @@ static int exchange_send_some(const ek_move *moves, int count, bool collective)
     if (collective)
         EK_TRY(ek_dev_exchange(blocks, n));
     for (int i = 0; i < n && !collective; i++)
-        EK_TRY(ek_dev_copy(blocks[i].to, blocks[i].target, blocks[i].from, blocks[i].source,
-                           blocks[i].nbytes));
+        EK_TRY(exchange_copy_block(&blocks[i]));
     return done;
 }
 
@@ -322,7 +330,7 @@ static int exchange_copy_on_worker(void *user, int index)
         ek_dev_set_add(&devs, dev);
         ek_dev_set_add(&devs, ek_tensor_dev(x->moves[i].from));
     }
-    ek_section_begin(&section, devs.devs, devs.count);
+    ek_section_begin(&section, devs.devs, devs.count, false);
     int rc = exchange_copy_to(x, dev);
     ek_section_end(&section);
     return rc;
@@ -433,7 +441,7 @@ int ek_exchange(const char *what, const ek_move *moves, int count)
         return exchange_copy_on_workers(&x);
     int n = collective ? broadcast_length(&x) : 0;
     ek_section section;
-    ek_section_begin(&section, x.all.devs, x.all.count);
+    ek_section_begin(&section, x.all.devs, x.all.count, false);
     int rc = n            ? broadcast_all(&x, n)
              : collective ? exchange_send_all(what, x.devs.devs[0], moves, count, true)
                           : exchange_copy_to(&x, NULL);

@@ -41,15 +41,16 @@ typedef struct ek_addition {
     ek_tensor *out;
     ek_tensor *const *terms;
     int count;
+    ek_dev *dev; /* the device that adds; NULL: that of `out` */
 } ek_addition;
 
-/* Computes the sums, each on the device of its `out`. Terms are added in the order of `terms`, so
- * that numbers don't depend on buffers, collectives or threads (EVENKEEL_COMM=nccl-sum permits
- * another order). Terms that the device can't read in place, and terms with another layout, are
- * copied in batches. No device needs more than EK_COMM_BUFFER_BYTES for a batch
- * (EK_MEMORY_COMMUNICATION). With collectives, each device adds a slice of the sums, if every
- * device has a term of every sum. `what` names the spans. After an error any sum may have been
- * written, whole or in part. */
+/* Computes the sums, each on its device, and copies them to their `out`. Terms are added in the
+ * order of `terms`, so that numbers don't depend on buffers, collectives or threads
+ * (EVENKEEL_COMM=nccl-sum permits another order). Terms that the device can't read in place, and
+ * terms with another layout, are copied in batches. No device needs more than EK_COMM_BUFFER_BYTES
+ * for a batch (EK_MEMORY_COMMUNICATION). With collectives, each device adds a slice of the sums, if
+ * every device has a term of every sum. `what` names the spans. After an error any sum may have
+ * been written, whole or in part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
 /* Makes the part [begin, begin + length) of a sum along dim, as handles in the scope. If dim < 0,

@@ -66,13 +66,51 @@ static int batch_open(batch *b, int room, int most)
                : ek_error_pending();
 }
 
+/* Returns the device on which the sum is made. A single term is the sum where it lies. */
+static ek_dev *sum_dev(const ek_addition *sum)
+{
+    ek_dev *out = ek_tensor_dev(sum->out);
+    return !sum->dev || sum->dev == out ? out
+           : sum->count > 1             ? sum->dev
+                                        : ek_tensor_dev(sum->terms[0]);
+}
+
+static bool sum_is_diverted(const ek_addition *sum)
+{
+    return sum_dev(sum) != ek_tensor_dev(sum->out);
+}
+
 /* Returns true if the sum's device reads the term in place. With collectives, terms of other
  * devices are exchanged even if the device could read them. */
-static bool sum_is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
+static bool sum_is_read_in_place(const batch *b, const ek_addition *sum, const ek_tensor *term)
 {
-    ek_dev *dev = ek_tensor_dev(out), *from = ek_tensor_dev(term);
+    ek_dev *dev = sum_dev(sum), *from = ek_tensor_dev(term);
     bool reaches = dev == from || (!b->collective && ek_dev_reaches(dev, from));
-    return reaches && ek_comm_alike(term, out);
+    return reaches && ek_comm_alike(term, sum->out);
+}
+
+/* Gives each sum that is made on another device than that of its `out` an `out` there, and lists
+ * the move to the old one. Sums of a device share a slab; a single term becomes its own `out`. */
+static int batch_divert(batch *b)
+{
+    ek_tensor **like = b->handles, **there = like + b->room;
+    for (int d = 0; d < b->devs.count; d++) {
+        ek_dev *dev = b->devs.devs[d];
+        int n = 0;
+        for (int k = 0; k < b->count; k++)
+            if (sum_dev(&b->sums[k]) == dev && sum_is_diverted(&b->sums[k]) && b->sums[k].count > 1)
+                like[n++] = b->sums[k].out;
+        EK_TRY(n > 0 ? ek_comm_room(dev, like, n, there) : 0);
+        for (int k = 0, i = 0; k < b->count; k++) {
+            ek_addition *sum = &b->sums[k];
+            if (sum_dev(sum) != dev || !sum_is_diverted(sum))
+                continue;
+            ek_tensor *own = sum->count > 1 ? there[i++] : sum->terms[0];
+            b->results[b->result_count++] = (ek_move){sum->out, own};
+            sum->out = own;
+        }
+    }
+    return 0;
 }
 
 /* Makes room on `dev` for the terms on `from` that sums on `dev` can't read in place, and appends
@@ -88,7 +126,7 @@ static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
             continue;
         for (int p = 0; p < sum->count; p++) {
             ek_tensor **term = &b->terms[(ptrdiff_t)k * b->most + p];
-            if (ek_tensor_dev(*term) != from || sum_is_read_in_place(b, *term, sum->out))
+            if (ek_tensor_dev(*term) != from || sum_is_read_in_place(b, sum, *term))
                 continue;
             like[n] = sum->out;
             b->unread[n++] = term;
@@ -114,7 +152,7 @@ static int batch_fetch(batch *b)
             moves = batch_stage(b, b->devs.devs[to], b->devs.devs[from], moves);
     EK_TRY(moves);
     for (int k = 0; k < b->count; k++)
-        if (b->sums[k].count == 1)
+        if (b->sums[k].count == 1 && b->sums[k].out != b->sums[k].terms[0])
             b->moves[moves++] = (ek_move){b->sums[k].out, b->sums[k].terms[0]};
     return ek_exchange(b->what, b->moves, moves);
 }
@@ -190,7 +228,9 @@ static int batch_flush(batch *b)
         return 0;
     ek_memory_category category = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     ek_scope scope = ek_scope_begin();
-    int rc = batch_fetch(b);
+    int rc = batch_divert(b);
+    if (rc >= 0)
+        rc = batch_fetch(b);
     if (rc >= 0)
         rc = batch_order(b, true);
     if (rc >= 0)
@@ -208,17 +248,18 @@ static int batch_flush(batch *b)
 
 /* ---- cutting ---- */
 
-/* Writes the bytes that each of the batch's devices stages for one element of a sum. A term from
- * another device also counts on that device, where it may have to be packed, unless it is sent as
- * one block. */
+/* Writes the bytes that each of the batch's devices stages for one element of a sum: for terms, and
+ * for the sum if `out` lies elsewhere. A term from another device also counts on that device, where
+ * it may have to be packed, unless it is sent as one block. */
 static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
 {
     size_t size = ek_dtype_size(sum->out->dtype);
     memset(cost, 0, EK_MOST_DEVICES * sizeof *cost);
-    int to = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->out));
+    int to = ek_dev_set_add(&b->devs, sum_dev(sum));
+    cost[to] = sum->count > 1 && sum_is_diverted(sum) ? size : 0;
     for (int p = 0; p < sum->count; p++) {
         int from = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->terms[p]));
-        if (sum->count == 1 || sum_is_read_in_place(b, sum->terms[p], sum->out))
+        if (sum->count == 1 || sum_is_read_in_place(b, sum, sum->terms[p]))
             continue;
         bool block = alone && ek_comm_alike(sum->terms[p], sum->out);
         cost[to] += size;
@@ -245,7 +286,7 @@ static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
 {
     ek_tensor **terms = b->terms + (ptrdiff_t)b->count * b->most;
     memcpy(terms, sum->terms, (size_t)sum->count * sizeof *terms);
-    b->sums[b->count++] = (ek_addition){sum->out, terms, sum->count};
+    b->sums[b->count++] = (ek_addition){sum->out, terms, sum->count, sum->dev};
     for (int d = 0; d < b->devs.count; d++)
         b->staged[d] += cost[d] * (size_t)ek_count(sum->out);
     return b->count == b->room ? batch_flush(b) : 0;
@@ -254,7 +295,7 @@ static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
 int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t length,
                      ek_tensor **terms, ek_addition *part)
 {
-    *part = (ek_addition){sum->out, terms, sum->count};
+    *part = (ek_addition){sum->out, terms, sum->count, sum->dev};
     for (int p = -1; p < sum->count && part->out; p++) {
         ek_tensor *whole = p < 0 ? sum->out : sum->terms[p];
         ek_tensor *own = dim < 0 ? ek_comm_flat(whole, begin, begin + length)
@@ -327,6 +368,7 @@ static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *
 {
     for (int i = 0; i < count; i++) {
         bool fits = sums[i].count == devs->count && ek_tensor_dev(sums[i].out) == devs->devs[0] &&
+                    sum_dev(&sums[i]) == devs->devs[0] &&
                     sums[i].out->dtype == sums[0].out->dtype && sum_all_alike(&sums[i]);
         for (int p = 0; p < devs->count && fits; p++)
             fits = ek_tensor_dev(sums[i].terms[p]) == devs->devs[p];
@@ -336,20 +378,13 @@ static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *
     return devs->count > 1 && ek_dtype_is_floating(sums[0].out->dtype);
 }
 
-/* Adds elements [from, to) of a sum on `dev`. If the sum's device is another, the batch moves the
- * result to it. */
+/* Adds elements [from, to) of a sum on `dev`. */
 static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
 {
     ek_addition flat;
     ek_tensor *terms[EK_MAX_DEVICES];
     EK_TRY(ek_addition_part(sum, -1, from, to - from, terms, &flat));
-    if (dev != ek_tensor_dev(flat.out)) {
-        ek_tensor *there = ek_comm_like(flat.out, dev);
-        if (!there)
-            return ek_error_pending();
-        b->results[b->result_count++] = (ek_move){flat.out, there};
-        flat.out = there;
-    }
+    flat.dev = dev;
     return batch_add_sum(b, &flat, false);
 }
 
@@ -426,8 +461,10 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
 {
     ek_dev_set devs = {0};
     int most = 1;
+    bool diverted = false;
     for (int i = 0; i < count; i++) {
-        ek_dev_set_add(&devs, ek_tensor_dev(sums[i].out));
+        diverted = diverted || sum_is_diverted(&sums[i]);
+        ek_dev_set_add(&devs, sum_dev(&sums[i]));
         for (int p = 0; p < sums[i].count; p++)
             ek_dev_set_add(&devs, ek_tensor_dev(sums[i].terms[p]));
         most = sums[i].count > most ? sums[i].count : most;
@@ -439,7 +476,7 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
     if (!by_library)
         EK_TRY(batch_open(b, count + (sliced ? devs.count : 0), most));
     ek_section section;
-    ek_section_begin(&section, devs.devs, devs.count);
+    ek_section_begin(&section, devs.devs, devs.count, diverted);
     int rc = by_library ? sum_add_by_library(sums, count, &devs)
              : sliced   ? sum_add_slices(b, sums, count, &devs)
                         : sum_add_list(b, sums, count);

@@ -97,8 +97,9 @@ typedef struct ek_backend {
      * pinned_alloc, returns at once, and nobody may write to the source any more. Optional: `copy`
      * is used. */
     int (*upload)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
-    /* Copies to memory that lies in a block of the device's pinned_alloc, in EK_STREAM_COMMUNICATE,
-     * ordered by the caller's events alone. Returns at once. Optional: `copy` is used. */
+    /* Copies to memory of the host in EK_STREAM_COMMUNICATE, ordered by the caller's events alone.
+     * Returns at once if the memory lies in a block of the device's pinned_alloc. Optional: `copy`
+     * is used. */
     int (*download)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* Returns true if kernels of `dev` can read and write the memory of `other`, a different device
      * of this backend, at full speed. Optional: true if both are memory of the host. */

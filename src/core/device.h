@@ -143,7 +143,7 @@ void ek_dev_free_event(ek_dev *dev, ek_event *event);
  * `upload`; if the backend has none, by ek_dev_copy. */
 int ek_dev_upload(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-/* Copies contiguous bytes to pinned memory of the host in EK_STREAM_COMMUNICATE by the backend's
+/* Copies contiguous bytes to memory of the host in EK_STREAM_COMMUNICATE by the backend's
  * `download`; if the backend has none, by ek_dev_copy. */
 int ek_dev_download(ek_dev *dev, ek_dev *to, void *to_data, const void *from_data, size_t nbytes);
 

@@ -18,10 +18,12 @@ typedef struct lane_terms {
 typedef struct ek_lane {
     uint64_t drawn, turn; /* tickets; guarded by lane_order */
     ek_event *computed;   /* a section begins after this event; used by the section with the turn */
+    bool fetches;         /* the section with the turn has fetched a block to the host */
 
     pthread_mutex_t lock; /* guards the members below */
     ek_event *exchanged;  /* recorded after the last section */
     bool ahead;           /* the compute stream has yet to wait for `exchanged` */
+    bool fetched;         /* the host has yet to wait for blocks that are fetched */
     size_t nbytes;        /* bytes of all parked terms */
     lane_terms *first, **last;
 } ek_lane;
@@ -154,9 +156,10 @@ static void section_begin(ek_section *section, ek_dev *const *devs, int count)
     ek_thread_self()->modes.stream = EK_STREAM_EXCHANGE;
 }
 
-void ek_section_begin(ek_section *section, ek_dev *const *devs, int count)
+void ek_section_begin(ek_section *section, ek_dev *const *devs, int count, bool fetches)
 {
-    section_begin(section, devs, count > 1 && section_is_possible(devs, count) ? count : 0);
+    bool needed = count > 1 || (count == 1 && fetches);
+    section_begin(section, devs, needed && section_is_possible(devs, count) ? count : 0);
 }
 
 void ek_section_go_on(ek_section *section, ek_dev *const *dev, bool needed)
@@ -183,11 +186,27 @@ void ek_section_end(ek_section *section)
         ek_dev_record_event(section->devs[d], EK_STREAM_EXCHANGE, &lane->exchanged);
         atomic_fetch_add(&lanes_ahead, !lane->ahead);
         lane->ahead = true;
+        lane->fetched = lane->fetched || lane->fetches;
+        lane->fetches = false;
         pthread_mutex_unlock(&lane->lock);
     }
     section_give_turns(section);
     for (int d = 0; d < section->count && !section->deferred && !deferral; d++)
         ek_lane_join(section->devs[d]);
+}
+
+int ek_lane_fetch(const ek_block_move *block)
+{
+    ek_dev *dev = block->from;
+    ek_event *event = NULL;
+    ek_dev_record_event(dev, EK_STREAM_EXCHANGE, &event);
+    ek_dev_wait_event(dev, EK_STREAM_COMMUNICATE, event);
+    int rc = ek_dev_download(dev, block->to, block->target, block->source, block->nbytes);
+    ek_dev_record_event(dev, EK_STREAM_COMMUNICATE, &event); /* also after an error */
+    ek_dev_wait_event(dev, EK_STREAM_EXCHANGE, event);
+    ek_dev_free_event(dev, event);
+    dev->lane->fetches = true;
+    return rc;
 }
 
 const ek_deferral *ek_section_defer(const ek_deferral *next)
@@ -277,12 +296,16 @@ void ek_lane_join(ek_dev *dev)
         ek_dev_wait_event(dev, EK_STREAM_COMPUTE, lane->exchanged);
         atomic_fetch_sub(&lanes_ahead, 1);
     }
-    lane->ahead = false;
+    const bool waits = lane->fetched;
+    lane->ahead = lane->fetched = false;
     lane->first = NULL;
     lane->last = &lane->first;
     lane->nbytes = 0;
     pthread_mutex_unlock(&lane->lock);
     terms_release(dev, terms);
+    ek_dev *host = waits ? ek_dev_get(ek_cpu()) : NULL;
+    if (host)
+        ek_dev_wait(host, dev);
 }
 
 void ek_lane_join_all(void)

@@ -52,10 +52,11 @@ typedef struct ek_section {
     bool deferred;       /* deferred even if the thread's sections aren't (ek_section_defer) */
 } ek_section;
 
-/* Begin and end a section among different devices. Both do nothing for a single device, if a device
- * has no streams, or within another section, which must have all these devices. Neither fails. No
- * lock may be held, and the thread must not wait for other threads before the section ends. */
-void ek_section_begin(ek_section *section, ek_dev *const *devs, int count);
+/* Begin and end a section among different devices. Both do nothing for a single device, unless it
+ * `fetches` blocks to the host, if a device has no streams, or within another section, which must
+ * have all these devices. Neither fails. No lock may be held, and the thread must not wait for
+ * other threads before the section ends. */
+void ek_section_begin(ek_section *section, ek_dev *const *devs, int count, bool fetches);
 void ek_section_end(ek_section *section);
 
 /* If `needed`, begins a deferred section of one device, for work that follows a deferred section of
@@ -88,12 +89,18 @@ const ek_deferral *ek_section_defer(const ek_deferral *deferral);
  * EK_STREAM_EXCHANGE may be used and released only in deferred sections or after the join. */
 ek_stream ek_section_stream(ek_dev *const *devs, int count);
 
+/* Within a section: copies a block to memory of the host, after what the section has issued to the
+ * sending device and before what is issued to the section's streams later. Returns at once if the
+ * memory is pinned for the device. The host has the block when the device's lane was joined. */
+int ek_lane_fetch(const ek_block_move *block);
+
 /* Retains tensors on `dev` that earlier deferred sections read, until the device's compute stream
  * comes after these sections. NULL tensors are skipped. */
 void ek_lane_park(ek_dev *dev, ek_tensor *const *tensors, int count);
 
 /* Makes the device's compute stream wait for all earlier sections, and releases the parked tensors.
- * ek_lane_join_all does this for all devices. Any thread. */
+ * If these sections have fetched blocks, the caller waits for them. ek_lane_join_all does this for
+ * all devices. Any thread. */
 void ek_lane_join(ek_dev *dev);
 void ek_lane_join_all(void);
 

@@ -12,7 +12,7 @@ static void slab_destroy(ek_object *object)
     free(slab);
 }
 
-ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
+ek_slab *ek_slab_new_for(ek_dev *dev, ek_dev *reader, ek_tensor *const *tensors, int count)
 {
     ek_slab *slab = ek_calloc(1, sizeof *slab);
     if (!slab)
@@ -35,7 +35,9 @@ ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
         offsets[i] = slab->elements;
         slab->elements += ek_slab_pitch(slab->dtype, ek_count(tensors[i]));
     }
-    slab->storage = ek_storage_new(dev, (size_t)slab->elements * size);
+    slab->storage = reader && reader->backend->pinned_alloc
+                        ? ek_storage_new_pinned(reader, (size_t)slab->elements * size)
+                        : ek_storage_new(dev, (size_t)slab->elements * size);
     if (!slab->storage || ek_dev_zero(dev, slab->storage->data, slab->storage->nbytes) < 0)
         goto fail;
     for (int i = 0; i < count; i++) {

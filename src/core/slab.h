@@ -39,8 +39,14 @@ static inline int64_t ek_slab_cut(int64_t count, int64_t unit, int ranges, int i
 
 /* Makes a slab on dev with a member for each of `tensors`, which have one dtype. Each member has
  * the shape and order of memory of its tensor, without gaps. All bytes are zero, because padding
- * must be finite. The memory counts under the calling thread's category. Returns one reference. */
-ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
+ * must be finite. The memory counts under the calling thread's category. If `reader` isn't NULL,
+ * `dev` is cpu, and the memory is pinned if the reader's backend pins memory. Returns one
+ * reference. */
+ek_slab *ek_slab_new_for(ek_dev *dev, ek_dev *reader, ek_tensor *const *tensors, int count);
+static inline ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
+{
+    return ek_slab_new_for(dev, NULL, tensors, count);
+}
 
 /* Returns elements [begin, end) as a flat tensor in the scope; its version is separate from the
  * members'. */

@@ -115,7 +115,7 @@ static int nccl_issue(ek_dev *const *devs, int count, ek_nccl_calls *calls, cons
         EK_TRY(ek_cuda_fault_check(devs[i]));
     }
     EK_TRY(ek_cuda_enter(devs[0], &restore));
-    ek_section_begin(&section, devs, count);
+    ek_section_begin(&section, devs, count, false);
     ek_nccl_group *group = ek_nccl_take(devs, count);
     if (group) {
         ek_cuda_launch_begin();

@@ -44,6 +44,17 @@ static int upload_chunks(ek_dev *dev, cudaStream_t stream, void *to, const void 
     return 0;
 }
 
+/* Uploads in `stream` from pinned memory, and returns at once. Records `done` after the copy. */
+static int upload_pinned(ek_dev *dev, cudaStream_t stream, void *to, const void *from,
+                         size_t nbytes, cudaEvent_t done)
+{
+    int rc = ek_cuda_check(dev, "a copy from pinned memory",
+                           (int)cudaMemcpyAsync(to, from, nbytes, cudaMemcpyHostToDevice, stream));
+    if (rc >= 0)
+        rc = ek_cuda_record(dev, done, stream);
+    return rc < 0 ? ek_cuda_settle(ek_cuda_of(dev), rc) : 0;
+}
+
 /* Uploads in the device's order. For a large copy the copy stream waits for the compute stream, and
  * then the compute stream waits for the copy stream. */
 static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
@@ -51,22 +62,13 @@ static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
     const ek_cuda_device *device = ek_cuda_of(dev);
     if (nbytes <= SMALL)
         return upload_chunks(dev, device->compute, to, from, nbytes);
+    cudaEvent_t done = ek_cuda_pinned_event(dev, from);
     EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
-    EK_TRY(upload_chunks(dev, device->copy, to, from, nbytes));
+    EK_TRY(done ? upload_pinned(dev, device->copy, to, from, nbytes, done)
+                : upload_chunks(dev, device->copy, to, from, nbytes));
     int rc = ek_cuda_wait_for(dev, device->compute, device->transfer->copied, device->copy);
-    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
-}
-
-/* Uploads in the upload stream from pinned memory, and returns at once. Records `done` after the
- * copy. */
-static int upload_pinned(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done)
-{
-    const ek_cuda_device *device = ek_cuda_of(dev);
-    int rc = ek_cuda_check(dev, "a copy from pinned memory",
-                           (int)cudaMemcpyAsync(to, from, nbytes, cudaMemcpyHostToDevice,
-                                                device->upload));
-    if (rc >= 0)
-        rc = ek_cuda_record(dev, done, device->upload);
+    if (rc >= 0 && done) /* before the host changes the source */
+        rc = ek_cuda_check(dev, "waiting for a copy from pinned memory", ek_cuda_wait_event(done));
     return rc < 0 ? ek_cuda_settle(device, rc) : 0;
 }
 
@@ -78,7 +80,7 @@ int ek_cuda_upload(ek_dev *dev, void *to_data, const void *from_data, size_t nby
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     if (done)
-        rc = upload_pinned(dev, to_data, from_data, nbytes, done);
+        rc = upload_pinned(dev, ek_cuda_of(dev)->upload, to_data, from_data, nbytes, done);
     else /* the event of another GPU's block can't be recorded after this copy */
         rc = upload_chunks(dev, ek_cuda_of(dev)->upload, to_data, from_data, nbytes);
     ek_cuda_leave(dev, restore);

@@ -96,7 +96,7 @@ static int lbfgs_check(const ek_optimizer *optimizer)
             return EK_FAIL(
                 EK_E_STATE,
                 "lbfgs: %s is sharded, over devices or ranks, but a step needs the whole "
-                "vector of all parameters; make the wrapper without .shard",
+                "vector of all parameters; make the wrapper without .shard and .offload",
                 ek_tensor_text(parameter, texts[0]));
     }
     return 0;

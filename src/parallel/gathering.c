@@ -21,6 +21,7 @@ typedef struct gathered {
 typedef struct gathered_cache {
     pthread_mutex_t lock;
     gathered **units; /* by unit; borrowed. NULL: the unit is empty, or its storage is gone */
+    ek_storage *open; /* a few bytes, so that the device isn't closed while no unit has memory */
     size_t in_use;    /* bytes of units with memory */
     uint64_t time;    /* how often units were held */
 } gathered_cache;
@@ -57,7 +58,7 @@ static int gathered_read(gathered *unit)
         const ek_shard_slice *slice = &s->slices[unit->unit * s->devices + d];
         if (slice->end > slice->begin)
             rc = ek_dev_copy(storage->dev, (char *)storage->data + (size_t)slice->begin * size,
-                             s->devs[d], ek_tensor_address(slice->elements),
+                             ek_tensor_dev(slice->elements), ek_tensor_address(slice->elements),
                              (size_t)(slice->end - slice->begin) * size);
     }
     if (s->shards.ranks && rc >= 0)
@@ -337,7 +338,10 @@ ek_gathering *ek_gathering_new(ek_sharding *s)
     for (int d = 0; d < s->devices; d++) {
         pthread_mutex_init(&g->caches[d].lock, NULL);
         g->caches[d].units = ek_calloc((size_t)g->units + 1, sizeof(gathered *));
-        rc = rc < 0 || !g->caches[d].units ? ek_error_pending() : 0;
+        ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+        g->caches[d].open = ek_storage_new(s->devs[d], sizeof(double));
+        ek_memory_set_category(before);
+        rc = rc < 0 || !g->caches[d].units || !g->caches[d].open ? ek_error_pending() : 0;
     }
     if (rc < 0) {
         ek_gathering_free(g);
@@ -354,6 +358,7 @@ void ek_gathering_free(ek_gathering *g)
     for (int d = 0; d < g->sharding->devices; d++) {
         pthread_mutex_destroy(&g->caches[d].lock);
         free(g->caches[d].units);
+        ek_object_release(g->caches[d].open);
     }
     for (int i = 0; g->leaves && i < g->sharding->shards.leaf_count; i++)
         ek_object_release(g->leaves[i].version);

@@ -8,7 +8,7 @@
 #include "core/slab.h"
 #include "nn/module_table.h"
 
-int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
+int ek_copies_slabs_make(ek_dev *dev, ek_dev *reader, ek_tensor *const *tensors, int count,
                          ek_memory_category category, ek_tensor **members)
 {
     ek_tensor **chosen = ek_calloc((size_t)count + 1, sizeof *chosen);
@@ -19,7 +19,7 @@ int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
         for (int i = 0; i < count; i++)
             if (tensors[i] && (int)tensors[i]->dtype == dtype)
                 chosen[n++] = tensors[i];
-        ek_slab *slab = n > 0 ? ek_slab_new(dev, chosen, n) : NULL;
+        ek_slab *slab = n > 0 ? ek_slab_new_for(dev, reader, chosen, n) : NULL;
         rc = n > 0 && !slab ? ek_error_pending() : 0;
         for (int i = 0, member = 0; i < count && slab; i++)
             if (tensors[i] && (int)tensors[i]->dtype == dtype)
@@ -57,13 +57,13 @@ static int copies_flatten(const ek_tensor_list *list, bool gradients, ek_tensor 
                            ek_tensor_dev(tensor)->name);
         chosen[i] = copies_is_flat(tensor) ? NULL : tensor;
     }
-    EK_TRY(ek_copies_slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
+    EK_TRY(ek_copies_slabs_make(dev, NULL, chosen, count, EK_MEMORY_PARAMETER, homes));
     for (int i = 0; i < count; i++) {
         ek_tensor *tensor = list->tensors[i];
         bool needs = tensor->requires_grad && !tensor->grad_buffer && !tensor->shards;
         chosen[i] = gradients && needs ? tensor : NULL;
     }
-    EK_TRY(ek_copies_slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
+    EK_TRY(ek_copies_slabs_make(dev, NULL, chosen, count, EK_MEMORY_GRADIENT, slots));
     for (int i = 0; i < count; i++)
         if (homes[i])
             EK_TRY(ek_comm_copy(homes[i], list->tensors[i]));
@@ -130,7 +130,8 @@ static int copies_make_parameters(const ek_replica_set *set, int d, ek_tensor **
         else if (!(tensors[i] = ek_keep(ek_gathering_member(set->gatherer->gathering, d, i))))
             return ek_error_pending();
     }
-    return ek_copies_slabs_make(set->devs[d], room, set->parameters, EK_MEMORY_PARAMETER, tensors);
+    return ek_copies_slabs_make(set->devs[d], NULL, room, set->parameters, EK_MEMORY_PARAMETER,
+                                tensors);
 }
 
 int ek_copies_allocate(ek_replica_set *set, int d)
@@ -149,8 +150,9 @@ int ek_copies_allocate(ek_replica_set *set, int d)
     ek_scope_end(&scope);
     free(room);
     if (rc >= 0)
-        rc = ek_copies_slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
-                                  EK_MEMORY_PARAMETER, copies->tensors + parameters);
+        rc = ek_copies_slabs_make(set->devs[d], NULL, set->sources + parameters,
+                                  set->count - parameters, EK_MEMORY_PARAMETER,
+                                  copies->tensors + parameters);
     for (int i = 0; i < parameters && rc >= 0; i++)
         if (ek_copies_gathers(set, i))
             ek_copies_note(set, d, i, true);

@@ -30,6 +30,7 @@ struct ek_replica_set {
     int count, parameters;
     ek_copies copies[EK_MAX_DEVICES];
     ek_shard_policy shards;
+    ek_dev *host;          /* cpu if the shards lie there; else NULL */
     ek_call_guard *guard;  /* the wrapper's guard; NULL unless the set shards */
     ek_sharding *sharding; /* NULL while parameters are not sharded */
     /* The sharding whose units the parameters are: `sharding`, or one over ranks, borrowed; NULL:
@@ -45,9 +46,9 @@ struct ek_replica_set {
  * has changed. */
 int ek_flatten_parameters(ek_module *module, bool gradients);
 
-/* Makes one slab per dtype on dev for the tensors that aren't NULL. members[i] becomes the member
- * for tensors[i], with one reference. */
-int ek_copies_slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
+/* Makes one slab per dtype on dev for the tensors that aren't NULL; `reader` is as in
+ * ek_slab_new_for. members[i] becomes the member for tensors[i], with one reference. */
+int ek_copies_slabs_make(ek_dev *dev, ek_dev *reader, ek_tensor *const *tensors, int count,
                          ek_memory_category category, ek_tensor **members);
 
 /* Returns true if parameter i is gathered on all devices when it is used (parallel/gathering.h). */

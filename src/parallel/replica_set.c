@@ -69,9 +69,10 @@ static void set_note_published(void *user, int i, int status)
             continue;
         ek_tensor_written(set->copies[d].tensors[i], "the optimizer's step");
         ek_copies_note(set, d, i, status >= 0);
-        if (status >= 0 && !ek_copies_gathers(set, i))
-            set->stats.shared_nbytes += ek_comm_nbytes(set->sources[i]);
     }
+    if (status >= 0 && !ek_copies_gathers(set, i))
+        set->stats.shared_nbytes +=
+            (uint64_t)(set->devices - !set->host) * ek_comm_nbytes(set->sources[i]);
 }
 
 /* Marks the copies of parameter i as written, whose elements a user has written on the first
@@ -88,6 +89,7 @@ static ek_sharding_owner set_as_owner(ek_replica_set *set)
 {
     return (ek_sharding_owner){.user = set,
                                .guard = set->guard,
+                               .host = set->host,
                                .refresh = set_refresh_sharded,
                                .published = set_note_published,
                                .written = set_note_written};
@@ -251,10 +253,20 @@ static bool recording_has(const recording *r, int i, ek_dtype dtype)
            ek_sharding_has(r->set->sharding, i) == r->sharded;
 }
 
-static void recording_add_input(recording *r, int k, ek_shard shard, int *count)
+/* Returns the device in whose range shard `index` of parameter i is. */
+static ek_dev *recording_dev(const recording *r, int i, int index)
 {
+    const ek_sharding *s = r->set->sharding;
+    return r->set->devs[s->parts[s->shards.first[i] + index].device];
+}
+
+/* Adds shard `index` of parameter i, which is tensor k of the bucket. */
+static void recording_add_shard(recording *r, int k, int i, int index, int *count)
+{
+    const ek_shard shard = ek_leaf_shard(r->set->sources[i], index);
     shard.tensor->requires_grad = true; /* like the parameter */
-    r->slices[*count] = (ek_comm_slice){k, shard.begin, shard.end, ek_tensor_dev(shard.tensor)};
+    r->slices[*count] = (ek_comm_slice){k, shard.begin, shard.end, ek_tensor_dev(shard.tensor),
+                                        recording_dev(r, i, index)};
     r->inputs[(*count)++] = shard.tensor;
 }
 
@@ -269,11 +281,10 @@ static int recording_end_bucket(recording *r)
         int i = r->indices[n - 1 - k];
         ek_tensor *source = set->sources[i];
         r->like[k] = source;
-        for (int j = 0; j < (r->sharded ? ek_leaf_shard_count(source) : 1); j++)
-            recording_add_input(r, k,
-                                r->sharded ? ek_leaf_shard(source, j)
-                                           : (ek_shard){.tensor = source},
-                                &inputs);
+        for (int j = 0; r->sharded && j < ek_leaf_shard_count(source); j++)
+            recording_add_shard(r, k, i, j, &inputs);
+        if (!r->sharded)
+            r->inputs[inputs++] = source;
         for (int d = 0; d < r->devices; d++)
             r->out[d * n + k] = r->handles[d * set->count + i];
     }
@@ -294,8 +305,7 @@ static int recording_add_dtype(recording *r, ek_dtype dtype)
             continue;
         const ek_dev *own = r->set->devs[0];
         if (r->sharded)
-            own = ek_leaf_shard_count(source) == 1 ? ek_tensor_dev(ek_leaf_shard(source, 0).tensor)
-                                                   : NULL;
+            own = ek_leaf_shard_count(source) == 1 ? recording_dev(r, i, 0) : NULL;
         if (r->count && (nbytes >= limit || !own || own != owner)) {
             EK_TRY(recording_end_bucket(r));
             limit = BUCKET_BYTES;
@@ -349,10 +359,13 @@ ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcas
 }
 
 int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_shard_policy policy,
-                         ek_call_guard *guard)
+                         bool offloads, ek_call_guard *guard)
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
     set->shards = policy;
+    set->host = offloads ? ek_dev_get(ek_cpu()) : NULL;
+    if (offloads && !set->host)
+        return ek_error_pending();
     set->guard = guard;
     return set_look_at_module(set);
 }

@@ -38,10 +38,11 @@ ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcas
 void ek_replica_set_free(ek_replica_set *set);
 
 /* Shards the parameters that require a gradient over all of the set's devices from now on
- * (parallel/sharding.h), by a policy that isn't EK_SHARD_NONE. Makes copies on all devices. If the
- * module changes later, the next replicas shard it anew. An optimizer's step enters the guard. */
+ * (parallel/sharding.h), by a policy that isn't EK_SHARD_NONE. With `offloads` the shards lie on
+ * cpu. Makes copies on all devices. If the module changes later, the next replicas shard it anew.
+ * An optimizer's step enters the guard. */
 int ek_replica_set_shard(ek_replica_set *set, ek_dev *const *devs, ek_shard_policy policy,
-                         ek_call_guard *guard);
+                         bool offloads, ek_call_guard *guard);
 
 /* For a sharding over ranks (distributed/rank_units.c). ek_replica_set_release_sharding ends the
  * set's own sharding; gathered parameters can be read until they are bound to other memory.

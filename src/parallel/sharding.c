@@ -98,13 +98,21 @@ static bool shard_is_empty(const ek_shard *shard)
     return shard->end == shard->begin;
 }
 
-/* Returns true if the shard lies on another device than its leaf, and that device has no copy of
- * the leaf. */
+ek_dev *ek_sharding_dev(const ek_sharding *s, int d)
+{
+    return s->owner.host ? s->owner.host : s->devs[d];
+}
+
+/* Returns true if the shard lies on the host; with ranks, if the shard lies on another device than
+ * its leaf. An empty shard of ranks needs memory on the host only. */
 static bool sharding_needs_memory(const ek_sharding *s, int k)
 {
-    const ek_dev *dev = s->devs[s->parts[k].device];
-    return s->shards.ranks && !shard_is_empty(&s->shards.all[k]) && dev &&
-           dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
+    const ek_dev *dev = ek_sharding_dev(s, s->parts[k].device);
+    if (!s->shards.ranks)
+        return s->owner.host;
+    if (!s->owner.host && shard_is_empty(&s->shards.all[k]))
+        return false;
+    return dev && dev != ek_tensor_dev(s->leaves[s->parts[k].leaf]);
 }
 
 /* Returns the shard's elements of tensors[leaf]. With ranks an empty shard lies where its bucket
@@ -118,12 +126,13 @@ static ek_tensor *sharding_view(const ek_sharding *s, ek_tensor *const *tensors,
                : ek_comm_flat(tensors[leaf], shard->begin, shard->end);
 }
 
-/* Makes a slab on device d for the device's shards that `room` lists. */
+/* Makes a slab for those shards of device d that `room` lists. */
 static int sharding_make_slab(const ek_sharding *s, int d, ek_memory_category category,
                               ek_tensor *const *room, ek_tensor **members)
 {
-    ek_dev *dev = s->devs[d];
-    return dev ? ek_copies_slabs_make(dev, room, s->shards.count, category, members) : 0;
+    ek_dev *dev = ek_sharding_dev(s, d);
+    ek_dev *reader = s->owner.host ? s->devs[d] : NULL;
+    return dev ? ek_copies_slabs_make(dev, reader, room, s->shards.count, category, members) : 0;
 }
 
 /* Makes memory for shards that need it, and writes it to `own`. `room` has room for a list of all
@@ -148,7 +157,7 @@ static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *t
 {
     ek_sharding_part *part = &s->parts[k];
     ek_shard *shard = &s->shards.all[k];
-    bool in_leaves = s->shards.ranks || s->targets == 0;
+    bool in_leaves = own || s->shards.ranks || s->targets == 0;
     ek_tensor *const *lists = in_leaves ? s->leaves : targets[part->device];
     ek_tensor *home = sharding_view(s, lists, k);
     ek_scope scope = ek_scope_begin(); /* what another sharding gathers is held one by one */
@@ -158,7 +167,8 @@ static int sharding_make_shard(ek_sharding *s, int k, ek_tensor *const *const *t
     part->home = own && s->targets > 0 ? ek_keep(home) : NULL;
     shard->tensor = own ? ek_object_retain(own) : ek_keep(home);
     shard->tensor->requires_grad = s->leaves[part->leaf]->requires_grad;
-    part->version = ek_tensor_version(s->shards.ranks ? s->leaves[part->leaf] : shard->tensor);
+    part->seen = ek_tensor_version(s->leaves[part->leaf]);
+    part->version = ek_tensor_version(shard->tensor);
     for (int t = 0; t < s->targets; t++) {
         ek_tensor **there = &s->there[t * s->shards.count + k];
         bool lies_there = targets[t] == lists && !own;
@@ -214,12 +224,9 @@ static int sharding_set(const ek_sharding *s, int leaf, ek_shards *shards)
     ek_tensor *buffer = ek_object_retain(tensor->grad_buffer);
     ek_tensor *gradient = ek_object_retain(tensor->grad);
     int rc = ek_tensor_set_grad(tensor, NULL);
-    if (rc >= 0)
-        rc = ek_leaf_set_shards(tensor, shards, leaf);
-    if (rc >= 0)
-        rc = ek_leaf_set_grad_buffer(tensor, buffer);
-    if (rc >= 0)
-        rc = ek_tensor_set_grad(tensor, gradient);
+    rc = rc < 0 ? rc : ek_leaf_set_shards(tensor, shards, leaf);
+    rc = rc < 0 ? rc : ek_leaf_set_grad_buffer(tensor, buffer);
+    rc = rc < 0 ? rc : ek_tensor_set_grad(tensor, gradient);
     ek_object_release(gradient);
     ek_object_release(buffer);
     return rc;
@@ -245,13 +252,13 @@ static int sharding_refresh(ek_shards *shards)
     if (s->gathering)
         return ek_gathering_settle(s->gathering);
     if (!shards->ranks)
-        return s->owner.refresh(s->owner.user);
+        EK_TRY(s->owner.refresh(s->owner.user));
     for (int k = 0; k < shards->count; k++) {
         ek_sharding_part *part = &s->parts[k];
         uint64_t now = ek_tensor_version(s->leaves[part->leaf]);
-        if (part->home && part->version != now)
+        if (part->home && part->seen != now)
             EK_TRY(ek_comm_copy(shards->all[k].tensor, part->home));
-        part->version = now;
+        part->seen = now;
     }
     return 0;
 }
@@ -336,21 +343,16 @@ int ek_sharding_send(const ek_sharding *s)
     return ek_exchange("sharing the step", s->moves, moves);
 }
 
-static bool sharding_any_changed(const ek_sharding *s)
-{
-    bool any = false;
-    for (int k = 0; k < s->shards.count; k++)
-        any = any || s->parts[k].changed;
-    return any;
-}
-
 int ek_sharding_publish(ek_sharding *s)
 {
     const int before = ek_error_status();
     if (!s)
         return 0;
     int rc = ek_sharding_send(s), noted = -1;
-    if (rc >= 0 && s->gathering && sharding_any_changed(s))
+    bool any = false;
+    for (int k = 0; k < s->shards.count; k++)
+        any = any || s->parts[k].changed;
+    if (rc >= 0 && s->gathering && any)
         rc = ek_gathering_forget(s->gathering);
     /* Notes what was sent, or after an error may have been. */
     for (int k = 0; k < s->shards.count; k++) {
@@ -362,9 +364,10 @@ int ek_sharding_publish(ek_sharding *s)
         if (part->leaf != noted)
             s->owner.published(s->owner.user, part->leaf, rc);
         noted = part->leaf;
+        part->seen = ek_tensor_version(s->leaves[noted]);
         if (s->gathering)
             ek_gathering_note(s->gathering, noted);
-        part->unsent = rc < 0 ? ek_tensor_version(s->leaves[noted]) : 0;
+        part->unsent = rc < 0 ? part->seen : 0;
     }
     if (rc < 0)
         ek_error_prefix(before, "sharing the optimizer's step");

@@ -8,9 +8,12 @@
  *
  * Without ranks a bucket is all leaves of one dtype, in order of registration and each padded to 64
  * bytes as in a slab. Each device has a copy of all leaves, its shards lie there, and their grad
- * buffers in a slab. With ranks a bucket is one of the reducer's (distributed/rank_sharding.h), and
- * there are no copies on other devices. A shard on the leaf's own device is the leaf's memory, and
- * its gradient the memory of the leaf's grad buffer. Other shards have memory of their own.
+ * buffers in a slab. With `host` all shards and grad buffers lie on that device, in slabs for each
+ * device's range: a range of the gradient is summed on the range's device and copied to the host,
+ * and a step sends shards from there. With ranks a bucket is one of the reducer's
+ * (distributed/rank_sharding.h), and there are no copies on other devices. A shard on the leaf's
+ * own device is the leaf's memory, and its gradient the memory of the leaf's grad buffer. Other
+ * shards have memory of their own.
  *
  * The road of a step (optim/step.c calls these as members of ek_shards):
  *
@@ -50,10 +53,11 @@ typedef struct ek_shard_slice {
     ek_tensor *gradients; /* flat; one reference; NULL: no leaf of the bucket has a gradient */
 } ek_shard_slice;
 
-/* Who uses the leaves. */
+/* Who uses the leaves, and where shards lie. */
 typedef struct ek_sharding_owner {
     void *user;
     ek_call_guard *guard; /* guard of everything that uses leaves and copies */
+    ek_dev *host;         /* the device of all shards; NULL: each lies on its range's device */
     /* Sends leaves that were written since the last sending to all copies; NULL: there are none. */
     int (*refresh)(void *user);
     /* Tells that leaf i has new elements, in the module and in all copies. If status is negative,
@@ -69,12 +73,11 @@ typedef struct ek_sharding_owner {
 /* What is known of a shard besides its elements. */
 typedef struct ek_sharding_part {
     int leaf, device;
-    ek_tensor *home; /* its elements in the leaf, if the shard has memory of its own; else NULL */
-    /* With ranks: the leaf's version when leaf and shard were last equal. Without ranks: the
-     * shard's version when all devices last had its elements. */
-    uint64_t version;
-    uint64_t unsent; /* version of the leaf when sending the shard failed; 0: sent */
-    bool changed;    /* true, while publishing, if others lack its elements */
+    ek_tensor *home;  /* its elements in the leaf, if the shard has memory of its own; else NULL */
+    uint64_t seen;    /* version of the leaf when leaf and shard were last equal */
+    uint64_t version; /* without ranks: the shard's version when all devices last had it */
+    uint64_t unsent;  /* version of the leaf when sending the shard failed; 0: sent */
+    bool changed;     /* true, while publishing, if others lack its elements */
 } ek_sharding_part;
 
 struct ek_sharding {
@@ -148,6 +151,8 @@ int64_t ek_sharding_device_begin(const ek_sharding *sharding, int bucket, int de
  * begins. */
 int64_t ek_sharding_begin(const ek_sharding *sharding, int bucket, int rank);
 
+/* Returns the device on which shards of range d lie; NULL: on the device of their leaf. */
+ek_dev *ek_sharding_dev(const ek_sharding *sharding, int d);
 /* Makes the slices, with memory, after the leaves were cut. own[k] gets shard k's elements in its
  * slice, and buffers[k] its gradient there, or NULL; one reference each. */
 int ek_slices_make(ek_sharding *sharding, ek_tensor **own, ek_tensor **buffers);

@@ -8,18 +8,39 @@
 #include "autograd/graph.h"
 #include "comm/exchange.h"
 #include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
 #include "parallel/sharding.h"
 
-static int slice_make(ek_shard_slice *slice, ek_dev *dev, ek_dtype dtype, bool trained)
+/* Returns a block of zeros, because padding must be finite; one reference. If `reader` isn't NULL,
+ * `dev` is cpu, and the memory is pinned if the reader pins memory. */
+static ek_tensor *slice_block(ek_dev *dev, ek_dev *reader, ek_dtype dtype, int64_t count,
+                              ek_memory_category category)
 {
-    ek_shape shape = EK_SHAPE(slice->end - slice->begin);
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
-    slice->elements = ek_keep(ek_empty(shape, dtype, .device = dev->id));
-    ek_memory_set_category(EK_MEMORY_GRADIENT);
-    if (trained && slice->elements)
-        slice->gradients = ek_keep(ek_empty(shape, dtype, .device = dev->id));
+    const size_t nbytes = (size_t)count * ek_dtype_size(dtype);
+    const int64_t stride = 1;
+    const ek_shape shape = EK_SHAPE(count);
+    ek_memory_category before = ek_memory_set_category(category);
+    ek_storage *storage = reader && reader->backend->pinned_alloc
+                              ? ek_storage_new_pinned(reader, nbytes)
+                              : ek_storage_new(dev, nbytes);
     ek_memory_set_category(before);
+    bool zeroed = storage && ek_dev_zero(dev, storage->data, nbytes) >= 0;
+    ek_tensor *block =
+        zeroed ? ek_keep(ek_tensor_member(storage, dtype, &shape, &stride, 0)) : NULL;
+    ek_object_release(storage);
+    return block;
+}
+
+static int slice_make(const ek_sharding *s, int bucket, int d, bool trained)
+{
+    ek_shard_slice *slice = &s->slices[bucket * s->devices + d];
+    ek_dev *dev = ek_sharding_dev(s, d), *reader = s->owner.host ? s->devs[d] : NULL;
+    const ek_dtype dtype = s->buckets[bucket].dtype;
+    slice->begin = ek_sharding_device_begin(s, bucket, d);
+    slice->end = ek_sharding_device_begin(s, bucket, d + 1);
+    const int64_t count = slice->end - slice->begin;
+    slice->elements = slice_block(dev, reader, dtype, count, EK_MEMORY_PARAMETER);
+    if (trained && slice->elements)
+        slice->gradients = slice_block(dev, reader, dtype, count, EK_MEMORY_GRADIENT);
     return slice->elements && (slice->gradients || !trained) ? 0 : ek_error_pending();
 }
 
@@ -52,12 +73,8 @@ int ek_slices_make(ek_sharding *s, ek_tensor **own, ek_tensor **buffers)
         return ek_error_pending();
     for (int b = 0; b < s->bucket_count; b++) {
         const bool trained = slice_is_trained(s, b);
-        for (int d = 0; d < s->devices && s->buckets[b].count > 0; d++) {
-            ek_shard_slice *slice = &s->slices[b * s->devices + d];
-            slice->begin = ek_sharding_device_begin(s, b, d);
-            slice->end = ek_sharding_device_begin(s, b, d + 1);
-            EK_TRY(slice_make(slice, s->devs[d], s->buckets[b].dtype, trained));
-        }
+        for (int d = 0; d < s->devices && s->buckets[b].count > 0; d++)
+            EK_TRY(slice_make(s, b, d, trained));
     }
     for (int k = 0; k < s->shards.count; k++) {
         bool trained = s->leaves[s->parts[k].leaf]->requires_grad;

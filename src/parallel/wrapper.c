@@ -55,13 +55,16 @@ static int wrapper_plan(ek_wrapper *wrapper, const ek_data_parallel_options *opt
 static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
 {
     int count = wrapper->devices.count;
+    ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     if (count > 1)
         EK_TRY(ek_check_home(wrapper->module.type->name, wrapper->child, NULL));
     const bool later = (int)wrapper->shards == EK_SHARD_OVER_RANKS;
-    if (count < 2 || later)
+    wrapper->offloads = wrapper->offloads && (count > 1 || home.kind != EK_CPU);
+    if (later || (count < 2 && !wrapper->offloads))
         wrapper->shards = EK_SHARD_NONE;
-    ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
-    if (count > 1) {
+    else if (wrapper->offloads && !wrapper->shards)
+        wrapper->shards = EK_SHARD_OPTIMIZER;
+    if (count > 1 || wrapper->shards) {
         wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
         if (!wrapper->replicas)
             return ek_error_pending();
@@ -71,14 +74,23 @@ static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
     /* Parameters that are gathered never lie whole on the first device. */
     if (wrapper->shards == EK_SHARD_PARAMETERS)
         EK_TRY(ek_replica_set_shard(wrapper->replicas, wrapper->devs, wrapper->shards,
-                                    wrapper->guard));
+                                    wrapper->offloads, wrapper->guard));
     EK_TRY(ek_module_to_device(wrapper->child, home));
     if (wrapper->shards == EK_SHARD_PARAMETERS)
         return 0;
     EK_TRY(ek_flatten_parameters(wrapper->child, !wrapper->shards));
     return wrapper->shards ? ek_replica_set_shard(wrapper->replicas, wrapper->devs, wrapper->shards,
-                                                  wrapper->guard)
+                                                  wrapper->offloads, wrapper->guard)
                            : 0;
+}
+
+int ek_offload_check(const char *what, ek_offload_policy offload)
+{
+    if (offload == EK_OFFLOAD_NONE || offload == EK_OFFLOAD_OPTIMIZER)
+        return 0;
+    return EK_FAIL(EK_E_INVALID,
+                   "%s: %d is no offload policy; EK_OFFLOAD_NONE and EK_OFFLOAD_OPTIMIZER are",
+                   what, (int)offload);
 }
 
 static int wrapper_check(const char *what, const ek_data_parallel_options *options)
@@ -89,6 +101,7 @@ static int wrapper_check(const char *what, const ek_data_parallel_options *optio
                        "%s: %d is no shard policy; EK_SHARD_NONE, EK_SHARD_OPTIMIZER and "
                        "EK_SHARD_PARAMETERS are",
                        what, shard);
+    EK_TRY(ek_offload_check(what, options->offload));
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
         options->running_stats != EK_RUNNING_STATS_AVERAGE)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no policy for running statistics", what,
@@ -114,6 +127,7 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
     wrapper->dim = options->dim;
     wrapper->running_stats = options->running_stats;
     wrapper->shards = options->shard;
+    wrapper->offloads = options->offload == EK_OFFLOAD_OPTIMIZER;
     wrapper->measures = options->split == EK_SPLIT_AUTO;
     wrapper->module.training = child->training;
     int rc = ek_register_module(&wrapper->module, "", &wrapper->child, child);

@@ -1,8 +1,8 @@
 /* wrapper.h: code that the data-parallel wrappers of this folder and of balance share.
  *
  * A wrapper is a module with one child, registered under the empty name, so that parameters have
- * the child's paths. If a wrapper has a single device, or is a replica (of a wrapper within a
- * wrapper), it makes plain calls: it calls its child directly, without replicas. */
+ * the child's paths. If a wrapper has a single device and no shards, or is a replica (of a wrapper
+ * within a wrapper), it makes plain calls: it calls its child directly, without replicas. */
 #ifndef EK_PARALLEL_WRAPPER_H
 #define EK_PARALLEL_WRAPPER_H
 
@@ -27,9 +27,10 @@ typedef struct ek_wrapper {
     ek_planner *planner;  /* the plan by which batches are cut */
     ek_running_stats running_stats;
     bool measures;            /* true with EK_SPLIT_AUTO */
-    ek_shard_policy shards;   /* EK_SHARD_NONE with one device */
+    ek_shard_policy shards;   /* EK_SHARD_NONE: parameters and gradients are whole */
+    bool offloads;            /* shards lie on cpu */
     bool calls_back;          /* modules are told of their replication */
-    ek_replica_set *replicas; /* NULL without several devices */
+    ek_replica_set *replicas; /* NULL: one device, and no shards */
 } ek_wrapper;
 
 /* Computes one device's part of a call. `module` is the device's replica; in a plain call, the
@@ -56,6 +57,8 @@ void ek_wrapper_destroy(ek_module *module);
  * smallest device has less than 3/4 of the largest's memory, or the slowest less than 3/4 of the
  * fastest's speed. The line suggests a plan. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
+/* EK_E_INVALID if the value is no offload policy. */
+int ek_offload_check(const char *what, ek_offload_policy offload);
 /* Returns the module as a wrapper; NULL, without an error, if it is no wrapper. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
 

@@ -1,27 +1,65 @@
-/* bench_shard.c: what sharding costs in time: of gradients and optimizer state beside no sharding,
- * and of parameters beside that.
+/* bench_shard.c: what sharding and offloading cost in time, and which memory a device needs.
  *
  *     bench_shard NET [DEVICES [THREADS [SECONDS]]]
  *
- * trains the net with each policy in one process, two policies step by step in turn, and prints the
- * medians of both and the median of the ratios of pairs. */
+ * trains the net in each way in one process, two ways step by step in turn, and prints the medians
+ * of both and the median of the ratios of pairs: sharded gradients and state beside no sharding,
+ * sharded parameters beside that, an offloaded state beside sharded gradients and state. Peaks are
+ * those of the fullest device in a step, by a run of each way alone. */
 #include <stdio.h>
 
 #include "job.h"
 
-enum { WARMUPS = 3 };
+enum { WARMUPS = 3, WAYS = 4 };
+
+static const struct {
+    const char *name;
+    ek_shard_policy shard;
+    ek_offload_policy offload;
+    int beside; /* the way that it is compared with */
+} ways[WAYS] = {{"unsharded", EK_SHARD_NONE, EK_OFFLOAD_NONE, 0},
+                {"sharded", EK_SHARD_OPTIMIZER, EK_OFFLOAD_NONE, 0},
+                {"parameters, too", EK_SHARD_PARAMETERS, EK_OFFLOAD_NONE, 1},
+                {"offloaded", EK_SHARD_OPTIMIZER, EK_OFFLOAD_OPTIMIZER, 1}};
 
 typedef struct shard_sides {
-    training jobs[3]; /* by policy */
-    int first;        /* the policies that are compared: this one and the next */
+    training jobs[WAYS];
+    int compared[2]; /* the ways that are compared */
     const ek_device_list *devices;
 } shard_sides;
+
+static int shard_open(training *job, const job_arguments *given, int way)
+{
+    return job_open(job, &given->load, &given->devices,
+                    EK_OPTIONS(ek_data_parallel_options, .shard = ways[way].shard,
+                               .offload = ways[way].offload));
+}
+
+/* Writes the MiB of the fullest device in the third step. */
+static int shard_peak(const job_arguments *given, int way, double *most)
+{
+    training job = {0};
+    int rc = shard_open(&job, given, way);
+    for (int step = 0; step < WARMUPS && rc == 0; step++) {
+        for (int d = 0; d < given->devices.count && rc == 0; d++)
+            rc = ek_memory_reset_peak(given->devices.devices[d]);
+        rc = rc < 0 ? rc : job_step(&job, NULL);
+    }
+    for (int d = 0; d < given->devices.count && rc >= 0; d++) {
+        ek_memory_stats stats;
+        rc = ek_memory_get_stats(given->devices.devices[d], &stats);
+        double peak = (double)stats.peak / (1 << 20);
+        *most = rc >= 0 && peak > *most ? peak : *most;
+    }
+    job_close(&job);
+    return rc;
+}
 
 static int shard_step(void *user, int side, int pair, double *seconds)
 {
     shard_sides *sides = user;
     double begin = job_now();
-    int rc = job_step(&sides->jobs[sides->first + side], NULL);
+    int rc = job_step(&sides->jobs[sides->compared[side]], NULL);
     (void)pair;
     rc = rc < 0 ? rc : job_settle(sides->devices);
     *seconds = job_now() - begin;
@@ -31,25 +69,30 @@ static int shard_step(void *user, int side, int pair, double *seconds)
 int main(int argc, char **argv)
 {
     static job_pairs pairs;
+    double peaks[WAYS] = {0};
     job_arguments given;
     int rc = job_arguments_read(&given, argc, argv);
     if (rc != 0)
         return rc;
     shard_sides sides = {.devices = &given.devices};
-    static const char *const names[] = {"unsharded", "sharded", "parameters, too"};
-    for (int i = 0; i < 3 && rc == 0; i++)
-        rc = job_open(&sides.jobs[i], &given.load, &given.devices,
-                      EK_OPTIONS(ek_data_parallel_options, .shard = (ek_shard_policy)i));
-    for (; sides.first < 2 && rc == 0; sides.first++) {
-        rc = job_compare(&pairs, shard_step, &sides, WARMUPS, given.budget / 2);
+    for (int i = 0; i < WAYS && rc == 0; i++)
+        rc = shard_peak(&given, i, &peaks[i]);
+    for (int i = 0; i < WAYS && rc == 0; i++)
+        rc = shard_open(&sides.jobs[i], &given, i);
+    for (int i = given.devices.count > 1 ? 1 : WAYS - 1; i < WAYS && rc == 0; i++) {
+        sides.compared[0] = given.devices.count > 1 ? ways[i].beside : 0;
+        sides.compared[1] = i;
+        rc = job_compare(&pairs, shard_step, &sides, WARMUPS, given.budget / (WAYS - 1));
+        for (int side = 0; side < 2 && rc == 0; side++)
+            printf("%s %s %.3f ms, peak %.1f MiB", side ? "," : argv[1],
+                   ways[sides.compared[side]].name,
+                   1000 * job_median(pairs.seconds[side], pairs.count),
+                   peaks[sides.compared[side]]);
         if (rc == 0)
-            printf("%-14s %dx%d %s %.3f ms, %s %.3f ms, ratio %.4f (median of %d pairs)\n", argv[1],
-                   given.devices.count, given.threads, names[sides.first],
-                   1000 * job_median(pairs.seconds[0], pairs.count), names[sides.first + 1],
-                   1000 * job_median(pairs.seconds[1], pairs.count),
-                   job_median(pairs.ratio, pairs.count), pairs.count);
+            printf(", ratio %.4f (median of %d pairs)\n", job_median(pairs.ratio, pairs.count),
+                   pairs.count);
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < WAYS; i++)
         job_close(&sides.jobs[i]);
     return job_exit(rc);
 }

@@ -12,6 +12,8 @@ typedef struct train_row {
     train_rule rule;
     ek_shard_policy shard;
     ek_split_policy split;
+    ek_offload_policy offload;
+    int devices; /* 0: all */
     int micro_batches;
     double max_norm;
     bool later;        /* a step after the first */
@@ -66,6 +68,13 @@ static const train_row rows[] = {
      .synchronised = true},
     {"parameters-bf16", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_PARAMETERS, .narrow = true,
      .later = true},
+    {"offload", TRAIN_BALANCED, TRAIN_ADAM, .offload = EK_OFFLOAD_OPTIMIZER, .later = false},
+    {"offload-later", TRAIN_BALANCED, TRAIN_ADAMW, .offload = EK_OFFLOAD_OPTIMIZER, .devices = 1,
+     .later = true},
+    {"offload-calls", TRAIN_BALANCED, TRAIN_ADAM, .offload = EK_OFFLOAD_OPTIMIZER, .calls = true,
+     .synchronised = true, .later = true},
+    {"offload-parameters", TRAIN_BALANCED, TRAIN_SGD, EK_SHARD_PARAMETERS,
+     .offload = EK_OFFLOAD_OPTIMIZER, .micro_batches = 2, .max_norm = 0.1, .later = true},
 };
 
 enum { TRAIN_AUTO = 3, TRAIN_ROWS = sizeof rows / sizeof *rows };
@@ -86,10 +95,17 @@ static ek_module *train_net(const train_row *row)
     return row->synchronised ? ek_convert_sync_batch_norm(net) : net;
 }
 
+static ek_device_list train_devices(const train_row *row)
+{
+    ek_device_list devices = fault_devices();
+    devices.count = row->devices ? row->devices : devices.count;
+    return devices;
+}
+
 /* The wrapper takes the net over. */
 static ek_module *train_wrap(const train_row *row)
 {
-    ek_device_list devices = fault_devices();
+    ek_device_list devices = train_devices(row);
     ek_running_stats stats = row->average ? EK_RUNNING_STATS_AVERAGE : EK_RUNNING_STATS_FIRST;
     bool buffers = !row->own_buffers;
     if (row->wrapper == TRAIN_PLAIN)
@@ -98,7 +114,7 @@ static ek_module *train_wrap(const train_row *row)
         return ek_data_parallel(train.net, .device_ids = devices, .running_stats = stats,
                                 .broadcast_buffers = buffers);
     return ek_data_parallel_model(train.net, .device_ids = devices, .running_stats = stats,
-                                  .shard = row->shard, .split = row->split,
+                                  .shard = row->shard, .split = row->split, .offload = row->offload,
                                   .broadcast_buffers = buffers);
 }
 
@@ -120,7 +136,7 @@ static int train_make(const train_row *row)
     train.criterion = ek_cross_entropy_loss(.label_smoothing = 0.1);
     if (row->wrapper == TRAIN_BALANCED)
         train.criterion =
-            ek_data_parallel_criterion(train.criterion, .device_ids = fault_devices());
+            ek_data_parallel_criterion(train.criterion, .device_ids = train_devices(row));
     train.optimizer = train_optimizer(row->rule, train.model);
     train.x = ek_keep(ek_randn(EK_SHAPE(7, 1, 3, 3)));
     train.y = ek_keep(ek_randint(0, 3, EK_SHAPE(7)));

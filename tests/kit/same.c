@@ -94,6 +94,7 @@ int same_wrap(same_pair *pair, int way)
 {
     const same_setting *s = &pair->setting;
     ek_shard_policy shard = way == SHARDED ? s->policy : EK_SHARD_NONE;
+    ek_offload_policy offload = way == SHARDED ? s->offload : EK_OFFLOAD_NONE;
     ek_device_list devices = same_devices(pair);
     ek_module *net = pair->nets[way];
     if (!pair->had_wrapper[way]) /* the wrapper takes over this reference; later wrappers add one */
@@ -107,15 +108,16 @@ int same_wrap(same_pair *pair, int way)
         pair->models[way] =
             ek_distributed_data_parallel(net, .device_ids = devices, .process_group = pair->group,
                                          .bucket_cap_mb = s->cap > 0 ? s->cap : 25,
-                                         .bf16_gradients = s->narrow, .shard = shard);
+                                         .bf16_gradients = s->narrow, .shard = shard,
+                                         .offload = offload);
     } else if (s->balanced) {
-        pair->models[way] =
-            ek_data_parallel_model(net, .device_ids = devices, .shard = shard, .plan = s->plan);
+        pair->models[way] = ek_data_parallel_model(net, .device_ids = devices, .shard = shard,
+                                                   .offload = offload, .plan = s->plan);
         pair->criteria[way] =
             ek_data_parallel_criterion(pair->criteria[way], .device_ids = devices);
     } else {
-        pair->models[way] =
-            ek_data_parallel(net, .device_ids = devices, .shard = shard, .plan = s->plan);
+        pair->models[way] = ek_data_parallel(net, .device_ids = devices, .shard = shard,
+                                             .offload = offload, .plan = s->plan);
     }
     return pair->models[way] && pair->criteria[way] ? 0 : ek_error_status();
 }
@@ -458,26 +460,39 @@ static const char *same_run_rank(ek_process_group *world, void *user)
     return NULL;
 }
 
+/* What is sharded, and where shards lie. In short runs a case has one of these. */
+typedef struct same_sharder {
+    ek_shard_policy policy;
+    ek_offload_policy offload;
+} same_sharder;
+enum { SHARDERS = 4 };
+static const same_sharder sharders[SHARDERS] = {{EK_SHARD_OPTIMIZER, EK_OFFLOAD_NONE},
+                                                {EK_SHARD_PARAMETERS, EK_OFFLOAD_OPTIMIZER},
+                                                {EK_SHARD_OPTIMIZER, EK_OFFLOAD_OPTIMIZER},
+                                                {EK_SHARD_PARAMETERS, EK_OFFLOAD_NONE}};
+
 void same_check(const same_setting *setting, uint64_t seed, same_body *body)
 {
     same_setting own = *setting;
     const same_run run = {&own, body};
-    const bool any = own.policy == EK_SHARD_NONE && own.ranks == 0;
-    const bool both = any && !test_is_short();
-    if (own.policy == EK_SHARD_NONE) /* short: either, by the case */
-        own.policy = any && !both && (seed + own.how + own.net) % 2 ? EK_SHARD_PARAMETERS
-                                                                    : EK_SHARD_OPTIMIZER;
-    if (own.ranks > 0) {
+    const bool any = own.policy == EK_SHARD_NONE;
+    if (own.ranks > 0) { /* offloading, if devices are named: by the case */
+        own.policy = any ? EK_SHARD_OPTIMIZER : own.policy;
+        if (any && !own.stays && (own.devices > 0 || own.spans))
+            own.offload = (ek_offload_policy)(((int)seed + own.how + own.net + own.algorithm) % 2);
         ranks_check(own.ranks, seed, same_run_rank, (void *)&run);
         return;
     }
-    for (int k = 0; k < (both ? 2 : 1); k++) {
+    for (int k = 0; k < (any && !test_is_short() ? SHARDERS : 1); k++) {
+        const same_sharder *sharder = &sharders[((int)seed + own.how + own.net + k) % SHARDERS];
+        if (any) {
+            own.policy = sharder->policy;
+            own.offload = own.stays ? EK_OFFLOAD_NONE : sharder->offload;
+        }
         ek_scope scope = ek_scope_begin();
         const char *failure = same_run_rank(NULL, (void *)&run);
-        ck_assert_msg(!failure, "%s%s", own.policy == EK_SHARD_PARAMETERS ? "parameters: " : "",
-                      failure);
+        ck_assert_msg(!failure, "shard %d, offload %d: %s", own.policy, own.offload, failure);
         assert_ok(ek_error_status());
         ek_scope_end(&scope);
-        own.policy = EK_SHARD_PARAMETERS;
     }
 }

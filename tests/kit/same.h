@@ -1,6 +1,7 @@
-/* same.h: one training in two ways: with a whole optimizer, and with a sharded one. The results
- * must be equal to the bit. A test is a setting (who owns the shards, which module, how gradients
- * are made) and a body, which trains the setting's pair of models:
+/* same.h: one training in two ways: with a whole optimizer, and with a sharded one, whose shards
+ * lie on the devices or on cpu. The results must be equal to the bit. A test is a setting (who owns
+ * the shards, which module, how gradients are made) and a body, which trains the setting's pair of
+ * models:
  *
  *     same_check(&(same_setting){.devices = 3, .algorithm = ADAM}, 0, same_trains);
  *     same_check(&(same_setting){.ranks = 2, .cap = 0.001}, seed, same_trains);
@@ -71,7 +72,10 @@ typedef struct same_setting {
     int ranks;     /* 0: one process */
     int devices;   /* per rank; 0: cpu */
     bool balanced; /* without ranks: the balanced model and criterion, not the classic wrapper */
-    ek_shard_policy policy; /* EK_SHARD_NONE: one after the other; with ranks EK_SHARD_OPTIMIZER */
+    ek_shard_policy policy; /* EK_SHARD_NONE: all in turn, with and without offloading; with ranks
+                             EK_SHARD_OPTIMIZER */
+    ek_offload_policy offload;
+    bool stays; /* never offloaded, because the body looks at the devices' memory */
     same_net net;
     int inputs, hidden; /* of TERMS; 0: IN and 40 */
     ek_dtype dtype;

@@ -149,15 +149,13 @@ static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
     return 0;
 }
 
-/* Places the child as the options ask: on one device, or replicated over several. Several devices
- * share the optimizer's state here only if there are no other ranks. Parameters that will be
+/* Places the child as the options ask: on one device, or replicated over several. Devices share the
+ * optimizer's state, or offload it, here only if there are no other ranks. Parameters that will be
  * gathered stay where they are, so that they never lie whole on a device. */
 static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
 {
-    const bool units = options->shard == EK_SHARD_PARAMETERS && ranks > 1;
-    ek_shard_policy shard = units       ? (ek_shard_policy)EK_SHARD_OVER_RANKS
-                            : ranks > 1 ? EK_SHARD_NONE
-                                        : options->shard;
+    const bool alone = ranks == 1, units = options->shard == EK_SHARD_PARAMETERS && !alone;
+    const ek_shard_policy over_ranks = units ? (ek_shard_policy)EK_SHARD_OVER_RANKS : EK_SHARD_NONE;
     const ek_device_list *ids = &options->device_ids;
     const ek_dev *dev;
     bool several, wrapper = ek_wrapper_of(*child);
@@ -170,10 +168,11 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
                        "%s, and stays there",
                        ddp_name,
                        wrapper ? "is a data-parallel wrapper" : "lies on several devices");
-    if (ids->count > 1) {
-        *child =
-            ek_data_parallel(*child, .device_ids = *ids, .output_device = options->output_device,
-                             .dim = options->dim, .shard = shard);
+    if (ids->count > 1 || (ids->count == 1 && alone && options->offload)) {
+        *child = ek_data_parallel(*child, .device_ids = *ids, .dim = options->dim,
+                                  .output_device = options->output_device,
+                                  .shard = alone ? options->shard : over_ranks,
+                                  .offload = alone ? options->offload : EK_OFFLOAD_NONE);
         return *child ? 0 : ek_error_pending();
     }
     if (units && several && !wrapper)
@@ -197,6 +196,7 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
                        "%s: %d is no shard policy; EK_SHARD_NONE, EK_SHARD_OPTIMIZER and "
                        "EK_SHARD_PARAMETERS are",
                        ddp_name, (int)options->shard);
+    EK_TRY(ek_offload_check(ddp_name, options->offload));
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(options->module, true, false, &list));
     bool any = false, sharded = false;
@@ -230,7 +230,7 @@ static int ddp_share_devices(ek_module *child, ek_dev **devs)
 }
 
 static int ddp_shard_units(distributed *self, const ek_distributed_options *options, ek_dev **devs,
-                           int devices)
+                           int devices, ek_dev *host)
 {
     const ek_wrapper *wrapper = ek_wrapper_of(self->child);
     const ek_dev *dev;
@@ -242,9 +242,9 @@ static int ddp_shard_units(distributed *self, const ek_distributed_options *opti
         if (!devs[0])
             return ek_error_pending();
     }
-    self->sharding =
-        ek_rank_units_new(self->reducer, self->ranks, self->child,
-                          devices > 0 ? wrapper->replicas : NULL, devs, devices > 0 ? devices : 1);
+    self->sharding = ek_rank_units_new(self->reducer, self->ranks, self->child,
+                                       devices > 0 ? wrapper->replicas : NULL, devs,
+                                       devices > 0 ? devices : 1, host);
     if (!self->sharding)
         return ek_error_pending();
     EK_TRY(ek_module_to_device(self->child, devs[0]->id)); /* what was not sharded */
@@ -253,12 +253,14 @@ static int ddp_shard_units(distributed *self, const ek_distributed_options *opti
 
 static int ddp_shard(distributed *self, const ek_distributed_options *options)
 {
-    ek_dev *devs[EK_MAX_DEVICES] = {NULL};
+    ek_dev *devs[EK_MAX_DEVICES] = {NULL}, *host = options->offload ? ek_dev_get(ek_cpu()) : NULL;
     int devices = ddp_share_devices(self->child, devs);
     EK_TRY(devices);
+    if (options->offload && !host)
+        return ek_error_pending();
     if (options->shard == EK_SHARD_PARAMETERS)
-        return ddp_shard_units(self, options, devs, devices);
-    self->sharding = ek_rank_sharding_new(self->reducer, self->ranks, devs, devices);
+        return ddp_shard_units(self, options, devs, devices, host);
+    self->sharding = ek_rank_sharding_new(self->reducer, self->ranks, devs, devices, host);
     return self->sharding ? 0 : ek_error_pending();
 }
 
@@ -392,6 +394,8 @@ static int ddp_make(ek_process_group *group, void *user)
 ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
 {
     ddp_new call = {&options, options.module, NULL};
+    if (options.offload && !options.shard)
+        options.shard = EK_SHARD_OPTIMIZER;
     if (!call.child)
         return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", ddp_name);
     int rc = ek_group_call(ddp_name, options.process_group, ddp_make, &call);

@@ -131,7 +131,7 @@ static int rank_sharding_make(ek_rank_sharding *self, ek_dev *const *devs, int d
 }
 
 ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_dev *const *devs,
-                                       int devices)
+                                       int devices, ek_dev *host)
 {
     ek_rank_sharding *self = ek_calloc(1, sizeof *self);
     if (!self)
@@ -139,6 +139,7 @@ ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_
     ek_object_init(&self->sharding.shards.object, ek_rank_sharding_destroy);
     self->sharding.shards.ranks = ek_object_retain(ranks);
     self->sharding.owner.guard = &self->guard;
+    self->sharding.owner.host = host;
     self->reducer = ek_object_retain(reducer);
     ek_scope scope = ek_scope_begin();
     int rc = rank_sharding_make(self, devs, devices);

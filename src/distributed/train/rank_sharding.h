@@ -76,10 +76,11 @@ typedef struct ek_rank_sharding {
 
 /* Shards the reducer's parameters over the ranks of the reducer's group and over this rank's
  * devices. `devices`, the number of devs, must be equal on all ranks. If it is 0, shards lie on the
- * devices of their parameters. Writes reducer->sharding. Returns NULL with an error, which is
- * EK_E_STATE if a parameter is sharded already. */
+ * devices of their parameters. If `host` isn't NULL, all shards lie there. Writes
+ * reducer->sharding. Returns NULL with an error, which is EK_E_STATE if a parameter is sharded
+ * already. */
 ek_rank_sharding *ek_rank_sharding_new(ek_reducer *reducer, ek_ranks *ranks, ek_dev *const *devs,
-                                       int devices);
+                                       int devices, ek_dev *host);
 /* Frees what a sharding of either kind has, as its object's end. */
 void ek_rank_sharding_destroy(ek_object *object);
 /* Makes the parameters whole again (units: if `whole` is true and there is memory), and drops the
@@ -99,10 +100,11 @@ ek_tensor *ek_rank_sharding_in(const ek_rank_sharding *self, int i, const ek_ten
 
 /* Shards the parameters of the reducer's module, which are gathered unit by unit from now on, and
  * writes reducer->sharding. `replicas` is the set of the wrapper that the module is, with the given
- * devices; NULL: the module is on devs[0], or comes there. Collective; a barrier of the reducer's
- * group must follow before the first use. NULL with an error. */
+ * devices; NULL: the module is on devs[0], or comes there. `host` is as above. Collective; a
+ * barrier of the reducer's group must follow before the first use. NULL with an error. */
 ek_rank_sharding *ek_rank_units_new(ek_reducer *reducer, ek_ranks *ranks, ek_module *module,
-                                    ek_replica_set *replicas, ek_dev *const *devs, int devices);
+                                    ek_replica_set *replicas, ek_dev *const *devs, int devices,
+                                    ek_dev *host);
 /* Return the bytes of a rank's range of a unit, and where it begins in the rank's memory. */
 size_t ek_rank_units_nbytes(const ek_rank_sharding *self, int unit, int rank);
 size_t ek_rank_units_at(const ek_rank_sharding *self, int unit, int rank);

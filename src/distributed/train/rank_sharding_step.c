@@ -211,7 +211,7 @@ static int step_scatter(ek_rank_sharding *self)
             ek_tensor_written(s->leaves[i], "the optimizer's step");
     for (int k = 0; k < s->shards.count; k++)
         if (s->parts[k].changed)
-            s->parts[k].version = ek_tensor_version(s->leaves[s->parts[k].leaf]);
+            s->parts[k].seen = ek_tensor_version(s->leaves[s->parts[k].leaf]);
     return rc;
 }
 

@@ -314,7 +314,7 @@ static int units_make_means(const ek_rank_sharding *self)
         ek_bucket *bucket = &self->reducer->buckets[b];
         bool host = true;
         for (int d = 0; d < s->devices; d++)
-            host = host && ek_dev_is_host(s->devs[d]);
+            host = host && ek_dev_is_host(ek_sharding_dev(s, d));
         ek_shape shape =
             EK_SHAPE((int64_t)(ek_rank_units_nbytes(self, bucket->unit, s->shards.ranks->rank) /
                                ek_dtype_size(bucket->dtype)));
@@ -422,7 +422,8 @@ static int units_make(ek_rank_sharding *self, ek_module *module, ek_replica_set 
 }
 
 ek_rank_sharding *ek_rank_units_new(ek_reducer *reducer, ek_ranks *ranks, ek_module *module,
-                                    ek_replica_set *replicas, ek_dev *const *devs, int devices)
+                                    ek_replica_set *replicas, ek_dev *const *devs, int devices,
+                                    ek_dev *host)
 {
     ek_rank_sharding *self = ek_calloc(1, sizeof *self);
     if (!self)
@@ -431,6 +432,7 @@ ek_rank_sharding *ek_rank_units_new(ek_reducer *reducer, ek_ranks *ranks, ek_mod
     self->sharding.shards.ranks = ek_object_retain(ranks);
     self->sharding.owner = (ek_sharding_owner){.user = self,
                                                .guard = &self->guard,
+                                               .host = host,
                                                .published = units_note_published,
                                                .written = units_note_written,
                                                .pull = units_pull};

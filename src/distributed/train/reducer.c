@@ -230,7 +230,7 @@ static int reducer_make_slabs(ek_reducer *reducer)
             ek_tensor *leaf = reducer->leaves[k];
             chosen[k] = !leaf->grad_buffer && ek_tensor_dev(leaf) == dev ? leaf : NULL;
         }
-        rc = ek_copies_slabs_make(dev, chosen, reducer->count, EK_MEMORY_GRADIENT, made);
+        rc = ek_copies_slabs_make(dev, NULL, chosen, reducer->count, EK_MEMORY_GRADIENT, made);
         for (int k = 0; k < reducer->count && rc >= 0; k++)
             if (made[k])
                 rc = ek_leaf_set_grad_buffer(reducer->leaves[k], made[k]);

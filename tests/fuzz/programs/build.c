@@ -178,6 +178,7 @@ static ek_data_parallel_options wrapper_options(const way *w, ek_module *net, ch
     ek_data_parallel_options o =
         EK_OPTIONS(ek_data_parallel_options, .module = net, .split = splits[w->split],
                    .goal = (ek_plan_goal)w->goal, .shard = (ek_shard_policy)w->shard,
+                   .offload = (ek_offload_policy)w->offload,
                    .running_stats = (ek_running_stats)w->stats, .broadcast_buffers = !w->own,
                    .plain = w->wrapper == WRAPPER_ALONE);
     o.device_ids.count = w->count;

@@ -88,6 +88,7 @@ static void draw_way(uint64_t *state, way *w, int devices)
     w->goal = between(state, 0, 1);
     w->plan = chance(state, 30) ? between(state, 1, 4) : PLAN_NONE;
     w->shard = chance(state, 60) ? between(state, 1, 2) : 0;
+    w->offload = chance(state, 30);
     w->own = chance(state, 12);
     w->stats = chance(state, 30);
     w->gather = chance(state, 30) ? between(state, 1, 2) : GATHER_FIRST;
@@ -226,7 +227,7 @@ static void settle_way(program *p, way *w)
     if (w->wrapper != WRAPPER_BALANCED)
         w->mean_of_means = 0;
     if (w->wrapper == WRAPPER_NONE)
-        w->patched = w->shard = 0;
+        w->patched = w->shard = w->offload = 0;
     if (p->task == TASK_CRITIC)
         w->micro = 0;
 }

@@ -95,7 +95,9 @@ static void print_way(const program *p, const way *w, FILE *stream)
     print_plan(w, stream);
     static const char *const shards[] = {"", ", .shard = EK_SHARD_OPTIMIZER",
                                          ", .shard = EK_SHARD_PARAMETERS"};
-    fprintf(stream, "%s%s%s);%s%s", shards[w->shard], w->own ? ", .broadcast_buffers = false" : "",
+    fprintf(stream, "%s%s%s%s);%s%s", shards[w->shard],
+            w->offload ? ", .offload = EK_OFFLOAD_OPTIMIZER" : "",
+            w->own ? ", .broadcast_buffers = false" : "",
             w->stats ? ", .running_stats = EK_RUNNING_STATS_AVERAGE" : "",
             w->patched ? " ek_patch_replication_callback(model);" : "",
             w->mean_of_means ? " criterion with EK_MEAN_OF_MEANS;" : "");

@@ -146,6 +146,7 @@ typedef struct way {
     int split, goal;     /* goal: an ek_plan_goal */
     int plan, shares[MAX_DEVICES];
     int shard;   /* an ek_shard_policy */
+    int offload; /* an ek_offload_policy */
     int stats;   /* an ek_running_stats */
     int own;     /* replicas keep their buffers: broadcast_buffers is off */
     int gather;  /* where classic outputs meet */

@@ -34,13 +34,14 @@ static void assert_alike(ek_module *a, ek_module *b)
                      ek_detach(ek_module_tensor(b, paths[i])), 1e-10, 1e-10);
 }
 
-/* Training goes on without the wrapper, with the same optimizer; sharded too. */
-TEST_LOOP(training_goes_on_without_the_wrapper, 0, 3)
+/* Training goes on without the wrapper, with the same optimizer; sharded and offloaded, too. */
+TEST_LOOP(training_goes_on_without_the_wrapper, 0, 6)
 {
     assert_ok(test_devices_configure("2"));
     ek_module *plain = held(net()), *inner = net(), *averaged[2] = {net(), net()};
     ek_module *wrapped = ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 2),
-                                          .shard = (ek_shard_policy)_i);
+                                          .shard = (ek_shard_policy)(_i % 3),
+                                          .offload = (ek_offload_policy)(_i / 3));
     ek_optimizer *optimizers[] = {ek_nadam(plain, .lr = 0.1), ek_nadam(wrapped, .lr = 0.1)};
     ek_ema *emas[] = {ek_ema_new(plain, .decay = 0.5), ek_ema_new(wrapped, .decay = 0.5)};
     train(plain, optimizers[0], emas[0], 3);

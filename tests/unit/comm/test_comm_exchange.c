@@ -137,7 +137,7 @@ TEST_LOOP(every_device_adds_a_slice, 0, 2)
         for (int d = 0; d < DEVICES; d++)
             terms[i][d] = noise(d, sizes[i]);
         ek_tensor *out = ek_empty(EK_SHAPE(sizes[i]), .device = ek_host(0));
-        list[i] = (ek_addition){out, terms[i], i == 3 && _i ? DEVICES - 1 : DEVICES};
+        list[i] = (ek_addition){out, terms[i], i == 3 && _i ? DEVICES - 1 : DEVICES, NULL};
     }
     make_remote(DEVICES, EK_COLLECTIVE_MOVES);
     uint64_t before[DEVICES];
@@ -169,7 +169,7 @@ TEST(the_library_adds_if_it_is_asked_for)
         terms[d] = noise(d, 777);
     ek_tensor *out = ek_empty(EK_SHAPE(777), .device = ek_host(0));
     make_remote(DEVICES, EK_COLLECTIVE_SUMS);
-    assert_ok(ek_add_all("test", &(ek_addition){out, terms, DEVICES}, 1));
+    assert_ok(ek_add_all("test", &(ek_addition){out, terms, DEVICES, NULL}, 1));
     ck_assert_int_eq(library_sums, 1);
     ck_assert_int_eq(copies + exchanges, 0);
     assert_sum(out, terms, false);
@@ -186,7 +186,7 @@ TEST_LOOP(one_list_of_all_kinds, 0, 2)
             terms[i][d] = ramp(d + i, 1, EK_SHAPE(6), dtypes[i], ek_host(d));
         list[i] =
             (ek_addition){ek_zeros(EK_SHAPE(6), .dtype = dtypes[i], .device = ek_host(i % DEVICES)),
-                          terms[i], i == 3 ? 1 : DEVICES};
+                          terms[i], i == 3 ? 1 : DEVICES, NULL};
     }
     make_remote(DEVICES, _i ? EK_COLLECTIVE_MOVES : EK_COLLECTIVE_NONE);
     assert_ok(ek_add_all("test", list, 6));

@@ -34,10 +34,10 @@ static setting *set_up(int devices, ek_dtype dtype)
     s.like[2] = ek_zeros(EK_SHAPE(0, 3), .dtype = dtype, .device = home);
     s.like[3] = ek_zeros((ek_shape){0}, .dtype = dtype, .device = home);
     ek_dev *second = ek_dev_get(test_device(1)), *third = ek_dev_get(test_device(2));
-    const ek_comm_slice slices[PIECES] = {{0, 0, 1, s.devs[0]},  {0, 1, 3, second},
-                                          {0, 3, 5, third},      {1, 0, 7, third},
-                                          {1, 7, 12, s.devs[0]}, {2, 0, 0, second},
-                                          {3, 0, 1, second}};
+    const ek_comm_slice slices[PIECES] = {{0, 0, 1, s.devs[0], NULL},  {0, 1, 3, second, NULL},
+                                          {0, 3, 5, third, NULL},      {1, 0, 7, third, NULL},
+                                          {1, 7, 12, s.devs[0], NULL}, {2, 0, 0, second, NULL},
+                                          {3, 0, 1, second, NULL}};
     memcpy(s.slices, slices, sizeof slices);
     s.placement = (ek_placement){s.devs, devices, s.like, COUNT, s.slices, PIECES, s.devs[0]};
     return &s;
@@ -79,11 +79,15 @@ static ek_tensor *slice_of(const setting *s, int p, double first)
                 EK_SHAPE(slice->end - slice->begin), s->like[slice->tensor]->dtype, slice->dev->id);
 }
 
-TEST(sums_go_to_owners)
+/* They are added there or, in case 1, on another device, with the gradients laid out as they are.
+ */
+TEST_LOOP(sums_go_to_owners, 0, 2)
 {
-    const setting *s = set_up(3, EK_F32);
+    setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *slices[PIECES];
     make_wholes(s, whole);
+    for (int p = 0; p < PIECES && _i; p++)
+        s->slices[p].adder = s->devs[p % 3];
     assert_ok(ek_comm_reduce_scatter(&s->placement, whole, NULL, NULL, slices));
     for (int p = 0; p < PIECES; p++) {
         const ek_comm_slice *slice = &s->slices[p];
@@ -384,7 +388,7 @@ static ek_tensor *large(int d, bool turned)
                   : x;
 }
 
-static void sum_large(bool apart, bool turned)
+static void sum_large(bool apart, bool turned, bool elsewhere)
 {
     ek_dev *devs[3];
     ek_tensor *whole[3], *slices[3], *into[3];
@@ -396,9 +400,10 @@ static void sum_large(bool apart, bool turned)
     }
     int64_t quarter = ROWS / 4 * COLUMNS;
     ek_tensor *like = large(0, false);
-    const ek_comm_slice parts[3] = {{0, 0, quarter, devs[0]},
-                                    {0, quarter, 2 * quarter, devs[1]},
-                                    {0, 2 * quarter, 4 * quarter, devs[2]}};
+    const ek_comm_slice parts[3] = {{0, 0, quarter, devs[0], elsewhere ? devs[1] : NULL},
+                                    {0, quarter, 2 * quarter, devs[1], elsewhere ? devs[2] : NULL},
+                                    {0, 2 * quarter, 4 * quarter, devs[2],
+                                     elsewhere ? devs[1] : NULL}};
     ek_placement placement = {devs, 3, &like, 1, parts, 3, devs[0]};
     if (apart)
         make_remote(3, EK_COLLECTIVE_NONE);
@@ -414,7 +419,7 @@ static void sum_large(bool apart, bool turned)
         ek_memory_stats stats;
         assert_ok(ek_memory_get_stats(devs[d]->id, &stats));
         uint64_t extra = stats.peak - before[d];
-        if (!apart && !turned && test_kind() == EK_HOST)
+        if (!apart && !turned && !elsewhere && test_kind() == EK_HOST)
             ck_assert_uint_eq(extra, 0);
         ck_assert_uint_le(extra, EK_COMM_BUFFER_BYTES);
         ck_assert_uint_eq(stats.in_use, before[d]);
@@ -424,7 +429,7 @@ static void sum_large(bool apart, bool turned)
     }
 }
 
-TEST_LOOP(buffers_are_bounded, 0, 4)
+TEST_LOOP(buffers_are_bounded, 0, 8)
 {
-    sum_large(_i & 1 && test_kind() == EK_HOST, _i & 2);
+    sum_large(_i & 1 && test_kind() == EK_HOST, _i & 2, _i & 4);
 }

@@ -70,7 +70,7 @@ TEST_LOOP(a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6)
 
 /* Room on one device for what settles the gradient, and for one of the states. */
 SAME_LOOP(nothing_changes_where_an_owner_has_no_room, 0, 2, .devices = 3, .inputs = 400,
-          .hidden = 500, .algorithm = ADAM, .variant = _i)
+          .hidden = 500, .algorithm = ADAM, .stays = true, .variant = _i)
 {
     uint64_t share = (uint64_t)ek_module_numel(pair->nets[WHOLE]) / 3 * sizeof(float), states[3];
     for (int way = 0; way < WAYS; way++) {
@@ -96,7 +96,7 @@ SAME_LOOP(nothing_changes_where_an_owner_has_no_room, 0, 2, .devices = 3, .input
 
 enum { FAILURES = 6 };
 
-SAME_LOOP(memory_that_one_rank_lacks, 0, 4, .ranks = 2 + _i % 2, .dtype = EK_F64,
+SAME_LOOP(memory_that_one_rank_lacks, 0, 4, .ranks = 2 + _i % 2, .dtype = EK_F64, .stays = true,
           .algorithm = _i % 2 ? ADAM : MOMENTUM, .devices = 1 + _i / 2, .cap = _i % 2 ? 0.001 : 25)
 {
     int rank = pair->group->rank, errors = 0;

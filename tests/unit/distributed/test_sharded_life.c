@@ -201,6 +201,11 @@ static const char *is_refused(same_pair *pair)
     ek_module *model = wrapped(pair, none, sharded);
     LOOP_CHECK(model);
     ek_module_free(model);
+    RANKS_OK(ek_dist_barrier(.group = pair->group));
+    LOOP_CHECK(!ek_distributed_data_parallel(same_net_new(&pair->setting),
+                                             .process_group = pair->group,
+                                             .offload = (ek_offload_policy)7));
+    RANKS_EXPECT(ek_error_status(), EK_E_INVALID, "7 is no offload policy");
     return NULL;
 }
 
@@ -212,23 +217,28 @@ TEST(wrappers_that_do_not_go_together)
                    EK_E_INVALID, "data_parallel: 7 is no shard policy");
 }
 
-/* A rank alone has its devices share; a device alone owns all there is. */
-TEST_LOOP(one_rank_shares_over_its_devices, 1, 3)
+/* A rank alone has its devices share; a device alone owns all there is. Or cpu has it all. */
+TEST_LOOP(one_rank_shares_over_its_devices, 0, 4)
 {
+    const int devices = 1 + _i % 2;
+    const bool offloads = _i / 2, plain = devices == 1 && !offloads;
     assert_ok(ek_dist_init_process_group());
     ek_scope scope = ek_scope_begin();
     ek_module *net = same_net_new(&(same_setting){.net = TERMS});
-    ek_module *model = ek_distributed_data_parallel(net, .device_ids = ek_devices(test_kind(), _i),
-                                                    .shard = EK_SHARD_OPTIMIZER);
+    ek_module *model =
+        ek_distributed_data_parallel(net, .device_ids = ek_devices(test_kind(), devices),
+                                     .shard = offloads ? EK_SHARD_NONE : EK_SHARD_OPTIMIZER,
+                                     .offload = offloads ? EK_OFFLOAD_OPTIMIZER : EK_OFFLOAD_NONE);
     assert_made(model);
     ek_tensor *weight = ek_module_tensor(net, "main.0.weight");
     ek_tensor *x = same_rows(4, IN, EK_F32, 0);
     ek_optimizer *optimizer = ek_adam(model);
-    assert_ok(ek_backward(ek_sum(ek_apply(model, _i == 1 ? ek_to_device(x, test_device(0)) : x))));
-    ck_assert_int_eq(ek_tensor_grad(weight) != NULL, _i == 1);
+    assert_ok(ek_backward(ek_sum(ek_apply(model, plain ? ek_to_device(x, test_device(0)) : x))));
+    ck_assert_int_eq(ek_tensor_grad(weight) != NULL, plain);
     assert_ok(ek_step(optimizer));
-    for (int k = 0; k < _i; k++)
-        ck_assert_uint_gt(bytes_now(test_device(k), EK_MEMORY_OPTIMIZER), 0);
+    for (int k = 0; k < devices; k++)
+        ck_assert_int_eq(bytes_now(test_device(k), EK_MEMORY_OPTIMIZER) > 0, !offloads);
+    ck_assert_int_eq(bytes_now(ek_cpu(), EK_MEMORY_OPTIMIZER) > 0, offloads);
     ek_optimizer_free(optimizer);
     ek_module_free(model);
     ek_scope_end(&scope);

@@ -113,7 +113,7 @@ static int state_nbytes(const same_pair *pair, uint64_t nbytes[EK_MAX_DEVICES])
 
 /* The whole state lies on the first device. */
 SAME_LOOP(a_rank_has_its_share_of_the_state, 0, 4, .ranks = 2 + _i % 2, .devices = 1 + _i / 2,
-          .algorithm = ADAM)
+          .algorithm = ADAM, .stays = true)
 {
     uint64_t whole[EK_MAX_DEVICES] = {0}, both[EK_MAX_DEVICES] = {0}, sum = 0;
     int devices = pair->setting.devices;
@@ -130,6 +130,21 @@ SAME_LOOP(a_rank_has_its_share_of_the_state, 0, 4, .ranks = 2 + _i % 2, .devices
     }
     LOOP_CHECK(sum <= most + most / 4 && sum >= most / 2);
     return NULL;
+}
+
+/* The devices have the whole optimizer's state only. */
+SAME_LOOP(offloaded_state_is_on_no_device, 0, 3, .ranks = _i < 2 ? 2 : 0, .devices = 1 + _i % 2,
+          .policy = EK_SHARD_OPTIMIZER, .offload = EK_OFFLOAD_OPTIMIZER, .algorithm = ADAM)
+{
+    uint64_t whole[EK_MAX_DEVICES] = {0}, both[EK_MAX_DEVICES] = {0};
+    RANKS_OK(same_step_alike(pair, WHOLE, 0));
+    RANKS_OK(state_nbytes(pair, whole));
+    RANKS_OK(same_step_alike(pair, SHARDED, 0));
+    RANKS_OK(state_nbytes(pair, both));
+    LOOP_CHECK(whole[0] > 0);
+    for (int k = 0; k < pair->setting.devices; k++)
+        LOOP_CHECK_EQ(both[k], whole[k]);
+    return same_compare(pair, "after a step");
 }
 
 /* ---- from one optimizer to another ---- */

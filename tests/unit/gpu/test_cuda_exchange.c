@@ -315,7 +315,7 @@ TEST(parked_terms_are_bounded)
         ek_tensor *term = ek_keep(ek_zeros(EK_SHAPE(6 * MIB), .device = ek_cuda(1)));
         ek_section section;
         assert_made(term);
-        ek_section_begin(&section, devs, 2);
+        ek_section_begin(&section, devs, 2, false);
         hold_stream(devs[1], ek_cuda_of(devs[1])->exchange, &h[i]);
         ek_section_end(&section);
         ek_lane_park(devs[1], &term, 1);
