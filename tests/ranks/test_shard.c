@@ -17,17 +17,19 @@ typedef struct training {
     ek_optimizer *optimizer;
 } training;
 
-static training training_new(exact_task task, way how, ek_shard_policy shard)
+static training training_new(exact_task task, way how, ek_shard_policy shard,
+                             ek_offload_policy offload)
 {
     exact_job job = exact_make(task, EK_F64);
     ek_device_list devices = ek_devices(EK_HOST, 2);
     CHECK(job.model, "%s", ek_error_message());
     if (how == BALANCED)
         job.model = ek_data_parallel_model(job.model, .device_ids = devices);
-    job.model =
-        how == CLASSIC
-            ? ek_distributed_data_parallel(job.model, .device_ids = devices, .shard = shard)
-            : ek_distributed_data_parallel(job.model, .shard = shard, .bucket_cap_mb = 0.0005);
+    job.model = how == CLASSIC
+                    ? ek_distributed_data_parallel(job.model, .device_ids = devices, .shard = shard,
+                                                   .offload = offload)
+                    : ek_distributed_data_parallel(job.model, .shard = shard, .offload = offload,
+                                                   .bucket_cap_mb = 0.0005);
     CHECK(job.model, "%s", ek_error_message());
     for (int i = 0; i < 2 && job.criteria[i]; i++) {
         if (how == BALANCED)
@@ -151,10 +153,10 @@ static void save_and_load(training *whole, training *sharded)
     ek_scope_end(&scope);
 }
 
-static void check(exact_task task, way how, ek_shard_policy policy)
+static void check(exact_task task, way how, ek_shard_policy policy, ek_offload_policy offload)
 {
-    training whole = training_new(task, how, EK_SHARD_NONE);
-    training sharded = training_new(task, how, policy);
+    training whole = training_new(task, how, EK_SHARD_NONE, EK_OFFLOAD_NONE);
+    training sharded = training_new(task, how, policy, offload);
     for (int step = 0; step < STEPS; step++) {
         double first = train(&whole, step), second = train(&sharded, step);
         CHECK(first == second, "task %d, way %d, policy %d, step %d: losses %.17g and %.17g", task,
@@ -179,8 +181,9 @@ int main(void)
     job_size = ek_dist_get_world_size(NULL);
     for (int task = 0; task < EXACT_TASKS; task++)
         for (int how = 0; how < WAYS; how++)
-            for (int policy = EK_SHARD_OPTIMIZER; policy <= EK_SHARD_PARAMETERS; policy++)
-                check((exact_task)task, (way)how, (ek_shard_policy)policy);
+            for (int k = 0; k < 4; k++)
+                check((exact_task)task, (way)how, k / 2 ? EK_SHARD_PARAMETERS : EK_SHARD_OPTIMIZER,
+                      k % 2 ? EK_OFFLOAD_OPTIMIZER : EK_OFFLOAD_NONE);
     CHECK_OK(ek_shutdown());
     if (job_rank == 0)
         printf("%d ranks: all is well\n", job_size);
