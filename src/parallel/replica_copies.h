@@ -62,6 +62,11 @@ void ek_copies_forget(ek_replica_set *set);
  * devices concurrently. */
 int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end);
 
+/* Records that handles[r * set->count + i], the handle of entry i on the device ranks->at[r], comes
+ * from the module's entry, or from its shards. */
+int ek_replica_set_record(const ek_replica_set *set, const ek_rank_list *ranks,
+                          ek_tensor *const *handles);
+
 /* Marks device d's copy of entry i as equal to its source if `known`, else as stale. */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);
 

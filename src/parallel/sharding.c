@@ -43,54 +43,6 @@ void ek_sharding_clear(ek_sharding *s)
     free(s->moves);
 }
 
-/* ---- cutting ---- */
-
-int64_t ek_sharding_begin(const ek_sharding *s, int bucket, int rank)
-{
-    const ek_sharding_bucket *b = &s->buckets[bucket];
-    return b->count == 0
-               ? 0
-               : ek_slab_cut(b->count, b->unit, s->shards.ranks ? s->shards.ranks->size : 1, rank);
-}
-
-int64_t ek_sharding_device_begin(const ek_sharding *s, int bucket, int device)
-{
-    int rank = s->shards.ranks ? s->shards.ranks->rank : 0;
-    int64_t begin = ek_sharding_begin(s, bucket, rank);
-    int64_t length = ek_sharding_begin(s, bucket, rank + 1) - begin;
-    return begin + ek_slab_cut(length, s->buckets[bucket].unit, s->devices, device);
-}
-
-/* Returns where a device's range of the leaf's bucket begins, counted in elements of the leaf. */
-static int64_t sharding_bound(const ek_sharding *s, int leaf, int device)
-{
-    int64_t count = ek_count(s->leaves[leaf]);
-    int64_t bound = ek_sharding_device_begin(s, s->bucket_of[leaf], device) - s->at[leaf];
-    return bound < 0 ? 0 : bound > count ? count : bound;
-}
-
-static void sharding_add(ek_sharding *s, int leaf, int device, int64_t begin, int64_t end)
-{
-    s->parts[s->shards.count] = (ek_sharding_part){.leaf = leaf, .device = device};
-    ek_shards_add(&s->shards, leaf, begin, end, NULL);
-}
-
-/* Cuts every leaf. With ranks each leaf has a shard in this process, even if it is empty, so that
- * all ranks see gradients at equal leaves and count equal steps. */
-static void sharding_cut(ek_sharding *s)
-{
-    for (int i = 0; i < s->shards.leaf_count; i++) {
-        for (int d = 0; d < s->devices && s->leaves[i]; d++) {
-            int64_t begin = sharding_bound(s, i, d), end = sharding_bound(s, i, d + 1);
-            if (end > begin)
-                sharding_add(s, i, d, begin, end);
-        }
-        int64_t begin = s->leaves[i] ? sharding_bound(s, i, 0) : 0;
-        if (s->leaves[i] && s->shards.counts[i] == 0)
-            sharding_add(s, i, 0, begin, begin);
-    }
-}
-
 /* ---- making shards ---- */
 
 static bool shard_is_empty(const ek_shard *shard)
@@ -271,7 +223,7 @@ static int sharding_publish(ek_shards *shards, int status)
 
 int ek_sharding_make(ek_sharding *s, ek_tensor *const *const *targets, int count)
 {
-    sharding_cut(s);
+    ek_sharding_cut(s);
     s->targets = count;
     s->shards.enter = sharding_enter;
     s->shards.leave = sharding_leave;

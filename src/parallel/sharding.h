@@ -26,7 +26,7 @@
  * Note [Sharded parameters]
  *
  * With EK_SHARD_PARAMETERS a bucket is a unit (parallel/gathering.h), over ranks, too. Shards and
- * their gradients lie in slices (sharding_slices.c), and there are no copies to send: leaves, and
+ * their gradients lie in slices (sharding_cut.c), and there are no copies to send: leaves, and
  * their copies on other devices, get memory when they are used. Publishing tells the gathering that
  * shards have changed. */
 #ifndef EK_PARALLEL_SHARDING_H
@@ -46,7 +46,7 @@ typedef struct ek_sharding_bucket {
     ek_dtype dtype;
 } ek_sharding_bucket;
 
-/* Memory of a device for its range of a bucket, if leaves are gathered (sharding_slices.c). */
+/* Memory of a device for its range of a bucket, if leaves are gathered (sharding_cut.c). */
 typedef struct ek_shard_slice {
     int64_t begin, end;   /* elements of the bucket */
     ek_tensor *elements;  /* flat; one reference */
@@ -151,6 +151,8 @@ int64_t ek_sharding_device_begin(const ek_sharding *sharding, int bucket, int de
  * begins. */
 int64_t ek_sharding_begin(const ek_sharding *sharding, int bucket, int rank);
 
+/* Cuts every leaf. */
+void ek_sharding_cut(ek_sharding *sharding);
 /* Returns the device on which shards of range d lie; NULL: on the device of their leaf. */
 ek_dev *ek_sharding_dev(const ek_sharding *sharding, int d);
 /* Makes the slices, with memory, after the leaves were cut. own[k] gets shard k's elements in its

@@ -1,14 +1,67 @@
-/* sharding_slices.c: memory of shards whose leaves are gathered.
+/* sharding_cut.c: how leaves are cut into shards, and the memory of shards whose leaves are
+ * gathered.
  *
- * A device has a slice of each bucket: its shards lie there in the order of the bucket, with the
- * bucket's padding, and so do their gradients in a second block. So one copy brings a device's
- * range of a bucket to a gathered unit (gathering.h). Each block is a storage of its own. */
+ * A gathered bucket has a slice on each device: the device's shards lie there in the order of the
+ * bucket, with the bucket's padding, and so do their gradients in a second block. So one copy
+ * brings a device's range of a bucket to a gathered unit (gathering.h). Each block is a storage of
+ * its own. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
 #include "comm/exchange.h"
+#include "core/slab.h"
 #include "evenkeel/autograd.h"
 #include "parallel/sharding.h"
+
+/* ---- cutting ---- */
+
+int64_t ek_sharding_begin(const ek_sharding *s, int bucket, int rank)
+{
+    const ek_sharding_bucket *b = &s->buckets[bucket];
+    return b->count == 0
+               ? 0
+               : ek_slab_cut(b->count, b->unit, s->shards.ranks ? s->shards.ranks->size : 1, rank);
+}
+
+int64_t ek_sharding_device_begin(const ek_sharding *s, int bucket, int device)
+{
+    int rank = s->shards.ranks ? s->shards.ranks->rank : 0;
+    int64_t begin = ek_sharding_begin(s, bucket, rank);
+    int64_t length = ek_sharding_begin(s, bucket, rank + 1) - begin;
+    return begin + ek_slab_cut(length, s->buckets[bucket].unit, s->devices, device);
+}
+
+/* Returns where a device's range of the leaf's bucket begins, counted in elements of the leaf. */
+static int64_t sharding_bound(const ek_sharding *s, int leaf, int device)
+{
+    int64_t count = ek_count(s->leaves[leaf]);
+    int64_t bound = ek_sharding_device_begin(s, s->bucket_of[leaf], device) - s->at[leaf];
+    return bound < 0 ? 0 : bound > count ? count : bound;
+}
+
+static void sharding_add(ek_sharding *s, int leaf, int device, int64_t begin, int64_t end)
+{
+    s->parts[s->shards.count] = (ek_sharding_part){.leaf = leaf, .device = device};
+    ek_shards_add(&s->shards, leaf, begin, end, NULL);
+}
+
+/* Cuts every leaf. With ranks each leaf has a shard in this process, even if it is empty, so that
+ * all ranks see gradients at equal leaves and count equal steps. */
+void ek_sharding_cut(ek_sharding *s)
+{
+    for (int i = 0; i < s->shards.leaf_count; i++) {
+        for (int d = 0; d < s->devices && s->leaves[i]; d++) {
+            int64_t begin = sharding_bound(s, i, d), end = sharding_bound(s, i, d + 1);
+            if (end > begin)
+                sharding_add(s, i, d, begin, end);
+        }
+        int64_t begin = s->leaves[i] ? sharding_bound(s, i, 0) : 0;
+        if (s->leaves[i] && s->shards.counts[i] == 0)
+            sharding_add(s, i, 0, begin, begin);
+    }
+}
+
+/* ---- slices ---- */
 
 /* Returns a block of zeros, because padding must be finite; one reference. If `reader` isn't NULL,
  * `dev` is cpu, and the memory is pinned if the reader pins memory. */

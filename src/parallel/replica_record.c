@@ -1,0 +1,122 @@
+/* replica_record.c: the nodes of a forward that return the replicas' gradients to the module: one
+ * per bucket, in reverse order of registration, so that the first gradients are reduced while
+ * backward computes the next ones. */
+#include <stdlib.h>
+
+#include "comm/collectives.h"
+#include "comm/exchange.h"
+#include "parallel/replica_copies.h"
+
+/* Bytes of gradients per bucket. The first bucket is small, so that reduction starts early. */
+enum { FIRST_BUCKET_BYTES = 1 << 20, BUCKET_BYTES = 4 << 20 };
+
+/* A forward while its nodes are recorded, and the open bucket. */
+typedef struct recording {
+    const ek_replica_set *set;
+    int devices;
+    ek_dev *devs[EK_MAX_DEVICES]; /* the replicas' devices */
+    ek_tensor *const *handles;    /* handles from set_make_handles */
+    bool sharded; /* true: sharded parameters are recorded, whose gradients go to the owners */
+    int *indices, count; /* the bucket's entries, in descending order */
+    ek_tensor **like, **out, **inputs;
+    ek_comm_slice *slices;
+} recording;
+
+static bool recording_has(const recording *r, int i, ek_dtype dtype)
+{
+    const ek_tensor *source = r->set->sources[i];
+    return source->requires_grad && source->dtype == dtype &&
+           ek_sharding_has(r->set->sharding, i) == r->sharded;
+}
+
+/* Returns the device in whose range shard `index` of parameter i is. */
+static ek_dev *recording_dev(const recording *r, int i, int index)
+{
+    const ek_sharding *s = r->set->sharding;
+    return r->set->devs[s->parts[s->shards.first[i] + index].device];
+}
+
+/* Adds shard `index` of parameter i, which is tensor k of the bucket. */
+static void recording_add_shard(recording *r, int k, int i, int index, int *count)
+{
+    const ek_shard shard = ek_leaf_shard(r->set->sources[i], index);
+    shard.tensor->requires_grad = true; /* like the parameter */
+    r->slices[*count] = (ek_comm_slice){k, shard.begin, shard.end, ek_tensor_dev(shard.tensor),
+                                        recording_dev(r, i, index)};
+    r->inputs[(*count)++] = shard.tensor;
+}
+
+/* Records the bucket, in order of memory. The order of sums is that of Note [Order of terms]
+ * (comm/collectives.h), with the module's device as the root. */
+static int recording_end_bucket(recording *r)
+{
+    const ek_replica_set *set = r->set;
+    int n = r->count, inputs = 0;
+    r->count = 0;
+    for (int k = 0; k < n; k++) {
+        int i = r->indices[n - 1 - k];
+        ek_tensor *source = set->sources[i];
+        r->like[k] = source;
+        for (int j = 0; r->sharded && j < ek_leaf_shard_count(source); j++)
+            recording_add_shard(r, k, i, j, &inputs);
+        if (!r->sharded)
+            r->inputs[inputs++] = source;
+        for (int d = 0; d < r->devices; d++)
+            r->out[d * n + k] = r->handles[d * set->count + i];
+    }
+    const ek_comm_slice *slices = r->sharded ? r->slices : NULL;
+    ek_placement placement = {r->devs, r->devices, r->like, n, slices, inputs, set->devs[0]};
+    return n > 0 ? ek_comm_record_all_gather(&placement, r->inputs, r->out) : 0;
+}
+
+/* Records the entries of one dtype in buckets, from the last entry to the first. A bucket has one
+ * owner, on whose thread it is reduced; a parameter with several owners is a separate bucket. */
+static int recording_add_dtype(recording *r, ek_dtype dtype)
+{
+    size_t nbytes = 0, limit = FIRST_BUCKET_BYTES;
+    const ek_dev *owner = NULL;
+    for (int i = r->set->count - 1; i >= 0; i--) {
+        const ek_tensor *source = r->set->sources[i];
+        if (!recording_has(r, i, dtype))
+            continue;
+        const ek_dev *own = r->set->devs[0];
+        if (r->sharded)
+            own = ek_leaf_shard_count(source) == 1 ? recording_dev(r, i, 0) : NULL;
+        if (r->count && (nbytes >= limit || !own || own != owner)) {
+            EK_TRY(recording_end_bucket(r));
+            limit = BUCKET_BYTES;
+            nbytes = 0;
+        }
+        owner = own;
+        r->indices[r->count++] = i;
+        nbytes += ek_comm_nbytes(source);
+    }
+    return recording_end_bucket(r);
+}
+
+int ek_replica_set_record(const ek_replica_set *set, const ek_rank_list *ranks,
+                          ek_tensor *const *handles)
+{
+    if (!ek_grad_enabled())
+        return 0;
+    size_t count = (size_t)set->count + 1, inputs = count + EK_MAX_DEVICES;
+    recording r = {.set = set, .devices = ranks->count, .handles = handles};
+    for (int i = 0; i < ranks->count; i++)
+        r.devs[i] = set->devs[ranks->at[i]];
+    r.indices = ek_calloc(count, sizeof *r.indices);
+    r.like = ek_calloc(count, sizeof *r.like);
+    r.out = ek_calloc(count * (size_t)ranks->count, sizeof *r.out);
+    r.inputs = ek_calloc(inputs, sizeof *r.inputs);
+    r.slices = ek_calloc(inputs, sizeof *r.slices);
+    int rc = r.indices && r.like && r.out && r.inputs && r.slices ? 0 : ek_error_pending();
+    for (int k = 0; k < (set->sharding ? 2 : 1) * EK_DTYPES && rc >= 0; k++) {
+        r.sharded = k >= EK_DTYPES;
+        rc = recording_add_dtype(&r, (ek_dtype)(k % EK_DTYPES));
+    }
+    free(r.indices);
+    free(r.like);
+    free(r.out);
+    free(r.inputs);
+    free(r.slices);
+    return rc;
+}
