@@ -50,8 +50,9 @@ typedef struct ek_rank_sharding {
     /* With units. */
     ek_replica_set *replicas; /* of the wrapper inside, if there is one with several devices */
     ek_window *window;        /* has all ranks' shards; one reference; NULL: they are sent */
-    ek_tensor *part;          /* without a window: memory of this rank's shards; one reference */
-    char *served;             /* this rank's shards in the window or in `part` */
+    size_t exchange, piece; /* in the window: where two pieces of gradients lie; a piece's bytes */
+    ek_tensor *part;        /* without a window: memory of this rank's shards; one reference */
+    char *served;           /* this rank's shards in the window or in `part` */
 
     /* Without units. */
     /* Per shard: a view of the bucket's memory (ek_bucket), which has the mean of the shard's

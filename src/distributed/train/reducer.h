@@ -32,7 +32,8 @@
  *
  * With EK_SHARD_PARAMETERS (rank_units.c) gradients have no slabs: a bucket is a unit's parameters
  * that require a gradient. Once the last of its gradients has arrived, they are copied to memory of
- * the host, from which they travel, and dropped. The bucket's slice of the mean is added to the
+ * the host, from which they travel, and dropped. Ranks that share the window of shards read each
+ * other's gradients there, piece by piece. The bucket's slice of the mean is added to the
  * gradients of this rank's shards as soon as it is there. So a device never has the gradients of
  * more than a few units.
  *
