@@ -317,6 +317,7 @@ static int unit_fetch(ek_reducer *reducer, ek_bucket *bucket)
     if (count == 0)
         return 0;
     ek_shape shape = EK_SHAPE(bucket->count);
+    ek_reducer_make_copy(reducer, ek_bucket_nbytes(bucket));
     ek_scope scope = ek_scope_begin();
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     bucket->memory = ek_object_retain(count == bucket->end - bucket->first
@@ -339,14 +340,17 @@ static ek_readiness unit_ready(ek_reducer *reducer, ek_bucket *bucket)
 }
 
 /* Gives the shards this rank's slice of the mean, and releases the unit's memory. */
-static void unit_deliver(const ek_reducer *reducer, ek_bucket *bucket)
+static void unit_deliver(ek_reducer *reducer, ek_bucket *bucket)
 {
     char *address = bucket_address(reducer, bucket);
     ek_rank_units_deliver(reducer->sharding, bucket, address);
-    if (!bucket->memory) /* the slice of the mean was written there */
+    if (!bucket->memory) { /* the slice of the mean was written there */
         memset(address, 0, ek_bucket_nbytes(bucket));
+        return;
+    }
     ek_object_release(bucket->memory);
     bucket->memory = NULL;
+    ek_reducer_drop_copy(reducer, ek_bucket_nbytes(bucket));
 }
 
 static int unit_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
