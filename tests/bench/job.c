@@ -30,7 +30,8 @@ static ek_tensor *data(const workload *load, ek_device device, const int64_t *di
 static ek_module *model(const workload *load, ek_data_parallel_options options)
 {
     if (load->distributed || ek_dist_get_world_size(NULL) > 1)
-        return ek_distributed_data_parallel(options.module, .device_ids = options.device_ids);
+        return ek_distributed_data_parallel(options.module, .device_ids = options.device_ids,
+                                            .shard = options.shard);
     return ek_data_parallel_model_with(options);
 }
 
@@ -140,6 +141,25 @@ int job_settle(const ek_device_list *devices)
         if (ek_synchronize(devices->devices[i]) < 0)
             return -1;
     return 0;
+}
+
+double job_resident_peak(int sharers)
+{
+    static const char *const names[] = {"VmHWM: %lf", "RssFile: %lf", "RssShmem: %lf"};
+    double kilobytes[3] = {0};
+    char line[200];
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        for (int i = 0; i < 3; i++)
+            sscanf(line, names[i], &kilobytes[i]);
+    if (status)
+        fclose(status);
+    FILE *marks = fopen("/proc/self/clear_refs", "w");
+    if (marks) {
+        fputs("5", marks);
+        fclose(marks);
+    }
+    return 1024 * (kilobytes[0] - kilobytes[1] - kilobytes[2] * (sharers - 1) / sharers);
 }
 
 double job_now(void)

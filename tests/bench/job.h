@@ -34,6 +34,11 @@ int job_exit(int rc);
 /* Waits for the devices. */
 int job_settle(const ek_device_list *devices);
 
+/* Returns the largest resident memory of this process since the last call, in bytes, and begins
+ * anew. Pages of files don't count, and a page that `sharers` processes share counts as their part
+ * of a page. Returns 0 if the system doesn't tell. */
+double job_resident_peak(int sharers);
+
 /* Seconds of a clock that only goes forward. */
 double job_now(void);
 

@@ -517,6 +517,7 @@ bool workload_named(const char *spelling, workload *load)
 {
     const char *at = strchr(spelling, '@');
     size_t length = at ? (size_t)(at - spelling) : strlen(spelling);
+    bool has_adam = loses(spelling, &length, "-adam");
     bool bf16 = loses(spelling, &length, "-bf16"), tf32 = loses(spelling, &length, "-tf32"),
          fast = loses(spelling, &length, "-fast");
     for (int i = 0; i < WORKLOADS; i++) {
@@ -526,6 +527,7 @@ bool workload_named(const char *spelling, workload *load)
         load->bf16 = bf16;
         load->tf32 = tf32;
         load->fast = fast;
+        load->optimizer = has_adam ? adam : load->optimizer;
         if (at)
             load->batch = atoll(at + 1);
         return load->batch > 0;

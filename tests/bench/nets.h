@@ -32,8 +32,8 @@ typedef struct workload {
     bool distributed; /* for several ranks, also if there is one */
 } workload;
 
-/* "NET[-bf16|-tf32|-fast][@BATCH]": the net, with that batch and precision if they are said. False
- * if there is none. */
+/* "NET[-bf16|-tf32|-fast][-adam][@BATCH]": the net, with the precision, the optimizer Adam and the
+ * batch if the spelling has them. Returns false if there is no such net. */
 bool workload_named(const char *spelling, workload *load);
 /* Writes "mlp|mnist|..." to `text`. */
 void workload_names(char *text, size_t nbytes);

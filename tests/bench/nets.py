@@ -392,8 +392,9 @@ WORKLOADS = {
 
 
 def parse(spelling):
-    """(a row of WORKLOADS with the batch that is asked for, "f32", "tf32", "bf16" or "fast": f32 here)"""
-    name, _, batch = spelling.partition("@")
+    """(a row of WORKLOADS with the batch and optimizer that are asked for, "f32", "tf32", "bf16" or "fast": f32 here)"""
+    spelled, _, batch = spelling.partition("@")
+    name = spelled.removesuffix("-adam")
     precision = name[-4:] if name.endswith(("-bf16", "-tf32", "-fast")) else "f32"
-    default, *rest = WORKLOADS[name.removesuffix("-" + precision)]
-    return (int(batch or default), *rest), precision
+    default, *rest, optimizer = WORKLOADS[name.removesuffix("-" + precision)]
+    return (int(batch or default), *rest, optimizer if name == spelled else adam), precision

@@ -1,6 +1,6 @@
 /* train.c: seconds of one training step (forward, loss, zero_grad, backward, optimizer).
  *
- *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS [SECONDS]
+ *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast][-adam][@BATCH] DEVICES THREADS [SECONDS]
  *
  * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS", where LOSS is that of the fourth step,
  * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
@@ -9,10 +9,13 @@
  * are; THREADS is nothing then) cuDNN's algorithms are timed (ek_benchmark_convolution), and steps
  * in blocks, at whose ends all is waited for.
  *
- *     samples/mpirun -n RANKS train NET DEVICES THREADS [SECONDS]
+ *     samples/mpirun -n RANKS train NET DEVICES THREADS [SECONDS [none|optimizer|parameters]]
  *
- * does so on several ranks, each with its part of the batch; rank 0 prints, beside the share of the
- * step in which it waited for gradients to be averaged. */
+ * does so on several ranks, each with its part of the batch. Rank 0 also prints the share of the
+ * step in which it waited for gradients to be averaged. If the last argument names what is sharded,
+ * rank 0 also prints the megabytes that its training takes at most, with and without the making of
+ * the model (job_resident_peak). */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +33,14 @@ typedef struct setting {
     int threads; /* of each host device */
     int ranks;
     double budget;
+    ek_shard_policy shard;
+    bool weighs; /* memory is printed */
 } setting;
 
 typedef struct result {
     double median, fourth_loss;
     double exposed; /* share of the time in which backward waited for other ranks */
+    double before, making, stepping; /* bytes: resident before the model, and peaks after */
     int steps;
 } result;
 
@@ -61,6 +67,18 @@ static int agree_on_blocks(const setting *how, double seconds)
     return rc < 0 ? rc : (int)count;
 }
 
+/* Replaces a number of this rank by the mean over all ranks. */
+static int average(double *number)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *mean = ek_scalar(*number, EK_F64, ek_cpu());
+    int rc = ek_dist_all_reduce(mean, .op = EK_DIST_AVG);
+    if (rc >= 0)
+        rc = ek_item(mean, number);
+    ek_scope_end(&scope);
+    return rc;
+}
+
 /* Whether blocks are left to be timed. */
 static bool goes_on(const setting *how, int count, int least, int agreed, double start)
 {
@@ -77,8 +95,9 @@ static int measure(training *job, const setting *how, result *r)
     for (int i = 0; i < WARMUP_STEPS + 1; i++)
         if (job_step(job, &r->fourth_loss) < 0)
             return -1;
-    if (job_settle(&how->devices) < 0)
+    if (average(&r->fourth_loss) < 0 || job_settle(&how->devices) < 0)
         return -1;
+    r->making = job_resident_peak(how->ranks);
     ek_distributed_stats before = {0}, after = {0};
     if (how->ranks > 1 && ek_distributed_get_stats(job->model, &before) < 0)
         return -1;
@@ -95,7 +114,20 @@ static int measure(training *job, const setting *how, result *r)
     r->exposed = (after.exposed - before.exposed) / (job_now() - start);
     r->median = job_median(seconds, count);
     r->steps = count * block;
+    r->stepping = job_resident_peak(how->ranks);
     return 0;
+}
+
+/* Writes the policy of that name. Returns false if there is none. */
+static bool parse_shard(const char *name, ek_shard_policy *policy)
+{
+    static const char *const names[] = {"none", "optimizer", "parameters"};
+    for (int i = 0; i < 3; i++) {
+        *policy = (ek_shard_policy)i;
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    }
+    return false;
 }
 
 /* False if the arguments are wrong. */
@@ -109,6 +141,9 @@ static bool parse(int argc, char **argv, setting *how, int *devices)
     how->threads = atoi(argv[3]);
     how->budget = argc >= 5 ? atof(argv[4]) : 3;
     how->kind = job_kind();
+    how->weighs = argc >= 6;
+    if (how->weighs && !parse_shard(argv[5], &how->shard))
+        return false;
     bool known = !device || how->kind == EK_CUDA || strcmp(device, "host") == 0;
     return known && *devices >= 1 && how->threads >= 1 && how->budget > 0;
 }
@@ -122,10 +157,11 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &how, &devices)) {
         char names[400];
         workload_names(names, sizeof(names));
-        fprintf(stderr,
-                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS "
-                "[SECONDS]\n",
-                argv[0]);
+        fprintf(
+            stderr,
+            "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][-adam][@BATCH] DEVICES THREADS "
+            "[SECONDS [none|optimizer|parameters]]\n",
+            argv[0]);
         fprintf(stderr, "NET is one of %s\n", names);
         return 2;
     }
@@ -133,11 +169,18 @@ int main(int argc, char **argv)
     how.ranks = ek_dist_get_world_size(NULL);
     if (rc == 0)
         rc = job_devices(&how.devices, how.kind, devices, how.threads);
+    job_resident_peak(how.ranks); /* from here on */
+    r.before = job_resident_peak(how.ranks);
     if (rc == 0)
-        rc = job_open(&job, &how.load, &how.devices, EK_OPTIONS(ek_data_parallel_options));
+        rc = job_open(&job, &how.load, &how.devices,
+                      EK_OPTIONS(ek_data_parallel_options, .shard = how.shard));
     if (rc == 0)
         rc = measure(&job, &how, &r);
     int rank = ek_dist_get_rank(NULL);
+    char memory[80] = "";
+    if (how.weighs)
+        snprintf(memory, sizeof memory, " %.1f %.1f", (fmax(r.making, r.stepping) - r.before) / 1e6,
+                 (r.stepping - r.before) / 1e6);
     job_close(&job);
     if (job_exit(rc) != 0)
         return 1;
@@ -145,7 +188,7 @@ int main(int argc, char **argv)
         printf("%s %dx%d %.6f %d %.6f\n", how.name, devices, how.threads, r.median, r.steps,
                r.fourth_loss);
     else if (rank == 0)
-        printf("%s %dx%dx%d %.6f %d %.6f %.3f\n", how.name, how.ranks, devices, how.threads,
-               r.median, r.steps, r.fourth_loss, r.exposed);
+        printf("%s %dx%dx%d %.6f %d %.6f %.3f%s\n", how.name, how.ranks, devices, how.threads,
+               r.median, r.steps, r.fourth_loss, r.exposed, memory);
     return 0;
 }

@@ -1,11 +1,16 @@
 """The twin of train.c in PyTorch.
 
-    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast][@BATCH] DEVICES THREADS [SECONDS]
+    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast][-adam][@BATCH] DEVICES THREADS [SECONDS [SHARD]]
     [DEVICE=host|cuda] train.py --profile NET...
     [DEVICE=host|cuda] train.py --serve
 
 With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL on as many GPUs. Convolution nets
 are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
+SHARD is none (DistributedDataParallel), optimizer (fully_shard whose units stay gathered until the step) or parameters
+(fully_shard). A Sequential's children are units, and a GPT's layers. Then each memory format is a run and a line of its
+own, behind which stand the megabytes that the first process's training takes at most, with and without the making of
+the model, as train.c counts them. With -fused behind SHARD the optimizer's kernel is fused; with -checkpoint units
+compute their activations again in backward; with -offload units lie on the CPU by the policy for that.
 With --compile torch.compile makes the network. The exit status is 3 if this PyTorch can have no such step.
 --profile prints which kernels (on the host: operations) take the time of a step, in the faster format. --serve
 reads such arguments, with DEVICES 1, from standard input, a line for each net: PyTorch, which takes ten seconds to
@@ -25,6 +30,7 @@ import statistics
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -32,7 +38,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from kernels import show_kernels
-from nets import LOSSES_OF_GRADIENTS, Tokens, parse
+from nets import ENTROPY, LOSSES_OF_GRADIENTS, Tokens, adam, parse
 
 WARMUP_STEPS = 3
 CUDA_BLOCK = 10  # steps, at whose end a GPU is waited for
@@ -49,6 +55,10 @@ def wait():
         torch.cuda.synchronize()
 
 
+def shards(how):
+    return "optimizer" in how or "parameters" in how
+
+
 def data(workload, device):
     """Drawn on the CPU, after the network."""
     batch, input_shape, target_shape, classes, *_ = workload
@@ -59,7 +69,42 @@ def data(workload, device):
     return x.to(device), target.to(device)
 
 
-def prepare(workload, precision, devices, rank, memory_format, compiled=False):
+def units_of(net):
+    children = net.h if hasattr(net, "h") else net.children()
+    return [child for child in children if any(True for _ in child.parameters())]
+
+
+def resident_peak(sharers):
+    """The twin of job_resident_peak."""
+    status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    most, files, shared = (1024 * int(status[name].split()[0]) for name in ("VmHWM", "RssFile", "RssShmem"))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return most - files - shared * (sharers - 1) / sharers
+
+
+def shard_fully(net, how):
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+    offload = CPUOffloadPolicy(pin_memory=False) if "offload" in how else OffloadPolicy()
+    units = units_of(net)
+    if "checkpoint" in how:
+        apply_activation_checkpointing(net, check_fn=lambda module: any(module is unit for unit in units))
+        units = units_of(net)
+    for module in [*units, net]:
+        fully_shard(module, reshard_after_forward=None if "parameters" in how else False, offload_policy=offload)
+    return net
+
+
+def load_libraries(how):
+    """One step of a small net, so that what PyTorch loads then is not counted as memory of the training."""
+    if how:
+        tiny = 2, (8,), (), 8, lambda: nn.Sequential(nn.Linear(8, 8)), ENTROPY, adam
+        prepare(tiny, "f32", dist.get_world_size(), dist.get_rank(), torch.contiguous_format, how=how)()
+
+
+def prepare(workload, precision, devices, rank, memory_format, compiled=False, how=()):
     """A function that takes one step and returns its loss."""
     _, _, _, classes, network, loss_of, optimizer_of = workload
     device = home(rank)
@@ -70,14 +115,20 @@ def prepare(workload, precision, devices, rank, memory_format, compiled=False):
         x = x.chunk(devices)[rank].contiguous()
         target = target.chunk(devices)[rank].contiguous()
     if x.dim() == 4:
-        net = net.to(memory_format=memory_format)
+        if not shards(how):  # fully_shard takes contiguous parameters alone
+            net = net.to(memory_format=memory_format)
         x = x.to(memory_format=memory_format)
         if not classes:
             target = target.to(memory_format=memory_format)
-    model = nn.parallel.DistributedDataParallel(
-        net, broadcast_buffers=getattr(net, "broadcast_buffers", True)
-    ) if devices > 1 else net
+    if shards(how):
+        model = shard_fully(net, how)
+    elif devices > 1:
+        model = nn.parallel.DistributedDataParallel(net, broadcast_buffers=getattr(net, "broadcast_buffers", True))
+    else:
+        model = net
     optimizer = optimizer_of(model.parameters())
+    if "fused" in how:
+        optimizer = type(optimizer)(model.parameters(), **optimizer.defaults | {"fused": True})
     if compiled:
         torch._dynamo.reset()
         model = torch.compile(model)
@@ -94,11 +145,12 @@ def prepare(workload, precision, devices, rank, memory_format, compiled=False):
 
 
 def measure(step, devices, budget, device):
-    """(median seconds, steps, loss of the fourth step)"""
+    """(median seconds, steps, loss of the fourth step, peak of resident memory before the timed steps)"""
     for _ in range(WARMUP_STEPS):
         step()
     loss = step().detach().float().clone()
     wait()
+    making = resident_peak(devices)
     block = CUDA_BLOCK if ON_CUDA else 1
     seconds = []
     start = time.perf_counter()
@@ -116,7 +168,7 @@ def measure(step, devices, budget, device):
         seconds.append((time.perf_counter() - begin) / block)
     if devices > 1:
         dist.all_reduce(loss)
-    return statistics.median(seconds), block * len(seconds), loss.item() / devices
+    return statistics.median(seconds), block * len(seconds), loss.item() / devices, making
 
 
 def choose_algorithms(precision):
@@ -132,7 +184,7 @@ def formats_of(workload):
     return formats
 
 
-def run(rank, spelling, devices, threads, budget, compiled, store):
+def run(rank, spelling, devices, threads, budget, compiled, store, how=(), labels=()):
     torch.set_num_threads(threads)
     workload, precision = parse(spelling)
     if ON_CUDA:
@@ -144,11 +196,19 @@ def run(rank, spelling, devices, threads, budget, compiled, store):
         )
     results = []
     for label, memory_format in formats_of(workload).items():
-        step = prepare(workload, precision, devices, rank, memory_format, compiled)
-        results.append((*measure(step, devices, budget, home(rank)), label))
+        if how and label not in labels:
+            continue
+        load_libraries(how)
+        resident_peak(devices)  # from here on
+        before = resident_peak(devices)
+        step = prepare(workload, precision, devices, rank, memory_format, compiled, how)
+        *figures, making = measure(step, devices, budget, home(rank))
+        stepping = resident_peak(devices)
+        memory = f" {(max(making, stepping) - before) / 1e6:.1f} {(stepping - before) / 1e6:.1f}" if how else ""
+        results.append((*figures, label, memory))
     if rank == 0:
-        median, steps, loss, label = min(results)
-        print(f"{spelling} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {label}")
+        median, steps, loss, label, memory = min(results)
+        print(f"{spelling} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {label}{memory}", flush=True)
     if devices > 1:
         dist.destroy_process_group()
 
@@ -160,7 +220,7 @@ def profile(spelling):
     best = None
     for label, memory_format in formats_of(workload).items():
         step = prepare(workload, precision, 1, 0, memory_format)
-        seconds, _, _ = measure(step, 1, 0.2, home(0))
+        seconds, *_ = measure(step, 1, 0.2, home(0))
         if best is None or seconds < best[0]:
             best = seconds, label, step
     seconds, label, step = best
@@ -220,15 +280,17 @@ def take(arguments):
     compiled = arguments[0] == "--compile"
     name, devices, threads, *rest = arguments[1 if compiled else 0 :]
     devices, threads, budget = int(devices), int(threads), float(rest[0]) if rest else 3.0
+    how = rest[1].split("-") if len(rest) > 1 else ()
     if reason := why_not(name, devices, compiled):
         print(f"{name}: {reason}", file=sys.stderr)
         return NO_SUCH_STEP
     if devices == 1:
         run(0, name, 1, threads, budget, compiled, None)
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        store = os.path.join(folder, "store")
-        mp.spawn(run, (name, devices, threads, budget, compiled, store), devices)
+    for label in formats_of(parse(name)[0]) if how else [None]:
+        with tempfile.TemporaryDirectory() as folder:
+            store = os.path.join(folder, "store")
+            mp.spawn(run, (name, devices, threads, budget, compiled, store, how, [label]), devices)
     return 0
 
 

@@ -1,6 +1,6 @@
 /* bucket.c: how a bucket travels.
  *
- * Before each pass a bucket takes the first route that it can travel on: the route of units, the
+ * Before each pass a bucket takes the first route that it can travel on: a route of units, the
  * window that all ranks share, a rail between GPUs, or messages. Messages carry memory of the host
  * in place, and memory of a GPU through pinned memory of the host (staging.h). On every route the
  * average begins once the bucket's last gradient has arrived, while backward computes other
@@ -13,6 +13,7 @@
 #include "core/staging.h"
 #include "core/thread.h"
 #include "group/sum.h"
+#include "link/combine.h"
 #include "link/staging.h"
 #include "ops/ops.h"
 #include "train/rank_sharding.h"
@@ -287,12 +288,13 @@ static int unit_begin(ek_reducer *reducer, ek_bucket *bucket)
     return bucket->unit >= 0;
 }
 
-static bool unit_has_gradient(const ek_reducer *reducer, const ek_bucket *bucket)
+/* Returns how many leaves of the bucket have a gradient on this rank. */
+static int unit_gradients(const ek_reducer *reducer, const ek_bucket *bucket)
 {
-    bool any = false;
+    int count = 0;
     for (int i = bucket->first; i < bucket->end; i++)
-        any = any || reducer->leaves[i]->grad;
-    return any;
+        count += reducer->leaves[i]->grad != NULL;
+    return count;
 }
 
 /* Copies the leaf's gradient to its place, and drops it. */
@@ -311,12 +313,16 @@ static int unit_fetch_leaf(ek_reducer *reducer, const ek_bucket *bucket, int i)
 
 static int unit_fetch(ek_reducer *reducer, ek_bucket *bucket)
 {
-    if (!unit_has_gradient(reducer, bucket))
+    const int count = unit_gradients(reducer, bucket);
+    if (count == 0)
         return 0;
+    ek_shape shape = EK_SHAPE(bucket->count);
+    ek_reducer_make_copy(reducer, ek_bucket_nbytes(bucket));
     ek_scope scope = ek_scope_begin();
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
-    bucket->memory =
-        ek_object_retain(ek_zeros(EK_SHAPE(bucket->count), bucket->dtype, .device = ek_cpu()));
+    bucket->memory = ek_object_retain(count == bucket->end - bucket->first
+                                          ? ek_empty(shape, bucket->dtype, .device = ek_cpu())
+                                          : ek_zeros(shape, bucket->dtype, .device = ek_cpu()));
     ek_memory_set_category(before);
     int rc = bucket->memory ? 0 : ek_error_pending();
     for (int i = bucket->first; i < bucket->end && rc >= 0; i++)
@@ -333,23 +339,125 @@ static ek_readiness unit_ready(ek_reducer *reducer, ek_bucket *bucket)
     return EK_READY;
 }
 
+/* Gives the shards this rank's slice of the mean, and releases the unit's memory. */
+static void unit_deliver(ek_reducer *reducer, ek_bucket *bucket)
+{
+    char *address = bucket_address(reducer, bucket);
+    ek_rank_units_deliver(reducer->sharding, bucket, address);
+    if (!bucket->memory) { /* the slice of the mean was written there */
+        memset(address, 0, ek_bucket_nbytes(bucket));
+        return;
+    }
+    ek_object_release(bucket->memory);
+    bucket->memory = NULL;
+    ek_reducer_drop_copy(reducer, ek_bucket_nbytes(bucket));
+}
+
 static int unit_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
 {
     int rc = messages_advance(reducer, bucket, request);
-    if (rc <= 0)
-        return rc;
-    char *address = bucket_address(reducer, bucket);
-    ek_rank_units_deliver(reducer->sharding, bucket, address);
-    if (!bucket->memory) /* the slice of the mean was written there */
-        memset(address, 0, ek_bucket_nbytes(bucket));
-    ek_object_release(bucket->memory);
-    bucket->memory = NULL;
+    if (rc > 0)
+        unit_deliver(reducer, bucket);
     return rc;
+}
+
+/* ---- units in a window ----
+ *
+ * Every rank shows the other ranks its terms of their slices, piece by piece. A piece has a part of
+ * each slice. Pieces lie by turns in two places of the window. Once all ranks have counted a piece,
+ * they have read the piece before, whose place the next piece takes. */
+
+static int shared_begin(ek_reducer *reducer, ek_bucket *bucket)
+{
+    return bucket->unit >= 0 && reducer->sharding->window && !bucket_is_narrow(reducer, bucket);
+}
+
+static ek_readiness shared_ready(ek_reducer *reducer, ek_bucket *bucket)
+{
+    const ek_window *window = reducer->sharding->window;
+    (void)bucket;
+    for (int r = 0; r < window->size && reducer->phase > 0; r++)
+        if (ek_window_count(window, r) < ek_window_count(window, window->rank))
+            return EK_AWAITS_RANKS;
+    return EK_READY;
+}
+
+/* Returns how many elements of a slice a piece has. */
+static int64_t shared_length(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    return (int64_t)(reducer->sharding->piece / ek_dtype_size(bucket->dtype)) /
+           reducer->group->size;
+}
+
+/* Returns the first element of a rank's slice that is in the piece or in a later one. */
+static int64_t shared_element(const ek_reducer *reducer, const ek_bucket *bucket, int rank,
+                              int piece)
+{
+    const int ranks = reducer->group->size;
+    int64_t end = ek_sum_begin(bucket->count, ranks, rank + 1);
+    int64_t at = ek_sum_begin(bucket->count, ranks, rank) + piece * shared_length(reducer, bucket);
+    return at < end ? at : end;
+}
+
+/* Returns where the newest piece that this rank has counted, or if `next` the one after, has rank
+ * `of`'s terms of rank `to`'s slice. */
+static char *shared_terms(const ek_reducer *reducer, const ek_bucket *bucket, int of, int to,
+                          bool next)
+{
+    const ek_window *window = reducer->sharding->window;
+    uint64_t place = (ek_window_count(window, window->rank) + next) % 2;
+    return ek_window_memory(window, of) + reducer->sharding->exchange +
+           place * reducer->sharding->piece +
+           (size_t)(to * shared_length(reducer, bucket)) * ek_dtype_size(bucket->dtype);
+}
+
+/* Shows the other ranks a piece of this rank's gradients. */
+static void shared_show(const ek_reducer *reducer, const ek_bucket *bucket, int piece)
+{
+    const size_t size = ek_dtype_size(bucket->dtype);
+    for (int r = 0; r < reducer->group->size; r++) {
+        int64_t begin = shared_element(reducer, bucket, r, piece);
+        int64_t end = shared_element(reducer, bucket, r, piece + 1);
+        if (r != reducer->group->rank)
+            memcpy(shared_terms(reducer, bucket, reducer->group->rank, r, true),
+                   bucket_address(reducer, bucket) + (size_t)begin * size,
+                   (size_t)(end - begin) * size);
+    }
+    ek_window_add(reducer->sharding->window);
+}
+
+/* Makes the piece's part of this rank's slice the mean over all ranks. */
+static void shared_average(const ek_reducer *reducer, const ek_bucket *bucket, int piece)
+{
+    const int rank = reducer->group->rank;
+    int64_t begin = shared_element(reducer, bucket, rank, piece);
+    int64_t count = shared_element(reducer, bucket, rank, piece + 1) - begin;
+    void *mine = bucket_address(reducer, bucket) + (size_t)begin * ek_dtype_size(bucket->dtype);
+    const void **terms = (const void **)(void *)reducer->out;
+    for (int r = 0; r < reducer->group->size; r++)
+        terms[r] = r == rank ? mine : shared_terms(reducer, bucket, r, rank, false);
+    ek_combine(EK_DIST_AVG, bucket->dtype, terms, reducer->group->size, &mine, 1, count);
+}
+
+static int shared_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+{
+    const int piece = reducer->phase;
+    (void)request; /* nothing is sent */
+    if (piece > 0)
+        shared_average(reducer, bucket, piece - 1);
+    if (piece * shared_length(reducer, bucket) <
+        ek_sum_begin(bucket->count, reducer->group->size, 1)) { /* the largest slice */
+        shared_show(reducer, bucket, piece);
+        return 0;
+    }
+    unit_deliver(reducer, bucket);
+    return 1;
 }
 
 /* ---- the choice ---- */
 
 static const ek_route bucket_routes[] = {
+    {shared_begin, unit_fetch, shared_ready, shared_advance},
     {unit_begin, unit_fetch, unit_ready, unit_advance},
     {window_begin, NULL, window_ready, window_advance},
     {rail_begin, rail_fetch, rail_ready, rail_advance},

@@ -19,6 +19,8 @@
 #include "parallel/replica_copies.h"
 #include "train/unit_reads.h"
 
+enum { UNITS_PIECE = 1 << 20 }; /* bytes of gradients that a rank shows the others at most */
+
 static ek_process_group *units_group(const ek_rank_sharding *self)
 {
     return self->reducer->group;
@@ -145,13 +147,18 @@ int ek_rank_units_serve(const ek_rank_sharding *self)
  */
 static int units_open_memory(ek_rank_sharding *self)
 {
-    size_t nbytes = 0;
+    size_t nbytes = 0, slice = 0;
     ek_process_group *group = units_group(self);
     for (int r = 0; r < group->size; r++) {
         size_t needs = ek_rank_units_at(self, self->sharding.bucket_count, r);
         nbytes = needs > nbytes ? needs : nbytes;
     }
-    EK_TRY(ek_window_open(group, nbytes, true, &self->window));
+    for (int b = 0; b < self->sharding.bucket_count; b++)
+        slice = ek_rank_units_nbytes(self, b, 0) > slice ? ek_rank_units_nbytes(self, b, 0) : slice;
+    self->exchange = nbytes;
+    self->piece =
+        slice * (size_t)group->size < UNITS_PIECE ? slice * (size_t)group->size : UNITS_PIECE;
+    EK_TRY(ek_window_open(group, nbytes + 2 * self->piece, true, &self->window));
     if (self->window) {
         self->served = ek_window_memory(self->window, group->rank);
     } else {

@@ -323,6 +323,7 @@ static int reducer_make_room(ek_reducer *reducer)
     }
     reducer->scratch = ek_calloc(scratch, 1);
     reducer->wire = ek_calloc(reducer->narrow ? largest : 1, 1);
+    reducer->largest = largest;
     if (reducer->bucket_count > 0 && reducer->buckets[0].unit >= 0)
         reducer->blank = ek_calloc(largest, 1);
     return reducer->scratch && reducer->wire && ek_error_status() >= 0 ? 0 : ek_error_pending();

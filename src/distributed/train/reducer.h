@@ -32,9 +32,17 @@
  *
  * With EK_SHARD_PARAMETERS (rank_units.c) gradients have no slabs: a bucket is a unit's parameters
  * that require a gradient. Once the last of its gradients has arrived, they are copied to memory of
- * the host, from which they travel, and dropped. The bucket's slice of the mean is added to the
+ * the host, from which they travel, and dropped. Ranks that share the window of shards read each
+ * other's gradients there, piece by piece. The bucket's slice of the mean is added to the
  * gradients of this rank's shards as soon as it is there. So a device never has the gradients of
  * more than a few units.
+ *
+ * The copies of units that await other ranks take memory, too. If a rank is ahead, its backward
+ * waits before it makes a copy, while the copies that it has are larger than two of the largest
+ * units, and the unit under way has all gradients of this rank. So the other ranks can always go
+ * on. In a backward with nodes that meet other ranks nobody waits, because another rank may await
+ * this backward before it delivers the unit. A wait is short (reducer_pass.c), because programs
+ * may await each other in hooks.
  *
  * Note [Unused parameters]
  *
@@ -126,13 +134,15 @@ struct ek_reducer {
 
     /* The pass on the communication thread. `bucket` is the index of the bucket under way
      * (bucket_count: the reports), and `phase` is the bucket's next step. */
-    int bucket, phase;
+    int bucket, phase;    /* `bucket` changes under the lock */
     int announced;        /* buckets of this pass that the window's counter includes */
     uint64_t passes;      /* how many passes have ended */
     ek_error_record lost; /* the error of a bucket; status 0: none */
     uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
     char *scratch, *wire, *reports; /* terms of sums; elements in bf16; reports of all ranks */
-    char *blank; /* with units: zeros of the largest one, for a unit without a gradient here */
+    char *blank;    /* with units: zeros of the largest one, for a unit without a gradient here */
+    size_t largest; /* bytes of the largest bucket */
+    size_t copied;  /* bytes of copies of units that await their means; under the lock */
     size_t report_nbytes;
     ek_bytes *out, *in;
 };
@@ -184,6 +194,10 @@ int ek_reducer_pass_begin(ek_reducer *reducer);
 /* Waits for the end of the averaging. `status` is this rank's outcome, whose error is pending if it
  * is negative. Returns the outcome of ek_reducer_judge. */
 int ek_reducer_pass_end(ek_reducer *reducer, int status);
+/* Counts the bytes of a copy of a unit that is about to be made, and waits before if this rank has
+ * too many (Note [Gradients of gathered parameters]). ek_reducer_drop_copy takes the bytes back. */
+void ek_reducer_make_copy(ek_reducer *reducer, size_t nbytes);
+void ek_reducer_drop_copy(ek_reducer *reducer, size_t nbytes);
 /* Marks the bucket ready, or with NULL this rank's report complete. Any thread. */
 void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket);
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/clock.h"
 #include "core/thread.h"
@@ -74,7 +75,9 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
     }
     *rc = bucket->route->advance(reducer, bucket, request);
     reducer->phase = *rc > 0 ? 0 : reducer->phase + 1;
+    pthread_mutex_lock(&reducer->lock);
     reducer->bucket += *rc > 0;
+    pthread_mutex_unlock(&reducer->lock);
     return true;
 }
 
@@ -116,6 +119,7 @@ static int pass_submit(ek_reducer *reducer)
     work->descriptor.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
     reducer->bucket = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
+    reducer->copied = 0;
     reducer->lost = (ek_error_record){0};
     reducer->failure = 0;
     reducer->failures = reducer->group->communication->failures;
@@ -145,6 +149,35 @@ void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket)
         reducer->closed = true;
     pthread_mutex_unlock(&reducer->lock);
     ek_communication_wake(reducer->group->communication);
+}
+
+enum { PASS_LOOK = 200000, PASS_LOOKS = 5000 }; /* nanoseconds between looks; looks of a wait */
+
+/* Tells whether a copy of so many bytes must wait. The caller holds the reducer's lock. */
+static bool pass_is_ahead(const ek_reducer *reducer, size_t nbytes)
+{
+    const ek_bucket *bucket = pass_bucket(reducer);
+    return !reducer->hook.meets && reducer->copied + nbytes > 2 * reducer->largest && bucket &&
+           bucket->ready && !reducer->work->ended;
+}
+
+void ek_reducer_make_copy(ek_reducer *reducer, size_t nbytes)
+{
+    pthread_mutex_lock(&reducer->lock);
+    for (int looks = 0; looks < PASS_LOOKS && pass_is_ahead(reducer, nbytes); looks++) {
+        pthread_mutex_unlock(&reducer->lock);
+        nanosleep(&(struct timespec){.tv_nsec = PASS_LOOK}, NULL);
+        pthread_mutex_lock(&reducer->lock);
+    }
+    reducer->copied += nbytes;
+    pthread_mutex_unlock(&reducer->lock);
+}
+
+void ek_reducer_drop_copy(ek_reducer *reducer, size_t nbytes)
+{
+    pthread_mutex_lock(&reducer->lock);
+    reducer->copied -= nbytes;
+    pthread_mutex_unlock(&reducer->lock);
 }
 
 /* Returns the error of the first rank that has failed, as this rank's error; 0 if none has
