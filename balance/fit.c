@@ -1,0 +1,490 @@
+/* fit.c: the search for a training that fits. See fit.h for its road.
+ *
+ * Small steps of the leanest kind of training come first, and of each kind that differs from the
+ * leanest in one means. From these all others are estimated. The most promising kind is measured in
+ * small steps, too, and its best training in whole steps, until the best training by all that is
+ * known is one that has run. */
+#include "balance/fit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "balance/balance.h"
+#include "comm/tree.h"
+#include "core/generator.h"
+#include "core/thread.h"
+#include "evenkeel/ops.h"
+#include "nn/batch_norm_module.h"
+#include "plan/split.h"
+
+enum { MOST_PARTS = 64, MOST_WHOLE = 10 /* trials with the whole batch */ };
+
+/* ---- before the search ---- */
+
+static int fit_check(const ek_fit_result *result, const ek_fit_options *o)
+{
+    EK_TRY(ek_error_status());
+    EK_TRY(ek_check_pointer("fit", "the result", result));
+    if (!o->module || !o->criterion || !o->optimizer)
+        return EK_FAIL(EK_E_INVALID, "fit: the %s missing",
+                       !o->module      ? "module is"
+                       : !o->criterion ? "criterion is"
+                                       : "function that makes an optimizer is");
+    if (o->input.kind == EK_VALUE_NONE)
+        return EK_FAIL(EK_E_INVALID, "fit: the input is missing");
+    if (!(o->headroom >= 0 && o->headroom < 1))
+        return EK_FAIL(EK_E_INVALID, "fit: headroom is a share of the capacity, not %g",
+                       o->headroom);
+    if (o->micro_batches < 0 || o->shard < EK_SHARD_NONE || o->shard > EK_SHARD_PARAMETERS)
+        return EK_FAIL(EK_E_INVALID, "fit: %d %s",
+                       o->micro_batches < 0 ? o->micro_batches : (int)o->shard,
+                       o->micro_batches < 0 ? "micro-batches; it has to be 0 or more"
+                                            : "is no shard policy");
+    return 0;
+}
+
+static int fit_check_on_cpu(const char *path, ek_tensor *tensor, void *user)
+{
+    char name[16];
+    const ek_device device = ek_tensor_device(tensor);
+    (void)user;
+    if (device.kind == EK_CPU)
+        return 0;
+    return EK_FAIL(EK_E_INVALID, "fit: %s is on %s; the module has to be on cpu", path,
+                   ek_device_name(device, name));
+}
+
+static bool fit_has_batch_norm(ek_module *module)
+{
+    bool has = module->type->family == ek_batch_norm_family;
+    for (int i = 0; !has && ek_module_child_name(module, i); i++) {
+        ek_module *child = ek_module_child(module, i);
+        has = child && fit_has_batch_norm(child);
+    }
+    return has;
+}
+
+static int fit_open_devices(ek_fit_search *search)
+{
+    search->devices = search->options->device_ids;
+    if (search->devices.count == 0)
+        search->devices = ek_devices(ek_default_device_kind(), 0);
+    EK_TRY(ek_device_list_check("fit", &search->devices));
+    for (int d = 0; d < search->devices.count; d++) {
+        ek_memory_stats stats;
+        search->devs[d] = ek_dev_get(search->devices.devices[d]);
+        if (!search->devs[d])
+            return ek_error_pending();
+        ek_ledger_read(search->devs[d], &stats);
+        search->estimator.costs[d] = 1;
+        search->estimator.limits[d] =
+            stats.capacity ? (uint64_t)((double)stats.capacity * (1 - search->options->headroom))
+                           : UINT64_MAX;
+    }
+    return 0;
+}
+
+static int fit_open(ek_fit_search *search)
+{
+    const ek_fit_options *options = search->options;
+    ek_fit_estimator *estimator = &search->estimator;
+    ek_tree_survey survey = {.size = -1};
+    EK_TRY(ek_module_parameters(options->module, fit_check_on_cpu, NULL));
+    EK_TRY(ek_module_buffers(options->module, fit_check_on_cpu, NULL));
+    EK_TRY(ek_tree_look(options->input, options->dim, &survey));
+    EK_TRY(ek_tree_look(options->target, options->dim, &survey));
+    if (survey.parts > 0 || survey.size < 1)
+        return EK_FAIL(EK_E_INVALID, "fit: the input has to be a whole batch that can be cut");
+    search->batch = survey.size;
+    EK_TRY(fit_open_devices(search));
+    estimator->devices = search->devices.count;
+    estimator->most_parts = options->micro_batches                ? options->micro_batches
+                            : fit_has_batch_norm(options->module) ? 1
+                                                                  : MOST_PARTS;
+    estimator->levels[EK_FIT_CHECKPOINTS] = 1;
+    estimator->levels[EK_FIT_SHARD] = estimator->devices > 1 ? (int)options->shard + 1 : 1;
+    estimator->levels[EK_FIT_OFFLOAD] = options->offload ? 2 : 1;
+    estimator->levels[EK_FIT_AUTOCAST] = options->autocast ? 2 : 1;
+    estimator->levels[EK_FIT_PARTS] = estimator->most_parts > 1 && search->batch > 1 ? 2 : 1;
+    return options->checkpoint ? ek_fit_find_ladder(search) : 0;
+}
+
+/* ---- the search ---- */
+
+static void fit_log(const ek_fit_search *search, const ek_fit_training *training, int rc)
+{
+    char text[200], bytes[24];
+    const ek_fit_trial *trial = ek_fit_trial_of(&search->estimator, training);
+    uint64_t peak = 0;
+    if (!search->options->log || !trial)
+        return;
+    for (int d = 0; d < search->devices.count; d++)
+        peak = trial->need.peaks[d] > peak ? trial->need.peaks[d] : peak;
+    ek_fit_describe(search, training, text, sizeof text);
+    if (rc > 0)
+        fprintf(search->options->log, "fit: %s: %.4g s, %s\n", text, trial->need.seconds,
+                ek_fit_bytes(peak, bytes));
+    else
+        fprintf(search->options->log, "fit: %s: out of memory\n", text);
+}
+
+static int fit_try(ek_fit_search *search, const ek_fit_training *training)
+{
+    int rc = ek_fit_try(search, training);
+    if (rc >= 0)
+        fit_log(search, training, rc);
+    return rc;
+}
+
+/* Tries a kind with `samples` per device, or fewer if the batch has fewer. Returns as ek_fit_try;
+ * *part becomes the samples of a part. */
+static int fit_try_small(ek_fit_search *search, const int *levels, int64_t samples, int64_t *part)
+{
+    ek_fit_training training = {.parts = levels[EK_FIT_PARTS] ? 2 : 1};
+    const int64_t most = search->batch / training.parts;
+    memcpy(training.levels, levels, sizeof training.levels);
+    samples *= search->devices.count;
+    *part = samples < most ? samples : most;
+    ek_split_even(*part, search->devices.count, training.sizes);
+    return fit_try(search, &training);
+}
+
+/* Measures a kind in steps of two sizes: a few samples per device, and a share of the batch that is
+ * large enough for activations to show, or what fits of it. Returns 1 if a step ran, 0 if memory
+ * ran out. */
+static int fit_measure_kind(ek_fit_search *search, const int *levels)
+{
+    enum { FEW = 2, SHARE = 4 };
+    int64_t few, part, samples = search->batch / search->devices.count / SHARE;
+    int rc = fit_try_small(search, levels, FEW, &few);
+    if (rc == 0)
+        return fit_try_small(search, levels, 1, &few);
+    for (; rc > 0 && samples > FEW; samples /= 2) {
+        int more = fit_try_small(search, levels, samples, &part);
+        if (more != 0)
+            return more;
+    }
+    return rc;
+}
+
+/* Measures the leanest kind. If it is refused for another reason than memory, its means are given
+ * up one after the other. */
+static int fit_measure_leanest(ek_fit_search *search)
+{
+    int levels[EK_FIT_FACTORS], *counts = search->estimator.levels, rc;
+    for (;;) {
+        ek_error_record error;
+        ek_fit_leanest(&search->estimator, levels);
+        rc = fit_measure_kind(search, levels);
+        if (rc >= 0 || rc == EK_E_NO_MEMORY)
+            return rc;
+        ek_error_take(&error);
+        if (counts[EK_FIT_CHECKPOINTS] > 1)
+            counts[EK_FIT_CHECKPOINTS] = 1;
+        else if (counts[EK_FIT_SHARD] > 1)
+            counts[EK_FIT_SHARD]--;
+        else if (counts[EK_FIT_OFFLOAD] > 1)
+            counts[EK_FIT_OFFLOAD] = 1;
+        else
+            return ek_error_raise(&error);
+    }
+}
+
+static int fit_measure_singles(ek_fit_search *search)
+{
+    for (int f = 0; f < EK_FIT_FACTORS; f++)
+        for (int l = 0; l < search->estimator.levels[f]; l++) {
+            int levels[EK_FIT_FACTORS];
+            ek_fit_leanest(&search->estimator, levels);
+            if (levels[f] == l)
+                continue;
+            levels[f] = l;
+            EK_TRY(fit_measure_kind(search, levels));
+        }
+    return 0;
+}
+
+/* Sets the devices' costs to how long they worked per sample. Devices that differ by less than a
+ * third from the mean count as equal, because times are noisy. */
+static void fit_compare_devices(ek_fit_search *search)
+{
+    static const double EQUAL = 1. / 3;
+    ek_fit_estimator *estimator = &search->estimator;
+    double seconds[EK_MAX_DEVICES] = {0}, samples[EK_MAX_DEVICES] = {0}, mean = 0;
+    for (int i = 0; i < estimator->count; i++)
+        for (int d = 0; d < estimator->devices && estimator->trials[i].ran; d++) {
+            const ek_fit_trial *trial = &estimator->trials[i];
+            seconds[d] += trial->busy_seconds[d];
+            samples[d] += (double)(trial->training.sizes[d] * trial->training.parts);
+        }
+    for (int d = 0; d < estimator->devices; d++) {
+        seconds[d] /= samples[d] > 0 ? samples[d] : 1;
+        mean += seconds[d] / estimator->devices;
+    }
+    for (int d = 0; d < estimator->devices && mean > 0; d++) {
+        double cost = seconds[d] / mean;
+        estimator->costs[d] = samples[d] > 0 && (cost < 1 - EQUAL || cost > 1 + EQUAL) ? cost : 1;
+    }
+}
+
+/* Fails with what is missing for the training that lacks least. */
+static int fit_refuse(const ek_fit_search *search, const ek_fit_training *training)
+{
+    char text[200], name[16], bytes[24];
+    int device;
+    ek_fit_need need = ek_fit_estimate(&search->estimator, training);
+    uint64_t missing = ek_fit_missing(&search->estimator, &need, &device);
+    ek_fit_describe(search, training, text, sizeof text);
+    return EK_FAIL(EK_E_OUT_OF_MEMORY,
+                   "fit: a batch of %lld doesn't fit: %s lacks %llu bytes (%s) even with %s",
+                   (long long)search->batch, ek_device_name(search->devices.devices[device], name),
+                   (unsigned long long)missing, ek_fit_bytes(missing, bytes), text);
+}
+
+/* Called if not even a sample per device fits. Lifts the capacities for a small step of the leanest
+ * kind, so that it is known what is missing. */
+static int fit_refuse_all(ek_fit_search *search)
+{
+    int levels[EK_FIT_FACTORS], rc, back = 0;
+    int64_t part;
+    uint64_t capacities[EK_MAX_DEVICES];
+    for (int d = 0; d < search->devices.count; d++) {
+        ek_memory_stats stats;
+        ek_ledger_read(search->devs[d], &stats);
+        capacities[d] = stats.capacity;
+        ek_memory_set_capacity(search->devices.devices[d], 0);
+    }
+    ek_fit_leanest(&search->estimator, levels);
+    rc = fit_try_small(search, levels, 1, &part);
+    for (int d = 0; d < search->devices.count; d++) {
+        int set = ek_memory_set_capacity(search->devices.devices[d], capacities[d]);
+        back = back < 0 ? back : set;
+    }
+    EK_TRY(rc);
+    EK_TRY(back);
+    if (rc == 0)
+        return EK_FAIL(EK_E_OUT_OF_MEMORY, "fit: not even one sample per device fits");
+    return fit_refuse(search, &search->estimator.trials[search->estimator.count - 1].training);
+}
+
+/* Writes the fastest training that has run with the whole batch and fits. Returns false if none
+ * has. */
+static bool fit_best_that_ran(const ek_fit_search *search, ek_fit_training *training)
+{
+    const ek_fit_estimator *estimator = &search->estimator;
+    const ek_fit_trial *best = NULL;
+    for (int i = 0; i < estimator->count; i++) {
+        const ek_fit_trial *trial = &estimator->trials[i];
+        int64_t samples = 0;
+        int device;
+        for (int d = 0; d < estimator->devices; d++)
+            samples += trial->training.sizes[d] * trial->training.parts;
+        if (trial->ran && samples >= search->batch &&
+            ek_fit_missing(estimator, &trial->need, &device) == 0 &&
+            (!best || trial->need.seconds < best->need.seconds))
+            best = trial;
+    }
+    if (best)
+        *training = best->training;
+    return best != NULL;
+}
+
+/* Returns true if a training that seems not to fit lacks so little that it is tried. */
+static bool fit_is_near(const ek_fit_search *search, const ek_fit_training *training)
+{
+    enum { NEAR = 16 }; /* a share of the limit: 1/16 */
+    int device;
+    ek_fit_need need = ek_fit_estimate(&search->estimator, training);
+    uint64_t missing = ek_fit_missing(&search->estimator, &need, &device);
+    return missing < search->estimator.limits[device] / NEAR;
+}
+
+static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
+{
+    const ek_fit_estimator *estimator = &search->estimator;
+    int rc = fit_measure_leanest(search);
+    EK_TRY(rc);
+    if (rc == 0)
+        return fit_refuse_all(search);
+    EK_TRY(fit_measure_singles(search));
+    fit_compare_devices(search);
+    for (int whole = 0; whole < MOST_WHOLE;) {
+        bool fits = ek_fit_choose(estimator, search->batch, chosen);
+        bool tried = ek_fit_trial_of(estimator, chosen) != NULL;
+        if (fits && tried)
+            return 0;
+        if (!ek_fit_trials_of_kind(estimator, chosen->levels)) {
+            EK_TRY(fit_measure_kind(search, chosen->levels));
+            continue;
+        }
+        if (tried || (!fits && !fit_is_near(search, chosen)))
+            break;
+        EK_TRY(fit_try(search, chosen));
+        whole++;
+    }
+    if (fit_best_that_ran(search, chosen))
+        return 0;
+    return fit_refuse(search, chosen);
+}
+
+/* ---- the result ---- */
+
+void ek_fit_apply(const ek_fit_search *search, const ek_fit_training *training,
+                  ek_fit_result *result)
+{
+    const int *levels = training->levels;
+    *result =
+        (ek_fit_result){.wrapper = EK_DEFAULTS(ek_data_parallel_options),
+                        .micro_batches = training->parts,
+                        .autocast = levels[EK_FIT_AUTOCAST] ? EK_BF16 : EK_F32,
+                        .checkpointed_count = search->ladder.counts[levels[EK_FIT_CHECKPOINTS]]};
+    result->wrapper.device_ids = search->devices;
+    result->wrapper.dim = search->options->dim;
+    result->wrapper.shard = (ek_shard_policy)levels[EK_FIT_SHARD];
+    result->wrapper.offload = (ek_offload_policy)levels[EK_FIT_OFFLOAD];
+    memcpy(result->wrapper.chunks, training->sizes, sizeof training->sizes);
+    size_t length = 0;
+    for (int i = 0; i < result->checkpointed_count; i++)
+        length +=
+            (size_t)snprintf(result->checkpointed + length, sizeof result->checkpointed - length,
+                             "%s%s", i ? "," : "", search->ladder.paths[i]);
+}
+
+/* Adds what a means saves and costs, if the training has it. */
+static void fit_expect_means(const ek_fit_search *search, const ek_fit_training *training,
+                             ek_fit_factor factor, ek_expectation *expected)
+{
+    const ek_fit_estimator *estimator = &search->estimator;
+    ek_fit_training without = ek_fit_without(estimator, training, search->batch, factor);
+    if (expected->means_count == EK_EXPECTED_MEANS ||
+        memcmp(&without, training, sizeof without) == 0)
+        return;
+    ek_fit_need with_it = ek_fit_estimate(estimator, training);
+    ek_fit_need without_it = ek_fit_estimate(estimator, &without);
+    ek_expected_means *means = &expected->means[expected->means_count++];
+    int fullest = 0;
+    for (int d = 0; d < estimator->devices; d++)
+        if (without_it.peaks[d] > without_it.peaks[fullest])
+            fullest = d;
+    ek_fit_name_means(search, training, factor, means->name, sizeof means->name);
+    means->saved = (int64_t)(without_it.peaks[fullest] - with_it.peaks[fullest]);
+    means->seconds = with_it.seconds - without_it.seconds;
+}
+
+static void fit_expect(const ek_fit_search *search, const ek_fit_training *training,
+                       ek_expectation *expected)
+{
+    const ek_fit_trial *trial = ek_fit_trial_of(&search->estimator, training);
+    expected->batch = search->batch;
+    expected->step_seconds = trial->need.seconds;
+    expected->device_count = search->devices.count;
+    for (int d = 0; d < search->devices.count; d++) {
+        ek_expected_device *device = &expected->devices[d];
+        device->device = search->devices.devices[d];
+        device->peak = trial->need.peaks[d];
+        memcpy(device->now, trial->now[d], sizeof device->now);
+    }
+    for (int f = 0; f <= EK_FIT_FACTORS; f++)
+        fit_expect_means(search, training, (ek_fit_factor)f, expected);
+}
+
+static void fit_look_larger(const ek_fit_search *search, int64_t batch, ek_fit_larger *larger)
+{
+    const ek_fit_estimator *estimator = &search->estimator;
+    ek_fit_training training;
+    int device = 0;
+    bool fits = ek_fit_choose(estimator, batch, &training);
+    ek_fit_need need = ek_fit_estimate(estimator, &training);
+    uint64_t missing = ek_fit_missing(estimator, &need, &device);
+    for (int d = 0; d < estimator->devices && missing == 0; d++)
+        if (need.peaks[d] > need.peaks[device])
+            device = d;
+    *larger = (ek_fit_larger){.batch = batch,
+                              .fits = fits,
+                              .step_seconds = need.seconds,
+                              .micro_batches = training.parts,
+                              .device = search->devices.devices[device],
+                              .peak = need.peaks[device],
+                              .missing = fits ? 0 : missing};
+}
+
+/* Searches, and restores the devices' peaks. */
+static int fit_run(ek_fit_search *search, ek_fit_result *result)
+{
+    ek_memory_stats before[EK_MAX_DEVICES];
+    ek_fit_training training;
+    EK_TRY(fit_open(search));
+    for (int d = 0; d < search->devices.count; d++)
+        ek_ledger_read(search->devs[d], &before[d]);
+    int rc = fit_search(search, &training);
+    for (int d = 0; d < search->devices.count; d++) {
+        ek_dev_trim(search->devs[d]);
+        ek_dev_restore_peak(search->devs[d], &before[d]);
+    }
+    EK_TRY(rc);
+    ek_fit_apply(search, &training, result);
+    fit_expect(search, &training, &result->expected);
+    fit_look_larger(search, (search->batch * 5 + 3) / 4, &result->larger[0]);
+    fit_look_larger(search, search->batch * 2, &result->larger[1]);
+    return 0;
+}
+
+int ek_fit_with(ek_fit_result *result, ek_fit_options options)
+{
+    EK_TRY(fit_check(result, &options));
+    ek_fit_search search = {.options = &options};
+    *result = (ek_fit_result){0};
+    ek_generators *generators = ek_generators_save();
+    if (!generators)
+        return ek_error_pending();
+    ek_scope scope = ek_scope_begin();
+    int rc = fit_run(&search, result);
+    ek_scope_end(&scope);
+    ek_generators_restore(generators);
+    free(generators);
+    ek_fit_free_ladder(&search.ladder);
+    free(search.estimator.trials);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- applying a result ---- */
+
+static int fit_checkpoint(const ek_fit_result *result, ek_module *module)
+{
+    char path[EK_FIT_PATHS];
+    for (const char *at = result->checkpointed; *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        memcpy(path, at, length);
+        path[length] = 0;
+        ek_module *part = ek_module_at(module, path);
+        EK_TRY(part ? ek_module_checkpoint(part, true) : ek_error_pending());
+        at += length;
+    }
+    return 0;
+}
+
+ek_module *ek_fit_model(const ek_fit_result *result, ek_module *module)
+{
+    if (!module || !result || fit_checkpoint(result, module) < 0) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "fit_model: the %s is NULL", module ? "result" : "module");
+        ek_module_free(module);
+        return NULL;
+    }
+    ek_data_parallel_options options = result->wrapper;
+    options.module = module;
+    return ek_data_parallel_model_with(options);
+}
+
+ek_module *ek_fit_criterion(const ek_fit_result *result, ek_module *criterion)
+{
+    if (!criterion || !result) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "fit_criterion: the %s is NULL",
+                    criterion ? "result" : "criterion");
+        ek_module_free(criterion);
+        return NULL;
+    }
+    return ek_data_parallel_criterion(criterion, .device_ids = result->wrapper.device_ids,
+                                      .dim = result->wrapper.dim);
+}
