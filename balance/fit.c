@@ -1,9 +1,10 @@
 /* fit.c: the search for a training that fits. See fit.h for its road.
  *
- * Small steps of the leanest kind of training come first, and of each kind that differs from the
- * leanest in one means. From these all others are estimated. The most promising kind is measured in
- * small steps, too, and its best training in whole steps, until the best training by all that is
- * known is one that has run. */
+ * Small steps of the base kind of training come first, and of each kind that differs from the base
+ * in one means. The base has no means; if not even a small step of it fits, it has all. From these
+ * all other kinds are estimated. The most promising kind is measured in small steps, too, and its
+ * best training in whole steps, until the best training by all that is known is one that has run.
+ */
 #include "balance/fit.h"
 
 #include <stdlib.h>
@@ -17,7 +18,11 @@
 #include "nn/batch_norm_module.h"
 #include "plan/split.h"
 
-enum { MOST_PARTS = 64, MOST_WHOLE = 10 /* trials with the whole batch */ };
+enum {
+    MOST_PARTS = 64,
+    MOST_KINDS = 12, /* kinds that are measured because they promise most */
+    MOST_WHOLE = 10  /* trials with the whole batch */
+};
 
 /* ---- before the search ---- */
 
@@ -167,39 +172,47 @@ static int fit_measure_kind(ek_fit_search *search, const int *levels)
     return rc;
 }
 
-/* Measures the leanest kind. If it is refused for another reason than memory, its means are given
- * up one after the other. */
-static int fit_measure_leanest(ek_fit_search *search)
+/* Returns true if a kind was refused for another reason than memory. Clears the error. */
+static bool fit_was_refused(int rc)
 {
-    int levels[EK_FIT_FACTORS], *counts = search->estimator.levels, rc;
-    for (;;) {
-        ek_error_record error;
-        ek_fit_leanest(&search->estimator, levels);
-        rc = fit_measure_kind(search, levels);
-        if (rc >= 0 || rc == EK_E_NO_MEMORY)
-            return rc;
-        ek_error_take(&error);
-        if (counts[EK_FIT_CHECKPOINTS] > 1)
-            counts[EK_FIT_CHECKPOINTS] = 1;
-        else if (counts[EK_FIT_SHARD] > 1)
-            counts[EK_FIT_SHARD]--;
-        else if (counts[EK_FIT_OFFLOAD] > 1)
-            counts[EK_FIT_OFFLOAD] = 1;
-        else
-            return ek_error_raise(&error);
-    }
+    if (rc >= 0 || rc == EK_E_NO_MEMORY || rc == EK_E_OUT_OF_MEMORY)
+        return false;
+    ek_error_clear();
+    return true;
 }
 
+/* Measures the leanest kind, and makes it the base. If it is refused, means are given up. */
+static int fit_measure_leanest(ek_fit_search *search)
+{
+    int *levels = search->estimator.levels, *base = search->estimator.base;
+    for (int f = 0; f < EK_FIT_AUTOCAST; f++)
+        base[f] = levels[f] - 1;
+    int rc = fit_measure_kind(search, base);
+    for (int f = 0; f < EK_FIT_AUTOCAST && fit_was_refused(rc); f += base[f] == 0) {
+        base[f] -= base[f] > 0;
+        levels[f] = base[f] + 1;
+        rc = fit_measure_kind(search, base);
+    }
+    return rc;
+}
+
+/* Measures the kinds that differ from the base in one level. Higher levels than one that is refused
+ * aren't allowed. */
 static int fit_measure_singles(ek_fit_search *search)
 {
+    ek_fit_estimator *estimator = &search->estimator;
     for (int f = 0; f < EK_FIT_FACTORS; f++)
-        for (int l = 0; l < search->estimator.levels[f]; l++) {
+        for (int l = 0; l < estimator->levels[f]; l++) {
             int levels[EK_FIT_FACTORS];
-            ek_fit_leanest(&search->estimator, levels);
+            memcpy(levels, estimator->base, sizeof levels);
             if (levels[f] == l)
                 continue;
             levels[f] = l;
-            EK_TRY(fit_measure_kind(search, levels));
+            int rc = fit_measure_kind(search, levels);
+            if (l > estimator->base[f] && fit_was_refused(rc))
+                estimator->levels[f] = l;
+            else
+                EK_TRY(rc);
         }
     return 0;
 }
@@ -245,7 +258,7 @@ static int fit_refuse(const ek_fit_search *search, const ek_fit_training *traini
  * kind, so that it is known what is missing. */
 static int fit_refuse_all(ek_fit_search *search)
 {
-    int levels[EK_FIT_FACTORS], rc, back = 0;
+    int rc, back = 0;
     int64_t part;
     uint64_t capacities[EK_MAX_DEVICES];
     for (int d = 0; d < search->devices.count; d++) {
@@ -254,8 +267,7 @@ static int fit_refuse_all(ek_fit_search *search)
         capacities[d] = stats.capacity;
         ek_memory_set_capacity(search->devices.devices[d], 0);
     }
-    ek_fit_leanest(&search->estimator, levels);
-    rc = fit_try_small(search, levels, 1, &part);
+    rc = fit_try_small(search, search->estimator.base, 1, &part);
     for (int d = 0; d < search->devices.count; d++) {
         int set = ek_memory_set_capacity(search->devices.devices[d], capacities[d]);
         back = back < 0 ? back : set;
@@ -301,8 +313,10 @@ static bool fit_is_near(const ek_fit_search *search, const ek_fit_training *trai
 
 static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
 {
-    const ek_fit_estimator *estimator = &search->estimator;
-    int rc = fit_measure_leanest(search);
+    ek_fit_estimator *estimator = &search->estimator;
+    int rc = fit_measure_kind(search, estimator->base), kinds = 0;
+    if (rc == 0)
+        rc = fit_measure_leanest(search);
     EK_TRY(rc);
     if (rc == 0)
         return fit_refuse_all(search);
@@ -315,6 +329,7 @@ static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
             return 0;
         if (!ek_fit_trials_of_kind(estimator, chosen->levels)) {
             EK_TRY(fit_measure_kind(search, chosen->levels));
+            estimator->only_known = ++kinds == MOST_KINDS;
             continue;
         }
         if (tried || (!fits && !fit_is_near(search, chosen)))

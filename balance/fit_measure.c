@@ -97,36 +97,48 @@ static int measure_step(const ek_fit_search *search, const measure_job *job, int
     return rc < 0 ? rc : done;
 }
 
-/* Returns the seconds since `begin`. *least becomes them if they are the first or less. */
-static double measure_keep_least(double *least, uint64_t begin, bool first)
+static void measure_least(double *least, double seconds, bool first)
 {
-    double seconds = (double)(ek_clock_ns() - begin) * 1e-9;
     if (first || seconds < *least)
         *least = seconds;
-    return seconds;
 }
 
-/* Takes steps. The first step is not timed, but its memory counts. Of the others the fastest
- * counts, which other work of the machine has disturbed least. */
+static double measure_seconds(uint64_t begin, uint64_t end)
+{
+    return (double)(end - begin) * 1e-9;
+}
+
+/* Takes a step and times it. */
+static int measure_timed_step(const ek_fit_search *search, const measure_job *job,
+                              ek_fit_trial *trial, bool first, double *sum)
+{
+    uint64_t busy[EK_MAX_DEVICES], begin;
+    for (int d = 0; d < search->devices.count; d++)
+        busy[d] = ek_dev_busy_ns(search->devs[d]);
+    begin = ek_clock_ns();
+    EK_TRY(measure_step(search, job, trial->training.parts));
+    double seconds = measure_seconds(begin, ek_clock_ns());
+    measure_least(&trial->need.seconds, seconds, first);
+    for (int d = 0; d < search->devices.count; d++)
+        measure_least(&trial->busy_seconds[d],
+                      measure_seconds(busy[d], ek_dev_busy_ns(search->devs[d])), first);
+    *sum += seconds;
+    return 0;
+}
+
+/* Takes steps. The first step is not timed, but its memory counts. Of the others the least times
+ * count, which other work of the machine has disturbed least. */
 static int measure_steps(ek_fit_search *search, const measure_job *job, ek_fit_trial *trial)
 {
     double sum = 0;
-    uint64_t busy[EK_MAX_DEVICES];
-    int count = 0;
     for (int d = 0; d < search->devices.count; d++)
         EK_TRY(ek_memory_reset_peak(search->devices.devices[d]));
     EK_TRY(measure_step(search, job, trial->training.parts));
-    for (int d = 0; d < search->devices.count; d++)
-        busy[d] = ek_dev_busy_ns(search->devs[d]);
-    while (count < STEPS || (count < MOST_STEPS && sum < ENOUGH_SECONDS)) {
-        uint64_t begin = ek_clock_ns();
-        EK_TRY(measure_step(search, job, trial->training.parts));
-        sum += measure_keep_least(&trial->need.seconds, begin, count++ == 0);
-    }
+    for (int i = 0; i < STEPS || (i < MOST_STEPS && sum < ENOUGH_SECONDS); i++)
+        EK_TRY(measure_timed_step(search, job, trial, i == 0, &sum));
     for (int d = 0; d < search->devices.count; d++) {
         ek_memory_stats stats;
         EK_TRY(ek_memory_get_stats(search->devices.devices[d], &stats));
-        trial->busy_seconds[d] = (double)(ek_dev_busy_ns(search->devs[d]) - busy[d]) * 1e-9 / count;
         trial->need.peaks[d] = stats.peak;
         memcpy(trial->now[d], stats.at_peak, sizeof trial->now[d]);
     }
@@ -134,7 +146,7 @@ static int measure_steps(ek_fit_search *search, const measure_job *job, ek_fit_t
         uint64_t begin = ek_clock_ns();
         EK_TRY(ek_step(job->optimizer));
         EK_TRY(measure_synchronize(search));
-        measure_keep_least(&trial->update_seconds, begin, i == 0);
+        measure_least(&trial->update_seconds, measure_seconds(begin, ek_clock_ns()), i == 0);
     }
     return 0;
 }

@@ -8,7 +8,9 @@
 #include "plan/split.h"
 
 /* An estimate from other kinds may be wrong. The kind is measured if it may fit by this factor. */
-static const double DOUBT = 1.25;
+static const double DOUBT = 1.1;
+/* A device that runs out of memory is taken to need what it has times this. */
+static const double SHORT = 1.1;
 /* A training without a trial of its own is preferred to one that has run if it takes this share of
  * the time, or less. */
 static const double PROMISE = 0.97;
@@ -46,12 +48,6 @@ int ek_fit_trials_of_kind(const ek_fit_estimator *model, const int *levels)
     for (int i = 0; i < model->count; i++)
         count += model_is_kind(&model->trials[i], levels);
     return count;
-}
-
-void ek_fit_leanest(const ek_fit_estimator *model, int *levels)
-{
-    for (int f = 0; f < EK_FIT_FACTORS; f++)
-        levels[f] = f == EK_FIT_AUTOCAST || f == EK_FIT_PARTS ? 0 : model->levels[f] - 1;
 }
 
 /* ---- a kind that has trials: lines through neighbouring points ---- */
@@ -107,23 +103,27 @@ static double model_longest(const ek_fit_estimator *model, const ek_fit_training
 /* What the trials of one kind say about a number of samples on a device. */
 enum { MOST_POINTS = 64 };
 
-/* Writes the bytes at the peak. Returns false if no trial of the kind has run. */
+/* Writes the bytes at the peak. A device that ran out of memory needs more than it has.
+ * Returns false if no trial of the kind has run. */
 static bool model_peak(const ek_fit_estimator *model, const int *levels, int device, double samples,
                        double *peak)
 {
     model_point points[MOST_POINTS + 1];
     int count = 0;
+    bool ran = false;
     for (int i = 0; i < model->count && count < MOST_POINTS; i++) {
         const ek_fit_trial *trial = &model->trials[i];
-        if (trial->ran && model_is_kind(trial, levels))
-            count = model_insert(points, count,
-                                 (model_point){(double)trial->training.sizes[device],
-                                               (double)trial->need.peaks[device]},
-                                 false);
+        if (!model_is_kind(trial, levels) || !(trial->ran || trial->short_of[device]))
+            continue;
+        double y =
+            trial->ran ? (double)trial->need.peaks[device] : (double)model->limits[device] * SHORT;
+        count = model_insert(points, count, (model_point){(double)trial->training.sizes[device], y},
+                             false);
+        ran = ran || trial->ran;
     }
-    if (count > 0)
+    if (ran)
         *peak = model_on_line(points, count, samples);
-    return count > 0;
+    return ran;
 }
 
 /* Writes the seconds of a part and of the update. Returns false if no trial of the kind has run. */
@@ -151,27 +151,13 @@ static bool model_seconds(const ek_fit_estimator *model, const int *levels, doub
     return count > 0;
 }
 
-/* Returns the largest number of samples that a device may get so that the kind isn't known to run
- * out of memory. */
-static int64_t model_bound(const ek_fit_estimator *model, const int *levels, int device)
-{
-    int64_t bound = INT64_MAX;
-    for (int i = 0; i < model->count; i++) {
-        const ek_fit_trial *trial = &model->trials[i];
-        if (!trial->ran && trial->short_of[device] && model_is_kind(trial, levels) &&
-            trial->training.sizes[device] <= bound)
-            bound = trial->training.sizes[device] - 1;
-    }
-    return bound < 0 ? 0 : bound;
-}
-
 /* ---- any kind ---- */
 
-/* Writes the leanest kind with one level taken from `levels`. Returns false if that is the leanest
- * kind. */
+/* Writes the base kind with one level taken from `levels`. Returns false if that is the base kind.
+ */
 static bool model_single(const ek_fit_estimator *model, const int *levels, int factor, int *single)
 {
-    ek_fit_leanest(model, single);
+    memcpy(single, model->base, sizeof model->base);
     if (single[factor] == levels[factor])
         return false;
     single[factor] = levels[factor];
@@ -194,8 +180,7 @@ static double model_peak_of(const ek_fit_estimator *model, const int *levels, in
     int single[EK_FIT_FACTORS];
     if (model_peak(model, levels, device, samples, &peak))
         return peak;
-    ek_fit_leanest(model, single);
-    if (!model_peak(model, single, device, samples, &base))
+    if (!model_peak(model, model->base, device, samples, &base))
         base = 0;
     peak = base;
     for (int f = 0; f < EK_FIT_FACTORS; f++) {
@@ -218,9 +203,8 @@ static void model_seconds_of(const ek_fit_estimator *model, const int *levels, d
     int single[EK_FIT_FACTORS];
     if (model_seconds(model, levels, longest, part, update))
         return;
-    ek_fit_leanest(model, single);
     *part = *update = 0;
-    if (!model_seconds(model, single, longest, &base_part, &base_update))
+    if (!model_seconds(model, model->base, longest, &base_part, &base_update))
         return;
     *part = base_part;
     *update = base_update;
@@ -262,20 +246,27 @@ uint64_t ek_fit_missing(const ek_fit_estimator *model, const ek_fit_need *need, 
 
 /* ---- choosing ---- */
 
-/* Returns the most samples that device d can take, up to `most`. */
+/* Returns true if the kind, or one that differs from the base in a level of this kind, ran out
+ * of memory with its smallest step. */
+static bool model_never_ran(const ek_fit_estimator *model, const int *levels)
+{
+    int single[EK_FIT_FACTORS];
+    bool never = ek_fit_trials_of_kind(model, levels) > 0 && !model_is_known(model, levels);
+    for (int f = 0; f < EK_FIT_FACTORS && !never; f++)
+        never = model_single(model, levels, f, single) &&
+                ek_fit_trials_of_kind(model, single) > 0 && !model_is_known(model, single);
+    return never;
+}
+
+/* Returns the most samples that the device can take, up to `most`. */
 static int64_t model_room(const ek_fit_estimator *model, const int *levels, int device,
                           int64_t most)
 {
-    int64_t low = 0, high = most, bound = model_bound(model, levels, device);
-    int single[EK_FIT_FACTORS];
     const bool known = model_is_known(model, levels);
     double limit = (double)model->limits[device] * (known ? 1 : DOUBT);
-    for (int f = 0; f < EK_FIT_FACTORS && !known; f++)
-        if (model_single(model, levels, f, single) && !model_is_known(model, single)) {
-            int64_t of_single = model_bound(model, single, device);
-            bound = of_single < bound ? of_single : bound;
-        }
-    high = bound < high ? bound : high;
+    int64_t low = 0, high = most;
+    if (!known && model_never_ran(model, levels))
+        return 0;
     while (low < high && model->limits[device] != UINT64_MAX) {
         int64_t middle = low + (high - low + 1) / 2;
         if (model_peak_of(model, levels, device, (double)middle) <= limit)
@@ -347,7 +338,8 @@ bool ek_fit_choose(const ek_fit_estimator *model, int64_t batch, ek_fit_training
     do {
         const int *levels = tried.levels;
         /* Offloading implies sharding of the state. */
-        if (levels[EK_FIT_OFFLOAD] && model->levels[EK_FIT_SHARD] > 1 && !levels[EK_FIT_SHARD])
+        if ((levels[EK_FIT_OFFLOAD] && model->levels[EK_FIT_SHARD] > 1 && !levels[EK_FIT_SHARD]) ||
+            (model->only_known && !model_is_known(model, levels)))
             continue;
         bool parts = levels[EK_FIT_PARTS];
         int64_t most = !parts ? 1 : batch < model->most_parts ? batch : model->most_parts;

@@ -4,8 +4,8 @@
  * (micro-batches) and the samples of a part that each device gets. Trainings with equal levels are
  * of one kind. What the trials of a kind have measured is interpolated in the samples of a device.
  *
- * A kind without trials is estimated from the leanest kind and from those that differ from the
- * leanest kind in one level: differences of memory add up, and ratios of time multiply. */
+ * A kind without trials is estimated from the base kind and from those that differ from the base in
+ * one level: differences of memory add up, and ratios of time multiply. */
 #ifndef EK_BALANCE_FIT_MODEL_H
 #define EK_BALANCE_FIT_MODEL_H
 
@@ -49,6 +49,8 @@ typedef struct ek_fit_estimator {
     uint64_t limits[EK_MAX_DEVICES]; /* bytes that may be used; UINT64_MAX: any */
     double costs[EK_MAX_DEVICES];    /* time per sample, relative to other devices */
     int levels[EK_FIT_FACTORS];      /* how many levels each means has */
+    int base[EK_FIT_FACTORS];        /* the base kind */
+    bool only_known;                 /* kinds without trials are not chosen */
     int most_parts;
     ek_fit_trial *trials; /* owned */
     int count, room;
@@ -62,9 +64,6 @@ const ek_fit_trial *ek_fit_trial_of(const ek_fit_estimator *model, const ek_fit_
 
 /* Returns how many trials of this kind there are, also those that ran out of memory. */
 int ek_fit_trials_of_kind(const ek_fit_estimator *model, const int *levels);
-
-/* Writes the levels of the leanest kind. */
-void ek_fit_leanest(const ek_fit_estimator *model, int *levels);
 
 /* Estimates what a training needs, or returns what its trial has measured. */
 ek_fit_need ek_fit_estimate(const ek_fit_estimator *model, const ek_fit_training *training);

@@ -257,7 +257,7 @@ static int fit_exhaust(const fit_case *c, int64_t batch, const double *share, ek
         int64_t first = (int64_t)((double)part * (uneven ? share[0] / (share[0] + share[1]) : 0.5));
         options.wrapper.chunks[0] = first;
         options.wrapper.chunks[1] = part - first;
-        int rc = fit_measure(c, &options, 6, &seconds, peaks);
+        int rc = fit_measure(c, &options, 4, &seconds, peaks);
         if (rc < 0 && rc != EK_E_OUT_OF_MEMORY)
             return rc;
         if (rc < 0)
@@ -306,7 +306,7 @@ static void fit_describe(const ek_fit_result *options, char *text, size_t room)
 /* Compares what ek_fit expected with what its choice takes. */
 static int fit_judge_expectation(const fit_case *c, const ek_fit_result *fit, fit_verdict *verdict)
 {
-    double seconds;
+    double seconds = 0;
     uint64_t peaks[EK_MAX_DEVICES];
     int rc = fit_measure(c, fit, STEPS, &seconds, peaks);
     if (rc < 0)
@@ -349,7 +349,7 @@ static int fit_judge(const fit_case *c, int64_t batch, const double *share, fit_
         fit_describe(&best, fastest, sizeof fastest);
     if (verdict->ran > 0 && rc == 0) {
         fit_duel duel = {c, {&best, &fit}};
-        int fought = job_compare(&pairs, fit_side, &duel, 0, 1);
+        int fought = job_compare(&pairs, fit_side, &duel, 0, 0.6);
         if (fought < 0)
             return fought;
         verdict->ratio =
