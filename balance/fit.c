@@ -141,35 +141,16 @@ static int fit_try(ek_fit_search *search, const ek_fit_training *training)
     return rc;
 }
 
-/* Tries a kind with `samples` per device, or fewer if the batch has fewer. Returns as ek_fit_try;
- * *part becomes the samples of a part. */
-static int fit_try_small(ek_fit_search *search, const int *levels, int64_t samples, int64_t *part)
+/* Tries a kind with `samples` per device, or fewer if the batch has fewer. Returns as ek_fit_try.
+ */
+static int fit_try_small(ek_fit_search *search, const int *levels, int64_t samples)
 {
     ek_fit_training training = {.parts = levels[EK_FIT_PARTS] ? 2 : 1};
     const int64_t most = search->batch / training.parts;
     memcpy(training.levels, levels, sizeof training.levels);
     samples *= search->devices.count;
-    *part = samples < most ? samples : most;
-    ek_split_even(*part, search->devices.count, training.sizes);
+    ek_split_even(samples < most ? samples : most, search->devices.count, training.sizes);
     return fit_try(search, &training);
-}
-
-/* Measures a kind in steps of two sizes: a few samples per device, and a share of the batch that is
- * large enough for activations to show, or what fits of it. Returns 1 if a step ran, 0 if memory
- * ran out. */
-static int fit_measure_kind(ek_fit_search *search, const int *levels)
-{
-    enum { FEW = 2, SHARE = 4 };
-    int64_t few, part, samples = search->batch / search->devices.count / SHARE;
-    int rc = fit_try_small(search, levels, FEW, &few);
-    if (rc == 0)
-        return fit_try_small(search, levels, 1, &few);
-    for (; rc > 0 && samples > FEW; samples /= 2) {
-        int more = fit_try_small(search, levels, samples, &part);
-        if (more != 0)
-            return more;
-    }
-    return rc;
 }
 
 /* Returns true if a kind was refused for another reason than memory. Clears the error. */
@@ -181,13 +162,37 @@ static bool fit_was_refused(int rc)
     return true;
 }
 
+/* Measures a kind in steps of three sizes: a few samples per device, a quarter and half of the
+ * batch. If memory runs out, smaller sizes take the place of the larger two. Activations determine
+ * the peak in the larger steps alone. Returns 1 if a step ran, 0 if memory ran out. */
+static int fit_measure_kind(ek_fit_search *search, const int *levels)
+{
+    enum { FEW = 2 };
+    int64_t samples = search->batch / search->devices.count / 4;
+    int rc = fit_try_small(search, levels, FEW), sizes = 0;
+    if (rc == 0) {
+        rc = fit_try_small(search, levels, 1);
+        return fit_was_refused(rc) ? 0 : rc; /* batch norm refuses a single sample */
+    }
+    EK_TRY(rc);
+    while (samples > FEW && sizes < 2) {
+        rc = fit_try_small(search, levels, samples);
+        EK_TRY(rc);
+        sizes += rc;
+        if (rc == 0 && sizes > 0)
+            break;
+        samples = rc ? samples * 2 : samples / 2;
+    }
+    return 1;
+}
+
 /* Measures the leanest kind, and makes it the base. If it is refused, means are given up. */
 static int fit_measure_leanest(ek_fit_search *search)
 {
-    int *levels = search->estimator.levels, *base = search->estimator.base;
+    int *levels = search->estimator.levels, *base = search->estimator.base, sum = 0;
     for (int f = 0; f < EK_FIT_AUTOCAST; f++)
-        base[f] = levels[f] - 1;
-    int rc = fit_measure_kind(search, base);
+        sum += base[f] = levels[f] - 1;
+    int rc = sum > 0 ? fit_measure_kind(search, base) : 0;
     for (int f = 0; f < EK_FIT_AUTOCAST && fit_was_refused(rc); f += base[f] == 0) {
         base[f] -= base[f] > 0;
         levels[f] = base[f] + 1;
@@ -240,17 +245,18 @@ static void fit_compare_devices(ek_fit_search *search)
     }
 }
 
-/* Fails with what is missing for the training that lacks least. */
-static int fit_refuse(const ek_fit_search *search, const ek_fit_training *training)
+/* Fails with what is missing for a training. */
+static int fit_refuse(const ek_fit_search *search, const ek_fit_training *training, bool is_whole)
 {
-    char text[200], name[16], bytes[24];
+    char text[200], name[16], bytes[24], batch[64] = "not even a sample per device fits";
     int device;
     ek_fit_need need = ek_fit_estimate(&search->estimator, training);
     uint64_t missing = ek_fit_missing(&search->estimator, &need, &device);
     ek_fit_describe(search, training, text, sizeof text);
-    return EK_FAIL(EK_E_OUT_OF_MEMORY,
-                   "fit: a batch of %lld doesn't fit: %s lacks %llu bytes (%s) even with %s",
-                   (long long)search->batch, ek_device_name(search->devices.devices[device], name),
+    if (is_whole)
+        snprintf(batch, sizeof batch, "a batch of %lld doesn't fit", (long long)search->batch);
+    return EK_FAIL(EK_E_OUT_OF_MEMORY, "fit: %s: %s lacks %llu bytes (%s) even with %s", batch,
+                   ek_device_name(search->devices.devices[device], name),
                    (unsigned long long)missing, ek_fit_bytes(missing, bytes), text);
 }
 
@@ -259,7 +265,6 @@ static int fit_refuse(const ek_fit_search *search, const ek_fit_training *traini
 static int fit_refuse_all(ek_fit_search *search)
 {
     int rc, back = 0;
-    int64_t part;
     uint64_t capacities[EK_MAX_DEVICES];
     for (int d = 0; d < search->devices.count; d++) {
         ek_memory_stats stats;
@@ -267,7 +272,9 @@ static int fit_refuse_all(ek_fit_search *search)
         capacities[d] = stats.capacity;
         ek_memory_set_capacity(search->devices.devices[d], 0);
     }
-    rc = fit_try_small(search, search->estimator.base, 1, &part);
+    rc = fit_try_small(search, search->estimator.base, 1);
+    if (fit_was_refused(rc))
+        rc = fit_try_small(search, search->estimator.base, 2);
     for (int d = 0; d < search->devices.count; d++) {
         int set = ek_memory_set_capacity(search->devices.devices[d], capacities[d]);
         back = back < 0 ? back : set;
@@ -276,7 +283,8 @@ static int fit_refuse_all(ek_fit_search *search)
     EK_TRY(back);
     if (rc == 0)
         return EK_FAIL(EK_E_OUT_OF_MEMORY, "fit: not even one sample per device fits");
-    return fit_refuse(search, &search->estimator.trials[search->estimator.count - 1].training);
+    return fit_refuse(search, &search->estimator.trials[search->estimator.count - 1].training,
+                      false);
 }
 
 /* Writes the fastest training that has run with the whole batch and fits. Returns false if none
@@ -339,7 +347,7 @@ static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
     }
     if (fit_best_that_ran(search, chosen))
         return 0;
-    return fit_refuse(search, chosen);
+    return fit_refuse(search, chosen, true);
 }
 
 /* ---- the result ---- */

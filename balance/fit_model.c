@@ -14,6 +14,8 @@ static const double SHORT = 1.1;
 /* A training without a trial of its own is preferred to one that has run if it takes this share of
  * the time, or less. */
 static const double PROMISE = 0.97;
+/* Another cut of a training that has run is tried if it takes this share of the time, or less. */
+static const double RECUT = 0.9;
 /* Each means counts as if it took this share of time, so that of equals the plainest is chosen. */
 static const double PLAINNESS = 1.01;
 
@@ -295,23 +297,42 @@ typedef struct model_best {
     ek_fit_training training;
 } model_best;
 
-static void model_consider(const ek_fit_estimator *model, int64_t batch, ek_fit_training *training,
+/* Replaces the cut by one that has run with the whole batch, if the new one promises little. */
+static void model_keep_cut(const ek_fit_estimator *model, int64_t batch, ek_fit_training *training)
+{
+    ek_fit_need need = ek_fit_estimate(model, training);
+    for (int i = 0; i < model->count; i++) {
+        const ek_fit_trial *trial = &model->trials[i];
+        int64_t samples = 0;
+        int device;
+        for (int d = 0; d < model->devices; d++)
+            samples += trial->training.sizes[d] * trial->training.parts;
+        if (trial->ran && samples >= batch && trial->training.parts == training->parts &&
+            model_is_kind(trial, training->levels) &&
+            ek_fit_missing(model, &trial->need, &device) == 0 &&
+            need.seconds > trial->need.seconds * RECUT)
+            *training = trial->training;
+    }
+}
+
+static void model_consider(const ek_fit_estimator *model, int64_t batch, ek_fit_training training,
                            model_best *best)
 {
     int device;
-    bool fits = model_cut(model, batch, training);
-    ek_fit_need need = ek_fit_estimate(model, training);
-    const ek_fit_trial *trial = ek_fit_trial_of(model, training);
+    bool fits = model_cut(model, batch, &training);
+    model_keep_cut(model, batch, &training);
+    ek_fit_need need = ek_fit_estimate(model, &training);
+    const ek_fit_trial *trial = ek_fit_trial_of(model, &training);
     uint64_t missing = ek_fit_missing(model, &need, &device);
     if (trial)
         fits = trial->ran && missing == 0;
     double seconds = need.seconds * (trial ? 1 : PROMISE);
     for (int f = 0; f < EK_FIT_FACTORS; f++)
-        seconds *= training->levels[f] ? PLAINNESS : 1;
+        seconds *= training.levels[f] ? PLAINNESS : 1;
     bool better =
         fits ? !best->fits || seconds < best->seconds : !best->fits && missing < best->missing;
     if (better)
-        *best = (model_best){fits, seconds, missing, *training};
+        *best = (model_best){fits, seconds, missing, training};
 }
 
 /* Writes the next kind. Returns false after the last one. */
@@ -345,7 +366,7 @@ bool ek_fit_choose(const ek_fit_estimator *model, int64_t batch, ek_fit_training
         int64_t most = !parts ? 1 : batch < model->most_parts ? batch : model->most_parts;
         for (tried.parts = parts ? 2 : 1; tried.parts <= most;
              tried.parts = model_next_parts(tried.parts))
-            model_consider(model, batch, &tried, &best);
+            model_consider(model, batch, tried, &best);
     } while (model_next_kind(model, tried.levels));
     *training = best.training;
     return best.fits;
@@ -359,8 +380,8 @@ ek_fit_training ek_fit_without(const ek_fit_estimator *model, const ek_fit_train
         without.levels[factor] = 0;
     if (factor == EK_FIT_PARTS)
         without.parts = 1;
-    if (factor == EK_FIT_SHARD && without.levels[EK_FIT_OFFLOAD])
-        without.levels[EK_FIT_SHARD] = EK_SHARD_OPTIMIZER;
+    if (factor == EK_FIT_SHARD && without.levels[EK_FIT_OFFLOAD]) /* the state stays sharded */
+        without.levels[EK_FIT_SHARD] = training->levels[EK_FIT_SHARD] > EK_SHARD_NONE;
     if (factor == EK_FIT_PARTS || factor == EK_FIT_FACTORS)
         ek_split_even((batch + without.parts - 1) / without.parts, model->devices, without.sizes);
     return without;

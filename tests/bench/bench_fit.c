@@ -239,7 +239,7 @@ static void fit_set_blocks(const fit_net *net, int count, ek_fit_result *options
 static int fit_exhaust(const fit_case *c, int64_t batch, const double *share, ek_fit_result *best)
 {
     static const int parts[] = {1, 2, 4, 8, 16}, blocks[] = {0, 2, 6};
-    double fastest = 0, seconds;
+    double fastest = 0, seconds = 0;
     uint64_t peaks[EK_MAX_DEVICES];
     int ran = 0;
     for (int k = 0; k < 3 * 3 * 2 * 2 * (c->net->parts ? 5 : 1); k++) {
