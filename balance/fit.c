@@ -1,10 +1,9 @@
 /* fit.c: the search for a training that fits. See fit.h for its road.
  *
  * Small steps of the base kind of training come first, and of each kind that differs from the base
- * in one means. The base has no means; if not even a small step of it fits, it has all. From these
- * all other kinds are estimated. The most promising kind is measured in small steps, too, and its
- * best training in whole steps, until the best training by all that is known is one that has run.
- */
+ * in one means. The base has no means if it promises to fit so, else it has all. From these all
+ * other kinds are estimated. The most promising kind is measured in small steps, too, and its best
+ * training in whole steps, until the best training by all that is known is one that has run. */
 #include "balance/fit.h"
 
 #include <stdlib.h>
@@ -186,19 +185,38 @@ static int fit_measure_kind(ek_fit_search *search, const int *levels)
     return 1;
 }
 
-/* Measures the leanest kind, and makes it the base. If it is refused, means are given up. */
+/* Makes the leanest kind the base, and measures it. If it is refused, means are given up. */
 static int fit_measure_leanest(ek_fit_search *search)
 {
-    int *levels = search->estimator.levels, *base = search->estimator.base, sum = 0;
+    int *levels = search->estimator.levels, *base = search->estimator.base;
     for (int f = 0; f < EK_FIT_AUTOCAST; f++)
-        sum += base[f] = levels[f] - 1;
-    int rc = sum > 0 ? fit_measure_kind(search, base) : 0;
+        base[f] = levels[f] - 1;
+    int rc = fit_measure_kind(search, base);
     for (int f = 0; f < EK_FIT_AUTOCAST && fit_was_refused(rc); f += base[f] == 0) {
         base[f] -= base[f] > 0;
         levels[f] = base[f] + 1;
         rc = fit_measure_kind(search, base);
     }
     return rc;
+}
+
+/* Measures the kind without means, and its best training in whole steps. If that doesn't run, the
+ * leanest kind becomes the base. Returns 1 if a step ran, 0 if memory ran out. */
+static int fit_measure_base(ek_fit_search *search)
+{
+    ek_fit_estimator *estimator = &search->estimator;
+    ek_fit_training plain;
+    int rc = fit_measure_kind(search, estimator->base), ran = rc, means = 0;
+    EK_TRY(rc);
+    estimator->only_known = true;
+    if (ran && ek_fit_choose(estimator, search->batch, &plain))
+        rc = ek_fit_trial_of(estimator, &plain) ? 1 : fit_try(search, &plain);
+    else
+        rc = 0;
+    estimator->only_known = false;
+    for (int f = 0; f < EK_FIT_AUTOCAST; f++)
+        means += estimator->levels[f] - 1;
+    return rc != 0 ? rc : means > 0 ? fit_measure_leanest(search) : ran;
 }
 
 /* Measures the kinds that differ from the base in one level. Higher levels than one that is refused
@@ -322,9 +340,7 @@ static bool fit_is_near(const ek_fit_search *search, const ek_fit_training *trai
 static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
 {
     ek_fit_estimator *estimator = &search->estimator;
-    int rc = fit_measure_kind(search, estimator->base), kinds = 0;
-    if (rc == 0)
-        rc = fit_measure_leanest(search);
+    int rc = fit_measure_base(search), kinds = 0;
     EK_TRY(rc);
     if (rc == 0)
         return fit_refuse_all(search);
