@@ -6,6 +6,7 @@
  * training in whole steps, until the best training by all that is known is one that has run. */
 #include "balance/fit.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -305,9 +306,9 @@ static int fit_refuse_all(ek_fit_search *search)
                       false);
 }
 
-/* Writes the fastest training that has run with the whole batch and fits. Returns false if none
- * has. */
-static bool fit_best_that_ran(const ek_fit_search *search, ek_fit_training *training)
+/* Returns the fastest trial that has run with the whole batch and fits, of those that have taken
+ * part in fewer than `most` matches; NULL if there is none. */
+static const ek_fit_trial *fit_best_that_ran(const ek_fit_search *search, int most)
 {
     const ek_fit_estimator *estimator = &search->estimator;
     const ek_fit_trial *best = NULL;
@@ -317,13 +318,27 @@ static bool fit_best_that_ran(const ek_fit_search *search, ek_fit_training *trai
         int device;
         for (int d = 0; d < estimator->devices; d++)
             samples += trial->training.sizes[d] * trial->training.parts;
-        if (trial->ran && samples >= search->batch &&
+        if (trial->ran && samples >= search->batch && trial->times <= most &&
             ek_fit_missing(estimator, &trial->need, &device) == 0 &&
-            (!best || trial->need.seconds < best->need.seconds))
+            (!best || ek_fit_rating(trial) < ek_fit_rating(best)))
             best = trial;
     }
+    return best;
+}
+
+/* Chooses among the trainings that have run. The fastest ones run again before, because a trial may
+ * have been disturbed. Returns 1, 0 if none has run, or a negative status. */
+static int fit_choose_that_ran(ek_fit_search *search, ek_fit_training *chosen)
+{
+    enum { AGAIN = 4 };
+    const ek_fit_trial *best;
+    for (int i = 0; i < AGAIN && (best = fit_best_that_ran(search, 1)) != NULL; i++) {
+        *chosen = best->training;
+        EK_TRY(fit_try(search, chosen));
+    }
+    best = fit_best_that_ran(search, INT_MAX);
     if (best)
-        *training = best->training;
+        *chosen = best->training;
     return best != NULL;
 }
 
@@ -349,8 +364,6 @@ static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
     for (int whole = 0; whole < MOST_WHOLE;) {
         bool fits = ek_fit_choose(estimator, search->batch, chosen);
         bool tried = ek_fit_trial_of(estimator, chosen) != NULL;
-        if (fits && tried)
-            return 0;
         if (!ek_fit_trials_of_kind(estimator, chosen->levels)) {
             EK_TRY(fit_measure_kind(search, chosen->levels));
             estimator->only_known = ++kinds == MOST_KINDS;
@@ -361,91 +374,12 @@ static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
         EK_TRY(fit_try(search, chosen));
         whole++;
     }
-    if (fit_best_that_ran(search, chosen))
-        return 0;
-    return fit_refuse(search, chosen, true);
+    ek_fit_training nearest = *chosen;
+    rc = fit_choose_that_ran(search, chosen);
+    return rc == 0 ? fit_refuse(search, &nearest, true) : rc;
 }
 
-/* ---- the result ---- */
-
-void ek_fit_apply(const ek_fit_search *search, const ek_fit_training *training,
-                  ek_fit_result *result)
-{
-    const int *levels = training->levels;
-    *result =
-        (ek_fit_result){.wrapper = EK_DEFAULTS(ek_data_parallel_options),
-                        .micro_batches = training->parts,
-                        .autocast = levels[EK_FIT_AUTOCAST] ? EK_BF16 : EK_F32,
-                        .checkpointed_count = search->ladder.counts[levels[EK_FIT_CHECKPOINTS]]};
-    result->wrapper.device_ids = search->devices;
-    result->wrapper.dim = search->options->dim;
-    result->wrapper.shard = (ek_shard_policy)levels[EK_FIT_SHARD];
-    result->wrapper.offload = (ek_offload_policy)levels[EK_FIT_OFFLOAD];
-    memcpy(result->wrapper.chunks, training->sizes, sizeof training->sizes);
-    size_t length = 0;
-    for (int i = 0; i < result->checkpointed_count; i++)
-        length +=
-            (size_t)snprintf(result->checkpointed + length, sizeof result->checkpointed - length,
-                             "%s%s", i ? "," : "", search->ladder.paths[i]);
-}
-
-/* Adds what a means saves and costs, if the training has it. */
-static void fit_expect_means(const ek_fit_search *search, const ek_fit_training *training,
-                             ek_fit_factor factor, ek_expectation *expected)
-{
-    const ek_fit_estimator *estimator = &search->estimator;
-    ek_fit_training without = ek_fit_without(estimator, training, search->batch, factor);
-    if (expected->means_count == EK_EXPECTED_MEANS ||
-        memcmp(&without, training, sizeof without) == 0)
-        return;
-    ek_fit_need with_it = ek_fit_estimate(estimator, training);
-    ek_fit_need without_it = ek_fit_estimate(estimator, &without);
-    ek_expected_means *means = &expected->means[expected->means_count++];
-    int fullest = 0;
-    for (int d = 0; d < estimator->devices; d++)
-        if (without_it.peaks[d] > without_it.peaks[fullest])
-            fullest = d;
-    ek_fit_name_means(search, training, factor, means->name, sizeof means->name);
-    means->saved = (int64_t)(without_it.peaks[fullest] - with_it.peaks[fullest]);
-    means->seconds = with_it.seconds - without_it.seconds;
-}
-
-static void fit_expect(const ek_fit_search *search, const ek_fit_training *training,
-                       ek_expectation *expected)
-{
-    const ek_fit_trial *trial = ek_fit_trial_of(&search->estimator, training);
-    expected->batch = search->batch;
-    expected->step_seconds = trial->need.seconds;
-    expected->device_count = search->devices.count;
-    for (int d = 0; d < search->devices.count; d++) {
-        ek_expected_device *device = &expected->devices[d];
-        device->device = search->devices.devices[d];
-        device->peak = trial->need.peaks[d];
-        memcpy(device->now, trial->now[d], sizeof device->now);
-    }
-    for (int f = 0; f <= EK_FIT_FACTORS; f++)
-        fit_expect_means(search, training, (ek_fit_factor)f, expected);
-}
-
-static void fit_look_larger(const ek_fit_search *search, int64_t batch, ek_fit_larger *larger)
-{
-    const ek_fit_estimator *estimator = &search->estimator;
-    ek_fit_training training;
-    int device = 0;
-    bool fits = ek_fit_choose(estimator, batch, &training);
-    ek_fit_need need = ek_fit_estimate(estimator, &training);
-    uint64_t missing = ek_fit_missing(estimator, &need, &device);
-    for (int d = 0; d < estimator->devices && missing == 0; d++)
-        if (need.peaks[d] > need.peaks[device])
-            device = d;
-    *larger = (ek_fit_larger){.batch = batch,
-                              .fits = fits,
-                              .step_seconds = need.seconds,
-                              .micro_batches = training.parts,
-                              .device = search->devices.devices[device],
-                              .peak = need.peaks[device],
-                              .missing = fits ? 0 : missing};
-}
+/* ---- the call ---- */
 
 /* Searches, and restores the devices' peaks. */
 static int fit_run(ek_fit_search *search, ek_fit_result *result)
@@ -461,10 +395,7 @@ static int fit_run(ek_fit_search *search, ek_fit_result *result)
         ek_dev_restore_peak(search->devs[d], &before[d]);
     }
     EK_TRY(rc);
-    ek_fit_apply(search, &training, result);
-    fit_expect(search, &training, &result->expected);
-    fit_look_larger(search, (search->batch * 5 + 3) / 4, &result->larger[0]);
-    fit_look_larger(search, search->batch * 2, &result->larger[1]);
+    ek_fit_fill(search, &training, result);
     return 0;
 }
 
@@ -484,46 +415,4 @@ int ek_fit_with(ek_fit_result *result, ek_fit_options options)
     ek_fit_free_ladder(&search.ladder);
     free(search.estimator.trials);
     return rc < 0 ? rc : 0;
-}
-
-/* ---- applying a result ---- */
-
-static int fit_checkpoint(const ek_fit_result *result, ek_module *module)
-{
-    char path[EK_FIT_PATHS];
-    for (const char *at = result->checkpointed; *at; at += *at == ',') {
-        size_t length = strcspn(at, ",");
-        memcpy(path, at, length);
-        path[length] = 0;
-        ek_module *part = ek_module_at(module, path);
-        EK_TRY(part ? ek_module_checkpoint(part, true) : ek_error_pending());
-        at += length;
-    }
-    return 0;
-}
-
-ek_module *ek_fit_model(const ek_fit_result *result, ek_module *module)
-{
-    if (!module || !result || fit_checkpoint(result, module) < 0) {
-        if (ek_error_status() == 0)
-            EK_FAIL(EK_E_INVALID, "fit_model: the %s is NULL", module ? "result" : "module");
-        ek_module_free(module);
-        return NULL;
-    }
-    ek_data_parallel_options options = result->wrapper;
-    options.module = module;
-    return ek_data_parallel_model_with(options);
-}
-
-ek_module *ek_fit_criterion(const ek_fit_result *result, ek_module *criterion)
-{
-    if (!criterion || !result) {
-        if (ek_error_status() == 0)
-            EK_FAIL(EK_E_INVALID, "fit_criterion: the %s is NULL",
-                    criterion ? "result" : "criterion");
-        ek_module_free(criterion);
-        return NULL;
-    }
-    return ek_data_parallel_criterion(criterion, .device_ids = result->wrapper.device_ids,
-                                      .dim = result->wrapper.dim);
 }

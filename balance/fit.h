@@ -4,6 +4,7 @@
  *     ek_fit_find_ladder   fit_measure.c: which modules to checkpoint
  *     ek_fit_try           fit_measure.c: a training that takes a few steps
  *     ek_fit_choose        fit_model.c: the best training by the trials so far
+ *     ek_fit_fill          fit_result.c: what was chosen and is expected
  *     ek_fit_describe      fit_text.c: a training in words */
 #ifndef EK_BALANCE_FIT_H
 #define EK_BALANCE_FIT_H
@@ -41,6 +42,10 @@ int ek_fit_try(ek_fit_search *search, const ek_fit_training *training);
 /* Writes the options of a training, but for what is measured. */
 void ek_fit_apply(const ek_fit_search *search, const ek_fit_training *training,
                   ek_fit_result *result);
+
+/* Writes the whole result of the training that was chosen, of which there is a trial. */
+void ek_fit_fill(const ek_fit_search *search, const ek_fit_training *training,
+                 ek_fit_result *result);
 
 /* Writes what a training is, in words: "3 micro-batches, sharded parameters". */
 void ek_fit_describe(const ek_fit_search *search, const ek_fit_training *training, char *text,

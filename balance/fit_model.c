@@ -17,16 +17,9 @@ static const double PROMISE = 0.97;
 /* Another cut of a training that has run is tried if it takes this share of the time, or less. */
 static const double RECUT = 0.9;
 /* Each means counts as if it took this share of time, so that of equals the plainest is chosen. */
-static const double PLAINNESS = 1.01;
+static const double PLAINNESS = 1.02;
 
 /* ---- trials ---- */
-
-int ek_fit_add_trial(ek_fit_estimator *model, const ek_fit_trial *trial)
-{
-    EK_TRY(ek_grow(&model->trials, &model->room, model->count + 1));
-    model->trials[model->count++] = *trial;
-    return 0;
-}
 
 static bool model_is_kind(const ek_fit_trial *trial, const int *levels)
 {
@@ -42,6 +35,49 @@ const ek_fit_trial *ek_fit_trial_of(const ek_fit_estimator *model, const ek_fit_
             return &model->trials[i];
     }
     return NULL;
+}
+
+/* Adds what another trial of the training has measured to the first one's. */
+static void model_merge(ek_fit_trial *trial, const ek_fit_trial *again)
+{
+    trial->ran = trial->ran && again->ran;
+    trial->times++;
+    if (again->need.seconds < trial->need.seconds)
+        trial->need.seconds = again->need.seconds;
+    if (again->update_seconds < trial->update_seconds)
+        trial->update_seconds = again->update_seconds;
+    for (int d = 0; d < EK_MAX_DEVICES; d++) {
+        trial->short_of[d] = trial->short_of[d] || again->short_of[d];
+        if (again->need.peaks[d] <= trial->need.peaks[d])
+            continue;
+        trial->need.peaks[d] = again->need.peaks[d];
+        memcpy(trial->now[d], again->now[d], sizeof trial->now[d]);
+    }
+}
+
+int ek_fit_add_trial(ek_fit_estimator *model, const ek_fit_trial *trial)
+{
+    const ek_fit_trial *before = ek_fit_trial_of(model, &trial->training);
+    if (before) {
+        model_merge(&model->trials[before - model->trials], trial);
+        return 0;
+    }
+    EK_TRY(ek_grow(&model->trials, &model->room, model->count + 1));
+    model->trials[model->count] = *trial;
+    model->trials[model->count++].times = 1;
+    return 0;
+}
+
+static double model_rating(const int *levels, double seconds)
+{
+    for (int f = 0; f < EK_FIT_FACTORS; f++)
+        seconds *= levels[f] ? PLAINNESS : 1;
+    return seconds;
+}
+
+double ek_fit_rating(const ek_fit_trial *trial)
+{
+    return model_rating(trial->training.levels, trial->need.seconds);
 }
 
 int ek_fit_trials_of_kind(const ek_fit_estimator *model, const int *levels)
@@ -78,7 +114,7 @@ static int model_insert(model_point *points, int count, model_point point, bool 
 }
 
 /* Returns y at x, on the line through the two points around x, or through the outermost two. A line
- * doesn't fall. */
+ * doesn't fall, and before the first point y is at least in proportion to x. */
 static double model_on_line(const model_point *points, int count, double x)
 {
     int high = 1;
@@ -88,7 +124,9 @@ static double model_on_line(const model_point *points, int count, double x)
         return points[0].y;
     const model_point *a = &points[high - 1], *b = &points[high];
     double slope = (b->y - a->y) / (b->x - a->x);
-    return slope > 0 ? a->y + slope * (x - a->x) : x > b->x ? b->y : a->y;
+    double y = slope > 0 ? a->y + slope * (x - a->x) : x > b->x ? b->y : a->y;
+    double least = x < a->x ? a->y * x / a->x : 0;
+    return y > least ? y : least;
 }
 
 /* Returns the samples of a part, weighted with their costs, on the device that takes longest. */
@@ -326,9 +364,7 @@ static void model_consider(const ek_fit_estimator *model, int64_t batch, ek_fit_
     uint64_t missing = ek_fit_missing(model, &need, &device);
     if (trial)
         fits = trial->ran && missing == 0;
-    double seconds = need.seconds * (trial ? 1 : PROMISE);
-    for (int f = 0; f < EK_FIT_FACTORS; f++)
-        seconds *= training.levels[f] ? PLAINNESS : 1;
+    double seconds = model_rating(training.levels, need.seconds) * (trial ? 1 : PROMISE);
     bool better =
         fits ? !best->fits || seconds < best->seconds : !best->fits && missing < best->missing;
     if (better)

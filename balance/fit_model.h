@@ -36,6 +36,7 @@ typedef struct ek_fit_need {
 
 typedef struct ek_fit_trial {
     ek_fit_training training;
+    int times;                     /* how often it was tried */
     bool ran;                      /* false: memory ran out */
     bool short_of[EK_MAX_DEVICES]; /* devices that ran out of memory */
     ek_fit_need need;
@@ -56,11 +57,16 @@ typedef struct ek_fit_estimator {
     int count, room;
 } ek_fit_estimator;
 
-/* Appends a trial; the trials measured so far move. */
+/* Adds a trial. Another trial of the same training adds to the first one: the least time and the
+ * largest peaks count. */
 int ek_fit_add_trial(ek_fit_estimator *model, const ek_fit_trial *trial);
 
 /* Returns the trial of exactly this training, or NULL. */
 const ek_fit_trial *ek_fit_trial_of(const ek_fit_estimator *model, const ek_fit_training *training);
+
+/* Returns the seconds of a step, and a little more for each means, so that of equals the plainest
+ * is chosen. */
+double ek_fit_rating(const ek_fit_trial *trial);
 
 /* Returns how many trials of this kind there are, also those that ran out of memory. */
 int ek_fit_trials_of_kind(const ek_fit_estimator *model, const int *levels);
