@@ -89,10 +89,33 @@ static int fit_open_devices(ek_fit_search *search)
     return 0;
 }
 
-static int fit_open(ek_fit_search *search)
+/* Checks that the ranks are alike, and takes the smallest of their limits. */
+static int fit_open_ranks(ek_fit_search *search, int rc)
+{
+    const double own[2] = {(double)search->batch, search->devices.count};
+    double most[2] = {own[0], own[1]}, least[2] = {-own[0], -own[1]};
+    if (!search->ranks)
+        return rc;
+    for (int i = 0; i < 2; i++) {
+        EK_TRY(ek_ranks_combine(search->ranks, rc, &most[i], true));
+        EK_TRY(ek_ranks_combine(search->ranks, 0, &least[i], true));
+    }
+    for (int i = 0; i < 2; i++)
+        if (most[i] != -least[i])
+            return ek_ranks_alike(EK_FAIL(EK_E_INVALID, "fit: ranks have from %g to %g %s",
+                                          -least[i], most[i], i ? "devices" : "samples"));
+    for (int d = 0; d < search->devices.count; d++) {
+        double limit = -(double)search->estimator.limits[d];
+        EK_TRY(ek_ranks_combine(search->ranks, 0, &limit, true));
+        if (search->estimator.limits[d] != UINT64_MAX || -limit < (double)UINT64_MAX)
+            search->estimator.limits[d] = (uint64_t)-limit;
+    }
+    return 0;
+}
+
+static int fit_open_batch(ek_fit_search *search)
 {
     const ek_fit_options *options = search->options;
-    ek_fit_estimator *estimator = &search->estimator;
     ek_tree_survey survey = {.size = -1};
     EK_TRY(ek_module_parameters(options->module, fit_check_on_cpu, NULL));
     EK_TRY(ek_module_buffers(options->module, fit_check_on_cpu, NULL));
@@ -101,13 +124,23 @@ static int fit_open(ek_fit_search *search)
     if (survey.parts > 0 || survey.size < 1)
         return EK_FAIL(EK_E_INVALID, "fit: the input has to be a whole batch that can be cut");
     search->batch = survey.size;
-    EK_TRY(fit_open_devices(search));
+    return fit_open_devices(search);
+}
+
+static int fit_open(ek_fit_search *search)
+{
+    const ek_fit_options *options = search->options;
+    ek_fit_estimator *estimator = &search->estimator;
+    search->ranks = ek_ranks_of ? ek_ranks_of(options->process_group) : NULL;
+    EK_TRY(ek_error_status());
+    EK_TRY(fit_open_ranks(search, fit_open_batch(search)));
     estimator->devices = search->devices.count;
     estimator->most_parts = options->micro_batches                ? options->micro_batches
                             : fit_has_batch_norm(options->module) ? 1
                                                                   : MOST_PARTS;
     estimator->levels[EK_FIT_CHECKPOINTS] = 1;
-    estimator->levels[EK_FIT_SHARD] = estimator->devices > 1 ? (int)options->shard + 1 : 1;
+    estimator->levels[EK_FIT_SHARD] =
+        estimator->devices > 1 || search->ranks ? (int)options->shard + 1 : 1;
     estimator->levels[EK_FIT_OFFLOAD] = options->offload ? 2 : 1;
     estimator->levels[EK_FIT_AUTOCAST] = options->autocast ? 2 : 1;
     estimator->levels[EK_FIT_PARTS] = estimator->most_parts > 1 && search->batch > 1 ? 2 : 1;
@@ -411,6 +444,9 @@ int ek_fit_with(ek_fit_result *result, ek_fit_options options)
     ek_scope scope = ek_scope_begin();
     int rc = fit_run(&search, result);
     ek_scope_end(&scope);
+    if (rc < 0 && search.ranks && rc != EK_E_OUT_OF_MEMORY)
+        search.ranks->agree(search.ranks, rc); /* the others may wait for this rank */
+    ek_object_release(search.ranks);
     ek_generators_restore(generators);
     free(generators);
     ek_fit_free_ladder(&search.ladder);

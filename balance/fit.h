@@ -11,6 +11,7 @@
 
 #include "balance/fit_model.h"
 #include "core/device.h"
+#include "core/ranks.h"
 
 /* The ladder: level k of EK_FIT_CHECKPOINTS checkpoints the first counts[k] modules. Those that
  * save most bytes per second of recomputation come first. */
@@ -20,11 +21,13 @@ typedef struct ek_fit_ladder {
     int counts[EK_FIT_LEVELS];
 } ek_fit_ladder;
 
+/* With ranks the trials have the largest needs of all ranks, and `now` is this rank's. */
 typedef struct ek_fit_search {
     const ek_fit_options *options;
     ek_device_list devices;
     ek_dev *devs[EK_MAX_DEVICES];
-    int64_t batch; /* samples of the whole batch */
+    ek_ranks *ranks; /* one reference; NULL: this process alone */
+    int64_t batch;   /* samples of the whole batch */
     ek_fit_ladder ladder;
     ek_fit_estimator estimator;
 } ek_fit_search;

@@ -130,11 +130,12 @@ static int measure_timed_step(const ek_fit_search *search, const measure_job *jo
  * count, which other work of the machine has disturbed least. */
 static int measure_steps(ek_fit_search *search, const measure_job *job, ek_fit_trial *trial)
 {
+    const int most = search->ranks ? STEPS : MOST_STEPS; /* all ranks take as many steps */
     double sum = 0;
     for (int d = 0; d < search->devices.count; d++)
         EK_TRY(ek_memory_reset_peak(search->devices.devices[d]));
     EK_TRY(measure_step(search, job, trial->training.parts));
-    for (int i = 0; i < STEPS || (i < MOST_STEPS && sum < ENOUGH_SECONDS); i++)
+    for (int i = 0; i < STEPS || (i < most && sum < ENOUGH_SECONDS); i++)
         EK_TRY(measure_timed_step(search, job, trial, i == 0, &sum));
     for (int d = 0; d < search->devices.count; d++) {
         ek_memory_stats stats;
@@ -180,6 +181,22 @@ static int measure_run(ek_fit_search *search, ek_fit_trial *trial)
     return rc;
 }
 
+/* Replaces what the ranks have measured by the largest of it. */
+static int measure_combine(const ek_fit_search *search, ek_fit_trial *trial)
+{
+    EK_TRY(ek_ranks_combine(search->ranks, 0, &trial->need.seconds, true));
+    EK_TRY(ek_ranks_combine(search->ranks, 0, &trial->update_seconds, true));
+    for (int d = 0; d < search->devices.count; d++) {
+        double peak = (double)trial->need.peaks[d], short_of = trial->short_of[d];
+        EK_TRY(ek_ranks_combine(search->ranks, 0, &peak, true));
+        EK_TRY(ek_ranks_combine(search->ranks, 0, &short_of, true));
+        EK_TRY(ek_ranks_combine(search->ranks, 0, &trial->busy_seconds[d], true));
+        trial->need.peaks[d] = (uint64_t)peak;
+        trial->short_of[d] = short_of > 0;
+    }
+    return 0;
+}
+
 int ek_fit_try(ek_fit_search *search, const ek_fit_training *training)
 {
     uint64_t failures[EK_MAX_DEVICES];
@@ -188,17 +205,28 @@ int ek_fit_try(ek_fit_search *search, const ek_fit_training *training)
         ek_dev_trim(search->devs[d]);
         failures[d] = measure_failures(search, d);
     }
-    int rc = measure_run(search, &trial);
     bool short_of_any = false;
+    int rc = measure_run(search, &trial);
+    if (search->ranks)
+        rc = ek_agree_on_memory("fit", search->ranks, rc);
     for (int d = 0; d < search->devices.count; d++) {
         trial.short_of[d] = rc == EK_E_OUT_OF_MEMORY && measure_failures(search, d) > failures[d];
-        short_of_any = short_of_any || trial.short_of[d];
         ek_dev_trim(search->devs[d]);
     }
-    if (short_of_any)
-        ek_error_clear();
-    else
+    if (rc == EK_E_OUT_OF_MEMORY) {
+        ek_error_record error;
+        ek_error_take(&error);
+        if (search->ranks)
+            EK_TRY(measure_combine(search, &trial));
+        for (int d = 0; d < search->devices.count; d++)
+            short_of_any = short_of_any || trial.short_of[d];
+        if (!short_of_any)
+            return ek_error_raise(&error);
+    } else {
         EK_TRY(rc);
+        if (search->ranks)
+            EK_TRY(measure_combine(search, &trial));
+    }
     trial.ran = rc >= 0;
     EK_TRY(ek_fit_add_trial(&search->estimator, &trial));
     return trial.ran;
@@ -370,7 +398,6 @@ static void measure_fill(measure_profile *profile, ek_fit_ladder *ladder, int *l
 {
     size_t length = 0;
     int count = 0;
-    measure_sort(profile);
     for (; count < profile->chosen_count; count++) {
         measure_module *of = &profile->modules[profile->chosen[count]];
         length += strlen(of->path) + 1;
@@ -382,6 +409,21 @@ static void measure_fill(measure_profile *profile, ek_fit_ladder *ladder, int *l
     *levels = count < EK_FIT_LEVELS ? count + 1 : EK_FIT_LEVELS;
     for (int l = 1; l < *levels; l++)
         ladder->counts[l] = (count * l + *levels - 2) / (*levels - 1);
+}
+
+/* Replaces the chosen modules and their order by those of the first rank. */
+static int measure_share(measure_profile *profile)
+{
+    ek_ranks *ranks = profile->search->ranks;
+    double count = ranks->rank == 0 ? profile->chosen_count : -1;
+    EK_TRY(ek_ranks_combine(ranks, 0, &count, true));
+    profile->chosen_count = (int)count;
+    for (int i = 0; i < profile->chosen_count; i++) {
+        double at = ranks->rank == 0 ? profile->chosen[i] : -1;
+        EK_TRY(ek_ranks_combine(ranks, 0, &at, true));
+        profile->chosen[i] = (int)at;
+    }
+    return 0;
 }
 
 int ek_fit_find_ladder(ek_fit_search *search)
@@ -396,6 +438,13 @@ int ek_fit_find_ladder(ek_fit_search *search)
     int rc = copy ? measure_forward(&profile, copy) : ek_error_pending();
     if (rc >= 0) {
         measure_choose(&profile, 0, profile.modules[0].kept);
+        measure_sort(&profile);
+    }
+    if (search->ranks)
+        rc = ek_agree_on_memory("fit", search->ranks, rc);
+    if (rc >= 0 && search->ranks)
+        rc = measure_share(&profile);
+    if (rc >= 0) {
         measure_fill(&profile, &search->ladder, &search->estimator.levels[EK_FIT_CHECKPOINTS]);
     }
     ek_set_grad_enabled(enabled);

@@ -14,6 +14,8 @@ void ek_fit_apply(const ek_fit_search *search, const ek_fit_training *training,
     const int *levels = training->levels;
     *result =
         (ek_fit_result){.wrapper = EK_DEFAULTS(ek_data_parallel_options),
+                        .process_group = search->options->process_group,
+                        .ranks = search->ranks ? search->ranks->size : 1,
                         .micro_batches = training->parts,
                         .autocast = levels[EK_FIT_AUTOCAST] ? EK_BF16 : EK_F32,
                         .checkpointed_count = search->ladder.counts[levels[EK_FIT_CHECKPOINTS]]};
@@ -60,8 +62,9 @@ static void result_expect(const ek_fit_search *search, const ek_fit_training *tr
     for (int d = 0; d < search->devices.count; d++) {
         ek_expected_device *device = &expected->devices[d];
         device->device = search->devices.devices[d];
-        device->peak = trial->need.peaks[d];
         memcpy(device->now, trial->now[d], sizeof device->now);
+        for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+            device->peak += device->now[c];
     }
     for (int f = 0; f <= EK_FIT_FACTORS; f++)
         result_expect_means(search, training, (ek_fit_factor)f, expected);
@@ -122,7 +125,14 @@ ek_module *ek_fit_model(const ek_fit_result *result, ek_module *module)
     }
     ek_data_parallel_options options = result->wrapper;
     options.module = module;
-    return ek_data_parallel_model_with(options);
+    if (result->ranks <= 1 || !ek_ranks_wrap_model)
+        return ek_data_parallel_model_with(options);
+    options.shard = EK_SHARD_NONE;
+    options.offload = EK_OFFLOAD_NONE;
+    module = ek_data_parallel_model_with(options);
+    return module ? ek_ranks_wrap_model(module, result->process_group, (int)result->wrapper.shard,
+                                        (int)result->wrapper.offload)
+                  : NULL;
 }
 
 ek_module *ek_fit_criterion(const ek_fit_result *result, ek_module *criterion)
@@ -134,6 +144,9 @@ ek_module *ek_fit_criterion(const ek_fit_result *result, ek_module *criterion)
         ek_module_free(criterion);
         return NULL;
     }
-    return ek_data_parallel_criterion(criterion, .device_ids = result->wrapper.device_ids,
-                                      .dim = result->wrapper.dim);
+    criterion = ek_data_parallel_criterion(criterion, .device_ids = result->wrapper.device_ids,
+                                           .dim = result->wrapper.dim);
+    if (!criterion || result->ranks <= 1 || !ek_ranks_wrap_criterion)
+        return criterion;
+    return ek_ranks_wrap_criterion(criterion, result->process_group);
 }

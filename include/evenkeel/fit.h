@@ -39,7 +39,11 @@ typedef struct ek_fit_options {
      * would be those of parts. A module of the user's with statistics of a batch is not noticed. */
     int micro_batches;
     double headroom EK_IS(0.03); /**< the share of each capacity that stays free */
-    FILE *log;                   /**< gets a line per trial; NULL: none */
+    /** The ranks that train together; NULL: the world. All of them call ek_fit, with batches and
+     * lists of devices of equal sizes, and all choose alike: devices of one index count as the
+     * fullest and slowest of them. */
+    ek_process_group *process_group;
+    FILE *log; /**< gets a line per trial; NULL: none */
 } ek_fit_options;
 #define EK_DEFAULTS_ek_fit_options                                        \
     EK_DEFAULT(checkpoint, true), EK_DEFAULT(shard, EK_SHARD_PARAMETERS), \
@@ -58,8 +62,11 @@ typedef struct ek_fit_larger {
 
 enum { EK_FIT_LARGER = 2, EK_FIT_PATHS = 4096 };
 typedef struct ek_fit_result {
-    /** The options of ek_data_parallel_model, without a module. */
+    /** The options of ek_data_parallel_model, without a module. Over ranks .shard and .offload are
+     * those of ek_distributed_data_parallel. */
     ek_data_parallel_options wrapper;
+    ek_process_group *process_group;
+    int ranks;         /**< how many ranks train together; 1: this process alone */
     int micro_batches; /**< for ek_train_step; at least 1 */
     ek_dtype autocast; /**< EK_BF16: steps run within ek_autocast_begin(EK_BF16); else EK_F32 */
     /** The paths of the modules to checkpoint, with commas between them. */
@@ -85,10 +92,12 @@ EK_API int ek_fit_with(ek_fit_result *result, ek_fit_options options);
 #define ek_fit(result, ...) EK_CALL_AFTER(ek_fit_with, (result), ek_fit_options, __VA_ARGS__)
 
 /** Checkpoints modules as the result says, and wraps the module, which the wrapper then owns:
- * ek_data_parallel_model. NULL with an error; the module is freed. */
+ * ek_data_parallel_model, over ranks within ek_distributed_data_parallel. NULL with an error; the
+ * module is freed. */
 EK_API ek_module *ek_fit_model(const ek_fit_result *result, ek_module *module);
 /** Wraps the criterion, which the wrapper then owns, for the model's outputs:
- * ek_data_parallel_criterion. NULL with an error; the criterion is freed. */
+ * ek_data_parallel_criterion, over ranks within ek_distributed_criterion. NULL with an error; the
+ * criterion is freed. */
 EK_API ek_module *ek_fit_criterion(const ek_fit_result *result, ek_module *criterion);
 
 /** Writes in sentences what was chosen, what is expected, what each means saves and costs, and what
