@@ -1,7 +1,7 @@
 /* fit.c: the search for a training that fits. See fit.h for its road.
  *
  * Small steps of the base kind of training come first, and of each kind that differs from the base
- * in one means. The base has no means if it promises to fit so, else it has all. From these all
+ * in one means. The base has no means if it fits so, else it has all. From these all
  * other kinds are estimated. The most promising kind is measured in small steps, too, and its best
  * training in whole steps, until the best training by all that is known is one that has run. */
 #include "balance/fit.h"
@@ -107,7 +107,7 @@ static int fit_open_ranks(ek_fit_search *search, int rc)
     for (int d = 0; d < search->devices.count; d++) {
         double limit = -(double)search->estimator.limits[d];
         EK_TRY(ek_ranks_combine(search->ranks, 0, &limit, true));
-        if (search->estimator.limits[d] != UINT64_MAX || -limit < (double)UINT64_MAX)
+        if (-limit < (double)UINT64_MAX)
             search->estimator.limits[d] = (uint64_t)-limit;
     }
     return 0;
@@ -253,23 +253,28 @@ static int fit_measure_base(ek_fit_search *search)
     return rc != 0 ? rc : means > 0 ? fit_measure_leanest(search) : ran;
 }
 
-/* Measures the kinds that differ from the base in one level. Higher levels than one that is refused
- * aren't allowed. */
+/* Measures a kind. If it is refused, a trial that didn't run excludes the kind. */
+static int fit_measure_or_exclude(ek_fit_search *search, const int *levels)
+{
+    ek_fit_trial trial = {.ran = false};
+    int rc = fit_measure_kind(search, levels);
+    if (!fit_was_refused(rc))
+        return rc;
+    memcpy(trial.training.levels, levels, sizeof trial.training.levels);
+    return ek_fit_add_trial(&search->estimator, &trial);
+}
+
+/* Measures the kinds that differ from the base in one level. */
 static int fit_measure_singles(ek_fit_search *search)
 {
-    ek_fit_estimator *estimator = &search->estimator;
+    const ek_fit_estimator *estimator = &search->estimator;
+    int levels[EK_FIT_FACTORS];
     for (int f = 0; f < EK_FIT_FACTORS; f++)
         for (int l = 0; l < estimator->levels[f]; l++) {
-            int levels[EK_FIT_FACTORS];
             memcpy(levels, estimator->base, sizeof levels);
-            if (levels[f] == l)
-                continue;
             levels[f] = l;
-            int rc = fit_measure_kind(search, levels);
-            if (l > estimator->base[f] && fit_was_refused(rc))
-                estimator->levels[f] = l;
-            else
-                EK_TRY(rc);
+            if (l != estimator->base[f])
+                EK_TRY(fit_measure_or_exclude(search, levels));
         }
     return 0;
 }
@@ -340,8 +345,8 @@ static int fit_refuse_all(ek_fit_search *search)
                       false);
 }
 
-/* Returns the fastest trial that has run with the whole batch and fits, of those that have taken
- * part in fewer than `most` matches; NULL if there is none. */
+/* Returns the fastest training that has run with the whole batch and fits, of those that were tried
+ * at most `most` times; NULL if there is none. */
 static const ek_fit_trial *fit_best_that_ran(const ek_fit_search *search, int most)
 {
     const ek_fit_estimator *estimator = &search->estimator;
@@ -399,7 +404,7 @@ static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
         bool fits = ek_fit_choose(estimator, search->batch, chosen);
         bool tried = ek_fit_trial_of(estimator, chosen) != NULL;
         if (!ek_fit_trials_of_kind(estimator, chosen->levels)) {
-            EK_TRY(fit_measure_kind(search, chosen->levels));
+            EK_TRY(fit_measure_or_exclude(search, chosen->levels));
             estimator->only_known = ++kinds == MOST_KINDS;
             continue;
         }

@@ -20,23 +20,21 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_fit_options {
     int begin;            /**< no option, see base.h */
-    ek_module *module;    /**< borrowed; its tensors lie on cpu, and ek_module_copy can copy it */
-    ek_module *criterion; /**< borrowed; likewise. Called as by ek_train_step */
+    ek_module *module;    /**< borrowed; on cpu, and such that ek_module_copy can copy it */
+    ek_module *criterion; /**< borrowed; such that it can be copied; called as by ek_train_step */
     /** Makes the optimizer of a model, as the training will. NULL fails the call. */
     ek_optimizer *(*optimizer)(ek_module *model, void *user);
     void *user;
-    ek_value input, target;    /**< a whole batch, on cpu, as ek_train_step takes it */
-    int dim;                   /**< the dimension along which input and target are cut */
-    ek_device_list device_ids; /**< empty: all accelerators */
-    double max_norm;           /**< as in ek_train_options */
-    /** What may be done to save memory. Checkpointing of modules (ek_module_checkpoint); sharding,
-     * up to this policy; the optimizer's state on cpu; autocast to bf16, which changes numbers. */
-    bool checkpoint EK_IS(true);
-    ek_shard_policy shard EK_IS(EK_SHARD_PARAMETERS);
-    bool offload EK_IS(true);
-    bool autocast;
+    ek_value input, target;      /**< a whole batch, on cpu, as ek_train_step takes it */
+    int dim;                     /**< the dimension along which input and target are cut */
+    ek_device_list device_ids;   /**< empty: all accelerators */
+    double max_norm;             /**< as in ek_train_options */
+    bool checkpoint EK_IS(true); /**< modules may be checkpointed (ek_module_checkpoint) */
+    ek_shard_policy shard EK_IS(EK_SHARD_PARAMETERS); /**< the most that may be sharded */
+    bool offload EK_IS(true); /**< the optimizer's state may lie on cpu (EK_OFFLOAD_OPTIMIZER) */
+    bool autocast;            /**< autocast to bf16 is allowed, which changes numbers */
     /** The most micro-batches. 0: 64, but 1 if the model has batch normalisations, whose statistics
-     * would be those of parts. A module of the user's with statistics of a batch is not noticed. */
+     * would be those of parts. Other modules with statistics of a batch are not noticed. */
     int micro_batches;
     double headroom EK_IS(0.03); /**< the share of each capacity that stays free */
     /** The ranks that train together; NULL: the world. All of them call ek_fit, with batches and
@@ -83,12 +81,14 @@ EK_API int ek_fit_with(ek_fit_result *result, ek_fit_options options);
 /** Chooses the fastest training that fits: how a batch is cut over devices, micro-batches,
  * checkpointed modules, sharding, offloading, autocast. Copies of the module take training steps on
  * the devices: small ones, from which memory and time of all combinations are estimated, then whole
- * ones of the combinations that promise most. So the chosen training has run.
+ * ones of the combinations that promise most. So the chosen training has run. Combinations that a
+ * wrapper or a checkpoint refuses are left out.
  *
  * Parameters, buffers, gradients, random generators and devices' peaks are as before, also after
  * errors. If nothing fits, EK_E_OUT_OF_MEMORY says which device lacks how many bytes in the
- * training that needs least. If the options allow nothing that a wrapper refuses, other errors are
- * those of the training steps. */
+ * training that needs least. If not even one sample per device fits, the devices have no capacity
+ * during the one small step that tells this number. Other errors are those of the training steps.
+ */
 #define ek_fit(result, ...) EK_CALL_AFTER(ek_fit_with, (result), ek_fit_options, __VA_ARGS__)
 
 /** Checkpoints modules as the result says, and wraps the module, which the wrapper then owns:

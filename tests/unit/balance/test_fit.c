@@ -3,6 +3,7 @@
 #include "core/device.h"
 #include "kit/devices.h"
 #include "kit/held.h"
+#include "kit/models.h"
 
 NAMES_DEVICES
 
@@ -249,6 +250,45 @@ TEST(batch_norm_is_not_cut_unasked)
     ek_error_clear();
     assert_ok(fit_with(&fit, PARTS, BATCH, true, EK_F64));
     ck_assert_int_gt(fit.micro_batches, 1);
+}
+
+/* A checkpoint refuses modules that wait for other replicas. */
+TEST(modules_that_wait_are_not_checkpointed)
+{
+    ek_fit_result fit;
+    ek_module *net = held(ek_convert_sync_batch_norm(make_net(true, EK_F64)));
+    ek_module *criterion = held(ek_cross_entropy_loss());
+    set_capacities(0, 0);
+    assert_ok(ek_fit(&fit, .module = net, .criterion = criterion, .optimizer = make_adam,
+                     .input = input_of(BATCH, EK_F64), .target = target_of(BATCH),
+                     .device_ids = used_devices()));
+    ck_assert_int_eq(fit.micro_batches, 1);
+    ck_assert_int_eq(fit.checkpointed_count, 0);
+}
+
+/* A checkpoint refuses modules that write to their inputs, and ek_fit finds out. */
+static ek_value writer_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    for (int i = 0; x && i < 4; i++) /* keeps what a checkpoint would save */
+        x = i == 0 ? ek_add_(x, x) : ek_f_tanh(x);
+    return ek_value_of_tensor(x);
+}
+
+MODULE_TYPE(writer, ek_module)
+
+TEST(what_a_checkpoint_refuses_is_left_out)
+{
+    ek_fit_result fit;
+    uint64_t plain = peak_of(MEANS, BATCH, EK_F64);
+    ek_module *net = held(make_net(false, EK_F64)), *criterion = held(ek_cross_entropy_loss());
+    ek_module_list_append(net, ek_module_new(&writer_type));
+    set_capacities(plain * 3 / 4, plain * 3 / 4);
+    assert_ok(ek_fit(&fit, .module = net, .criterion = criterion, .optimizer = make_adam,
+                     .input = input_of(BATCH, EK_F64), .target = target_of(BATCH),
+                     .device_ids = used_devices()));
+    ck_assert_ptr_null(strstr(fit.checkpointed, "5"));
+    ck_assert_uint_gt(fit.expected.devices[0].peak, 0);
 }
 
 /* ---- what can't fit ---- */
