@@ -36,7 +36,7 @@ typedef struct ek_fit_options {
     /** The most micro-batches. 0: 64, but 1 if the model has batch normalisations, whose statistics
      * would be those of parts. Other modules with statistics of a batch are not noticed. */
     int micro_batches;
-    double headroom EK_IS(0.03); /**< the share of each capacity that stays free */
+    double headroom EK_IS(0.05); /**< the share of each capacity that stays free: peaks vary */
     /** The ranks that train together; NULL: the world. All of them call ek_fit, with batches and
      * lists of devices of equal sizes, and all choose alike: devices of one index count as the
      * fullest and slowest of them. */
@@ -45,7 +45,7 @@ typedef struct ek_fit_options {
 } ek_fit_options;
 #define EK_DEFAULTS_ek_fit_options                                        \
     EK_DEFAULT(checkpoint, true), EK_DEFAULT(shard, EK_SHARD_PARAMETERS), \
-        EK_DEFAULT(offload, true), EK_DEFAULT(headroom, 0.03)
+        EK_DEFAULT(offload, true), EK_DEFAULT(headroom, 0.05)
 
 /** What a larger batch would need, by estimate. */
 typedef struct ek_fit_larger {

@@ -8,6 +8,7 @@
  * run with the whole batch. ek_fit's choice and the fastest of these take steps in turn, and the
  * ratio of their fastest steps is printed. So are the errors of what ek_fit expected: of the peak
  * of the device that is worst, and of the fastest step. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,6 +275,7 @@ static int fit_exhaust(const fit_case *c, int64_t batch, const double *share, ek
 
 typedef struct fit_verdict {
     int ran;      /* trainings of the exhaustive search that ran; 0: none, and ek_fit said so */
+    bool failed;  /* ek_fit has found nothing, or what doesn't run */
     double ratio; /* time of ek_fit's choice to that of the best */
     double peak_error, time_error;
 } fit_verdict;
@@ -309,12 +311,15 @@ static int fit_judge_expectation(const fit_case *c, const ek_fit_result *fit, fi
     double seconds = 0;
     uint64_t peaks[EK_MAX_DEVICES];
     int rc = fit_measure(c, fit, STEPS, &seconds, peaks);
+    if (rc == EK_E_OUT_OF_MEMORY)
+        puts("What ek_fit has chosen ran out of memory");
+    verdict->failed = rc < 0;
     if (rc < 0)
-        return rc == EK_E_OUT_OF_MEMORY ? ek_error(rc, "ek_fit's choice doesn't fit") : rc;
+        return rc == EK_E_OUT_OF_MEMORY ? 0 : rc;
     for (int d = 0; d < c->devices.count; d++) {
         double error = (double)fit->expected.devices[d].peak / (double)peaks[d] - 1;
-        error = error < 0 ? -error : error;
-        verdict->peak_error = error > verdict->peak_error ? error : verdict->peak_error;
+        if (fabs(error) > fabs(verdict->peak_error))
+            verdict->peak_error = error;
     }
     verdict->time_error = fit->expected.step_seconds / seconds - 1;
     return 0;
@@ -347,7 +352,7 @@ static int fit_judge(const fit_case *c, int64_t batch, const double *share, fit_
     verdict->ran = fit_exhaust(c, batch, share, &best);
     if (verdict->ran > 0)
         fit_describe(&best, fastest, sizeof fastest);
-    if (verdict->ran > 0 && rc == 0) {
+    if (verdict->ran > 0 && rc == 0 && !verdict->failed) {
         fit_duel duel = {c, {&best, &fit}};
         int fought = job_compare(&pairs, fit_side, &duel, 0, 0.6);
         if (fought < 0)
@@ -355,7 +360,7 @@ static int fit_judge(const fit_case *c, int64_t batch, const double *share, fit_
         verdict->ratio =
             fit_least(pairs.seconds[1], pairs.count) / fit_least(pairs.seconds[0], pairs.count);
     } else if (verdict->ran > 0) {
-        verdict->ratio = 1e9; /* ek_fit has found nothing */
+        verdict->failed = true;
     }
     printf("%-5s %5d %.1f %.1f | %-34s | %-34s | %3d | %6.3f %6.1f%% %6.1f%% | %.1f s\n",
            c->net->name, (int)batch, share[0], share[1], choice, fastest, verdict->ran,
@@ -385,7 +390,7 @@ static int fit_set_capacities(const fit_case *c, int64_t batch, const double *sh
 int main(int argc, char **argv)
 {
     int first = argc > 1 ? atoi(argv[1]) : 0, last = argc > 2 ? atoi(argv[2]) : CASES - 1;
-    int count = 0, near = 0, peaks = 0, times = 0;
+    int count = 0, runs = 0, near = 0, peaks = 0, times = 0;
     fit_case c = {0};
     if (first < 0 || last >= CASES) {
         fprintf(stderr, "usage: bench_fit [FIRST [LAST]], cases 0 to %d\n", CASES - 1);
@@ -406,12 +411,13 @@ int main(int argc, char **argv)
             rc = fit_judge(&c, batch, shares[i % SHARES], &verdict);
         ek_scope_end(&scope);
         count++;
-        near += verdict.ratio <= 1.1;
-        peaks += verdict.peak_error <= 0.05;
-        times += verdict.time_error <= 0.15 && verdict.time_error >= -0.15;
+        runs += !verdict.failed;
+        near += !verdict.failed && verdict.ratio <= 1.1;
+        peaks += !verdict.failed && fabs(verdict.peak_error) <= 0.05;
+        times += !verdict.failed && fabs(verdict.time_error) <= 0.15;
     }
-    printf("Of %d cases: time within 10%% of the best %d, peak within 5%% %d, "
+    printf("Of %d cases: runs %d, time within 10%% of the best %d, peak within 5%% %d, "
            "time within 15%% %d\n",
-           count, near, peaks, times);
+           count, runs, near, peaks, times);
     return job_exit(rc);
 }
