@@ -103,6 +103,14 @@ ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimi
 int ek_training_state_restore(ek_training_state *state);
 void ek_training_state_free(ek_training_state *state);
 
+/* ---- find_batch.c ---- */
+
+/* Returns the common outcome of a run on several ranks. If memory has run out on a rank, and no
+ * rank has failed for another reason, all ranks return EK_E_OUT_OF_MEMORY. Otherwise, after a
+ * failure, each failed rank returns its own error, and the other ranks return EK_E_ABORTED. `what`
+ * begins sentences. */
+int ek_agree_on_memory(const char *what, ek_ranks *ranks, int rc);
+
 /* ---- gradient_penalty.c ---- */
 
 /* Returns "wgan_gp", "r1", ... for messages; NULL if `kind` is none of ek_penalty_kind. */

@@ -88,10 +88,7 @@ static int find_gather(ek_ranks *ranks, ek_error_record *error, int64_t **all)
     return rc < 0 ? ek_error_raise(error) : 0;
 }
 
-/* Returns the common outcome of a run on several ranks. If memory has run out on a rank, and no
- * rank has failed for another reason, all ranks return EK_E_OUT_OF_MEMORY. Otherwise, after a
- * failure, each failed rank returns its own error, and the other ranks return EK_E_ABORTED. */
-static int find_agree(ek_ranks *ranks, int rc)
+int ek_agree_on_memory(const char *what, ek_ranks *ranks, int rc)
 {
     ek_error_record error = {0};
     int64_t *all;
@@ -110,11 +107,10 @@ static int find_agree(ek_ranks *ranks, int rc)
     if (outcome < 0)
         return outcome;
     if (memory && !other)
-        return ek_ranks_alike(EK_FAIL(EK_E_OUT_OF_MEMORY, "find_batch: a rank is out of memory"));
+        return ek_ranks_alike(EK_FAIL(EK_E_OUT_OF_MEMORY, "%s: a rank is out of memory", what));
     if (error.status < 0)
         return ek_error_raise(&error);
-    return rc < 0 ? ek_ranks_alike(EK_FAIL(EK_E_ABORTED, "find_batch: another rank has failed"))
-                  : 0;
+    return rc < 0 ? ek_ranks_alike(EK_FAIL(EK_E_ABORTED, "%s: another rank has failed", what)) : 0;
 }
 
 /* Returns the smallest of the batches that the ranks have found for the memory of their devices. */
@@ -136,7 +132,7 @@ static int find_run_from_start(search *s, int64_t batch, int runs)
     EK_TRY(find_begin_run(s));
     for (int k = 0; k < runs && rc >= 0; k++) {
         rc = find_run(s, batch);
-        rc = s->ranks ? find_agree(s->ranks, rc) : rc;
+        rc = s->ranks ? ek_agree_on_memory("find_batch", s->ranks, rc) : rc;
     }
     if (rc == EK_E_OUT_OF_MEMORY) {
         ek_error_clear();

@@ -37,6 +37,7 @@ enum { MOST = 1 << 20, BYTES = 256 };
     ROW(real, clip, "1", 0, 1e6, "the gradient's largest norm; 0: any")                    \
     ROW(word, dtype, "f32", args_dtype_words, "TYPE", "of parameters")                     \
     ROW(switch, bf16, "train in bf16 under autocast")                                      \
+    ROW(switch, fit, "choose by trial steps how the batch fits")                           \
     ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of weights, order and dropout")                \
     ROW(word, random, "philox", random_names, "KIND",                                      \
         "numbers for weights and dropout; twister: PyTorch's")                             \
@@ -60,6 +61,8 @@ static int gpt_check(void)
                              opt.width, opt.heads);
     if (opt.bf16 && opt.dtype == EK_F64)
         return args_complain("--bf16 --dtype f64: products in bf16 are for parameters in f32");
+    if (opt.fit && (opt.mode != MODE_BALANCED || world_size() > 1))
+        return args_complain("--fit is for --mode balanced, in one process");
     if (opt.warm_up == 0)
         opt.warm_up = opt.steps < 1000 ? opt.steps / 10 + 1 : 100;
     if (opt.warm_up > opt.steps)
@@ -89,6 +92,12 @@ typedef struct gpt {
     size_t text_size; /* NUL included */
 } gpt;
 
+static ek_optimizer *gpt_optimizer(ek_module *model, void *user)
+{
+    (void)user;
+    return ek_adamw(model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+}
+
 /* Makes the network from the seed, and all that trains it. */
 static int gpt_make(void *user)
 {
@@ -98,13 +107,21 @@ static int gpt_make(void *user)
     ek_module *network = ek_gpt2(BYTES, .context = opt.context, .width = opt.width,
                                  .layers = opt.layers, .heads = opt.heads, .dropout = opt.dropout);
     ek_module_to_dtype(network, (ek_dtype)opt.dtype);
-    job_wrap(job, network, ek_token_cross_entropy_loss(), job->plan, opt.goal);
-    job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+    job->bf16 = opt.bf16;
+    if (opt.fit) {
+        ek_tensor *tokens = ek_zeros(EK_SHAPE(opt.batch, opt.context), EK_I64);
+        job_wrap_fitting(job, network, ek_token_cross_entropy_loss(),
+                         EK_OPTIONS(ek_fit_options, .optimizer = gpt_optimizer,
+                                    .input = EK_VALUE(tokens), .target = EK_VALUE(tokens),
+                                    .max_norm = opt.clip, .autocast = opt.bf16));
+    } else {
+        job_wrap(job, network, ek_token_cross_entropy_loss(), job->plan, opt.goal);
+    }
+    job->optimizer = gpt_optimizer(job->model, NULL);
     const int64_t falling = opt.steps > opt.warm_up ? opt.steps - opt.warm_up : 1;
     job->schedule = ek_warm_up_lr(job->optimizer, 0.01, opt.warm_up,
                                   ek_cosine_annealing_lr(job->optimizer, falling, opt.lr / 10));
     job->max_norm = opt.clip;
-    job->bf16 = opt.bf16;
     return ek_error_status();
 }
 

@@ -50,6 +50,8 @@ static int settings_parse(run_settings *s, int argc, char **argv)
     if (settings_parse_modes(s) < 0 || args_check_output("json", s->json) < 0 ||
         args_check_output("html", s->html) < 0 || args_check_output("trace", s->trace) < 0)
         return -1;
+    if (s->fit_batch && world_size() > 1)
+        return args_complain("--fit-batch is for one process");
     s->device_count = devices_check(s->device, s->devices, false, s->plan);
     return s->device_count < 0 ? -1 : 0;
 }
@@ -120,7 +122,9 @@ static int explain(const run_settings *s, ek_dataset *train, train_mode mode)
 static int run_all(run_settings *s, ek_dataset *train, ek_dataset *test, mode_result *results,
                    int *count)
 {
-    int mode = 0, rc = s->find_batch ? mode_choose_capacity(s, train) : 0;
+    int mode = 0, rc = s->find_batch || s->fit_batch ? mode_choose_capacity(s, train) : 0;
+    if (rc == 0 && s->fit_batch)
+        return mode_fit_batch(s, train) < 0 ? world_fail(FAILED) : 0;
     for (; mode < MODES && rc == 0; mode++) {
         if (!s->runs[mode])
             continue;
@@ -192,7 +196,7 @@ static int run_program(int argc, char **argv)
     fflush(stdout);
     ek_set_log(show_log, NULL);
     rc = run_all(&settings, train, test, results, &count);
-    if (rc == 0)
+    if (rc == 0 && !s->fit_batch)
         rc = report(s, results, count);
     for (int m = 0; m < MODES; m++)
         mode_result_free(&results[m]);

@@ -9,30 +9,31 @@
 
 #define ALL_MODES "single,classic,balanced,balanced-auto,sharded"
 enum { MOST = 1 << 20 };
-#define IMBALANCE_OPTIONS(ROW)                                                           \
-    ROW(text, devices, "4", "N", "how many devices, or a list: 512M@1,256M@0.5")         \
-    ROW(device, device, "which kind of devices")                                         \
-    ROW(int, batch, "64", 1, MOST, "scenes per step")                                    \
-    ROW(int, steps, NULL, 1, MOST, "steps per mode; 128 unless --epochs")                \
-    ROW(int, epochs, NULL, 1, MOST, "passes over the training scenes")                   \
-    ROW(text, modes, ALL_MODES, "LIST", "which to run")                                  \
-    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights and order")               \
-    ROW(real, lr, NULL, 0, 1e6, "learning rate; 0.05, with adam 0.001")                  \
-    ROW(text, optimizer, "sgd", "NAME", "sgd or adam")                                   \
-    ROW(real, momentum, "0.9", 0, 1, "of sgd")                                           \
-    ROW(int, width, "32", 1, 512, "channels of the first convolution")                   \
-    ROW(int, size, "64", PICTURE, 1024, "height and width of a scene")                   \
-    ROW(int, scenes, "2048", 1, MOST, "training scenes")                                 \
-    ROW(int, test_scenes, "512", 1, MOST, "test scenes")                                 \
-    ROW(folder, data, "Fashion-MNIST's files")                                           \
-    ROW(bytes, cap, "memory per device: 64M, 1.5G")                                      \
-    ROW(switch, find_batch,                                                              \
-        "only find each mode's largest batch (by default under 3 times single's state)") \
-    ROW(word, goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels")      \
-    ROW(text, plan, NULL, "PLAN",                                                        \
-        "what balanced-auto follows instead: 16,16,16,16; 3: 20,15,15,14")               \
-    ROW(text, json, NULL, "FILE", "write the results there")                             \
-    ROW(text, html, NULL, "FILE", "write a page with charts there")                      \
+#define IMBALANCE_OPTIONS(ROW)                                                                     \
+    ROW(text, devices, "4", "N", "how many devices, or a list: 512M@1,256M@0.5")                   \
+    ROW(device, device, "which kind of devices")                                                   \
+    ROW(int, batch, "64", 1, MOST, "scenes per step")                                              \
+    ROW(int, steps, NULL, 1, MOST, "steps per mode; 128 unless --epochs")                          \
+    ROW(int, epochs, NULL, 1, MOST, "passes over the training scenes")                             \
+    ROW(text, modes, ALL_MODES, "LIST", "which to run")                                            \
+    ROW(int, seed, NULL, 0, ARG_MOST_SEED, "of scenes, weights and order")                         \
+    ROW(real, lr, NULL, 0, 1e6, "learning rate; 0.05, with adam 0.001")                            \
+    ROW(text, optimizer, "sgd", "NAME", "sgd or adam")                                             \
+    ROW(real, momentum, "0.9", 0, 1, "of sgd")                                                     \
+    ROW(int, width, "32", 1, 512, "channels of the first convolution")                             \
+    ROW(int, size, "64", PICTURE, 1024, "height and width of a scene")                             \
+    ROW(int, scenes, "2048", 1, MOST, "training scenes")                                           \
+    ROW(int, test_scenes, "512", 1, MOST, "test scenes")                                           \
+    ROW(folder, data, "Fashion-MNIST's files")                                                     \
+    ROW(bytes, cap, "memory per device: 64M, 1.5G")                                                \
+    ROW(switch, find_batch,                                                                        \
+        "only find each mode's largest batch (by default under 3 times single's state)")           \
+    ROW(int, fit_batch, NULL, 1, MOST, "only find out how so many scenes train under that memory") \
+    ROW(word, goal, "memory", args_goal_words, "GOAL", "what balanced-auto levels")                \
+    ROW(text, plan, NULL, "PLAN",                                                                  \
+        "what balanced-auto follows instead: 16,16,16,16; 3: 20,15,15,14")                         \
+    ROW(text, json, NULL, "FILE", "write the results there")                                       \
+    ROW(text, html, NULL, "FILE", "write a page with charts there")                                \
     ROW(text, trace, NULL, "FILE", "write the last mode's last step there, for Perfetto")
 
 /* The options, and what follows from them. */
@@ -83,6 +84,9 @@ int mode_train(const run_settings *settings, ek_dataset *train, ek_dataset *test
  * one scene fits, result->largest is 0. */
 int mode_find_batch(const run_settings *settings, ek_dataset *train, train_mode mode,
                     mode_result *result);
+/* Has ek_fit choose how settings->fit_batch scenes train, prints that, takes a few steps so, and
+ * prints the report. */
+int mode_fit_batch(const run_settings *settings, ek_dataset *train);
 /* Returns the largest batch that fits, below `failing`, which is known not to fit; 0 if not even
  * one scene fits; a negative status on an error that is not about memory. */
 int64_t mode_largest_batch(const run_settings *settings, ek_dataset *train, train_mode mode,

@@ -6,7 +6,15 @@
 
 /* ---- one mode's model, criterion and optimizer on fresh devices ---- */
 
-int mode_open(train_job *job, const run_settings *s, train_mode mode)
+static ek_optimizer *mode_optimizer(ek_module *model, void *settings)
+{
+    const run_settings *s = settings;
+    return s->adam ? ek_adam(model, .lr = s->lr)
+                   : ek_sgd(model, .lr = s->lr, .momentum = s->momentum);
+}
+
+/* Makes the job's devices, fresh and with their capacities, and sets the seed. */
+static int mode_open_devices(train_job *job, const run_settings *s, train_mode mode)
 {
     bool single = mode == MODE_SINGLE, counted = devices_text_count(s->devices) > 0;
     const char *devices = single && counted ? "1" : s->devices;
@@ -18,11 +26,16 @@ int mode_open(train_job *job, const run_settings *s, train_mode mode)
     if (ek_error_status() < 0)
         return ek_error_status();
     ek_manual_seed((uint64_t)s->seed);
+    return 0;
+}
+
+int mode_open(train_job *job, const run_settings *s, train_mode mode)
+{
+    int rc = mode_open_devices(job, s, mode);
+    if (rc < 0)
+        return rc;
     job_wrap(job, segmentation_network((int)s->width), segmentation_criterion(), s->plan, s->goal);
-    if (s->adam)
-        job->optimizer = ek_adam(job->model, .lr = s->lr);
-    else
-        job->optimizer = ek_sgd(job->model, .lr = s->lr, .momentum = s->momentum);
+    job->optimizer = mode_optimizer(job->model, (void *)(uintptr_t)s);
     return ek_error_status();
 }
 
@@ -265,4 +278,43 @@ int mode_choose_capacity(run_settings *s, ek_dataset *train)
     printf("Capacity: %.2f MiB per device, three times what single holds without a scene\n",
            (double)s->cap / (1 << 20));
     return 0;
+}
+
+/* ---- how a batch trains ---- */
+
+/* Takes steps with a report, which it prints. */
+static int mode_fit_steps(train_job *job, ek_value scenes)
+{
+    enum { STEPS = 4 };
+    ek_report *report = ek_report_start(.name = "as chosen", .device_ids = job->devices);
+    int rc = ek_error_status();
+    for (int i = 0; i < STEPS && rc == 0; i++) {
+        double loss;
+        rc = job_step(job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
+        rc = rc < 0 ? rc : ek_report_step(report);
+    }
+    if (rc == 0)
+        rc = ek_report_stop(report);
+    if (rc == 0)
+        rc = ek_report_table(report, stdout);
+    ek_report_free(report);
+    return rc;
+}
+
+int mode_fit_batch(const run_settings *s, ek_dataset *train)
+{
+    train_job job;
+    ek_scope scope = ek_scope_begin();
+    int rc = mode_open_devices(&job, s, MODE_BALANCED);
+    ek_value scenes = dataset_first(train, s->fit_batch);
+    if (rc == 0)
+        job_wrap_fitting(&job, segmentation_network((int)s->width), segmentation_criterion(),
+                         EK_OPTIONS(ek_fit_options, .optimizer = mode_optimizer,
+                                    .user = (void *)(uintptr_t)s, .input = ek_value_at(scenes, 0),
+                                    .target = ek_value_at(scenes, 1)));
+    if (ek_error_status() == 0)
+        job.optimizer = mode_optimizer(job.model, (void *)(uintptr_t)s);
+    rc = ek_error_status() < 0 ? ek_error_status() : mode_fit_steps(&job, scenes);
+    ek_scope_end(&scope);
+    return mode_close(&job, rc);
 }

@@ -144,6 +144,26 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
     job_wrap_with(job, options, criterion, job->mode == MODE_SHARDED);
 }
 
+void job_wrap_fitting(train_job *job, ek_module *network, ek_module *criterion,
+                      ek_fit_options options)
+{
+    ek_fit_result fit;
+    options.module = network;
+    options.criterion = criterion;
+    options.device_ids = job->devices;
+    if (ek_fit_with(&fit, options) < 0) {
+        ek_module_free(network);
+        ek_module_free(criterion);
+        return;
+    }
+    ek_fit_print(&fit, stdout);
+    job->micro_batches = fit.micro_batches;
+    job->bf16 = fit.autocast == EK_BF16;
+    job->model = job->parallel = ek_fit_model(&fit, network);
+    job->network = job->model ? network : NULL;
+    job->criterion = ek_fit_criterion(&fit, criterion);
+}
+
 static int job_sizes(int64_t batch, int64_t *sizes, void *job)
 {
     return ek_data_parallel_sizes(((train_job *)job)->parallel, batch, sizes);
@@ -217,7 +237,8 @@ int job_step(train_job *job, ek_value input, ek_value target, double *loss)
     const ek_autocast autocast = ek_autocast_begin(job->bf16 ? EK_BF16 : EK_F32);
     int rc = ek_train_step(loss, .model = job->model, .criterion = job->criterion,
                            .optimizer = job->optimizer, .input = job_rows(input),
-                           .target = job_rows(target), .max_norm = job->max_norm);
+                           .target = job_rows(target), .max_norm = job->max_norm,
+                           .micro_batches = job->micro_batches);
     ek_autocast_end(&autocast);
     if (rc == 0 && job->schedule)
         rc = ek_schedule_step(job->schedule);

@@ -55,6 +55,7 @@ typedef struct train_job {
     ek_schedule *schedule;      /* NULL: the rate stays */
     double max_norm;            /* > 0: gradients are clipped to it */
     bool bf16;                  /* forward and loss under autocast */
+    int micro_batches;          /* of a step; 0: the batch is whole */
     ek_loader *loader;          /* the training loader, owned; NULL: the program's own */
     ek_loader *tests;           /* see job_tests; owned */
     ek_generator *tests_random; /* the generator that `tests` uses, owned */
@@ -89,6 +90,10 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
  */
 void job_wrap_with(train_job *job, ek_data_parallel_options options, ek_module *criterion,
                    bool sharded);
+/* Wraps in place of job_wrap as ek_fit chooses, and prints what it has chosen. The job owns network
+ * and criterion, also after an error; `options` has all else. For one process. */
+void job_wrap_fitting(train_job *job, ek_module *network, ek_module *criterion,
+                      ek_fit_options options);
 /* Wraps a criterion, which the result owns, for the outputs of job->model. A loss whose terms have
  * different denominators needs one criterion per term. */
 ek_module *job_criterion(const train_job *job, ek_module *criterion);

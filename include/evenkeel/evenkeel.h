@@ -23,6 +23,7 @@
 #include "evenkeel/device.h"
 #include "evenkeel/dist.h"
 #include "evenkeel/ema.h"
+#include "evenkeel/fit.h"
 #include "evenkeel/function.h"
 #include "evenkeel/functional.h"
 #include "evenkeel/gan.h"

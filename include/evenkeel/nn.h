@@ -340,6 +340,9 @@ EK_API ek_module *ek_weight_norm_with(ek_weight_norm_options options);
  * outside of replicas: their backwards and the checkpoint's run one after another, in one order on
  * all ranks (ek_function.meets). */
 EK_API ek_module *ek_checkpoint(ek_module *body);
+/** Makes every later call of the module a call as by ek_checkpoint, or with false an ordinary call
+ * again. The tree of modules stays. Replicas and copies that are made later do the same. */
+EK_API int ek_module_checkpoint(ek_module *module, bool on);
 
 EK_END_DECLARATIONS
 #endif

@@ -8,6 +8,9 @@
 
 ek_ranks *(*ek_ranks_of)(ek_process_group *group);
 ek_ranks *(*ek_ranks_of_wrapper)(struct ek_module *module, struct ek_module **child);
+struct ek_module *(*ek_ranks_wrap_model)(struct ek_module *module, ek_process_group *group,
+                                         int shard, int offload);
+struct ek_module *(*ek_ranks_wrap_criterion)(struct ek_module *module, ek_process_group *group);
 bool (*ek_ranks_set_sync)(struct ek_module *model, bool sync);
 
 int ek_ranks_check(const ek_ranks *ranks)

@@ -70,6 +70,13 @@ struct ek_module;
  * *child becomes the module itself. src/distributed sets this pointer; in programs without it the
  * pointer is NULL. */
 extern ek_ranks *(*ek_ranks_of_wrapper)(struct ek_module *module, struct ek_module **child);
+/* Make a model and a criterion of all ranks of a group (NULL: the world):
+ * ek_distributed_data_parallel with these policies, ek_distributed_criterion. The wrapper owns the
+ * module. src/distributed sets these pointers. */
+extern struct ek_module *(*ek_ranks_wrap_model)(struct ek_module *module, ek_process_group *group,
+                                                int shard, int offload);
+extern struct ek_module *(*ek_ranks_wrap_criterion)(struct ek_module *module,
+                                                    ek_process_group *group);
 /* Sets whether backward averages the gradients of an ek_distributed_data_parallel's next forwards.
  * Returns the setting before. */
 extern bool (*ek_ranks_set_sync)(struct ek_module *model, bool sync);

@@ -176,7 +176,7 @@ static ek_tensor *gpt2_add(const gpt2_layer *self, ek_tensor *x, ek_module *norm
     ek_tensor *y = x ? ek_apply(norm, x) : NULL;
     if (!y)
         return NULL;
-    if (part->type != type || part->members->hooks)
+    if (part->type != type || !ek_module_is_fusible(part))
         return ek_add(x, ek_apply(part, y));
     const ek_value input = EK_VALUE(y);
     y = ek_value_tensor(ek_module_call(part, &(ek_args){&input, 1, ek_value_none()}, undropped));

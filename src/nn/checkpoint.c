@@ -1,4 +1,5 @@
-/* checkpoint.c: a module whose inner activations are computed again in backward.
+/* checkpoint.c: modules whose inner activations are computed again in backward: those inside of
+ * ek_checkpoint, and those that ek_module_checkpoint has marked.
  *
  * The body's forward is a function of tensors: arguments, parameters and buffers. It runs without a
  * graph. One graph node keeps these tensors (buffers as copies) and the other state that the
@@ -54,12 +55,7 @@ static ek_value treedef_fill(ek_value treedef, ek_tensor *const *tensors)
     return ek_value_map(treedef, treedef_put, (void *)(uintptr_t)tensors);
 }
 
-/* ---- the module and the record of one forward ---- */
-
-typedef struct checkpoint {
-    ek_module module;
-    ek_module *body;
-} checkpoint;
+/* ---- the record of one forward ---- */
 
 /* A forward. `tensors` are those of the arguments, then the body's parameters, then its buffers. */
 typedef struct record {
@@ -91,6 +87,16 @@ static bool checkpoint_is_state(const record *self, int index, const ek_tensor *
 
 /* ---- evaluating again ---- */
 
+/* Calls the forward of the body's type. Activations that no graph holds are freed. */
+static ek_value checkpoint_call(ek_module *body, const ek_args *args)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_value output = body->type->forward(body, args);
+    if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
+        output = ek_value_error();
+    return ek_scope_return_value(&scope, output);
+}
+
 /* Calls the body in its state before the forward, with `handles` in place of `tensors`. */
 static ek_value checkpoint_call_again(const record *self, ek_tensor *const *handles)
 {
@@ -110,7 +116,7 @@ static ek_value checkpoint_call_again(const record *self, ek_tensor *const *hand
         args.inputs = items;
         ek_generator again = self->generator;
         ek_generator *before = ek_generator_stand_in(&again);
-        output = ek_module_forward(copy, &args);
+        output = checkpoint_call(copy, &args);
         ek_generator_stand_in(before);
     }
     ek_module_free(copy);
@@ -202,7 +208,7 @@ static ek_value checkpoint_call_body(record *self, const ek_args *args, ek_tenso
     ek_thread_modes before = thread->modes;
     unsigned meetings = thread->meetings;
     thread->modes.flags |= EK_MODE_NO_GRAD | EK_MODE_ALONE;
-    ek_value output = ek_module_forward(self->body, args);
+    ek_value output = checkpoint_call(self->body, args);
     thread->modes = before;
     self->meets = thread->meetings != meetings;
     for (int i = 0; i < self->tensors.count && output.kind != EK_VALUE_ERROR; i++) {
@@ -244,11 +250,10 @@ static ek_value checkpoint_attach(record *self, ek_value output, ek_tensor *cons
     return treedef;
 }
 
-static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
+ek_value ek_module_call_checkpointed(ek_module *body, const ek_args *args)
 {
-    ek_module *body = ((checkpoint *)module)->body;
     if (!ek_grad_enabled())
-        return ek_module_forward(body, args);
+        return checkpoint_call(body, args);
     record *self = checkpoint_new_record(body, args);
     if (!self)
         return ek_value_error();
@@ -256,7 +261,7 @@ static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
     ek_value output = ek_value_error();
     if (!ek_records(self->tensors.tensors, count)) {
         ek_object_release(self);
-        return ek_module_forward(body, args);
+        return checkpoint_call(body, args);
     }
     ek_tensor **inputs = ek_calloc((size_t)count, sizeof *inputs);
     uint64_t *versions = ek_calloc((size_t)count, sizeof *versions);
@@ -268,6 +273,25 @@ static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
     free(versions);
     ek_object_release(self);
     return output;
+}
+
+int ek_module_checkpoint(ek_module *module, bool on)
+{
+    EK_TRY(ek_check_given("module_checkpoint", "the module", module));
+    module->members->is_checkpointed = on;
+    return 0;
+}
+
+/* ---- a module around a body, itself checkpointed ---- */
+
+typedef struct checkpoint {
+    ek_module module;
+    ek_module *body;
+} checkpoint;
+
+static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
+{
+    return ek_module_forward(((checkpoint *)module)->body, args);
 }
 
 static const ek_module_type checkpoint_type = {.name = "checkpoint",
@@ -287,6 +311,7 @@ ek_module *ek_checkpoint(ek_module *body)
         return NULL;
     }
     self->module.training = body->training;
+    self->module.members->is_checkpointed = true;
     ek_register_module(&self->module, "", &self->body, body);
     return ek_module_finish(&self->module);
 }

@@ -88,7 +88,7 @@ ek_tensor *ek_dropout_module_added(ek_module *module, ek_tensor *residual, ek_te
 {
     if (!residual || !x)
         return NULL;
-    if (module->type->forward != dropout_forward || module->members->hooks)
+    if (module->type->forward != dropout_forward || !ek_module_is_fusible(module))
         return ek_add(residual, ek_apply(module, x));
     return ek_dropout_added(residual, x, ((const dropout *)module)->p, module->training);
 }

@@ -111,6 +111,7 @@ ek_module *ek_module_replicate_struct(const ek_module *module)
     replica->members = members;
     members->hooks = ek_object_retain(module->members->hooks);
     members->is_shard_unit = module->members->is_shard_unit;
+    members->is_checkpointed = module->members->is_checkpointed;
     replica->is_replica = true;
     for (int i = 0; i < layout->count; i++)
         *ek_module_slot(replica, i) = NULL;

@@ -84,7 +84,9 @@ ek_value ek_module_forward(ek_module *module, const ek_args *args)
                 module->type->name);
         return ek_value_error();
     }
-    return ek_module_call(module, args, module->type->forward);
+    return ek_module_call(module, args,
+                          module->members->is_checkpointed ? ek_module_call_checkpointed
+                                                           : module->type->forward);
 }
 
 ek_tensor *ek_apply(ek_module *module, ek_tensor *x)

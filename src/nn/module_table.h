@@ -61,8 +61,9 @@ typedef struct ek_layout {
 struct ek_module_members {
     atomic_int references; /* references to the module */
     bool has_parent;
-    bool is_shard_unit; /* marked by ek_shard_unit (parallel/units.c) */
-    bool after_error; /* an unrelated error was pending when the module was made */
+    bool is_shard_unit;   /* marked by ek_shard_unit (parallel/units.c) */
+    bool is_checkpointed; /* marked by ek_module_checkpoint (checkpoint.c) */
+    bool after_error;     /* an unrelated error was pending when the module was made */
     char *name; /* the module's name in its first parent, for sentences; owned; NULL for a root */
     ek_layout *layout;
     /* One reference to its hooks (module_hook.c), shared with copies; or NULL. */
@@ -73,6 +74,17 @@ struct ek_module_members {
 
 /* Returns the slot of entry `index`: the address of an ek_tensor * or ek_module *. */
 void **ek_module_slot(const ek_module *module, int index);
+
+/* Returns true if a call of the module runs the forward of its type and nothing else, so that the
+ * caller may run another forward instead. */
+static inline bool ek_module_is_fusible(const ek_module *module)
+{
+    return !module->members->hooks && !module->members->is_checkpointed;
+}
+
+/* Runs the forward of the module's type without keeping its inner activations for backward
+ * (checkpoint.c). */
+ek_value ek_module_call_checkpointed(ek_module *module, const ek_args *args);
 
 /* ---- hooks (module_hook.c) ---- */
 

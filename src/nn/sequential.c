@@ -28,10 +28,11 @@ static ek_value sequential_adopt(ek_value value)
 }
 
 /* Returns a forward of `layer` and the ReLU `next` as one operation. NULL if there is no such
- * forward, or if one of the modules has hooks. */
+ * forward, or if one of the modules has hooks or is checkpointed. */
 static ek_forward_function *sequential_fused(const ek_module *layer, const ek_module *next)
 {
-    if (!next || !ek_module_is_relu(next) || layer->members->hooks || next->members->hooks)
+    if (!next || !ek_module_is_relu(next) || !ek_module_is_fusible(layer) ||
+        !ek_module_is_fusible(next))
         return NULL;
     ek_forward_function *fused = ek_batch_norm_with_relu(layer);
     return fused ? fused : ek_linear_with_relu(layer);

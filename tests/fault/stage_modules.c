@@ -145,7 +145,8 @@ static ek_tensor *patched(ek_tensor *x)
     ek_data_parallel_stats stats;
     char plan[200];
     if (module && ek_patch_replication_callback(module) >= 0 && ek_shard_unit(module) >= 0 &&
-        ek_data_parallel_module(module) && ek_data_parallel_sizes(module, 7, sizes) >= 0)
+        ek_module_checkpoint(module, false) >= 0 && ek_data_parallel_module(module) &&
+        ek_data_parallel_sizes(module, 7, sizes) >= 0)
         y = ek_apply(module, x);
     if (y && (ek_data_parallel_get_stats(module, &stats) < 0 ||
               ek_data_parallel_plan(module, plan, sizeof plan) < 0))

@@ -262,6 +262,58 @@ static int auto_world(int row)
 FAULT_STAGE(auto, .rows = TRAIN_AUTO, .names = rows, .stride = sizeof *rows, .set_up = auto_set_up,
             .attempt = auto_attempt, .world = auto_world, .clear = train_clear, .tolerance = 1e-3);
 
+/* ---- a training that fits ----
+ *
+ * What it chooses depends on times and on what failed; that the chosen training can be made is
+ * noted. */
+
+static ek_optimizer *fit_optimizer(ek_module *model, void *user)
+{
+    return train_optimizer(TRAIN_SGD, model);
+}
+
+static int fit_set_up(int row)
+{
+    train.net = ek_sequential(ek_sequential(ek_linear(3, 3), ek_tanh()), ek_linear(3, 3));
+    train.criterion = ek_cross_entropy_loss();
+    train.x = ek_keep(ek_randn(EK_SHAPE(4, 3)));
+    train.y = ek_keep(ek_randint(0, 3, EK_SHAPE(4)));
+    train.model = train.net;
+    return ek_error_status();
+}
+
+static int fit_attempt(int row)
+{
+    ek_fit_result fit;
+    ek_device_list devices = fault_devices();
+    devices.count = 1;
+    int status = ek_fit(&fit, .module = train.net, .criterion = train.criterion,
+                        .optimizer = fit_optimizer, .input = EK_VALUE(train.x),
+                        .target = EK_VALUE(train.y), .device_ids = devices, .checkpoint = row == 1,
+                        .shard = EK_SHARD_NONE, .offload = false, .micro_batches = 1);
+    FAULT_TRY(status);
+    ek_module *model = ek_fit_model(&fit, ek_module_copy(train.net));
+    ek_module *criterion = ek_fit_criterion(&fit, ek_module_copy(train.criterion));
+    FILE *stream = fopen("/dev/null", "w");
+    status = stream ? ek_fit_print(&fit, stream) : 0;
+    if (stream)
+        fclose(stream);
+    ek_module_free(model);
+    ek_module_free(criterion);
+    fault_note(1);
+    return status < 0 ? status : ek_error_status();
+}
+
+static int fit_world(int row)
+{
+    return fault_note_parameters(train.net);
+}
+
+static const char *const fits[] = {"plain", "checkpoints"};
+
+FAULT_STAGE(fit, FAULT_ROWS(fits), .set_up = fit_set_up, .attempt = fit_attempt, .world = fit_world,
+            .clear = train_clear, .keeps_world = true, .tolerance = 1);
+
 /* ---- from nothing: devices, threads, the model, a step ---- */
 
 static const char *const builds[] = {"single", "classic-later", "balanced-sync", "sharded-calls"};

@@ -131,8 +131,14 @@ static ek_ranks *criterion_ranks(ek_module *module, ek_module **child)
     return self->reduction == EK_EXACT ? self->ranks : NULL;
 }
 
+static ek_module *criterion_wrap(ek_module *module, ek_process_group *group)
+{
+    return ek_distributed_criterion(module, .process_group = group);
+}
+
 __attribute__((constructor)) static void criterion_register(void)
 {
+    ek_ranks_wrap_criterion = criterion_wrap;
     criterion_others = ek_ranks_of_wrapper;
     ek_ranks_of_wrapper = criterion_ranks;
 }

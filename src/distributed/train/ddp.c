@@ -439,8 +439,16 @@ static bool ddp_set_sync(ek_module *module, bool sync)
     return before;
 }
 
+static ek_module *ddp_wrap(ek_module *module, ek_process_group *group, int shard, int offload)
+{
+    return ek_distributed_data_parallel(module, .process_group = group,
+                                        .shard = (ek_shard_policy)shard,
+                                        .offload = (ek_offload_policy)offload);
+}
+
 __attribute__((constructor)) static void ddp_register(void)
 {
+    ek_ranks_wrap_model = ddp_wrap;
     ddp_others = ek_ranks_of_wrapper;
     ek_ranks_of_wrapper = ddp_ranks;
     ek_ranks_set_sync = ddp_set_sync;

@@ -85,6 +85,34 @@ TEST(plain_members_are_found_again)
     ek_module_free(checkpoint);
 }
 
+/* ek_module_checkpoint marks modules of a tree, which stays; ReLUs are not fused into them. */
+TEST(marked_modules_compute_alike)
+{
+    ek_module *bodies[3];
+    ek_tensor *x = normal(1, EK_SHAPE(5, 4), EK_F64, ek_cpu()), *outputs[3][2];
+    for (int i = 0; i < 3; i++) {
+        bodies[i] = f64(ek_sequential(make_body(), ek_linear(3, 4), ek_relu()));
+        ek_module *marked[] = {ek_module_at(bodies[i], "0"), ek_module_at(bodies[i], "1"),
+                               ek_module_at(bodies[i], "0.1")};
+        for (int m = 0; m < 3; m++)
+            assert_ok(ek_module_checkpoint(marked[m], i > 0));
+        if (i == 2) { /* copies are marked, too */
+            ek_module *copy = ek_module_copy(bodies[i]);
+            ek_module_free(bodies[i]);
+            bodies[i] = copy;
+        }
+        two_steps(bodies[i], x, outputs[i]);
+        assert_equal(outputs[i][1], outputs[0][1]);
+        assert_equal(ek_tensor_grad(ek_module_tensor(bodies[i], "0.0.weight")),
+                     ek_tensor_grad(ek_module_tensor(bodies[0], "0.0.weight")));
+        assert_equal(ek_module_tensor(bodies[i], "0.1.running_var"),
+                     ek_module_tensor(bodies[0], "0.1.running_var"));
+    }
+    for (int i = 0; i < 3; i++)
+        ek_module_free(bodies[i]);
+    assert_refused(ek_module_checkpoint(NULL, true), EK_E_INVALID, "module is NULL");
+}
+
 /* ---- higher orders ---- */
 
 typedef struct net_case {
@@ -371,7 +399,9 @@ TEST(the_graph_outlives_the_module)
 
 enum { BATCH = 64, WIDTH = 64, DEPTH = 6, BLOCKS = 4 };
 
-static ek_module *deep(bool checkpoints)
+typedef enum keeping { KEPT, CHECKPOINTS, MARKED } keeping;
+
+static ek_module *deep(keeping how)
 {
     ek_module *blocks[BLOCKS];
     for (int b = 0; b < BLOCKS; b++) {
@@ -381,8 +411,10 @@ static ek_module *deep(bool checkpoints)
             layers[2 * i + 1] = ek_tanh();
         }
         blocks[b] = ek_sequential_of(layers, 2 * DEPTH);
-        if (checkpoints)
+        if (how == CHECKPOINTS)
             blocks[b] = ek_checkpoint(blocks[b]);
+        if (how == MARKED)
+            assert_ok(ek_module_checkpoint(blocks[b], true));
     }
     ek_module *net = ek_sequential_of(blocks, BLOCKS);
     assert_made(net);
@@ -391,9 +423,9 @@ static ek_module *deep(bool checkpoints)
 }
 
 /* Bytes after the forward, and the peak of the backward, beyond what was there. */
-static void measure(bool checkpoints, uint64_t *forward, uint64_t *peak)
+static void measure(keeping how, uint64_t *forward, uint64_t *peak)
 {
-    ek_module *net = deep(checkpoints);
+    ek_module *net = deep(how);
     ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = test_device(0));
     assert_ok(ek_backward(ek_sum(ek_apply(net, x)))); /* gradients are there from now on */
     ek_memory_stats stats;
@@ -409,15 +441,15 @@ static void measure(bool checkpoints, uint64_t *forward, uint64_t *peak)
     ek_module_free(net);
 }
 
-TEST(the_inside_is_not_kept)
+TEST_LOOP(the_inside_is_not_kept, CHECKPOINTS, MARKED + 1)
 {
     const uint64_t activation = BATCH * WIDTH * 4;
     uint64_t plain, plain_peak, checkpoint, checkpoint_peak;
     ek_scope scope = ek_scope_begin();
-    measure(false, &plain, &plain_peak);
+    measure(KEPT, &plain, &plain_peak);
     ek_scope_end(&scope);
     scope = ek_scope_begin();
-    measure(true, &checkpoint, &checkpoint_peak);
+    measure((keeping)_i, &checkpoint, &checkpoint_peak);
     ek_scope_end(&scope);
     /* The output of each tanh, against each block's output. */
     ck_assert_uint_ge(plain, BLOCKS * DEPTH * activation);
