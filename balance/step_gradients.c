@@ -100,7 +100,10 @@ static int gradients_set_one_aside(ek_tensor *holder, ek_tensor **earlier)
         ek_memory_set_category(before);
     }
     *earlier = ek_keep(gradient);
-    return *earlier ? ek_tensor_set_grad(holder, NULL) : ek_error_pending();
+    if (!*earlier)
+        return ek_error_pending();
+    ek_leaf_set_own_gradient(holder, NULL);
+    return 0;
 }
 
 int ek_step_gradients_set_aside(ek_step_gradients *gradients)
@@ -131,7 +134,7 @@ int ek_step_gradients_add_earlier(ek_step_gradients *gradients)
         if (earlier && gradient)
             rc = ek_add_(gradient, earlier) ? 0 : ek_error_pending();
         else if (earlier)
-            rc = ek_tensor_set_grad(gradients->holders[i], earlier);
+            ek_leaf_set_own_gradient(gradients->holders[i], earlier);
     }
     ek_set_grad_enabled(enabled);
     gradients_drop_earlier(gradients);

@@ -32,6 +32,7 @@ typedef struct train_step {
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
     double divisor;             /* of the sums' gradients; at first `samples` */
+    bool averages_each;         /* the model averages the gradients of each part over ranks */
     ek_loss_sum total;          /* sum and weight of the parts so far; references */
     /* Note [Micro-batches of ranks] */
     bool distributed;          /* the model or the criterion goes over ranks */
@@ -197,6 +198,23 @@ static int step_add_to_total(train_step *step, const ek_loss_sum *part)
     return 0;
 }
 
+/* If each part was averaged over ranks, and ranks don't add up their losses, the gradients so far
+ * can only be scaled alike. */
+static int step_check_scale(const train_step *step, double scale)
+{
+    double most = scale, least = -scale;
+    if (!step->averages_each || step->adds)
+        return 0;
+    EK_TRY(ek_ranks_combine(step->averages, 0, &most, true));
+    EK_TRY(ek_ranks_combine(step->averages, 0, &least, true));
+    if (most == -least)
+        return 0;
+    return ek_ranks_alike(
+        EK_FAIL(EK_E_INVALID,
+                "the losses of the ranks' parts have unequal weights; with parameters sharded over "
+                "ranks, micro-batches need an ek_distributed_criterion then"));
+}
+
 /* Called after the last forward. Computes the loss, and the factor of all sums' gradients. The
  * gradients so far have the factor `share`, and are scaled by factor / share. */
 static int step_scale_earlier(train_step *step, double share, double *factor)
@@ -212,6 +230,7 @@ static int step_scale_earlier(train_step *step, double share, double *factor)
         step->loss = sum / weight;
         *factor = weight == 0 ? 0 : 1 / weight;
     }
+    EK_TRY(step_check_scale(step, *factor / share));
     return ek_step_gradients_scale(step->gradients, *factor / share, NULL);
 }
 
@@ -322,9 +341,9 @@ static int step_share_samples(train_step *step)
         return 0;
     ek_module *model = step->options->model;
     const bool before = ek_ranks_set_sync(model, false);
-    const bool each = ek_ranks_set_sync(model, before);
+    step->averages_each = ek_ranks_set_sync(model, before) && before;
     double samples = (double)step->samples;
-    if (!each || !before)
+    if (!step->averages_each || !step->adds)
         return 0;
     EK_TRY(ek_ranks_combine(step->averages, 0, &samples, false));
     step->divisor = samples > 0 ? samples / step->averages->size : 1;

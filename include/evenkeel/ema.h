@@ -44,7 +44,8 @@ EK_API int64_t ek_ema_updates(const ek_ema *ema);
 
 /** Puts the averages into the module, for evaluation and saving, until ek_ema_restore puts the
  * module's values back. EK_E_STATE for an apply when the averages are in the module already, for a
- * restore when they are not, and for updates in between. */
+ * restore when they are not, and for updates in between. If the parameters are gathered from
+ * several ranks, all ranks make these calls. */
 EK_API int ek_ema_apply(ek_ema *ema);
 EK_API int ek_ema_restore(ek_ema *ema);
 

@@ -89,7 +89,8 @@ typedef enum ek_offload_policy {
      * each bucket's summed gradient is copied to cpu. ek_step updates the parameters there, with
      * cpu's threads, and sends them to the devices. So a device has memory for parameters,
      * activations and a few buckets of gradients only. No device's capacity counts the memory of
-     * cpu. For GPUs gradients and parameters on cpu are page-locked. With EK_SHARD_PARAMETERS units
+     * cpu. For GPUs gradients and parameters on cpu are page-locked, but for
+     * parameters that the ranks of a machine share. With EK_SHARD_PARAMETERS units
      * are gathered from cpu, and a device keeps two units and no other parameters.
      *
      * If .shard is EK_SHARD_NONE, parameters are sharded as by EK_SHARD_OPTIMIZER. A single device

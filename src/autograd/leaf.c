@@ -384,9 +384,9 @@ bool ek_leaf_has_gradient(const ek_tensor *leaf)
     return any;
 }
 
-void ek_leaf_drop_own_gradient(ek_tensor *leaf)
+void ek_leaf_set_own_gradient(ek_tensor *leaf, ek_tensor *gradient)
 {
-    leaf_grad_replace(leaf, NULL);
+    leaf_grad_replace(leaf, gradient);
 }
 
 void ek_leaf_drop_shard_gradients(ek_tensor *leaf)

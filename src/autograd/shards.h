@@ -119,8 +119,9 @@ ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like);
 /* True if the leaf or one of its shards has a gradient. */
 bool ek_leaf_has_gradient(const ek_tensor *leaf);
 
-/* Removes the leaf's own gradient; its shards keep theirs. */
-void ek_leaf_drop_own_gradient(ek_tensor *leaf);
+/* Sets the leaf's own gradient (NULL: none), which the caller has checked; the leaf's shards keep
+ * theirs. */
+void ek_leaf_set_own_gradient(ek_tensor *leaf, ek_tensor *gradient);
 
 /* Removes the shards' gradients; does nothing for leaves that are whole. */
 void ek_leaf_drop_shard_gradients(ek_tensor *leaf);

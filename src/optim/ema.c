@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/shards.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
@@ -247,6 +248,17 @@ int64_t ek_ema_updates(const ek_ema *ema)
 
 /* ---- showing averages ---- */
 
+/* Called between reading all sources and writing them. If sources are sharded over ranks, waits for
+ * all ranks, which may still read them. */
+static int ema_agree(const ek_ema *ema, int status)
+{
+    ek_ranks *ranks = NULL;
+    for (int i = 0; i < ema->count && !ranks; i++)
+        ranks =
+            ema_is_gathered(ema->entries[i].source) ? ek_leaf_ranks(ema->entries[i].source) : NULL;
+    return ranks ? ranks->agree(ranks, status) : status;
+}
+
 /* Swaps the values of all parameters and buffers with the averages. All memory is allocated before
  * the first write. */
 static int ema_swap(ek_ema *ema)
@@ -261,6 +273,7 @@ static int ema_swap(ek_ema *ema)
         if (status == 0 && !(kept[i] = ema_copy_of(source, source)))
             status = ek_error_pending();
     }
+    status = ema_agree(ema, status);
     for (int i = 0; i < ema->count && status == 0; i++) {
         ema_entry *entry = &ema->entries[i];
         ek_scope one = ek_scope_begin(); /* gathered sources are held one after the other */

@@ -36,7 +36,7 @@ struct ek_gathering {
     ek_sharding *sharding;
     int units;
     size_t budget;      /* bytes of the two largest units */
-    bool taken_written; /* since the last settling, a written unit's memory was taken */
+    bool unshared;      /* written elements went to shards since ek_gathering_shared */
     int *order, *first; /* unit u has the leaves order[first[u]] to order[first[u + 1] - 1] */
     gathering_leaf *leaves;
     gathered_cache caches[EK_MAX_DEVICES];
@@ -111,6 +111,7 @@ static int gathered_write(const gathered *unit)
     for (int n = g->first[unit->unit]; n < g->first[unit->unit + 1] && unit->device == 0; n++) {
         if (unit->storage->data && leaf_is_written(g, g->order[n])) {
             EK_TRY(gathered_write_leaf(unit, g->order[n]));
+            g->unshared = true;
             any = 1;
         }
     }
@@ -180,10 +181,8 @@ static int gathered_evict(ek_gathering *g, int device)
         return 0;
     int written = gathered_write(oldest);
     EK_TRY(written);
-    if (written > 0) {
-        g->taken_written = true;
+    if (written > 0)
         EK_TRY(gathering_outdate_copies(g, oldest->unit));
-    }
     gathered_take_memory(cache, oldest);
     return 1;
 }
@@ -404,10 +403,15 @@ void ek_gathering_note(ek_gathering *g, int i)
 
 bool ek_gathering_is_written(const ek_gathering *g)
 {
-    bool any = g->taken_written;
+    bool any = g->unshared;
     for (int i = 0; i < g->sharding->shards.leaf_count && !any; i++)
         any = g->sharding->leaves[i] && leaf_is_written(g, i);
     return any;
+}
+
+void ek_gathering_shared(ek_gathering *g)
+{
+    g->unshared = false;
 }
 
 int ek_gathering_settle(ek_gathering *g)
@@ -421,7 +425,6 @@ int ek_gathering_settle(ek_gathering *g)
         if (rc > 0)
             rc = gathering_outdate_copies(g, u);
     }
-    g->taken_written = g->taken_written && rc < 0;
     return rc < 0 ? rc : 0;
 }
 

@@ -41,8 +41,10 @@ ek_tensor *ek_gathering_member(ek_gathering *gathering, int d, int i);
  */
 void ek_gathering_bind(ek_gathering *gathering, int i, const ek_tensor *member);
 
-/* Returns true if elements were written to leaves since their shards were equal. */
+/* With ranks. ek_gathering_is_written returns true if elements were written to leaves since
+ * ek_gathering_shared, which is called when all ranks have written them to their shards. */
 bool ek_gathering_is_written(const ek_gathering *gathering);
+void ek_gathering_shared(ek_gathering *gathering);
 /* Copies elements that were written to leaves to their shards (Note [Writes to leaves]). */
 int ek_gathering_settle(ek_gathering *gathering);
 /* Called after shards were written. Takes the memory of units that are not held, and copies the

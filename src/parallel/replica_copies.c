@@ -117,7 +117,8 @@ void ek_copies_forget(ek_replica_set *set)
 
 bool ek_copies_gathers(const ek_replica_set *set, int i)
 {
-    return set->gatherer && i < set->parameters && ek_sharding_has(set->gatherer, i);
+    return set->gatherer && i < set->parameters && ek_sharding_has(set->gatherer, i) &&
+           set->gatherer->leaves[i] == set->sources[i];
 }
 
 /* Makes the copies of parameters; `room` has room for a list of them. */

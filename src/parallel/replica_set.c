@@ -63,6 +63,8 @@ static int set_refresh_sharded(void *user)
 static void set_note_published(void *user, int i, int status)
 {
     ek_replica_set *set = user;
+    if (!set->sources || i >= set->parameters) /* the module has changed */
+        return;
     ek_tensor_written(set->sources[i], "the optimizer's step");
     for (int d = 1; d < set->devices; d++) {
         if (!set->copies[d].tensors)
@@ -80,7 +82,7 @@ static void set_note_published(void *user, int i, int status)
 static void set_note_written(void *user, int i)
 {
     const ek_replica_set *set = user;
-    for (int d = 1; d < set->devices; d++)
+    for (int d = 1; d < set->devices && i < set->parameters; d++)
         if (set->copies[d].tensors)
             ek_tensor_written(set->copies[d].tensors[i], "a write to the parameter");
 }

@@ -126,7 +126,7 @@ int ek_slices_make(ek_sharding *s, ek_tensor **own, ek_tensor **buffers)
         return ek_error_pending();
     for (int b = 0; b < s->bucket_count; b++) {
         const bool trained = slice_is_trained(s, b);
-        for (int d = 0; d < s->devices && s->buckets[b].count > 0; d++)
+        for (int d = 0; d < s->devices && s->buckets[b].unit > 0; d++)
             EK_TRY(slice_make(s, b, d, trained));
     }
     for (int k = 0; k < s->shards.count; k++) {

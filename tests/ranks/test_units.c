@@ -243,6 +243,69 @@ static void is_refused(void)
     ek_error_clear();
 }
 
+/* ---- odd modules and ends ---- */
+
+/* A parameter without elements, frozen, which is alone in its bucket. */
+static void a_parameter_without_elements_is_sharded(void)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(1);
+    ek_module *net = ek_sequential(ek_linear(3, 4), ek_linear(4, 2));
+    ek_tensor *none = ek_zeros(EK_SHAPE(0, 3));
+    CHECK_OK(ek_register_parameter(net, "none", NULL, none));
+    CHECK_OK(ek_tensor_set_requires_grad(none, false));
+    ek_module *model = ek_distributed_data_parallel(net, .shard = EK_SHARD_PARAMETERS);
+    CHECK(model, "%s", ek_error_message());
+    ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1);
+    CHECK_OK(ek_backward(ek_sum(ek_apply(model, ek_ones(EK_SHAPE(2, 3))))));
+    CHECK_OK(ek_step(optimizer));
+    ek_optimizer_free(optimizer);
+    ek_module_free(model);
+    ek_scope_end(&scope);
+}
+
+/* A backward with a history adds to the mean of one before. */
+static void gradients_with_a_history_are_added(void)
+{
+    float sums[2][4];
+    for (int k = 0; k < 2; k++) {
+        ek_scope scope = ek_scope_begin();
+        ek_manual_seed(1);
+        ek_module *model =
+            ek_distributed_data_parallel(ek_linear(3, 4),
+                                         .shard = k ? EK_SHARD_PARAMETERS : EK_SHARD_OPTIMIZER);
+        CHECK(model, "%s", ek_error_message());
+        ek_tensor *x = ek_ones(EK_SHAPE(2 + job_rank, 3));
+        CHECK_OK(ek_backward(ek_sum(ek_square(ek_apply(model, x)))));
+        CHECK_OK(ek_backward(ek_sum(ek_square(ek_apply(model, x))), .create_graph = true));
+        ek_tensor *whole = ek_gather_grad(ek_module_tensor(model, "bias"));
+        CHECK(whole, "%s", ek_error_message());
+        CHECK_OK(ek_to_data(ek_detach(whole), sums[k], sizeof sums[k]));
+        ek_module_free(model);
+        ek_scope_end(&scope);
+    }
+    for (int i = 0; i < 4; i++)
+        CHECK(sums[0][i] - sums[1][i] < 1e-4 && sums[1][i] - sums[0][i] < 1e-4, "%g and %g",
+              sums[0][i], sums[1][i]);
+}
+
+/* A wrapper may be freed after the job has ended. What was read ahead has come by then. */
+static void is_freed_after_the_job(void)
+{
+    ek_scope scope = ek_scope_begin();
+    training t = training_of(large_net(), CPU, EK_SHARD_PARAMETERS);
+    double loss;
+    CHECK_OK(training_step(&t, 0, 1, &loss));
+    ek_set_grad_enabled(false);
+    CHECK(ek_apply(t.model, rows(1)), "%s", ek_error_message());
+    ek_set_grad_enabled(true);
+    CHECK_OK(ek_dist_destroy_process_group(NULL));
+    ek_module_free(t.net);
+    t.net = NULL;
+    training_free(&t);
+    ek_scope_end(&scope);
+}
+
 /* ---- failures ---- */
 
 /* Rank 0 has no memory for a step: all ranks get an error, no parameter changes, and the step can
@@ -296,7 +359,10 @@ int main(void)
     trains_in_parts();
     keeps_few_copies_of_gradients();
     is_refused();
+    a_parameter_without_elements_is_sharded();
+    gradients_with_a_history_are_added();
     survives_a_rank_without_memory();
+    is_freed_after_the_job();
     CHECK_OK(ek_shutdown());
     if (job_rank == 0)
         printf("%d ranks: all is well\n", job_size);

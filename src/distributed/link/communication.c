@@ -376,12 +376,22 @@ static int communication_shut(ek_communication *communication, bool soon)
     return rc;
 }
 
+/* Waits for readings that nobody has waited for, while the other ranks still answer. */
+static void communication_await_readings(ek_communication *communication)
+{
+    pthread_mutex_lock(&communication->lock);
+    while (communication->reading > 0 && !communication->broken)
+        pthread_cond_wait(&communication->ended, &communication->lock);
+    pthread_mutex_unlock(&communication->lock);
+}
+
 int ek_communication_close(ek_communication *communication, bool soon)
 {
     if (!communication)
         return 0;
     ek_error_record before;
     ek_error_take(&before);
+    communication_await_readings(communication);
     int rc = communication->broken ? EK_E_ABORTED : communication_shut(communication, soon);
     if (rc < 0) { /* no later call can return the error */
         communication_print_own(communication, &before);

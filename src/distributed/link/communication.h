@@ -111,6 +111,7 @@ struct ek_communication {
     int waiting; /* threads in ek_dist_wait */
     int gradual; /* gradual works (ek_verb) that have been submitted and have not ended */
     int serving; /* groups for which this rank has served memory */
+    int reading; /* readings (ek_group_read) that have been submitted and have not ended */
     bool woken;  /* ek_communication_wake or ek_dist_wait was called since the last nap ended */
     bool raise;  /* `raised` is a failure of this rank that has not begun yet */
     ek_failure raised;

@@ -33,6 +33,7 @@ static void failure_end_work(ek_dist_work *work, const ek_error_record *error)
     if (work->group == communication->world && work->error.status >= 0)
         communication->lost = false;
     communication->gradual -= work->verb->gradual;
+    communication->reading -= work->verb->id == EK_VERB_READ;
     work->ended = true;
     pthread_cond_broadcast(&communication->ended);
     pthread_mutex_unlock(&communication->lock);

@@ -306,9 +306,18 @@ ek_dist_work *ek_group_read(ek_process_group *group, int rank, size_t at, ek_ten
         ek_dist_work_free(work);
         return NULL;
     }
+    ek_communication *communication = group->communication;
     work->peer = group->ranks[rank];
     work->done = (int64_t)at;
-    return ek_dist_work_submit(work) >= 0 ? work : NULL;
+    pthread_mutex_lock(&communication->lock);
+    communication->reading++;
+    pthread_mutex_unlock(&communication->lock);
+    if (ek_dist_work_submit(work) >= 0)
+        return work;
+    pthread_mutex_lock(&communication->lock);
+    communication->reading--;
+    pthread_mutex_unlock(&communication->lock);
+    return NULL;
 }
 
 /* Starts the new readings: receives, and asks for what is to come. */

@@ -122,6 +122,9 @@ static int work_receive(ek_dist_work *work)
             return EK_FAIL(EK_E_MODIFIED,
                            "%s: the tensor was written to between the call and ek_dist_wait",
                            ek_verb_name(work->verb->id));
+        if (!one->receives && work->verb->id == EK_VERB_BROADCAST &&
+            one->tensor->storage->residence) /* all ranks have written the parameter */
+            ek_tensor_written(one->tensor, ek_verb_name(work->verb->id));
         if (!one->receives)
             continue;
         ek_scope scope = ek_scope_begin(); /* holds the tensor until the write has been recorded */

@@ -307,7 +307,7 @@ static int unit_fetch_leaf(ek_reducer *reducer, const ek_bucket *bucket, int i)
     EK_TRY(ek_comm_copy(place, leaf->grad));
     EK_TRY(ek_synchronize(ek_tensor_device(leaf)));
     ek_reducer_report(reducer, reducer->group->rank)->present[i] = 1;
-    ek_leaf_drop_own_gradient(leaf);
+    ek_leaf_set_own_gradient(leaf, NULL);
     return 0;
 }
 

@@ -205,7 +205,10 @@ static int ddp_check(const ek_distributed_options *options, double cap, int rank
         sharded = sharded || list.tensors[i]->shards;
     }
     ek_tensor_list_clear(&list);
-    if (sharded && ranks > 1 && options->shard != EK_SHARD_PARAMETERS)
+    const ek_wrapper *inner = ek_wrapper_of(options->module);
+    const bool units =
+        options->shard == EK_SHARD_PARAMETERS && inner && inner->shards == EK_SHARD_PARAMETERS;
+    if (sharded && ranks > 1 && !units)
         return EK_FAIL(EK_E_INVALID,
                        "%s: a wrapper shards the module's parameters already; leave .shard out "
                        "there, and give it here, for the devices of all ranks",
@@ -235,7 +238,10 @@ static int ddp_shard_units(distributed *self, const ek_distributed_options *opti
     const ek_wrapper *wrapper = ek_wrapper_of(self->child);
     const ek_dev *dev;
     bool several;
-    if (devices == 0) {
+    if (devices == 0 && wrapper && wrapper->replicas) { /* of one device, offloaded */
+        EK_TRY(ek_comm_devices(ddp_name, &wrapper->devices, devs));
+        devices = 1;
+    } else if (devices == 0) {
         EK_TRY(ddp_devices_of(self->child, &dev, &several));
         devs[0] = options->device_ids.count ? ek_dev_get(options->device_ids.devices[0])
                                             : ek_dev_get(dev->id);

@@ -244,7 +244,10 @@ static int gradients_average_bucket(const ek_reducer *reducer, const ek_bucket *
         if (!present[i])
             continue;
         ek_tensor *part = ek_narrow(mean, 0, at, ek_count(leaf));
-        EK_TRY(ek_tensor_set_grad(leaf, ek_reshape(part, ek_tensor_shape(leaf))));
+        part = ek_reshape(part, ek_tensor_shape(leaf));
+        if (!part)
+            return ek_error_pending();
+        ek_leaf_set_own_gradient(leaf, part);
         at += ek_count(leaf);
     }
     return mean || !count ? 0 : ek_error_pending();

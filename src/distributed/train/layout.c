@@ -97,9 +97,9 @@ int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group
 static ek_device pack_device(ek_tensor *const *tensors, int count)
 {
     ek_dev *dev = ek_tensor_dev(tensors[0]);
-    for (int i = 1; i < count; i++)
-        if (ek_tensor_dev(tensors[i]) != dev)
-            return ek_cpu();
+    for (int i = 0; i < count; i++)
+        if (ek_tensor_dev(tensors[i]) != dev || tensors[i]->storage->residence)
+            return ek_cpu(); /* gathered tensors may be larger than their device */
     return ek_dev_is_host(dev) ? ek_cpu() : dev->id;
 }
 

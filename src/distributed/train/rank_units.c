@@ -196,6 +196,7 @@ int ek_rank_units_settle(ek_rank_sharding *self)
     EK_TRY(ek_rank_units_serve(self));
     EK_TRY(ek_rank_units_drop_reads(self));
     EK_TRY(ek_dist_barrier(.group = units_group(self)));
+    ek_gathering_shared(gathering);
     return ek_gathering_forget(gathering);
 }
 
@@ -204,6 +205,7 @@ int ek_rank_units_published(ek_rank_sharding *self, int status)
     ek_sharding *s = &self->sharding;
     int read = ek_rank_units_drop_reads(self), rc = ek_gathering_forget(s->gathering);
     status = status < 0 ? status : read < 0 ? read : rc;
+    ek_gathering_shared(s->gathering);
     for (int i = 0; i < s->shards.leaf_count; i++) {
         if (!s->leaves[i] || !s->shards.stepped[i])
             continue;
@@ -377,8 +379,12 @@ static int units_list(ek_rank_sharding *self, ek_module *module, const ek_tensor
     int rc =
         count < 0 ? count : ek_sharding_init(s, list->count, 2 * count * EK_DTYPES, devs, devices);
     /* Gradients need no place of their own, but keep their values. */
-    for (int i = 0; i < list->count && rc >= 0; i++)
+    for (int i = 0; i < list->count && rc >= 0; i++) {
+        ek_tensor *gradient = ek_object_retain(ek_tensor_grad(list->tensors[i]));
         rc = ek_leaf_set_grad_buffer(list->tensors[i], NULL);
+        ek_leaf_set_own_gradient(list->tensors[i], gradient);
+        ek_object_release(gradient);
+    }
     for (int i = 0; i < list->count && rc >= 0; i++)
         if (ek_sharding_can_have(list->tensors[i]))
             ek_sharding_list(s, i, 2 * units[i] + list->tensors[i]->requires_grad, EK_SUM_UNIT,

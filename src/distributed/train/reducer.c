@@ -77,6 +77,22 @@ typedef struct reducer_call {
 
 static const char reducer_name[] = "the reduction of gradients";
 
+/* Drops the gradients of the leaves that took part in a failed backward, because they differ
+ * between ranks. The pending error stays pending. */
+static void reducer_drop(ek_reducer *reducer)
+{
+    ek_error_record error;
+    ek_error_take(&error);
+    for (int i = 0; i < reducer->count; i++) {
+        if (reducer->taking_part[i] || ek_reducer_has_units(reducer))
+            ek_tensor_set_grad(reducer->leaves[i], NULL);
+        if (ek_reducer_has_units(reducer)) /* slices of the mean may have been added */
+            ek_leaf_drop_shard_gradients(reducer->leaves[i]);
+    }
+    ek_error_clear();
+    ek_error_raise(&error);
+}
+
 /* Settles the gradients of leaves that don't take part in this pass. */
 static int reducer_settle_others(ek_reducer *reducer)
 {
@@ -118,6 +134,8 @@ static int reducer_run_begin(ek_process_group *group, void *user)
     int rc = reducer_settle_others(reducer);
     if (rc < 0) { /* backward will not call finish */
         rc = ek_reducer_pass_end(reducer, rc);
+        if (ek_reducer_has_units(reducer))
+            reducer_drop(reducer);
         reducer->pass = EK_PASS_NONE;
     }
     return rc;
@@ -162,22 +180,6 @@ static int reducer_take(ek_reducer *reducer)
             EK_TRY(ek_tensor_set_grad(leaf, leaf->grad_buffer));
     }
     return 0;
-}
-
-/* Drops the gradients of the leaves that took part in a failed backward, because they differ
- * between ranks. The pending error stays pending. */
-static void reducer_drop(ek_reducer *reducer)
-{
-    ek_error_record error;
-    ek_error_take(&error);
-    for (int i = 0; i < reducer->count; i++) {
-        if (reducer->taking_part[i] || ek_reducer_has_units(reducer))
-            ek_tensor_set_grad(reducer->leaves[i], NULL);
-        if (ek_reducer_has_units(reducer)) /* slices of the mean may have been added */
-            ek_leaf_drop_shard_gradients(reducer->leaves[i]);
-    }
-    ek_error_clear();
-    ek_error_raise(&error);
 }
 
 /* ---- the end of a pass ---- */

@@ -42,27 +42,39 @@ static void read_clear(const ek_unit_reads *reads, unit_read *read)
     read->state = READ_NONE;
 }
 
-/* Waits for all works of the unit, also after an error. An error that this rank has returned to its
- * program already is none here. */
-static int read_wait(const ek_unit_reads *reads, unit_read *read)
+/* Returns true if this rank has returned the error of a failure that came after the unit was
+ * started.
+ */
+static bool read_has_failed_before(const ek_unit_reads *reads, const unit_read *read)
 {
     ek_communication *communication = reads->sharding->reducer->group->communication;
-    const int pending = ek_error_status();
-    int rc = 0;
     pthread_mutex_lock(&communication->lock);
-    const bool known = communication->failures != read->failures && !communication->unreported &&
-                       !communication->failing;
+    bool known = communication->failures != read->failures && !communication->unreported &&
+                 !communication->failing;
     pthread_mutex_unlock(&communication->lock);
+    return known;
+}
+
+/* Waits for all works of the unit, also after an error. An error that this rank has returned to its
+ * program already is none here, but *stale becomes true. */
+static int read_wait(const ek_unit_reads *reads, unit_read *read, bool *stale)
+{
+    const int pending = ek_error_status();
+    const bool ended = !reads->sharding->reducer->group->communication;
+    int rc = 0;
+    *stale = ended || read_has_failed_before(reads, read);
     for (int r = 0; r < reads->ranks; r++) {
-        int done = read->works[r] ? ek_dist_wait(read->works[r]) : 0;
+        ek_dist_work *work = read->works[r];
         read->works[r] = NULL;
+        if (work && ended && !work->abandoned) /* the end of the world has waited for the work */
+            ek_dist_work_free(work);
+        int done = work && !ended ? ek_dist_wait(work) : 0;
         rc = rc < 0 ? rc : done;
     }
-    if (rc >= 0 || !known)
+    if (rc >= 0 || !*stale)
         return rc;
     if (pending == 0)
         ek_error_clear();
-    read->stale = true;
     return 0;
 }
 
@@ -91,7 +103,8 @@ static int read_start(const ek_unit_reads *reads, unit_read *read, int unit)
     ek_memory_set_category(before);
     ek_scope_end(&scope);
     if (rc < 0) {
-        read_wait(reads, read);
+        bool stale;
+        read_wait(reads, read, &stale);
         read_clear(reads, read);
         return rc;
     }
@@ -131,9 +144,11 @@ static int reads_await(ek_unit_reads *reads, unit_read *read)
 {
     read->state = READ_AWAITED;
     pthread_mutex_unlock(&reads->lock);
-    int rc = read_wait(reads, read);
+    bool stale;
+    int rc = read_wait(reads, read, &stale);
     pthread_mutex_lock(&reads->lock);
     read->state = READ_THERE;
+    read->stale = read->stale || stale;
     if (rc < 0)
         read_clear(reads, read);
     pthread_cond_broadcast(&reads->changed);
@@ -180,7 +195,13 @@ static int reads_expect(ek_unit_reads *reads, int unit)
     reads->last = unit;
     const int next = reads->followers[2 * unit + reads->way];
     unit_read *room = next >= 0 && !reads_find(reads, next) ? reads_room(reads) : NULL;
-    return room ? read_start(reads, room, next) : 0;
+    const int pending = ek_error_status();
+    int rc = room ? read_start(reads, room, next) : 0;
+    if (rc != EK_E_OUT_OF_MEMORY && rc != EK_E_NO_MEMORY)
+        return rc;
+    if (pending == 0) /* without memory nothing is read ahead */
+        ek_error_clear();
+    return 0;
 }
 
 int ek_unit_reads_take(ek_unit_reads *reads, int unit, ek_tensor *const **parts)
@@ -222,7 +243,9 @@ int ek_unit_reads_drop(ek_unit_reads *reads)
     int rc = 0;
     pthread_mutex_lock(&reads->lock);
     for (int i = 0; i < READS_ROOM; i++) {
-        int done = reads->reads[i].state == READ_COMING ? read_wait(reads, &reads->reads[i]) : 0;
+        bool stale;
+        int done =
+            reads->reads[i].state == READ_COMING ? read_wait(reads, &reads->reads[i], &stale) : 0;
         read_clear(reads, &reads->reads[i]);
         rc = rc < 0 ? rc : done;
     }
