@@ -109,9 +109,8 @@ int ek_run_begin_hooks(ek_run *run)
 {
     for (ek_run_hook *entry = run->hooks; entry; entry = entry->next) {
         ek_hook_call call = hook_call_begin(run);
-        entry->hook->meets = run->meeting_count > 0;
         EK_TRY(hook_call_end(&call, entry->hook->begin(entry->hook, entry->leaves, entry->count,
-                                                       run->create_graph)));
+                                                       run->create_graph, run->meeting_count > 0)));
         entry->begun = true;
     }
     return 0;

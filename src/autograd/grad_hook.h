@@ -33,10 +33,11 @@
 
 typedef struct ek_grad_hook {
     ek_object object;
-    bool meets; /* the pass that began last has nodes that meet other ranks */
     /* leaves[0 .. count), ascending, are the indices of the leaves that take part; the array is
-     * borrowed until finish. create_graph: the gradients will have a graph themselves. */
-    int (*begin)(struct ek_grad_hook *hook, const int *leaves, int count, bool create_graph);
+     * borrowed until finish. create_graph: the gradients will have a graph themselves. meets: the
+     * pass has nodes that meet other ranks. */
+    int (*begin)(struct ek_grad_hook *hook, const int *leaves, int count, bool create_graph,
+                 bool meets);
     /* some: the pass added to the leaf's gradient. Otherwise the leaf's gradient is unchanged; a
      * leaf that had no gradient still has none. */
     int (*arrived)(struct ek_grad_hook *hook, int leaf, bool some);

@@ -54,11 +54,13 @@ typedef struct profile_watch {
     double arrived[PROFILE_MOST_LEAVES]; /* seconds after `began` */
 } profile_watch;
 
-static int profile_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph)
+static int profile_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph,
+                         bool meets)
 {
     (void)leaves;
     (void)count;
     (void)create_graph;
+    (void)meets;
     profile_watch *watch = (profile_watch *)hook;
     memset(watch->arrived, 0, sizeof watch->arrived);
     watch->began = job_now();

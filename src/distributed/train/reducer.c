@@ -71,7 +71,7 @@ typedef struct reducer_call {
     ek_reducer *reducer;
     const int *leaves; /* for begin: the leaves that take part */
     int count;
-    bool create_graph;
+    bool create_graph, meets;
     int status; /* for finish: the outcome of this rank's backward */
 } reducer_call;
 
@@ -116,6 +116,7 @@ static int reducer_run_begin(ek_process_group *group, void *user)
         reducer->pass = EK_PASS_LOCAL;
         return 0;
     }
+    reducer->meets = call->meets;
     memset(reducer->taking_part, 0, (size_t)reducer->count * sizeof(bool));
     for (int k = 0; k < call->count; k++)
         reducer->taking_part[call->leaves[k]] = true;
@@ -141,10 +142,11 @@ static int reducer_run_begin(ek_process_group *group, void *user)
     return rc;
 }
 
-static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph)
+static int reducer_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph,
+                         bool meets)
 {
     ek_reducer *reducer = (ek_reducer *)hook;
-    reducer_call call = {reducer, leaves, count, create_graph, 0};
+    reducer_call call = {reducer, leaves, count, create_graph, meets, 0};
     return ek_group_call(reducer_name, reducer->group, reducer_run_begin, &call);
 }
 

@@ -129,6 +129,7 @@ struct ek_reducer {
     ek_dist_work *work;
     uint32_t failures; /* how many failures of the job there were before the pass */
     bool *taking_part; /* per leaf: in the pass under way */
+    bool meets;        /* the pass under way has nodes that meet other ranks */
     pthread_mutex_t lock;
     bool closed; /* under the lock: this rank's report is complete */
 

@@ -157,7 +157,7 @@ enum { PASS_LOOK = 200000, PASS_LOOKS = 5000 }; /* nanoseconds between looks; lo
 static bool pass_is_ahead(const ek_reducer *reducer, size_t nbytes)
 {
     const ek_bucket *bucket = pass_bucket(reducer);
-    return !reducer->hook.meets && reducer->copied + nbytes > 2 * reducer->largest && bucket &&
+    return !reducer->meets && reducer->copied + nbytes > 2 * reducer->largest && bucket &&
            bucket->ready && !reducer->work->ended;
 }
 

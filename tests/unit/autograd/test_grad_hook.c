@@ -56,7 +56,8 @@ static void recorder_destroy(ek_object *object)
     free(object);
 }
 
-static int recorder_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph)
+static int recorder_begin(ek_grad_hook *hook, const int *leaves, int count, bool create_graph,
+                          bool meets)
 {
     recorder *self = (recorder *)hook;
     self->begins++;
@@ -65,6 +66,7 @@ static int recorder_begin(ek_grad_hook *hook, const int *leaves, int count, bool
     for (int i = 0; i < count && i < LEAVES; i++)
         self->listed[i] = leaves[i];
     self->create_graph = create_graph;
+    ck_assert(!meets);
     self->arrivals = 0;
     memset(self->times, 0, sizeof self->times);
     self->grad_modes += ek_grad_enabled();
