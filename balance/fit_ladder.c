@@ -204,10 +204,7 @@ static int ladder_share(ladder_profile *profile)
 
 int ek_fit_find_ladder(ek_fit_search *search)
 {
-    ladder_profile profile = {.search = search,
-                              .cpu = ek_dev_get(ek_cpu()),
-                              .inside = -1,
-                              .modules = NULL};
+    ladder_profile profile = {.search = search, .cpu = ek_dev_get(ek_cpu()), .inside = -1};
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(true);
     ek_module *copy = profile.cpu ? ek_module_copy(search->options->module) : NULL;
@@ -220,9 +217,8 @@ int ek_fit_find_ladder(ek_fit_search *search)
         rc = ek_agree_on_memory("fit", search->ranks, rc);
     if (rc >= 0 && search->ranks)
         rc = ladder_share(&profile);
-    if (rc >= 0) {
+    if (rc >= 0)
         ladder_fill(&profile, &search->ladder, &search->estimator.levels[EK_FIT_CHECKPOINTS]);
-    }
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
     ek_module_free(copy);
