@@ -358,8 +358,10 @@ static int fit_judge(const fit_case *c, int64_t batch, const double *share, fit_
         int fought = job_compare(&pairs, fit_side, &duel, 0, 0.6);
         if (fought < 0)
             return fought;
-        verdict->ratio =
-            fit_least(pairs.seconds[1], pairs.count) / fit_least(pairs.seconds[0], pairs.count);
+        double least = fit_least(pairs.seconds[1], pairs.count);
+        verdict->seconds = least < verdict->seconds ? least : verdict->seconds;
+        verdict->time_error = fit.expected.step_seconds / verdict->seconds - 1;
+        verdict->ratio = least / fit_least(pairs.seconds[0], pairs.count);
     } else if (verdict->ran > 0) {
         verdict->failed = true;
     }
