@@ -1,7 +1,7 @@
 /* fit.h: the parts of ek_fit. The road of a call:
  *
  *     ek_fit_with          fit.c: the search
- *     ek_fit_find_ladder   fit_measure.c: which modules to checkpoint
+ *     ek_fit_find_ladder   fit_ladder.c: which modules to checkpoint
  *     ek_fit_try           fit_measure.c: a training that takes a few steps
  *     ek_fit_choose        fit_model.c: the best training by the trials so far
  *     ek_fit_fill          fit_result.c: what was chosen and is expected
@@ -31,6 +31,9 @@ typedef struct ek_fit_search {
     ek_fit_ladder ladder;
     ek_fit_estimator estimator;
 } ek_fit_search;
+
+/* Returns the first samples of a value of the batch, as views. */
+ek_value ek_fit_first(const ek_fit_search *search, ek_value value, int64_t samples);
 
 /* Fills the ladder, and sets how many levels EK_FIT_CHECKPOINTS has. A copy of the module runs a
  * forward of a few samples on cpu. */

@@ -7,16 +7,17 @@
 #include "core/thread.h"
 #include "plan/split.h"
 
-/* An estimate from other kinds may be wrong. The kind is measured if it may fit by this factor. */
+/* A kind without trials may need this times less than is estimated. */
 static const double DOUBT = 1.1;
 /* A device that runs out of memory is taken to need what it has times this. */
 static const double SHORT = 1.1;
-/* A training without a trial of its own is preferred to one that has run if it takes this share of
- * the time, or less. */
+/* A training without a trial is preferred to one that has run if it takes less than the other's
+ * time divided by this. */
 static const double PROMISE = 0.97;
 /* Another cut of a training that has run is tried if it takes this share of the time, or less. */
 static const double RECUT = 0.9;
-/* Each means counts as if it took this share of time, so that of equals the plainest is chosen. */
+/* Each means counts as if a step took this times longer, so that of equals the plainest is chosen.
+ */
 static const double PLAINNESS = 1.02;
 
 /* ---- trials ---- */
@@ -140,8 +141,7 @@ static double model_longest(const ek_fit_estimator *model, const ek_fit_training
     return longest;
 }
 
-/* What the trials of one kind say about a number of samples on a device. */
-enum { MOST_POINTS = 64 };
+enum { MOST_POINTS = 64 }; /* of a line; later trials are left out */
 
 /* Writes the bytes at the peak. A device that ran out of memory needs more than it has.
  * Returns false if no trial of the kind has run. */

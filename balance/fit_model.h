@@ -13,7 +13,7 @@
 
 /* The means. Level 0 is the training without the means; the highest level needs least memory. */
 typedef enum ek_fit_factor {
-    EK_FIT_CHECKPOINTS, /* how many steps of the ladder of modules are checkpointed (fit_measure.c)
+    EK_FIT_CHECKPOINTS, /* how many steps of the ladder of modules are checkpointed (fit_ladder.c)
                          */
     EK_FIT_SHARD,       /* an ek_shard_policy */
     EK_FIT_OFFLOAD,     /* an ek_offload_policy */

@@ -258,7 +258,7 @@ static int fit_exhaust(const fit_case *c, int64_t batch, const double *share, ek
         int64_t first = (int64_t)((double)part * (uneven ? share[0] / (share[0] + share[1]) : 0.5));
         options.wrapper.chunks[0] = first;
         options.wrapper.chunks[1] = part - first;
-        int rc = fit_measure(c, &options, 4, &seconds, peaks);
+        int rc = fit_measure(c, &options, 3, &seconds, peaks);
         if (rc < 0 && rc != EK_E_OUT_OF_MEMORY)
             return rc;
         if (rc < 0)
@@ -274,9 +274,10 @@ static int fit_exhaust(const fit_case *c, int64_t batch, const double *share, ek
 /* ---- the judgement ---- */
 
 typedef struct fit_verdict {
-    int ran;      /* trainings of the exhaustive search that ran; 0: none, and ek_fit said so */
-    bool failed;  /* ek_fit has found nothing, or what doesn't run */
-    double ratio; /* time of ek_fit's choice to that of the best */
+    int ran;        /* trainings of the exhaustive search that ran; 0: none, and ek_fit said so */
+    bool failed;    /* ek_fit has found nothing, or what doesn't run */
+    double seconds; /* the fastest step of ek_fit's choice */
+    double ratio;   /* time of ek_fit's choice to that of the best */
     double peak_error, time_error;
 } fit_verdict;
 
@@ -321,7 +322,7 @@ static int fit_judge_expectation(const fit_case *c, const ek_fit_result *fit, fi
         if (fabs(error) > fabs(verdict->peak_error))
             verdict->peak_error = error;
     }
-    verdict->time_error = fit->expected.step_seconds / seconds - 1;
+    verdict->seconds = seconds;
     return 0;
 }
 
@@ -357,8 +358,10 @@ static int fit_judge(const fit_case *c, int64_t batch, const double *share, fit_
         int fought = job_compare(&pairs, fit_side, &duel, 0, 0.6);
         if (fought < 0)
             return fought;
-        verdict->ratio =
-            fit_least(pairs.seconds[1], pairs.count) / fit_least(pairs.seconds[0], pairs.count);
+        double least = fit_least(pairs.seconds[1], pairs.count);
+        verdict->seconds = least < verdict->seconds ? least : verdict->seconds;
+        verdict->time_error = fit.expected.step_seconds / verdict->seconds - 1;
+        verdict->ratio = least / fit_least(pairs.seconds[0], pairs.count);
     } else if (verdict->ran > 0) {
         verdict->failed = true;
     }
