@@ -312,6 +312,10 @@ static int fit_refuse(const ek_fit_search *search, const ek_fit_training *traini
     ek_fit_describe(search, training, text, sizeof text);
     if (is_whole)
         snprintf(batch, sizeof batch, "a batch of %lld doesn't fit", (long long)search->batch);
+    if (missing == 0)
+        return EK_FAIL(EK_E_OUT_OF_MEMORY,
+                       "fit: %s: %s runs out of memory in some steps, not in others, even with %s",
+                       batch, ek_device_name(search->devices.devices[device], name), text);
     return EK_FAIL(EK_E_OUT_OF_MEMORY, "fit: %s: %s lacks %llu bytes (%s) even with %s", batch,
                    ek_device_name(search->devices.devices[device], name),
                    (unsigned long long)missing, ek_fit_bytes(missing, bytes), text);
@@ -393,8 +397,13 @@ static bool fit_is_near(const ek_fit_search *search, const ek_fit_training *trai
 
 static int fit_search(ek_fit_search *search, ek_fit_training *chosen)
 {
+    enum { CHANCES = 3 }; /* peaks vary with the order of threads */
     ek_fit_estimator *estimator = &search->estimator;
-    int rc = fit_measure_base(search), kinds = 0;
+    int rc = 0, kinds = 0;
+    for (int i = 0; i < CHANCES && rc == 0; i++) {
+        estimator->count = 0;
+        rc = fit_measure_base(search);
+    }
     EK_TRY(rc);
     if (rc == 0)
         return fit_refuse_all(search);
