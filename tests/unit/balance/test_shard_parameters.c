@@ -150,12 +150,14 @@ static void train_and_average(const training *t, char hashes[2][65])
 TEST(a_model_larger_than_a_device_is_averaged)
 {
     char expected[2][65], hashes[2][65];
+    if (test_kind() != EK_HOST) /* averages lie on cpu wherever parameters are */
+        return;
     assert_ok(test_devices_configure("4"));
     training whole = training_begin(EK_SHARD_OPTIMIZER);
     train_and_average(&whole, expected);
     free_held();
     training t = training_begin(EK_SHARD_PARAMETERS);
-    if (WIDTH == 1024 && test_kind() == EK_HOST)
+    if (WIDTH == 1024)
         limit_devices(2 * 4 * net_nbytes(&t) / 5);
     train_and_average(&t, hashes);
     for (int k = 0; k < 2; k++)
