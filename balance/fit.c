@@ -333,7 +333,7 @@ static int fit_refuse_all(ek_fit_search *search)
         capacities[d] = stats.capacity;
         ek_memory_set_capacity(search->devices.devices[d], 0);
     }
-    search->estimator.count = 0; /* what ran out of memory under these capacities */
+    search->estimator.count = 0; /* The trials so far ran out of memory under these capacities. */
     rc = fit_try_small(search, search->estimator.base, 1);
     if (fit_was_refused(rc))
         rc = fit_try_small(search, search->estimator.base, 2);

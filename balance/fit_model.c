@@ -141,7 +141,7 @@ static double model_longest(const ek_fit_estimator *model, const ek_fit_training
     return longest;
 }
 
-enum { MOST_POINTS = 64 }; /* of a line; later trials are left out */
+enum { MOST_POINTS = 64 }; /* A line is fitted to at most so many trials. */
 
 /* Writes the bytes at the peak. A device that ran out of memory needs more than it has.
  * Returns false if no trial of the kind has run. */
@@ -330,8 +330,8 @@ static bool model_cut(const ek_fit_estimator *model, int64_t batch, ek_fit_train
 /* The best training so far. */
 typedef struct model_best {
     bool fits;
-    double seconds;   /* of trainings that fit */
-    uint64_t missing; /* of others */
+    double seconds;   /* The step of a training that fits. */
+    uint64_t missing; /* The bytes that a training lacks. */
     ek_fit_training training;
 } model_best;
 

@@ -31,9 +31,9 @@ typedef struct train_step {
     ek_step_gradients *gradients;
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
-    double divisor;             /* of the sums' gradients; at first `samples` */
-    bool averages_each;         /* the model averages the gradients of each part over ranks */
-    ek_loss_sum total;          /* sum and weight of the parts so far; references */
+    double divisor;     /* The sums' gradients are divided by it; at first it is `samples`. */
+    bool averages_each; /* the model averages the gradients of each part over ranks */
+    ek_loss_sum total;  /* sum and weight of the parts so far; references */
     /* Note [Micro-batches of ranks] */
     bool distributed;          /* the model or the criterion goes over ranks */
     ek_ranks *averages, *adds; /* the model's ranks; the criterion's; NULL: none */

@@ -55,7 +55,7 @@ typedef struct train_job {
     ek_schedule *schedule;      /* NULL: the rate stays */
     double max_norm;            /* > 0: gradients are clipped to it */
     bool bf16;                  /* forward and loss under autocast */
-    int micro_batches;          /* of a step; 0: the batch is whole */
+    int micro_batches;          /* Parts of a step; 0: the batch is whole. */
     ek_loader *loader;          /* the training loader, owned; NULL: the program's own */
     ek_loader *tests;           /* see job_tests; owned */
     ek_generator *tests_random; /* the generator that `tests` uses, owned */

@@ -381,12 +381,29 @@ ek_tensor *ek_gathering_member(ek_gathering *g, int d, int i)
     return member;
 }
 
-void ek_gathering_bind(ek_gathering *g, int i, const ek_tensor *member)
+/* Gives leaf i the member's storage. Can't fail. */
+static void gathering_bind_leaf(ek_gathering *g, int i, const ek_tensor *member)
 {
     ek_tensor_rebind(g->sharding->leaves[i], member);
     g->sharding->leaves[i]->is_view = false;
     g->leaves[i].version = ek_object_retain(member->version);
     ek_gathering_note(g, i);
+}
+
+int ek_gathering_bind(ek_gathering *g)
+{
+    const ek_sharding *s = g->sharding;
+    ek_tensor **members = ek_calloc((size_t)s->shards.leaf_count + 1, sizeof *members);
+    int rc = members ? 0 : ek_error_pending();
+    for (int i = 0; i < s->shards.leaf_count && rc >= 0; i++) {
+        members[i] = s->leaves[i] ? ek_gathering_member(g, 0, i) : NULL;
+        rc = members[i] || !s->leaves[i] ? 0 : ek_error_pending();
+    }
+    for (int i = 0; i < s->shards.leaf_count && rc >= 0; i++)
+        if (members[i])
+            gathering_bind_leaf(g, i, members[i]);
+    free(members);
+    return rc;
 }
 
 /* ---- changes ---- */

@@ -37,9 +37,9 @@ void ek_gathering_free(ek_gathering *gathering);
 /* Makes leaf i's member on device d, in the scope; the first member of a unit makes the unit's
  * storage, without memory. NULL with an error. */
 ek_tensor *ek_gathering_member(ek_gathering *gathering, int d, int i);
-/* Binds leaf i to its member on the first device: the leaf gets the member's storage. Can't fail.
- */
-void ek_gathering_bind(ek_gathering *gathering, int i, const ek_tensor *member);
+/* Binds all leaves to their members on the first device, in the scope. On an error nothing has
+ * changed. */
+int ek_gathering_bind(ek_gathering *gathering);
 
 /* With ranks. ek_gathering_is_written returns true if elements were written to leaves since
  * ek_gathering_shared, which is called when all ranks have written them to their shards. */

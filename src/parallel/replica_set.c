@@ -97,23 +97,12 @@ static ek_sharding_owner set_as_owner(ek_replica_set *set)
                                .written = set_note_written};
 }
 
-/* Binds the parameters to their units, after all members are made, so that nothing can fail. */
+/* Binds the parameters to their units, after copies on other devices are made. */
 static int set_bind_parameters(ek_replica_set *set)
 {
-    ek_tensor **members = ek_calloc((size_t)set->parameters + 1, sizeof *members);
-    int rc = members ? 0 : ek_error_pending();
-    for (int i = 0; i < set->parameters && rc >= 0; i++) {
-        if (ek_copies_gathers(set, i))
-            members[i] = ek_gathering_member(set->gatherer->gathering, 0, i);
-        rc = members[i] || !ek_copies_gathers(set, i) ? 0 : ek_error_pending();
-    }
-    for (int d = 1; d < set->devices && rc >= 0; d++)
-        rc = ek_copies_allocate(set, d);
-    for (int i = 0; i < set->parameters && rc >= 0; i++)
-        if (members[i])
-            ek_gathering_bind(set->gatherer->gathering, i, members[i]);
-    free(members);
-    return rc;
+    for (int d = 1; d < set->devices; d++)
+        EK_TRY(ek_copies_allocate(set, d));
+    return ek_gathering_bind(set->gatherer->gathering);
 }
 
 /* Shards the module's parameters, which are gathered unit by unit. */

@@ -238,7 +238,7 @@ static int ddp_shard_units(distributed *self, const ek_distributed_options *opti
     const ek_wrapper *wrapper = ek_wrapper_of(self->child);
     const ek_dev *dev;
     bool several;
-    if (devices == 0 && wrapper && wrapper->replicas) { /* of one device, offloaded */
+    if (devices == 0 && wrapper && wrapper->replicas) { /* The wrapper offloads one device. */
         EK_TRY(ek_comm_devices(ddp_name, &wrapper->devices, devs));
         devices = 1;
     } else if (devices == 0) {
@@ -253,7 +253,8 @@ static int ddp_shard_units(distributed *self, const ek_distributed_options *opti
                                        devices > 0 ? devices : 1, host);
     if (!self->sharding)
         return ek_error_pending();
-    EK_TRY(ek_module_to_device(self->child, devs[0]->id)); /* what was not sharded */
+    EK_TRY(
+        ek_module_to_device(self->child, devs[0]->id)); /* Buffers and the like are not sharded. */
     return ek_dist_barrier(.group = self->reducer->group);
 }
 

@@ -48,7 +48,7 @@ typedef struct ek_rank_sharding {
     ek_reducer *reducer;
     ek_call_guard guard;
     /* With units. */
-    ek_replica_set *replicas; /* of the wrapper inside, if there is one with several devices */
+    ek_replica_set *replicas; /* The replicas of the wrapper inside; NULL: there are none. */
     ek_window *window;        /* has all ranks' shards; one reference; NULL: they are sent */
     size_t exchange, piece; /* in the window: where two pieces of gradients lie; a piece's bytes */
     ek_tensor *part;        /* without a window: memory of this rank's shards; one reference */

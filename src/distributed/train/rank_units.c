@@ -393,24 +393,6 @@ static int units_list(ek_rank_sharding *self, ek_module *module, const ek_tensor
     return rc;
 }
 
-/* Binds the parameters to their units, after all members are made, so that nothing can fail. */
-static int units_bind(ek_rank_sharding *self)
-{
-    const ek_sharding *s = &self->sharding;
-    ek_tensor **members = ek_calloc((size_t)s->shards.leaf_count + 1, sizeof *members);
-    int rc = members ? 0 : ek_error_pending();
-    for (int i = 0; i < s->shards.leaf_count && rc >= 0; i++) {
-        if (s->leaves[i])
-            members[i] = ek_gathering_member(s->gathering, 0, i);
-        rc = members[i] || !s->leaves[i] ? 0 : ek_error_pending();
-    }
-    for (int i = 0; i < s->shards.leaf_count && rc >= 0; i++)
-        if (members[i])
-            ek_gathering_bind(s->gathering, i, members[i]);
-    free(members);
-    return rc;
-}
-
 static int units_make(ek_rank_sharding *self, ek_module *module, ek_replica_set *replicas,
                       ek_dev *const *devs, int devices)
 {
@@ -420,7 +402,7 @@ static int units_make(ek_rank_sharding *self, ek_module *module, ek_replica_set 
     int rc = units_list(self, module, &list, devs, devices);
     ek_tensor_list_clear(&list);
     EK_TRY(rc);
-    if (replicas) /* what it has sharded itself stays readable */
+    if (replicas) /* parameters that it has sharded stay readable */
         ek_replica_set_release_sharding(replicas);
     EK_TRY(ek_sharding_make(s, NULL, 0));
     s->shards.agree = ek_rank_sharding_agree;
@@ -431,7 +413,7 @@ static int units_make(ek_rank_sharding *self, ek_module *module, ek_replica_set 
     EK_TRY(units_open_memory(self));
     EK_TRY(units_make_buckets(self));
     EK_TRY(units_make_means(self));
-    return units_bind(self);
+    return ek_gathering_bind(s->gathering);
 }
 
 ek_rank_sharding *ek_rank_units_new(ek_reducer *reducer, ek_ranks *ranks, ek_module *module,

@@ -91,7 +91,8 @@ struct ek_bucket {
     ek_tensor *range;      /* flat handle on the elements; one reference; NULL for a unit */
     ek_tensor *memory;     /* memory that the host averages: `range` or a copy; one reference. A
                               unit has it from the last gradient's arrival to the mean's */
-    ek_tensor *mean; /* of a unit with shards on a GPU: this rank's slice; one reference, or NULL */
+    ek_tensor
+        *mean; /* This rank's slice, if the unit has shards on a GPU; else NULL. One reference. */
     ek_rail_run run; /* if run.rail: the run of the GPUs' rail, which averages `range` */
     ek_tensor *wire; /* elements in bf16, for a rail if reducer->narrow; one reference, or NULL */
     ek_event *event; /* follows the last copy between `range` and other memory */
@@ -141,7 +142,8 @@ struct ek_reducer {
     ek_error_record lost; /* the error of a bucket; status 0: none */
     uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
     char *scratch, *wire, *reports; /* terms of sums; elements in bf16; reports of all ranks */
-    char *blank;    /* with units: zeros of the largest one, for a unit without a gradient here */
+    char *blank; /* Zeros as large as the largest unit; a unit without a gradient travels from here.
+                  */
     size_t largest; /* bytes of the largest bucket */
     size_t copied;  /* bytes of copies of units that await their means; under the lock */
     size_t report_nbytes;

@@ -49,8 +49,7 @@ static bool read_has_failed_before(const ek_unit_reads *reads, const unit_read *
 {
     ek_communication *communication = reads->sharding->reducer->group->communication;
     pthread_mutex_lock(&communication->lock);
-    bool known = communication->failures != read->failures && !communication->unreported &&
-                 !communication->failing;
+    bool known = communication->failures != read->failures && !communication->unreported;
     pthread_mutex_unlock(&communication->lock);
     return known;
 }
