@@ -45,14 +45,25 @@ static void *criterion_option(const criterion *self, size_t place)
     return (char *)self + place;
 }
 
-/* Reads the tensors that the criterion is called with. */
+/* Reads the tensors that the criterion is called with. Turns (list of two outputs, target) into
+ * (output, target, output) for gaussian_nll_loss, whose variance is its last argument. */
 static bool criterion_inputs(ek_module *module, const ek_args *args, ek_tensor **x)
 {
     const int count = criterion_kind_of(module)->inputs;
-    if (ek_check_inputs(module, args, count) < 0)
+    const ek_value outputs = args->count > 0 ? args->inputs[0] : ek_value_none();
+    ek_value turned[3];
+    ek_args own = *args;
+    if (module->type->takes_lists && args->count == 2 && outputs.kind == EK_VALUE_LIST &&
+        ek_value_length(outputs) == 2) {
+        turned[0] = ek_value_at(outputs, 0);
+        turned[1] = args->inputs[1];
+        turned[2] = ek_value_at(outputs, 1);
+        own = (ek_args){turned, 3, args->keywords};
+    }
+    if (ek_check_inputs(module, &own, count) < 0)
         return false;
     for (int i = 0; i < count; i++)
-        if (!(x[i] = ek_arg_tensor(args, i)))
+        if (!(x[i] = ek_arg_tensor(&own, i)))
             return false;
     return true;
 }
@@ -307,7 +318,7 @@ CRITERION(poisson_nll_loss, ek_poisson_nll_criterion_options,
 CRITERION(gaussian_nll_loss, ek_gaussian_nll_criterion_options,
           ek_f_gaussian_nll_loss(x[0], x[1], x[2], .reduction = reduction, .eps = o->eps,
                                  .full = o->full),
-          .inputs = 3, .count = criterion_count_elements)
+          .inputs = 3, .type.takes_lists = true, .count = criterion_count_elements)
 
 CRITERION(margin_ranking_loss, ek_margin_criterion_options,
           ek_f_margin_ranking_loss(x[0], x[1], x[2], .reduction = reduction, .margin = o->margin),
