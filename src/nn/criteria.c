@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/tensor.h"
+#include "core/value.h"
 #include "nn/nn.h"
 
 enum { CRITERION_INPUTS = 4 };
@@ -45,24 +46,32 @@ static void *criterion_option(const criterion *self, size_t place)
     return (char *)self + place;
 }
 
-/* Reads the tensors that the criterion is called with. Turns (list of two outputs, target) into
- * (output, target, output) for gaussian_nll_loss, whose variance is its last argument. */
+/* Spreads lists as ek_loss does, but turns (list of two outputs, target) into (output, target,
+ * output): gaussian_nll_loss has its variance last. */
+static int criterion_spread(const ek_args *args, ek_args *own)
+{
+    const ek_value outputs = args->count == 2 ? args->inputs[0] : ek_value_none();
+    const bool turns = outputs.kind == EK_VALUE_LIST && ek_value_length(outputs) == 2;
+    ek_value list = turns
+                        ? EK_LIST(ek_value_at(outputs, 0), args->inputs[1], ek_value_at(outputs, 1))
+                        : ek_spread(args->inputs, args->count);
+    if (list.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    own->inputs = ek_value_items(list);
+    own->count = ek_value_length(list);
+    return 0;
+}
+
+/* Reads the tensors that the criterion is called with. */
 static bool criterion_inputs(ek_module *module, const ek_args *args, ek_tensor **x)
 {
-    const int count = criterion_kind_of(module)->inputs;
-    const ek_value outputs = args->count > 0 ? args->inputs[0] : ek_value_none();
-    ek_value turned[3];
+    const criterion_kind *kind = criterion_kind_of(module);
     ek_args own = *args;
-    if (module->type->takes_lists && args->count == 2 && outputs.kind == EK_VALUE_LIST &&
-        ek_value_length(outputs) == 2) {
-        turned[0] = ek_value_at(outputs, 0);
-        turned[1] = args->inputs[1];
-        turned[2] = ek_value_at(outputs, 1);
-        own = (ek_args){turned, 3, args->keywords};
-    }
-    if (ek_check_inputs(module, &own, count) < 0)
+    if (kind->type.takes_lists && criterion_spread(args, &own) < 0)
         return false;
-    for (int i = 0; i < count; i++)
+    if (ek_check_inputs(module, &own, kind->inputs) < 0)
+        return false;
+    for (int i = 0; i < kind->inputs; i++)
         if (!(x[i] = ek_arg_tensor(&own, i)))
             return false;
     return true;
