@@ -314,7 +314,6 @@ static const ek_module_type data_parallel_criterion_type = {.name = "data_parall
                                                             .forward = criterion_forward,
                                                             .destroy = ek_wrapper_destroy,
                                                             .family = ek_wrapper_family,
-                                                            .takes_lists = true,
                                                             .loss_sum = criterion_loss_sum};
 
 ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options)

@@ -159,6 +159,9 @@ static int step_run_criterion(const train_step *step, int index, ek_value output
     ek_value inputs[2] = {output, step_part_of(step, options->target, index)};
     ek_args args = {inputs, options->target.kind == EK_VALUE_NONE ? 1 : 2, ek_value_none()};
     char text[200];
+    ek_tensor *first = output.per_device ? NULL : ek_tree_first(output);
+    if (first)
+        inputs[1] = ek_value_to_device(inputs[1], ek_tensor_device(first), options->dim);
     if (inputs[1].kind == EK_VALUE_ERROR)
         return ek_error_pending();
     bool whole = step->parts == 1;

@@ -190,10 +190,12 @@ EK_API ek_tensor *ek_loss_of(ek_module *criterion, const ek_value *arguments, in
  * A list becomes arguments: for a model that returns EK_LIST(a, b) the criterion is called as (a,
  * b, target), unless ek_module_type.takes_lists. Tensors after the first argument that have no
  * gradient, as targets and masks, are moved to the device of the first tensor, from any device.
+ * Targets that a loader has cut for devices are joined there.
  *
  * A criterion is called alike on its own, by ek_data_parallel_criterion on one device or several,
- * by ek_distributed_criterion and by ek_train_step. Outputs that are marked per_device are for the
- * criteria of wrappers. */
+ * by ek_distributed_criterion and by ek_train_step. Outputs that are marked per_device are for
+ * ek_data_parallel_criterion. A wrapper, a module whose only member is a child with an empty name,
+ * gets the arguments unchanged. */
 #define ek_loss(criterion, ...) \
     ek_loss_of((criterion), EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
 

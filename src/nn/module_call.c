@@ -4,7 +4,7 @@
 #include "core/tensor.h"
 #include "core/trace.h"
 #include "core/value.h"
-#include "evenkeel/shape.h"
+#include "evenkeel/comm.h"
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
@@ -127,19 +127,29 @@ ek_value ek_spread(const ek_value *values, int count)
     return list;
 }
 
+/* Tells whether the module's only member is a child without a name. */
+static bool call_is_wrapper(const ek_module *module)
+{
+    if (ek_module_member_count(module) != 1)
+        return false;
+    const ek_member member = ek_module_member(module, 0);
+    return member.kind == EK_MEMBER_MODULE && !member.name[0];
+}
+
+/* Moves tensors without a gradient to a device, and joins there what is cut for devices. */
 static bool call_move_target(ek_value *value, void *dev)
 {
-    ek_tensor *x = value->as.tensor;
-    if (value->kind != EK_VALUE_TENSOR)
-        return false;
-    if (!x->requires_grad && ek_tensor_dev(x) != dev)
-        *value = ek_value_with_tensor(*value, ek_to_device(x, ((ek_dev *)dev)->id));
-    return true;
+    const ek_tensor *x = value->kind == EK_VALUE_TENSOR ? value->as.tensor : NULL;
+    if (value->per_device || (x && !x->requires_grad && ek_tensor_dev(x) != dev))
+        *value = ek_value_to_device(*value, ((ek_dev *)dev)->id, 0);
+    return value->per_device || x;
 }
 
 int ek_criterion_args(const ek_module *criterion, const ek_args *args, ek_args *own)
 {
     *own = *args;
+    if (call_is_wrapper(criterion)) /* it calls its child in this way */
+        return 0;
     if (args->count < 1 || !args->inputs || call_has_error(args))
         return 0; /* the call says what is wrong */
     const ek_value output = args->inputs[0];

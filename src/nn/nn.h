@@ -22,7 +22,7 @@ int ek_check_batch(const char *name, ek_value value, int dim);
 ek_value ek_spread(const ek_value *values, int count);
 
 /* Writes the arguments with which a criterion is called, in the scope: those of `args`, with lists
- * spread and targets moved (ek_loss). */
+ * spread and targets moved (ek_loss). A wrapper, whose child has no name, gets `args`. */
 int ek_criterion_args(const ek_module *criterion, const ek_args *args, ek_args *own);
 /* Calls a criterion with these arguments. The result is in the scope. */
 ek_value ek_criterion_forward(ek_module *criterion, const ek_args *args);

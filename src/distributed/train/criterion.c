@@ -117,7 +117,6 @@ static const ek_module_type criterion_type = {.name = "distributed_criterion",
                                               .size = sizeof(distributed_criterion),
                                               .forward = criterion_forward,
                                               .loss_sum = criterion_loss_sum,
-                                              .takes_lists = true,
                                               .destroy = criterion_destroy};
 
 /* The function that answers ek_ranks_of_wrapper for other types of modules; NULL: there is none. */

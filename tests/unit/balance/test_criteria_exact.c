@@ -189,18 +189,27 @@ typedef struct trainer {
     int count;
 } trainer;
 
-typedef enum way { WHOLE, BARE, CLASSIC, BALANCED } way;
+/* CUT: classic, with targets that are cut for devices as a loader cuts them. */
+typedef enum way { WHOLE, BARE, CLASSIC, CUT, BALANCED } way;
+
+static ek_value cut_for(const ek_device_list *devices, ek_tensor *x)
+{
+    ek_value parts[EK_MAX_DEVICES];
+    int count = ek_scatter_value(EK_VALUE(x), devices, NULL, 0, parts);
+    assert_ok(count < 0 ? count : 0);
+    return ek_value_per_device(parts, count);
+}
 
 static trainer make_trainer(const criterion_case *c, ek_reduction reduction, way how, int devices)
 {
     ek_device_list list = ek_devices(test_kind(), devices);
     trainer t = {.net = make_net(c), .criterion = c->make(reduction)};
     t.model = t.net;
-    if (how == BARE || how == CLASSIC)
+    if (how != WHOLE && how != BALANCED)
         assert_ok(ek_module_to_device(t.criterion, test_device(0)));
     if (how == BARE)
         assert_ok(ek_module_to_device(t.net, test_device(0)));
-    if (how == CLASSIC)
+    if (how == CLASSIC || how == CUT)
         t.model = ek_data_parallel(t.net, list);
     if (how == BALANCED) {
         t.model = ek_data_parallel_model(t.net, list);
@@ -213,7 +222,7 @@ static trainer make_trainer(const criterion_case *c, ek_reduction reduction, way
     ek_manual_seed(11);
     t.count = c->others(others);
     for (int i = 0; i < t.count; i++)
-        t.targets[i] = ek_value_of_tensor(others[i]);
+        t.targets[i] = how == CUT ? cut_for(&list, others[i]) : ek_value_of_tensor(others[i]);
     return t;
 }
 
@@ -267,7 +276,7 @@ static void check_way(const criterion_case *c, ek_reduction reduction, way how, 
             t = make_trainer(c, reduction, how, devices);
     const double loss = loss_by_call(&wanted, WHOLE);
     check_same(c, &t, loss_by_call(&t, how), &wanted, loss);
-    for (int parts = 1; parts <= 4; parts++)
+    for (int parts = 1; parts <= (how == CUT ? 1 : 4); parts++)
         check_same(c, &t, loss_by_step(&t, parts), &wanted, loss);
     free_trainer(&wanted);
     free_trainer(&t);
@@ -298,6 +307,7 @@ TEST_LOOP(every_way_gives_the_loss_of_one_device, 0, CASE_COUNT)
     for (ek_reduction reduction = EK_MEAN; reduction <= EK_SUM; reduction++) {
         check_way(c, reduction, BARE, 1);
         check_way(c, reduction, CLASSIC, 3);
+        check_way(c, reduction, CUT, 3);
         for (int devices = 1; devices <= 4; devices++)
             check_way(c, reduction, BALANCED, devices);
     }
