@@ -299,7 +299,7 @@ typedef struct ek_minimize_options {
     double max_norm;        /**< > 0: the gradients' largest joint norm (ek_clip_grad_norm) */
     ek_grad_scaler *scaler; /**< for a loss under autocast to f16 (scaler.h), or NULL */
     double *value;          /**< result: the loss, without the scale; NULL saves waiting for it */
-    bool accumulate;        /**< gradients that parameters have already are kept, and added to */
+    bool accumulate;        /**< keeps earlier gradients; with a scaler, of scaled losses */
 } ek_minimize_options;
 #define EK_DEFAULTS_ek_minimize_options EK_NO_DEFAULTS
 EK_API int ek_minimize_with(ek_minimize_options options);
@@ -312,8 +312,8 @@ EK_API int ek_minimize_with(ek_minimize_options options);
  * its status. On an error, parameters, the optimizer's state and the scaler are unchanged, and
  * gradients are those so far. With max_norm, a norm that is not finite is EK_E_INVALID, but a
  * scaler that finds infinite or NaN elements skips the step without an error. LBFGS needs
- * ek_step_closure. Ranks make the same calls together as with the single calls; for a step in
- * micro-batches see ek_train_step. */
+ * ek_step_closure. If parameters are sharded over ranks, all ranks call ek_minimize, as ek_step.
+ * ek_train_step makes steps in micro-batches. */
 #define ek_minimize(...) \
     EK_CALL_2(ek_minimize_with, ek_minimize_options, optimizer, loss, __VA_ARGS__)
 

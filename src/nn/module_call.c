@@ -148,10 +148,10 @@ static bool call_move_target(ek_value *value, void *dev)
 int ek_criterion_args(const ek_module *criterion, const ek_args *args, ek_args *own)
 {
     *own = *args;
-    if (call_is_wrapper(criterion)) /* it calls its child in this way */
-        return 0;
+    if (call_is_wrapper(criterion))
+        return 0; /* the wrapper asks for its child's arguments */
     if (args->count < 1 || !args->inputs || call_has_error(args))
-        return 0; /* the call says what is wrong */
+        return 0; /* ek_module_forward says what is wrong */
     const ek_value output = args->inputs[0];
     ek_dev *dev = output.per_device ? NULL : call_dev_in(output);
     ek_value *moved = ek_calloc((size_t)args->count, sizeof *moved);
