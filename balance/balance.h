@@ -6,6 +6,7 @@
 #include "evenkeel/gan.h"
 #include "evenkeel/optim.h"
 #include "nn/module_table.h"
+#include "nn/nn.h"
 #include "parallel/wrapper.h"
 
 /* ---- data_parallel_model.c ---- */
@@ -58,12 +59,6 @@ int ek_loss_sum_of_ranks(const ek_loss_sum *part, ek_ranks *ranks, double *value
 /* Returns 0 as a function of the call's tensors, with gradients 0. As the sum of an empty part, it
  * makes backward run through the whole model, where this rank may have to meet other ranks. */
 ek_tensor *ek_loss_nothing(const ek_args *args, ek_device device);
-
-/* ---- criterion.c ---- */
-
-/* Returns the positional inputs (first, rest...) of a call in an array that the caller frees; NULL
- * if memory is short. A list `first` that isn't per device gives one input per element. */
-ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *count);
 
 /* ---- step_gradients.c: the gradients of a training step, of leaves and of shards ---- */
 

@@ -7,8 +7,9 @@
  *     criterion_forward    here: the loss of each device is a part of the call's
  *     criterion_parts      finds the outputs' devices, cuts the targets as the outputs are cut
  *     ek_wrapper_run       wrapper_call.c: runs replicas of the criterion concurrently
- *     criterion_part       on each device: spreads an output that is a list, calls the criterion
+ *     criterion_part       on each device: calls the criterion
  *     ek_loss_sum_ask      loss_sum.c: its slot `loss_sum`, or its mean times its `denominator`
+ *     ek_criterion_args    module_call.c: spreads lists, moves targets
  *     criterion_join       adds scalars on the first device; other losses stay on their devices
  *     ek_loss_sums_mean    loss_sum.c: adds sums and weights (ek_loss_sums_add), and divides once
  *
@@ -32,19 +33,6 @@ typedef struct data_parallel_criterion {
     bool is_target_scattered;
     ek_split_policy split;
 } data_parallel_criterion;
-
-ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *count)
-{
-    bool is_list = first.kind == EK_VALUE_LIST && !first.per_device;
-    int width = is_list ? ek_value_length(first) : 1;
-    ek_value *inputs = ek_calloc((size_t)(width + rest_count) + 1, sizeof *inputs);
-    for (int i = 0; i < width && inputs; i++)
-        inputs[i] = is_list ? ek_value_at(first, i) : first;
-    for (int i = 0; i < rest_count && inputs; i++)
-        inputs[width + i] = rest[i];
-    *count = width + rest_count;
-    return inputs;
-}
 
 /* Returns how many samples an output has, or 1 if the output has no batch dimension. */
 static int64_t criterion_samples_of(ek_value output, int dim)
@@ -78,17 +66,10 @@ typedef struct criterion_mode {
 static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *user)
 {
     const criterion_mode *mode = user;
-    ek_value output = args->inputs[0];
-    int count;
-    ek_value *inputs = ek_spread(output, args->inputs + 1, args->count - 1, &count);
-    if (!inputs)
-        return ek_value_error();
-    ek_args own = {inputs, count, args->keywords};
-    ek_value loss = mode->weighs ? criterion_weighed_loss(criterion, &own,
-                                                          criterion_samples_of(output, mode->dim))
-                                 : ek_module_forward(criterion, &own);
-    free(inputs);
-    return loss;
+    if (!mode->weighs)
+        return ek_criterion_forward(criterion, args);
+    return criterion_weighed_loss(criterion, args,
+                                  criterion_samples_of(args->inputs[0], mode->dim));
 }
 
 /* ---- the criterion's call on all devices ---- */

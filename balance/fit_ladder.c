@@ -123,16 +123,15 @@ static int ladder_forward(ladder_profile *profile, ek_module *copy)
 {
     enum { FEW = 2 };
     const ek_fit_search *search = profile->search;
-    int count;
     EK_TRY(ek_module_modules(copy, ladder_visit, profile));
     ek_value input =
         ek_fit_first(search, search->options->input, search->batch < FEW ? search->batch : FEW);
     input = ek_value_to_device(input, ek_cpu(), search->options->dim);
-    ek_value *inputs = input.kind == EK_VALUE_ERROR ? NULL : ek_spread(input, NULL, 0, &count);
-    if (!inputs)
+    input = ek_spread(&input, 1);
+    if (input.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    ek_value output = ek_module_forward(copy, &(const ek_args){inputs, count, ek_value_none()});
-    free(inputs);
+    const ek_args args = {ek_value_items(input), ek_value_length(input), ek_value_none()};
+    ek_value output = ek_module_forward(copy, &args);
     return output.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
 }
 

@@ -25,7 +25,6 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/comm.h"
 #include "evenkeel/ops.h"
-#include "nn/nn.h"
 
 /* ---- asking a criterion for a sum and a weight ---- */
 
@@ -95,15 +94,18 @@ ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double sampl
                          ek_loss_sum *part)
 {
     const ek_module_type *type = criterion->type;
+    ek_args own;
     *part = (ek_loss_sum){0};
+    if (ek_criterion_args(criterion, args, &own) < 0)
+        return ek_value_error();
     if (type->loss_sum)
-        return ask_loss_sum(criterion, args, part);
-    ek_value loss = ek_module_forward(criterion, args);
+        return ask_loss_sum(criterion, &own, part);
+    ek_value loss = ek_module_forward(criterion, &own);
     if (!ek_loss_is_scalar(loss))
         return loss;
     ek_tensor *weight = NULL;
     bool is_sum = type->is_sum && type->is_sum(criterion);
-    if (!is_sum && !(weight = loss_denominator(criterion, args, samples)))
+    if (!is_sum && !(weight = loss_denominator(criterion, &own, samples)))
         return ek_value_error();
     return ek_loss_sum_of(loss.as.tensor, weight, part) < 0 ? ek_value_error() : loss;
 }

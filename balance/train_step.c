@@ -124,26 +124,20 @@ static ek_tensor *step_first_tensor(ek_module *module)
     return first;
 }
 
-static ek_value step_move_to(ek_value value, const ek_tensor *there, int dim)
-{
-    return there ? ek_value_to_device(value, ek_tensor_device(there), dim) : value;
-}
-
 static ek_value step_run_model(const train_step *step, int index)
 {
     const ek_train_options *options = step->options;
     ek_value input = step_part_of(step, options->input, index);
     if (input.kind == EK_VALUE_ERROR)
         return input;
-    int count;
-    input = step_move_to(input, step_first_tensor(options->model), options->dim);
-    ek_value *inputs = ek_spread(input, NULL, 0, &count);
-    if (!inputs)
-        return ek_value_error();
-    ek_value output =
-        ek_module_forward(options->model, &(const ek_args){inputs, count, ek_value_none()});
-    free(inputs);
-    return output;
+    ek_tensor *first = step_first_tensor(options->model);
+    if (first)
+        input = ek_value_to_device(input, ek_tensor_device(first), options->dim);
+    input = ek_spread(&input, 1);
+    if (input.kind == EK_VALUE_ERROR)
+        return input;
+    const ek_args args = {ek_value_items(input), ek_value_length(input), ek_value_none()};
+    return ek_module_forward(options->model, &args);
 }
 
 /* If a part's weight is 0, replaces its sum by a sum with gradients 0. The backward of an empty
@@ -165,13 +159,14 @@ static int step_run_criterion(const train_step *step, int index, ek_value output
     ek_value inputs[2] = {output, step_part_of(step, options->target, index)};
     ek_args args = {inputs, options->target.kind == EK_VALUE_NONE ? 1 : 2, ek_value_none()};
     char text[200];
+    ek_tensor *first = output.per_device ? NULL : ek_tree_first(output);
+    if (first)
+        inputs[1] = ek_value_to_device(inputs[1], ek_tensor_device(first), options->dim);
     if (inputs[1].kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    if (!output.per_device)
-        inputs[1] = step_move_to(inputs[1], ek_tree_first(output), options->dim);
     bool whole = step->parts == 1;
     double samples = (double)step_part_length(step, index);
-    ek_value loss = whole ? ek_module_forward(options->criterion, &args)
+    ek_value loss = whole ? ek_criterion_forward(options->criterion, &args)
                           : ek_loss_sum_ask(options->criterion, &args, samples, part);
     if (loss.kind == EK_VALUE_ERROR)
         return ek_error_pending();
@@ -320,10 +315,7 @@ static int step_finish(train_step *step, double *loss)
         EK_TRY(
             ek_item(ek_loss_sums_mean(&step->total, 1, ek_tensor_device(step->total.sum)), &value));
     if (!options->accumulate_only) {
-        if (options->max_norm > 0)
-            EK_TRY(ek_clip_grad_norm(options->optimizer, options->max_norm,
-                                     .error_if_nonfinite = true));
-        EK_TRY(ek_step(options->optimizer));
+        EK_TRY(ek_step_clipped(options->optimizer, options->max_norm));
     }
     if (loss)
         *loss = value;
@@ -382,15 +374,12 @@ static int step_check(const ek_train_options *options)
                        : !options->criterion ? "criterion is"
                                              : "optimizer is");
     if (!options->accumulate_only)
-        EK_TRY(ek_optimizer_check_step(options->optimizer, "train_step: "));
+        EK_TRY(ek_optimizer_check_step(options->optimizer, "train_step: ", options->max_norm));
     if (options->input.kind == EK_VALUE_NONE)
         return EK_FAIL(EK_E_INVALID, "train_step: the input is missing");
     if (options->micro_batches < 0)
         return EK_FAIL(EK_E_INVALID, "train_step: %d micro-batches; it has to be 0 or more",
                        options->micro_batches);
-    if (!(options->max_norm >= 0))
-        return EK_FAIL(EK_E_INVALID, "train_step: max_norm has to be 0 (no limit) or more, not %g",
-                       options->max_norm);
     return 0;
 }
 

@@ -195,8 +195,7 @@ static int train_steps(training *run, buffer_policy policy)
     ek_tensor *loss = train_forward(run, "inside the first forward");
     if (policy == POLICY_EXTRA)
         train_forward(run, "inside the extra forward");
-    ek_zero_grad(run->optimizer);
-    if (ek_backward(loss) < 0 || ek_step(run->optimizer) < 0 || ek_item(loss, &run->loss) < 0 ||
+    if (ek_minimize(run->optimizer, loss, .value = &run->loss) < 0 ||
         train_look_now(run, "after backward and step") < 0)
         return ek_error_status();
     train_forward(run,

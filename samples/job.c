@@ -259,17 +259,12 @@ double job_train(train_job *job, ek_loader *loader, int64_t *samples)
     return loss;
 }
 
-ek_value job_forward(train_job *job, ek_value input, ek_value *target)
+ek_value job_forward(train_job *job, ek_value input)
 {
-    const ek_device first = job->devices.devices[0];
     ek_value rows = job_rows(input);
     if (job->devices.count == 1)
-        rows = ek_value_to_device(rows, first, 0);
-    ek_value outputs = ek_forward(job->model, rows);
-    *target = job_rows(*target);
-    if (!outputs.per_device)
-        *target = ek_value_to_device(*target, first, 0);
-    return outputs;
+        rows = ek_value_to_device(rows, job->devices.devices[0], 0);
+    return ek_forward(job->model, rows);
 }
 
 ek_value job_output(ek_value outputs, int i)
@@ -285,16 +280,9 @@ ek_value job_output(ek_value outputs, int i)
 
 int job_descend(train_job *job, ek_tensor *loss, double *value)
 {
-    ek_zero_grad(job->optimizer);
-    int rc = ek_backward(loss);
-    if (rc == 0 && job->max_norm > 0)
-        rc = ek_clip_grad_norm(job->optimizer, job->max_norm, NULL, .error_if_nonfinite = true);
-    if (rc == 0)
-        rc = ek_step(job->optimizer);
+    int rc = ek_minimize(job->optimizer, loss, .max_norm = job->max_norm, .value = value);
     if (rc == 0 && job->schedule)
         rc = ek_schedule_step(job->schedule);
-    if (rc == 0)
-        rc = ek_item(loss, value);
     return rc == 0 ? loss_check(*value) : rc;
 }
 

@@ -121,10 +121,9 @@ int job_step(train_job *job, ek_value input, ek_value target, double *loss);
 /* Takes job_step on the loader's next batch and writes its number of samples (NULL: nowhere).
  * Returns the loss; 0 with an error pending. */
 double job_train(train_job *job, ek_loader *loader, int64_t *samples);
-/* Runs the forward pass of a step on the batch of all ranks, for a loss that the program computes.
- * Replaces *target by this rank's rows, where the outputs are: on the first device, or cut as the
- * outputs are. The caller begins autocast, so that it covers the loss, too. */
-ek_value job_forward(train_job *job, ek_value input, ek_value *target);
+/* Runs the forward pass of a step on the batch of all ranks, for a loss that the program computes
+ * with job_rows(target). The caller begins autocast, so that it covers the loss, too. */
+ek_value job_forward(train_job *job, ek_value input);
 /* Returns element `i` of a network's list of outputs, or of each device's list. */
 ek_value job_output(ek_value outputs, int i);
 /* Takes the rest of a step: backward, clipping, optimizer and schedule. */

@@ -164,10 +164,9 @@ enum { TESTED_AT_ONCE = 64 }; /* few, so that a capacity which fits training fit
 static ek_tensor *reid_loss(train_job *job, ek_value input, ek_value target, ek_tensor **triplet)
 {
     const ek_device first = job->devices.devices[0];
-    ek_value rows = target;
     ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
-    ek_value outputs = job_forward(job, input, &rows);
-    ek_tensor *entropy = ek_loss(job->criterion, job_output(outputs, 1), rows);
+    ek_value outputs = job_forward(job, input);
+    ek_tensor *entropy = ek_loss(job->criterion, job_output(outputs, 1), job_rows(target));
     ek_autocast_end(&autocast);
     /* Each rank has the whole loss. ek_dist_join adds up the gradients of all ranks, and DDP
      * averages them. */

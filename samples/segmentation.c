@@ -111,7 +111,8 @@ static int segmentation_make(void *user)
 static ek_tensor *segmentation_loss(train_job *job, ek_value input, ek_value target)
 {
     ek_autocast autocast = ek_autocast_begin(opt.bf16 ? EK_BF16 : EK_F32);
-    ek_value logits = job_forward(job, input, &target);
+    ek_value logits = job_forward(job, input);
+    target = job_rows(target);
     ek_tensor *loss = ek_loss(job->criterion, logits, target);
     if (opt.dice > 0)
         loss = ek_add(loss, ek_mul_scalar(ek_loss(job->other, logits, target), opt.dice));

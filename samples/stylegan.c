@@ -255,10 +255,7 @@ static double stylegan_path_step(stylegan *s)
     if (adversary_mean(lengths, &length) == 0) {
         s->path_mean += path_decay * (length - s->path_mean);
         ek_tensor *wanted = ek_full(s->path_mean, EK_SHAPE(groups, STYLEGAN_GROUP), dtype);
-        wanted = world_rows(wanted);
-        if (lengths.kind == EK_VALUE_TENSOR) /* not one tensor per device */
-            wanted = ek_to_device(wanted, ek_tensor_device(lengths.as.tensor));
-        ek_tensor *penalty = ek_loss(s->generator.other, lengths, wanted);
+        ek_tensor *penalty = ek_loss(s->generator.other, lengths, world_rows(wanted));
         penalty = ek_mul_scalar(penalty, opt.path_weight * (double)opt.path_every);
         if (adversary_backward(penalty, &loss) == 0)
             ek_step(s->generator.optimizer);

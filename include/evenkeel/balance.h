@@ -39,14 +39,11 @@ typedef struct ek_data_parallel_criterion_options {
 #define EK_DEFAULTS_ek_data_parallel_criterion_options EK_NO_DEFAULTS
 
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
-/** Called as ek_loss(criterion, outputs, target, ...), with the outputs of ek_data_parallel_model,
- * any number of targets, and keyword arguments. Targets are cut to the outputs' chunk sizes, unless
- * they are scattered already. On each device the criterion is called as (output, target, ...); if
- * the output is a list, as (output[0], output[1], ..., target, ...). For an output that is not
- * marked per_device (evaluation, one device, .plain) the criterion is called once, on device 0, and
- * a list is spread in the same way. Without this wrapper a criterion gets the list itself: (output,
- * target, ...). A criterion of several outputs that is called with and without the wrapper must
- * accept both forms.
+/** Called as ek_loss(criterion, outputs, target, ...), with the outputs of ek_data_parallel_model
+ * and any number of targets; ek_forward_kw adds keyword arguments. Targets are cut to the outputs'
+ * chunk sizes, unless they are scattered already. On each device the criterion is called as ek_loss
+ * calls it, with the output and the targets of this device. For an output that is not marked
+ * per_device (evaluation, one device, .plain) the criterion is called once, on device 0.
  *
  * The criterion is replicated to the outputs' devices, which must be the model's, in the same
  * order. Scalar losses are reduced onto device 0. Losses that are no scalars (reduction none) stay

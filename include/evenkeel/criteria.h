@@ -1,7 +1,11 @@
 /** @file
  * criteria.h: losses as modules: ek_loss(criterion, input, target). Ownership and errors are those
  * of nn.h. loss.h explains the options. `weight` and `pos_weight` become buffers, which keep their
- * own references. */
+ * own references.
+ *
+ * ek_loss (module.h) says how lists of outputs or targets become arguments, and that targets are
+ * moved to the input's device. So a network may return EK_LIST(anchor, positive, negative), and a
+ * loader's target may be EK_LIST(targets, input_lengths, target_lengths). */
 #ifndef EVENKEEL_CRITERIA_H
 #define EVENKEEL_CRITERIA_H
 #pragma GCC system_header /* see base.h */
@@ -157,7 +161,8 @@ typedef struct ek_gaussian_nll_criterion_options {
 } ek_gaussian_nll_criterion_options;
 #define EK_DEFAULTS_ek_gaussian_nll_criterion_options EK_DEFAULT(eps, 1e-6)
 EK_API ek_module *ek_gaussian_nll_loss_with(ek_gaussian_nll_criterion_options options);
-/** Called with (input, target, var). */
+/** Called with (input, target, var), or with a network's two outputs as one argument,
+ * (EK_LIST(input, var), target). */
 #define ek_gaussian_nll_loss(...) \
     EK_CALL(ek_gaussian_nll_loss_with, ek_gaussian_nll_criterion_options, __VA_ARGS__)
 
@@ -199,8 +204,9 @@ typedef struct ek_ctc_criterion_options {
 } ek_ctc_criterion_options;
 #define EK_DEFAULTS_ek_ctc_criterion_options EK_NO_DEFAULTS
 EK_API ek_module *ek_ctc_loss_with(ek_ctc_criterion_options options);
-/** Called with (log_probs, targets, input_lengths, target_lengths). Under a data-parallel criterion
- * sequences are batch_first, and their targets (N, S). */
+/** Called with (log_probs, targets, input_lengths, target_lengths). If the batch is cut, for
+ * devices or into micro-batches, targets are (N, S), and log_probs (T, N, C) are marked by the
+ * network that returns them: ek_value_batched(EK_VALUE(log_probs), 1). */
 #define ek_ctc_loss(...) EK_CALL(ek_ctc_loss_with, ek_ctc_criterion_options, __VA_ARGS__)
 
 EK_END_DECLARATIONS

@@ -95,6 +95,9 @@ typedef struct ek_module_type {
      * add up undivided, and `denominator` is not called. If NULL, a scalar loss is a mean. */
     bool (*is_sum)(ek_module *self);
 
+    /** For criteria: true if ek_loss leaves lists among the arguments as they are. */
+    bool takes_lists;
+
     /** Optional: called on each replica before any forward runs, if the data-parallel wrapper is
      * patched (ek_patch_replication_callback). Returns 0 or a negative status. */
     int (*replicated)(ek_module *replica, ek_replication *replication);
@@ -180,8 +183,21 @@ ek_module_forward_of(ek_module *module, const ek_value *inputs, int count, ek_va
 /** Calls a module that takes one tensor and returns one, in the scope. NULL with an error. */
 EK_API ek_tensor *ek_apply(ek_module *module, ek_tensor *x);
 
-/** ek_loss(criterion, output, target): a criterion's result as a tensor. */
-#define ek_loss(criterion, ...) ek_value_tensor(ek_forward(criterion, __VA_ARGS__))
+EK_API ek_tensor *ek_loss_of(ek_module *criterion, const ek_value *arguments, int count);
+/** ek_loss(criterion, output, target): calls a criterion with up to 8 tensors or values, and
+ * returns its result, a tensor, in the scope.
+ *
+ * A list becomes arguments: for a model that returns EK_LIST(a, b) the criterion is called as (a,
+ * b, target), unless ek_module_type.takes_lists. Tensors after the first argument that have no
+ * gradient, as targets and masks, are moved to the device of the first tensor, from any device.
+ * Targets that a loader has cut for devices are joined there.
+ *
+ * A criterion is called alike on its own, by ek_data_parallel_criterion on one device or several,
+ * by ek_distributed_criterion and by ek_train_step. Outputs that are marked per_device are for
+ * ek_data_parallel_criterion. A wrapper, a module whose only member is a child with an empty name,
+ * gets the arguments unchanged. */
+#define ek_loss(criterion, ...) \
+    ek_loss_of((criterion), EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
 
 /** Positional argument `index` (borrowed). EK_E_INVALID if it is missing or no tensor. */
 EK_API ek_tensor *ek_arg_tensor(const ek_args *args, int index);

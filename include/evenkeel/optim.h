@@ -16,6 +16,7 @@
 EK_BEGIN_DECLARATIONS
 
 typedef struct ek_optimizer ek_optimizer;
+typedef struct ek_grad_scaler ek_grad_scaler; /* scaler.h */
 
 /** The length of LBFGS's steps along a direction: lr, or a length that satisfies the strong Wolfe
  * conditions. */
@@ -290,6 +291,31 @@ EK_API int ek_step_closure(ek_optimizer *optimizer, ek_closure *closure, void *u
 
 /** Removes the gradients of all parameters. */
 EK_API void ek_zero_grad(ek_optimizer *optimizer);
+
+typedef struct ek_minimize_options {
+    int begin; /**< no option, see base.h */
+    ek_optimizer *optimizer;
+    ek_tensor *loss;
+    double max_norm;        /**< > 0: the gradients' largest joint norm (ek_clip_grad_norm) */
+    ek_grad_scaler *scaler; /**< for a loss under autocast to f16 (scaler.h), or NULL */
+    double *value;          /**< result: the loss, without the scale; NULL saves waiting for it */
+    bool accumulate;        /**< keeps earlier gradients; with a scaler, of scaled losses */
+} ek_minimize_options;
+#define EK_DEFAULTS_ek_minimize_options EK_NO_DEFAULTS
+EK_API int ek_minimize_with(ek_minimize_options options);
+/** ek_minimize(optimizer, loss, .max_norm = 1, .value = &value): removes the gradients of all
+ * parameters, and makes the step that follows from the loss: ek_zero_grad, ek_backward, ek_item,
+ * ek_clip_grad_norm, ek_step, with their numbers. With a scaler, the loss is scaled, gradients are
+ * unscaled before they are clipped, and ek_grad_scaler_step and ek_grad_scaler_update follow.
+ *
+ * A NULL loss returns the pending error, so that only this call of a training loop needs a look at
+ * its status. On an error, parameters, the optimizer's state and the scaler are unchanged, and
+ * gradients are those so far. With max_norm, a norm that is not finite is EK_E_INVALID, but a
+ * scaler that finds infinite or NaN elements skips the step without an error. LBFGS needs
+ * ek_step_closure. If parameters are sharded over ranks, all ranks call ek_minimize, as ek_step.
+ * ek_train_step makes steps in micro-batches. */
+#define ek_minimize(...) \
+    EK_CALL_2(ek_minimize_with, ek_minimize_options, optimizer, loss, __VA_ARGS__)
 
 /** A state of one parameter, for checkpoints, by PyTorch's name: SGD's "momentum_buffer";
  * "exp_avg", "exp_avg_sq" and "max_exp_avg_sq" of Adam and its like, Adamax's "exp_inf", NAdam's

@@ -9,6 +9,10 @@
  *     ek_autocast autocast = ek_autocast_begin(EK_F16);
  *     ek_tensor *loss = ek_loss(criterion, ek_forward(model, x), target);
  *     ek_autocast_end(&autocast);
+ *     ek_minimize(optimizer, loss, .max_norm = 1, .scaler = scaler);
+ *
+ * ek_minimize makes these calls, for one optimizer:
+ *
  *     ek_zero_grad(optimizer);
  *     ek_backward(ek_grad_scaler_scale(scaler, loss));
  *     ek_grad_scaler_unscale(scaler, optimizer);     (only if gradients are clipped or looked at)
@@ -31,8 +35,6 @@
 #include "evenkeel/optim.h"
 
 EK_BEGIN_DECLARATIONS
-
-typedef struct ek_grad_scaler ek_grad_scaler;
 
 typedef struct ek_grad_scaler_options {
     int begin; /**< no option, see base.h */

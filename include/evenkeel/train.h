@@ -12,14 +12,13 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_train_options {
     int begin;            /**< no option, see base.h */
     ek_module *model;     /**< any module, data-parallel or not */
-    ek_module *criterion; /**< called as (output, target) */
+    ek_module *criterion; /**< called as ek_loss(criterion, output, target) */
     ek_optimizer *optimizer;
     ek_value input; /**< EK_VALUE(x): a tensor or a tree; each element of a list is one argument */
-    /** EK_VALUE(y), cut as the input is. None: the criterion is called as (output). A list is one
-     * argument, unlike a list as `input`. So ek_train_step cannot call a criterion that takes
-     * several targets, as ctc_loss (criteria.h); call it by ek_loss, without micro-batches. */
+    /** EK_VALUE(y), or EK_LIST(a, b) for several targets; cut as the input is. None: the criterion
+     * takes the output alone. */
     ek_value target;
-    int dim; /**< the dimension along which input and target are cut */
+    int dim; /**< where the batch is in tensors that ek_value_batched has not marked */
     /** The batch is cut into so many parts, as by torch.chunk, which go forward and backward one
      * after the other. Their gradients add up before the single step, so that activations take the
      * memory of one part. Loss and gradients are those of the whole batch: sums are divided by the

@@ -60,10 +60,9 @@ static ek_tensor *training_load(training *run, ek_device device_of_rank_0, const
 static int training_step(training *run, ek_tensor *input)
 {
     char name[16];
-    ek_zero_grad(run->optimizer);
     ek_tensor *outputs = ek_apply(run->model, input);
-    ek_tensor *labels = ek_to_device(ek_randn(EK_SHAPE(20, 5)), run->device);
-    if (ek_backward(ek_loss(run->criterion, outputs, labels)) < 0 || ek_step(run->optimizer) < 0)
+    ek_tensor *loss = ek_loss(run->criterion, outputs, ek_randn(EK_SHAPE(20, 5)));
+    if (ek_minimize(run->optimizer, loss) < 0)
         return ek_error_status();
     printf("Rank %d trained on %s\n", run->rank, ek_device_name(ek_tensor_device(outputs), name));
     return 0;

@@ -27,9 +27,8 @@ static int train(ek_module *model, int rank, int steps, double *losses)
     for (int step = 0; step < steps && rc == 0; step++) {
         double value;
         ek_scope scope_of_step = ek_scope_begin();
-        ek_zero_grad(optimizer);
         ek_tensor *loss = ek_loss(criterion, ek_forward(model, input), labels);
-        if (ek_backward(loss) < 0 || ek_step(optimizer) < 0 || ek_item(loss, &value) < 0)
+        if (ek_minimize(optimizer, loss, .value = &value) < 0)
             rc = ek_error_status();
         else if (losses)
             losses[step] = value;

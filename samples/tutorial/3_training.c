@@ -29,10 +29,8 @@ static int run(ek_module *net, ek_module *criterion, ek_optimizer *optimizer, ek
         ek_tensor *output = ek_apply(net, ek_value_tensor(batch.input));
         ek_tensor *found = ek_eq(ek_argmax(output, 1, false), target);
         rc = ek_item(ek_sum(ek_to_dtype(found, EK_F64)), &count);
-        if (rc == 0 && optimizer) {
-            ek_zero_grad(optimizer);
-            rc = ek_backward(ek_loss(criterion, output, target)) < 0 ? -1 : ek_step(optimizer);
-        }
+        if (rc == 0 && optimizer)
+            rc = ek_minimize(optimizer, ek_loss(criterion, output, target));
         ek_scope_end(&step); /* before a break, too */
         if (rc < 0)
             break;

@@ -23,11 +23,8 @@ static int train(bool balanced, double *loss, uint64_t peaks[2])
     for (int i = 0; i < STEPS && rc == 0; i++) {
         ek_scope step = ek_scope_begin();
         ek_tensor *x = ek_randn(EK_SHAPE(BATCH, 16)), *y = ek_randint(0, WORDS, EK_SHAPE(BATCH));
-        if (!balanced) /* a criterion that is not balanced wants its target beside the output */
-            y = ek_to_device(y, devices.devices[0]);
-        ek_tensor *l = ek_loss(criterion, ek_forward(model, x), y);
-        ek_zero_grad(optimizer);
-        rc = ek_backward(l) < 0 || ek_step(optimizer) < 0 ? -1 : ek_item(l, loss);
+        ek_tensor *l = ek_loss(criterion, ek_forward(model, x), y); /* moves y to the output */
+        rc = ek_minimize(optimizer, l, .value = loss);
         ek_scope_end(&step);
         ek_report_step(report);
     }

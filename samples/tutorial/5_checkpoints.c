@@ -27,11 +27,9 @@ static int job_run(job *j, int64_t until, double *loss)
         ek_scope step = ek_scope_begin();
         ek_tensor *x = ek_randn(EK_SHAPE(64, 8)), *y = ek_sum(x, EK_DIMS(1), .keepdim = true);
         ek_tensor *l = ek_f_mse_loss(ek_apply(j->net, x), y);
-        ek_zero_grad(j->optimizer);
-        if (ek_backward(l) < 0 || ek_step(j->optimizer) < 0 || ek_schedule_step(j->schedule) < 0)
-            rc = -1;
-        else
-            rc = ek_item(l, loss);
+        rc = ek_minimize(j->optimizer, l, .value = loss);
+        if (rc == 0)
+            rc = ek_schedule_step(j->schedule);
         ek_scope_end(&step);
     }
     return rc;

@@ -16,8 +16,7 @@ static int learn(ek_module *model, int rank, double *loss)
         ek_normal_(x, 0, 1, samples);
         ek_tensor *l =
             ek_loss(criterion, ek_forward(model, x), ek_sum(x, EK_DIMS(1), .keepdim = true));
-        ek_zero_grad(optimizer);
-        rc = ek_backward(l) < 0 || ek_step(optimizer) < 0 ? -1 : ek_item(l, loss);
+        rc = ek_minimize(optimizer, l, .value = loss);
         if (rc == 0 && rank == 0 && (i + 1) % 5 == 0)
             printf("step %d: loss of both ranks' samples %.4f\n", i + 1, *loss);
         ek_scope_end(&step);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/tensor.h"
+#include "core/value.h"
 #include "nn/nn.h"
 
 enum { CRITERION_INPUTS = 4 };
@@ -45,14 +46,33 @@ static void *criterion_option(const criterion *self, size_t place)
     return (char *)self + place;
 }
 
+/* Spreads lists as ek_loss does, but turns (list of two outputs, target) into (output, target,
+ * output): gaussian_nll_loss has its variance last. */
+static int criterion_spread(const ek_args *args, ek_args *own)
+{
+    const ek_value outputs = args->count == 2 ? args->inputs[0] : ek_value_none();
+    const bool turns = outputs.kind == EK_VALUE_LIST && ek_value_length(outputs) == 2;
+    ek_value list = turns
+                        ? EK_LIST(ek_value_at(outputs, 0), args->inputs[1], ek_value_at(outputs, 1))
+                        : ek_spread(args->inputs, args->count);
+    if (list.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    own->inputs = ek_value_items(list);
+    own->count = ek_value_length(list);
+    return 0;
+}
+
 /* Reads the tensors that the criterion is called with. */
 static bool criterion_inputs(ek_module *module, const ek_args *args, ek_tensor **x)
 {
-    const int count = criterion_kind_of(module)->inputs;
-    if (ek_check_inputs(module, args, count) < 0)
+    const criterion_kind *kind = criterion_kind_of(module);
+    ek_args own = *args;
+    if (kind->type.takes_lists && criterion_spread(args, &own) < 0)
         return false;
-    for (int i = 0; i < count; i++)
-        if (!(x[i] = ek_arg_tensor(args, i)))
+    if (ek_check_inputs(module, &own, kind->inputs) < 0)
+        return false;
+    for (int i = 0; i < kind->inputs; i++)
+        if (!(x[i] = ek_arg_tensor(&own, i)))
             return false;
     return true;
 }
@@ -307,7 +327,7 @@ CRITERION(poisson_nll_loss, ek_poisson_nll_criterion_options,
 CRITERION(gaussian_nll_loss, ek_gaussian_nll_criterion_options,
           ek_f_gaussian_nll_loss(x[0], x[1], x[2], .reduction = reduction, .eps = o->eps,
                                  .full = o->full),
-          .inputs = 3, .count = criterion_count_elements)
+          .inputs = 3, .type.takes_lists = true, .count = criterion_count_elements)
 
 CRITERION(margin_ranking_loss, ek_margin_criterion_options,
           ek_f_margin_ranking_loss(x[0], x[1], x[2], .reduction = reduction, .margin = o->margin),

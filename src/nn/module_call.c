@@ -1,7 +1,10 @@
 /* module_call.c: calling modules, and reading the arguments of a call. */
+#include <stdlib.h>
+
 #include "core/tensor.h"
 #include "core/trace.h"
 #include "core/value.h"
+#include "evenkeel/comm.h"
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
@@ -98,6 +101,92 @@ ek_tensor *ek_apply(ek_module *module, ek_tensor *x)
     }
     return ek_value_tensor(ek_forward(module, x));
 }
+
+/* ---- calling criteria ---- */
+
+static bool call_spreads(ek_value value)
+{
+    return value.kind == EK_VALUE_LIST && !value.per_device;
+}
+
+ek_value ek_spread(const ek_value *values, int count)
+{
+    int width = 0, done = 0;
+    for (int i = 0; i < count; i++)
+        width += call_spreads(values[i]) ? ek_value_length(values[i]) : 1;
+    ek_value *items = ek_calloc((size_t)width + 1, sizeof *items);
+    for (int i = 0; i < count && items; i++) {
+        const int length = call_spreads(values[i]) ? ek_value_length(values[i]) : 0;
+        for (int k = 0; k < length; k++)
+            items[done++] = ek_value_at(values[i], k);
+        if (!call_spreads(values[i]))
+            items[done++] = values[i];
+    }
+    ek_value list = items ? ek_value_list(items, width) : ek_value_error();
+    free(items);
+    return list;
+}
+
+/* Tells whether the module's only member is a child without a name. */
+static bool call_is_wrapper(const ek_module *module)
+{
+    if (ek_module_member_count(module) != 1)
+        return false;
+    const ek_member member = ek_module_member(module, 0);
+    return member.kind == EK_MEMBER_MODULE && !member.name[0];
+}
+
+/* Moves tensors without a gradient to a device, and joins there what is cut for devices. */
+static bool call_move_target(ek_value *value, void *dev)
+{
+    const ek_tensor *x = value->kind == EK_VALUE_TENSOR ? value->as.tensor : NULL;
+    if (value->per_device || (x && !x->requires_grad && ek_tensor_dev(x) != dev))
+        *value = ek_value_to_device(*value, ((ek_dev *)dev)->id, 0);
+    return value->per_device || x;
+}
+
+int ek_criterion_args(const ek_module *criterion, const ek_args *args, ek_args *own)
+{
+    *own = *args;
+    if (call_is_wrapper(criterion))
+        return 0; /* the wrapper asks for its child's arguments */
+    if (args->count < 1 || !args->inputs || call_has_error(args))
+        return 0; /* ek_module_forward says what is wrong */
+    const ek_value output = args->inputs[0];
+    ek_dev *dev = output.per_device ? NULL : call_dev_in(output);
+    ek_value *moved = ek_calloc((size_t)args->count, sizeof *moved);
+    if (!moved)
+        return ek_error_pending();
+    for (int i = 0; i < args->count; i++)
+        moved[i] =
+            i > 0 && dev ? ek_value_map(args->inputs[i], call_move_target, dev) : args->inputs[i];
+    ek_value list = criterion->type->takes_lists ? ek_value_list(moved, args->count)
+                                                 : ek_spread(moved, args->count);
+    free(moved);
+    if (list.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    own->inputs = ek_value_items(list);
+    own->count = ek_value_length(list);
+    return 0;
+}
+
+ek_value ek_criterion_forward(ek_module *criterion, const ek_args *args)
+{
+    ek_args own = *args;
+    ek_scope scope = ek_scope_begin();
+    ek_value loss = criterion && ek_criterion_args(criterion, args, &own) < 0
+                        ? ek_value_error()
+                        : ek_module_forward(criterion, &own);
+    return ek_scope_return_value(&scope, loss);
+}
+
+ek_tensor *ek_loss_of(ek_module *criterion, const ek_value *arguments, int count)
+{
+    const ek_args args = {arguments, count, ek_value_none()};
+    return ek_value_tensor(ek_criterion_forward(criterion, &args));
+}
+
+/* ---- reading the arguments of a call ---- */
 
 ek_value ek_arg(const ek_args *args, int index)
 {

@@ -17,6 +17,16 @@ int ek_check_inputs(const ek_module *module, const ek_args *args, int count);
  * sentence. */
 int ek_check_batch(const char *name, ek_value value, int dim);
 
+/* Returns a list of the values, in the scope, with the elements of lists that aren't per_device in
+ * place of these lists. */
+ek_value ek_spread(const ek_value *values, int count);
+
+/* Writes the arguments with which a criterion is called, in the scope: those of `args`, with lists
+ * spread and targets moved (ek_loss). A wrapper, whose child has no name, gets `args`. */
+int ek_criterion_args(const ek_module *criterion, const ek_args *args, ek_args *own);
+/* Calls a criterion with these arguments. The result is in the scope. */
+ek_value ek_criterion_forward(ek_module *criterion, const ek_args *args);
+
 /* Makes an uninitialised tensor on cpu, in the scope, counted as EK_MEMORY_PARAMETER. */
 ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype);
 

@@ -77,9 +77,17 @@ struct ek_optimizer {
 /* Returns 0, or the error of an optimizer that is NULL or could not be made. */
 int ek_optimizer_check(const ek_optimizer *optimizer);
 
-/* Returns 0, or EK_E_INVALID if the algorithm needs a closure, which ek_step doesn't have. `what`
- * begins the sentence: "" or "train_step: ". */
-int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what);
+/* Returns 0, or EK_E_INVALID if the algorithm needs a closure, which ek_step doesn't have, or if
+ * max_norm is below 0. `what` begins the sentence: "" or "train_step: ". */
+int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what, double max_norm);
+
+/* Makes a step, after ek_clip_grad_norm if max_norm is above 0. A norm that is not finite is an
+ * error, and no step is made. */
+int ek_step_clipped(ek_optimizer *optimizer, double max_norm);
+
+/* Does for a scaled loss what ek_step_clipped does: unscales the gradients, clips them, makes the
+ * step or skips it, and updates the scaler. On an error the scaler is unchanged. */
+int ek_grad_scaler_step_clipped(ek_grad_scaler *scaler, ek_optimizer *optimizer, double max_norm);
 
 /* Returns 0, or EK_E_INVALID if there is no such group. */
 int ek_optimizer_check_group(const ek_optimizer *optimizer, int group);

@@ -140,11 +140,22 @@ int ek_grad_scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
     return scaler_unscale(scaler, optimizer);
 }
 
+/* Makes the step of an optimizer whose gradients are unscaled, or skips it. */
+static int scaler_step(ek_grad_scaler *scaler, scaler_entry *entry, ek_optimizer *optimizer,
+                       double max_norm)
+{
+    if (entry->finite)
+        EK_TRY(ek_step_clipped(optimizer, max_norm));
+    entry->stepped = true;
+    scaler->skipped += !entry->finite;
+    return 0;
+}
+
 int ek_grad_scaler_step(ek_grad_scaler *scaler, ek_optimizer *optimizer)
 {
     EK_TRY(scaler_check("grad_scaler_step", scaler));
     EK_TRY(ek_optimizer_check(optimizer));
-    EK_TRY(ek_optimizer_check_step(optimizer, "grad_scaler_step: "));
+    EK_TRY(ek_optimizer_check_step(optimizer, "grad_scaler_step: ", 0));
     scaler_entry *entry = scaler_find(scaler, optimizer);
     if (entry && entry->stepped)
         return EK_FAIL(EK_E_STATE,
@@ -153,11 +164,18 @@ int ek_grad_scaler_step(ek_grad_scaler *scaler, ek_optimizer *optimizer)
         EK_TRY(scaler_unscale(scaler, optimizer));
         entry = scaler_find(scaler, optimizer);
     }
-    if (entry->finite)
-        EK_TRY(ek_step(optimizer));
-    entry->stepped = true;
-    scaler->skipped += !entry->finite;
-    return 0;
+    return scaler_step(scaler, entry, optimizer, 0);
+}
+
+int ek_grad_scaler_step_clipped(ek_grad_scaler *scaler, ek_optimizer *optimizer, double max_norm)
+{
+    EK_TRY(ek_grad_scaler_unscale(scaler, optimizer));
+    scaler_entry *entry = scaler_find(scaler, optimizer);
+    int rc = scaler_step(scaler, entry, optimizer, max_norm);
+    if (rc >= 0)
+        return ek_grad_scaler_update(scaler);
+    *entry = scaler->entries[--scaler->entry_count];
+    return rc;
 }
 
 /* ---- the scale ---- */

@@ -236,8 +236,11 @@ static ek_dev *step_first_dev(const ek_optimizer *optimizer)
     return optimizer->slot_count ? ek_tensor_dev(optimizer->slots[0]->parameter) : NULL;
 }
 
-int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what)
+int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what, double max_norm)
 {
+    if (!(max_norm >= 0))
+        return EK_FAIL(EK_E_INVALID, "%smax_norm has to be 0 (no limit) or more, not %g", what,
+                       max_norm);
     return optimizer->algorithm->vector
                ? EK_FAIL(EK_E_INVALID,
                          "%s%s evaluates the loss several times in a step; call ek_step_closure",
@@ -249,7 +252,7 @@ int ek_step(ek_optimizer *optimizer)
 {
     EK_TRY(ek_optimizer_check(optimizer));
     EK_TRY(ek_fork_check());
-    EK_TRY(ek_optimizer_check_step(optimizer, ""));
+    EK_TRY(ek_optimizer_check_step(optimizer, "", 0));
     step this = {.optimizer = optimizer};
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,

@@ -17,7 +17,7 @@ typedef struct train_row {
     int micro_batches;
     double max_norm;
     bool later;        /* a step after the first */
-    bool calls;        /* forward, loss, backward, step, each called; else ek_train_step */
+    bool calls;        /* forward, loss, ek_minimize; else ek_train_step */
     bool synchronised; /* batch normalisation of the whole batch */
     bool narrow;       /* autocast to bf16 */
     bool average;      /* of running statistics */
@@ -158,22 +158,15 @@ static int train_whole(const train_row *row, double *loss)
                          .max_norm = row->max_norm, .accumulate_only = row->accumulate);
 }
 
-/* What can fail comes before ek_step: that is all or nothing, the calls together are not. */
 static int train_calls(const train_row *row, double *loss)
 {
-    double norm = 0;
-    ek_tensor *l =
-        ek_loss(train.criterion, ek_forward(train.model, train_input(row)),
-                row->wrapper == TRAIN_CLASSIC ? ek_to_device(train.y, ek_host(0)) : train.y);
-    ek_zero_grad(train.optimizer);
-    int status = ek_backward(l);
-    if (status >= 0)
-        status = ek_item(l, loss);
-    if (status >= 0 && row->max_norm > 0)
-        status = ek_clip_grad_norm(train.optimizer, row->max_norm, &norm);
-    if (status >= 0)
-        status = ek_step(train.optimizer);
-    fault_note(norm);
+    ek_grad_scaler *scaler = row->max_norm > 0 ? ek_grad_scaler_new(.init_scale = 8) : NULL;
+    ek_tensor *l = ek_loss(train.criterion, ek_forward(train.model, train_input(row)), train.y);
+    int status = row->max_norm > 0 && !scaler
+                     ? ek_error_status()
+                     : ek_minimize(train.optimizer, l, .max_norm = row->max_norm, .scaler = scaler,
+                                   .value = loss);
+    ek_grad_scaler_free(scaler);
     return status;
 }
 

@@ -10,10 +10,7 @@ int main(void)
     for (int i = 0; i < 10 && ek_error_status() == 0; i++) {
         ek_scope step = ek_scope_begin();
         ek_tensor *y = ek_apply(model, ek_randn(EK_SHAPE(6, 4)));
-        ek_tensor *loss = ek_loss(criterion, y, ek_zeros(EK_SHAPE(6, 2), .device = ek_host(0)));
-        ek_zero_grad(optimizer);
-        if (ek_backward(loss) == 0)
-            ek_step(optimizer);
+        ek_minimize(optimizer, ek_loss(criterion, y, ek_zeros(EK_SHAPE(6, 2))));
         ek_scope_end(&step);
     }
     ek_optimizer_free(optimizer);

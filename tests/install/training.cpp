@@ -367,9 +367,7 @@ static void training()
                                 .micro_batches = 2) == 0);
         } else {
             ek_tensor *l = ek_loss(loss, ek_forward(model, x), target);
-            ek_zero_grad(optimizer);
-            CHECK(ek_backward(l) == 0 && ek_step(optimizer) == 0);
-            CHECK(ek_item(l, i ? &last : &first) == 0);
+            CHECK(ek_minimize(optimizer, l, .value = i ? &last : &first) == 0);
         }
         ek_scope_end(&step);
     }

@@ -49,6 +49,32 @@ static const ek_module_type mean_type = {.name = "mean",
                                          .forward = mean_forward,
                                          .denominator = mean_denominator};
 
+/* Logarithms of probabilities (frames, n, classes) from (n, frames, features). */
+typedef struct sequences {
+    ek_module module;
+    ek_module *body;
+} sequences;
+
+static ek_value sequences_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *y = ek_apply(((sequences *)module)->body, ek_arg_tensor(args, 0));
+    ek_tensor *frames = ek_transpose(ek_f_log_softmax(y, -1), 0, 1);
+    return frames ? ek_value_batched(EK_VALUE(frames), 1) : ek_value_error();
+}
+
+static const ek_module_type sequences_type = {.name = "sequences",
+                                              .size = sizeof(sequences),
+                                              .forward = sequences_forward};
+
+static ek_module *make_sequences(void)
+{
+    sequences *self = (sequences *)ek_module_new(&sequences_type);
+    if (!self)
+        return NULL;
+    ek_register_module(&self->module, "body", &self->body, ek_linear(IN, CLASSES));
+    return ek_module_finish(&self->module);
+}
+
 static int fill(const char *path, ek_tensor *parameter, void *user)
 {
     int *number = user;
@@ -79,6 +105,8 @@ static ek_module *make_model(exact_task task)
     case EXACT_SEGMENTATION:
         return ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_sync_batch_norm(4), ek_tanh(),
                              ek_conv2d(4, CLASSES, 1));
+    case EXACT_SEQUENCES:
+        return make_sequences();
     default:
         return ek_sequential(ek_conv2d(2, 4, 3, .stride = 2), ek_sync_batch_norm(4), ek_tanh(),
                              ek_flatten(1, -1), ek_linear(16, 1));
@@ -87,7 +115,8 @@ static ek_module *make_model(exact_task task)
 
 const char *exact_name(exact_task task)
 {
-    static const char *const names[] = {"MLP", "convolutions", "segmentation", "critic"};
+    static const char *const names[] = {"MLP", "convolutions", "segmentation", "sequences",
+                                        "critic"};
     return names[task];
 }
 
@@ -101,8 +130,9 @@ exact_job exact_make(exact_task task, ek_dtype dtype)
     }
     job.criteria[0] = task == EXACT_MLP            ? ek_mse_loss()
                       : task == EXACT_CONVOLUTIONS ? ek_cross_entropy_loss()
-                      : task == EXACT_SEGMENTATION
-                          ? ek_module_new(&mean_type)
+                      : task == EXACT_SEGMENTATION ? ek_module_new(&mean_type)
+                      : task == EXACT_SEQUENCES
+                          ? ek_ctc_loss(.blank = CLASSES - 1)
                           : ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_REAL);
     if (task == EXACT_CRITIC)
         job.criteria[1] = ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
@@ -173,7 +203,7 @@ static ek_tensor *targets(ek_shape shape, int64_t first, bool ignores)
     if (!x)
         return NULL;
     ek_tensor_touch(x);
-    return ek_to_device(x, exact_home());
+    return x;
 }
 
 /* ---- a step ---- */
@@ -197,7 +227,7 @@ static ek_tensor *critic_loss(const exact_job *job, int64_t first, int64_t count
 
 ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count)
 {
-    ek_tensor *x, *y;
+    ek_tensor *x, *y, *lengths;
     switch (job->task) {
     case EXACT_MLP:
         x = samples(job, EK_SHAPE(count, IN), first, 1);
@@ -211,13 +241,16 @@ ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count)
         x = samples(job, EK_SHAPE(count, 2, SIDE, SIDE), first, 1);
         y = targets(EK_SHAPE(count, SIDE, SIDE), first, true);
         break;
+    case EXACT_SEQUENCES:
+        x = samples(job, EK_SHAPE(count, SIDE, IN), first, 1);
+        y = ek_clamp(targets(EK_SHAPE(count, 2), first, false), 0, CLASSES - 2);
+        lengths = ek_add_scalar(ek_select(y, 1, 0), 1);
+        return ek_loss(job->criteria[0], ek_forward(job->model, x),
+                       EK_LIST(y, ek_add_scalar(lengths, 1), ek_clamp(lengths, 0, 2)));
     default:
         return critic_loss(job, first, count);
     }
-    ek_value output = x && y ? ek_forward(job->model, x) : ek_value_error();
-    if (output.kind == EK_VALUE_TENSOR)
-        y = ek_to_device(y, ek_tensor_device(output.as.tensor));
-    return ek_loss(job->criteria[0], output, y);
+    return x && y ? ek_loss(job->criteria[0], ek_forward(job->model, x), y) : NULL;
 }
 
 /* ---- outcomes ---- */

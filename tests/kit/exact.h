@@ -9,6 +9,7 @@ typedef enum exact_task {
     EXACT_MLP,
     EXACT_CONVOLUTIONS, /* with synchronised batch normalisation, as in the tasks below */
     EXACT_SEGMENTATION, /* many targets are ignored, among them all of the first two samples */
+    EXACT_SEQUENCES,    /* CTC: targets and lengths in a list, the batch in dimension 1 */
     EXACT_CRITIC,       /* WGAN-GP: a penalty on the critic's gradient */
     EXACT_TASKS
 } exact_task;

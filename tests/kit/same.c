@@ -224,8 +224,6 @@ ek_tensor *same_loss(const same_pair *pair, int way, int64_t rows, int64_t from)
     ek_value y = ek_forward(model, x);
     if (ek_error_status() < 0)
         return NULL;
-    if (!pair->setting.balanced || !pair->models[way])
-        target = ek_to_device(target, ek_tensor_device(ek_value_tensor(y)));
     return ek_loss(pair->criteria[way], y, target);
 }
 

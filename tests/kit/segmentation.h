@@ -94,23 +94,13 @@ static inline void free_trainer(trainer *t)
     ek_module_free(t->loss);
 }
 
-/* Runs one training step. The target lies on cpu and is moved to device 0, except for BALANCED.
- * Returns a negative status on failure. */
+/* Runs one training step. Returns a negative status on failure. */
 static inline int train_step(const trainer *t, ek_tensor *images, ek_tensor *target,
                              double *loss_value)
 {
     ek_scope scope = ek_scope_begin();
-    bool balanced = ek_module_child(t->loss, 0) != NULL;
-    ek_value out = ek_forward(t->model, images);
-    if (!balanced)
-        target = ek_to_device(target, test_device(0));
-    ek_tensor *loss = ek_loss(t->loss, out, target);
-    ek_zero_grad(t->optimizer);
-    int rc = ek_backward(loss);
-    if (rc >= 0)
-        rc = ek_step(t->optimizer);
-    if (rc >= 0)
-        rc = ek_item(loss, loss_value);
+    ek_tensor *loss = ek_loss(t->loss, ek_forward(t->model, images), target);
+    int rc = ek_minimize(t->optimizer, loss, .value = loss_value);
     ek_scope_end(&scope);
     return rc;
 }

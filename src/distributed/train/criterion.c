@@ -49,7 +49,7 @@ static ek_value criterion_ask(const distributed_criterion *self, const ek_args *
     if (self->reduction == EK_EXACT)
         return ek_loss_sum_ask(self->child, args, (double)samples, part);
     /* In a mean of means each rank that has samples counts once. */
-    ek_value loss = ek_module_forward(self->child, args);
+    ek_value loss = ek_criterion_forward(self->child, args);
     if (!ek_loss_is_scalar(loss))
         return loss;
     ek_tensor *weight = ek_scalar(samples > 0, EK_F64, ek_cpu());
@@ -88,7 +88,7 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
 {
     const distributed_criterion *self = (distributed_criterion *)module;
     if (!self->ranks)
-        return ek_module_forward(self->child, args);
+        return ek_criterion_forward(self->child, args);
     ek_value loss = criterion_of_ranks(self, args);
     if (loss.kind == EK_VALUE_ERROR) /* the other ranks wait for this one */
         self->ranks->agree(self->ranks, ek_error_pending());

@@ -83,11 +83,11 @@ static ek_tensor *loss_of(trainer *t, const batch *b)
     ek_value output = call_model(t, b->input), target = b->target;
     if (output.kind == EK_VALUE_ERROR)
         return NULL;
+    if (t->p->reduction != REDUCE_NONE)
+        return ek_loss(t->criterion, output, target);
     if (trainer_is_plain(t) || t->w->wrapper == WRAPPER_CLASSIC)
         target = ek_value_to_device(target, t->home, 0);
     ek_value loss = ek_forward(t->criterion, output, target);
-    if (t->p->reduction != REDUCE_NONE)
-        return ek_value_tensor(loss);
     return ek_mean(ek_value_tensor(ek_value_to_device(loss, t->home, 0)));
 }
 
@@ -101,6 +101,9 @@ static int clip(trainer *t)
 
 static int finish(trainer *t, ek_tensor *loss, double *value)
 {
+    if (t->p->clip != CLIP_VALUE)
+        return ek_minimize(t->optimizer, loss, .value = value,
+                           .max_norm = t->p->clip == CLIP_NORM ? 0.5 : 0);
     ek_zero_grad(t->optimizer);
     int rc = ek_backward(loss);
     if (rc >= 0)

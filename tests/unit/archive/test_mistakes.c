@@ -53,7 +53,7 @@ MISTAKE(15, EK_E_INVALID, "ek_value_to_device joins them",
         ek_value_tensor(ek_forward(net, ONES(4, 4))))
 MISTAKE(16, EK_E_DEVICE, "mse_loss: operands on host:0 and cpu",
         net = ek_data_parallel(ek_linear(4, 2));
-        other = ek_mse_loss(); ek_loss(other, ek_forward(net, ONES(4, 4)), ONES(4, 2)))
+        other = ek_mse_loss(); ek_loss(other, ek_forward(net, ONES(4, 4)), WANTING(4, 2)))
 MISTAKE(17, EK_E_INVALID, "use what is in it (ek_module_child",
         net = ek_module_list(ek_linear(4, 2));
         ek_forward(net, ONES(4, 4)))

@@ -149,11 +149,9 @@ static inline void free_job(job *j)
 /* Loss and gradients of the whole batch by hand. */
 static inline double whole_batch(job *j, ek_value input, ek_value target)
 {
-    ek_device home = test_home();
-    ek_value output = ek_forward(j->net, ek_value_to_device(input, home, 0));
-    ek_tensor *loss = target.kind == EK_VALUE_NONE
-                          ? ek_loss(j->criterion, output)
-                          : ek_loss(j->criterion, output, ek_value_to_device(target, home, 0));
+    ek_value output = ek_forward(j->net, ek_value_to_device(input, test_home(), 0));
+    ek_tensor *loss = target.kind == EK_VALUE_NONE ? ek_loss(j->criterion, output)
+                                                   : ek_loss(j->criterion, output, target);
     double value = value_of(loss);
     assert_ok(ek_backward(loss));
     return value;

@@ -31,8 +31,7 @@ TEST_LOOP(all_ways_agree, 0, CASES)
         ek_device_list devices = ek_devices(test_kind(), 4);
         ek_module *classic = ek_data_parallel(make_scorer(), devices, .split = cases[_i].split);
         assert_ok(ek_module_to_device(criterion, test_device(0)));
-        ek_tensor *classic_loss =
-            ek_loss(criterion, ek_forward(classic, x), ek_to_device(target, test_device(0)));
+        ek_tensor *classic_loss = ek_loss(criterion, ek_forward(classic, x), target);
         assert_near(value_of(classic_loss), value_of(loss), 1e-13);
         assert_ok(ek_backward(classic_loss));
         assert_same_gradients(net, classic, 1e-12);

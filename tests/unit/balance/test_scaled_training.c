@@ -104,6 +104,42 @@ TEST_LOOP(trains_as_in_f32, 0, WRAPPINGS)
     end(&t);
 }
 
+/* ek_minimize makes the single calls' steps to the bit, those that it skips, too. */
+TEST_LOOP(minimize_is_the_single_calls, 0, WRAPPINGS)
+{
+    training trainings[] = {begin((wrapping)_i), begin((wrapping)_i)};
+    ek_grad_scaler *scalers[2];
+    char texts[2][65];
+    for (int k = 0; k < 2; k++) {
+        training *t = &trainings[k];
+        scalers[k] = ek_grad_scaler_new(.init_scale = 0x1p40, .backoff_factor = 0.0625);
+        for (int step = 0; step < 9; step++) {
+            double value, wanted;
+            ek_tensor *loss = loss_of(t, EK_F16);
+            if (k == 0) {
+                assert_ok(ek_backward(ek_grad_scaler_scale(scalers[k], loss)));
+                assert_ok(ek_grad_scaler_unscale(scalers[k], t->optimizer));
+                assert_ok(ek_clip_grad_norm(t->optimizer, 0.1));
+                assert_ok(ek_grad_scaler_step(scalers[k], t->optimizer));
+                assert_ok(ek_grad_scaler_update(scalers[k]));
+            } else {
+                assert_ok(ek_minimize(t->optimizer, loss, .max_norm = 0.1, .scaler = scalers[k],
+                                      .value = &value));
+                assert_ok(ek_item(loss, &wanted));
+                ck_assert_double_eq(value, wanted);
+            }
+        }
+        assert_ok(ek_module_sha256(t->net, texts[k]));
+        ck_assert_int_ge(ek_grad_scaler_skipped(scalers[k]), 5);
+    }
+    ck_assert_str_eq(texts[0], texts[1]);
+    ck_assert_int_eq(ek_grad_scaler_skipped(scalers[0]), ek_grad_scaler_skipped(scalers[1]));
+    for (int k = 0; k < 2; k++) {
+        ek_grad_scaler_free(scalers[k]);
+        end(&trainings[k]);
+    }
+}
+
 /* |a - b| / |b| over the gradients of all parameters. */
 static double distance(training *a, training *b)
 {

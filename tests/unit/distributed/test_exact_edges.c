@@ -176,7 +176,7 @@ RANKS_TEST(reductions_of_criteria, 3, 6)
                              ek_distributed_criterion(ek_mse_loss(.reduction = EK_NONE),
                                                       .process_group = world)};
     for (int i = 0; i < 3; i++)
-        losses[i] = ek_loss(criteria[i], x, zero);
+        losses[i] = i == 1 ? ek_loss(criteria[i], EK_LIST(x, zero)) : ek_loss(criteria[i], x, zero);
     LOOP_CHECK(losses[0] && losses[1] && losses[2]);
     RANKS_OK(ek_item(losses[0], &own));
     LOOP_CHECK(fabs(own - sum) <= 1e-12 * sum);
@@ -198,6 +198,16 @@ RANKS_TEST(reductions_of_criteria, 3, 6)
                                                 3. / 2 * 2 / (double)ek_tensor_count(x))) <= 1e-14);
     for (int i = 0; i < 3; i++)
         ek_module_free(criteria[i]);
+    return NULL;
+}
+
+RANKS_TEST(one_rank_calls_the_criterion_alike, 1, 6)
+{
+    ek_module *criterion = ek_distributed_criterion(ek_mse_loss(), .process_group = world);
+    ek_tensor *x = rows(2, CHANNELS, 0),
+              *loss = ek_loss(criterion, EK_LIST(x, rows(2, CHANNELS, 3)));
+    LOOP_CHECK(loss && ek_tensor_ndim(loss) == 0);
+    ek_module_free(criterion);
     return NULL;
 }
 

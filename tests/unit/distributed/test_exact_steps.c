@@ -24,8 +24,15 @@ static ek_tensor *classes(int64_t count, int64_t first)
     return x;
 }
 
+/* The target of cross entropy, or those of triplet_margin_loss. */
+static ek_value targets(bool several, int64_t count, int64_t first)
+{
+    return several ? EK_LIST(rows(count, OUT, first), rows(count, OUT, first + 9))
+                   : EK_VALUE(classes(count, first));
+}
+
 /* The job after STEPS steps, with the last loss. */
-static ek_tensor *train(exact_job *job, int64_t first, int64_t count, int parts)
+static ek_tensor *train(exact_job *job, bool several, int64_t first, int64_t count, int parts)
 {
     double loss = 0;
     ek_optimizer *optimizer = ek_sgd(job->model, .lr = 0.3, .momentum = 0.9);
@@ -33,28 +40,30 @@ static ek_tensor *train(exact_job *job, int64_t first, int64_t count, int parts)
     for (int i = 0; i < STEPS && rc >= 0; i++)
         rc = ek_train_step(&loss, .model = job->model, .criterion = job->criteria[0],
                            .optimizer = optimizer, .input = EK_VALUE(rows(count, IN, first)),
-                           .target = EK_VALUE(classes(count, first)), .micro_batches = parts,
+                           .target = targets(several, count, first), .micro_batches = parts,
                            .max_norm = 1);
     ek_optimizer_free(optimizer);
     return rc < 0 ? NULL : exact_outcome(job, ek_scalar(loss, EK_F64, ek_cpu()));
 }
 
-static exact_job make_job(void)
+static exact_job make_job(bool several)
 {
     return (exact_job){.model = ek_sequential(ek_linear(IN, 5), ek_tanh(), ek_linear(5, OUT)),
-                       .criteria = {ek_cross_entropy_loss(.ignore_index = 255)}};
+                       .criteria = {several ? ek_triplet_margin_loss(.margin = 3)
+                                            : ek_cross_entropy_loss(.ignore_index = 255)}};
 }
 
 typedef struct setting {
     int64_t counts[3];
     int ranks, parts;
+    bool several; /* two targets */
     ek_tensor *expected;
 } setting;
 
 static const char *trains(ek_process_group *world, void *user)
 {
     const setting *s = user;
-    exact_job job = make_job();
+    exact_job job = make_job(s->several);
     RANKS_OK(exact_fill(job.model));
     job.model = ek_distributed_data_parallel(job.model, .process_group = world);
     job.criteria[0] = ek_distributed_criterion(job.criteria[0], .process_group = world);
@@ -62,7 +71,7 @@ static const char *trains(ek_process_group *world, void *user)
     int64_t first = 0;
     for (int r = 0; r < world->rank; r++)
         first += s->counts[r];
-    ek_tensor *outcome = train(&job, first, s->counts[world->rank], s->parts);
+    ek_tensor *outcome = train(&job, s->several, first, s->counts[world->rank], s->parts);
     if (!outcome)
         return loop_failure(__FILE__, __LINE__, "%s", ek_error_message());
     double distance = exact_distance(outcome, s->expected);
@@ -75,16 +84,18 @@ static const char *trains(ek_process_group *world, void *user)
     return NULL;
 }
 
-static const setting settings[] = {{{4, 3}, 2, 1, NULL},    {{4, 3}, 2, 3, NULL},
-                                   {{7, 0}, 2, 2, NULL},    {{0, 7}, 2, 4, NULL},
-                                   {{2, 4, 1}, 3, 2, NULL}, {{1, 1, 5}, 3, 3, NULL}};
+static const setting settings[] = {
+    {{4, 3}, 2, 1, false, NULL}, {{4, 3}, 2, 3, false, NULL},    {{7, 0}, 2, 2, false, NULL},
+    {{0, 7}, 2, 4, false, NULL}, {{2, 4, 1}, 3, 2, false, NULL}, {{1, 1, 5}, 3, 3, false, NULL},
+    {{4, 3}, 2, 1, true, NULL},  {{7, 0}, 2, 2, true, NULL},     {{2, 4, 1}, 3, 2, true, NULL},
+};
 
 TEST_LOOP(steps_in_micro_batches, 0, (int)(sizeof settings / sizeof settings[0]))
 {
     setting s = settings[_i];
-    exact_job job = make_job();
+    exact_job job = make_job(s.several);
     assert_ok(exact_fill(job.model));
-    s.expected = train(&job, 0, TOTAL, 1);
+    s.expected = train(&job, s.several, 0, TOTAL, 1);
     assert_made(s.expected);
     ranks_check(s.ranks, (uint64_t)_i, trains, &s);
     exact_free(&job);
