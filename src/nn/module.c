@@ -198,13 +198,19 @@ int ek_module_member_count(const ek_module *module)
 ek_member ek_module_member(const ek_module *module, int index)
 {
     const ek_layout_entry *entry = &module->members->layout->entries[index];
-    ek_member member = {.kind = entry->kind, .name = entry->name};
+    ek_member member = {.kind = entry->kind, .name = entry->name, .is_origin = entry->is_origin};
     void *slot = ek_module_slot(module, index);
     if (entry->kind == EK_MEMBER_MODULE)
         member.slot.module = slot;
     else
         member.slot.tensor = slot;
     return member;
+}
+
+void ek_module_set_origin(ek_module *module)
+{
+    const ek_layout *layout = module->members->layout;
+    layout->entries[layout->count - 1].is_origin = true;
 }
 
 /* Adds an entry and stores `content` in its slot. Takes the reference if it returns 0. */
@@ -247,7 +253,7 @@ static int module_enter(ek_module *module, ek_member_kind kind, const char *name
         return EK_E_NO_MEMORY;
     }
     ek_layout *layout = members->layout;
-    layout->entries[layout->count++] = (ek_layout_entry){kind, copy, offset};
+    layout->entries[layout->count++] = (ek_layout_entry){kind, copy, offset, false};
     *ek_module_slot(module, layout->count - 1) = content;
     return 0;
 }

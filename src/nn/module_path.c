@@ -25,12 +25,22 @@ ek_module *ek_module_wrapped(const ek_module *module)
     return NULL;
 }
 
+ek_tensor **ek_module_slot_of(const ek_module *module, const ek_tensor *tensor)
+{
+    for (int i = 0; tensor && i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind != EK_MEMBER_MODULE && *member.slot.tensor == tensor)
+            return member.slot.tensor;
+    }
+    return NULL;
+}
+
 const char *ek_module_origin(const ek_module *top, const ek_module *module, const ek_tensor *tensor)
 {
     for (; top != module; top = ek_module_wrapped(top))
         for (int i = 0; i < ek_module_member_count(top); i++) {
             ek_member member = ek_module_member(top, i);
-            if (member.kind != EK_MEMBER_MODULE && *member.slot.tensor == tensor)
+            if (member.is_origin && *member.slot.tensor == tensor)
                 return member.name;
         }
     return NULL;

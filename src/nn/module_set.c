@@ -56,21 +56,9 @@ static void set_slot(ek_tensor **slot, ek_tensor *tensor)
     ek_object_release(old);
 }
 
-/* Returns the slot of a module that has the tensor; NULL if none has. */
-static ek_tensor **set_slot_of(const ek_module *module, const ek_tensor *tensor)
-{
-    for (int i = 0; tensor && i < ek_module_member_count(module); i++) {
-        ek_member member = ek_module_member(module, i);
-        if (member.kind != EK_MEMBER_MODULE && *member.slot.tensor == tensor)
-            return member.slot.tensor;
-    }
-    return NULL;
-}
-
-/* Checks that the tensor may take the place of `old`. A wrapper that computes a weight shares its
- * tensor with the module that it wraps, and needs the tensor. */
-static int set_check_tensor(const ek_member_place *place, const char *path, const ek_tensor *old,
-                            const ek_tensor *tensor)
+/* Checks that the tensor may take the place of `old`, which is `member`'s. */
+static int set_check_tensor(const ek_member_place *place, const ek_member *member, const char *path,
+                            const ek_tensor *old, const ek_tensor *tensor)
 {
     const char *top = place->top->type->name;
     const char *origin = old ? ek_module_origin(place->top, place->parent, old) : NULL;
@@ -80,11 +68,11 @@ static int set_check_tensor(const ek_member_place *place, const char *path, cons
     if (tensor)
         return 0;
     EK_TRY(ek_error_status());
-    for (const ek_module *at = ek_module_wrapped(place->parent); at; at = ek_module_wrapped(at))
-        if (set_slot_of(at, old))
-            return EK_FAIL(EK_E_INVALID,
-                           "%s: \"%s\" cannot be absent, a weight is computed from it", top, path);
-    return 0;
+    return member->is_origin
+               ? EK_FAIL(EK_E_INVALID,
+                         "%s: \"%s\" cannot be absent, because a weight is computed from it", top,
+                         path)
+               : 0;
 }
 
 int ek_module_set_tensor(ek_module *module, const char *path, ek_tensor *tensor)
@@ -93,7 +81,7 @@ int ek_module_set_tensor(ek_module *module, const char *path, ek_tensor *tensor)
     EK_TRY(set_find(module, path, true, &place));
     const ek_member member = ek_module_member(place.parent, place.index);
     ek_tensor *old = *member.slot.tensor, **slot;
-    EK_TRY(set_check_tensor(&place, path, old, tensor));
+    EK_TRY(set_check_tensor(&place, &member, path, old, tensor));
     EK_TRY(ek_module_admit(place.parent, member.kind, member.name, tensor));
     if (tensor)
         ek_storage_recategorise(tensor->storage, EK_MEMORY_PARAMETER);
@@ -101,8 +89,9 @@ int ek_module_set_tensor(ek_module *module, const char *path, ek_tensor *tensor)
         return 0;
     ek_object_retain(old);
     set_slot(member.slot.tensor, tensor);
-    for (const ek_module *at = ek_module_wrapped(place.parent); at; at = ek_module_wrapped(at))
-        while ((slot = set_slot_of(at, old)))
+    ek_module *wrapped = member.is_origin ? ek_module_wrapped(place.parent) : NULL;
+    for (; wrapped; wrapped = ek_module_wrapped(wrapped))
+        while ((slot = ek_module_slot_of(wrapped, old)))
             set_slot(slot, tensor);
     ek_object_release(old);
     return 0;

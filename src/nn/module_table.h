@@ -21,6 +21,7 @@ typedef enum ek_member_kind {
 typedef struct ek_member {
     ek_member_kind kind;
     const char *name; /* valid as long as the module; "" for a wrapper's child, which paths skip */
+    bool is_origin; /* a weight of the wrapped module is computed from it (ek_module_set_origin) */
     union {
         ek_tensor **tensor; /* parameters and buffers */
         ek_module **module;
@@ -48,8 +49,13 @@ typedef struct ek_member_place {
 int ek_module_find(ek_module *module, const char *path, bool tensor, ek_member_place *place);
 /* Returns the module that this one wraps (its child without a name), or NULL. */
 ek_module *ek_module_wrapped(const ek_module *module);
-/* Returns the name under which a wrapper around `module`, from `top` on, also has the tensor, so
- * that the wrapper computes a weight from the tensor; NULL if no wrapper has the tensor. */
+/* Returns the module's first slot that has the tensor; NULL if none has, and for NULL. */
+ek_tensor **ek_module_slot_of(const ek_module *module, const ek_tensor *tensor);
+/* Tells that the parameter which was registered last also lies in a slot of the wrapped module, in
+ * whose place forwards use what is computed from it. */
+void ek_module_set_origin(ek_module *module);
+/* Returns the name under which a wrapper around `module`, from `top` on, has the tensor as an
+ * origin; NULL if none has. */
 const char *ek_module_origin(const ek_module *top, const ek_module *module,
                              const ek_tensor *tensor);
 
@@ -87,6 +93,7 @@ typedef struct ek_layout_entry {
     ek_member_kind kind;
     char *name;
     size_t offset; /* offset of the member in the struct, or EK_NO_MEMBER */
+    bool is_origin;
 } ek_layout_entry;
 
 typedef struct ek_layout {

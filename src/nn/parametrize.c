@@ -60,9 +60,18 @@ static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *modul
                         module->type->name, name);
 }
 
-/* Calls the body with `weight` in place of the body's parameter. */
+/* Calls the body with `weight` in place of the body's parameter. A body that has another parent may
+ * have got another parameter there. */
 static ek_value parametrized_call(const parametrized *self, ek_tensor *weight, const ek_args *args)
 {
+    const ek_module *at = self->body;
+    while (at && !ek_module_slot_of(at, self->weight))
+        at = ek_module_wrapped(at);
+    if (!at) {
+        EK_FAIL(EK_E_STATE, "the parameter from which it computes the weight was replaced in the "
+                            "module that it wraps, by another path");
+        return ek_value_error();
+    }
     ek_module *copy = weight ? ek_module_copy_with(self->body, &self->weight, &weight, 1) : NULL;
     ek_value output = copy ? ek_module_forward(copy, args) : ek_value_error();
     ek_module_free(copy);
@@ -246,8 +255,10 @@ static int parametrized_register(parametrized *self, const char *name, const cha
                                  ek_tensor *weight)
 {
     char text[128];
-    return ek_register_parameter(&self->module, parametrized_name(text, name, suffix),
-                                 &self->weight, weight);
+    EK_TRY(ek_register_parameter(&self->module, parametrized_name(text, name, suffix),
+                                 &self->weight, weight));
+    ek_module_set_origin(&self->module);
+    return 0;
 }
 
 ek_module *ek_spectral_norm_with(ek_spectral_norm_options options)

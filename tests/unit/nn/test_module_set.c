@@ -235,6 +235,11 @@ TEST(the_origin_of_a_computed_weight_is_replaced)
     assert_ok(ek_module_set_tensor(net, "0.bias", NULL));
     ck_assert_int_eq(parameters_of(net), 4);
     ck_assert_double_eq_tol(value_of(ek_module_at(net, "0"), ek_ones(EK_SHAPE(1, 2))), 14, 1e-4);
+    /* Both factors may be one tensor for a while. */
+    ek_tensor *g = ek_full(10, EK_SHAPE(2, 1));
+    assert_ok(ek_module_set_tensor(net, "0.weight_g", v));
+    assert_ok(ek_module_set_tensor(net, "0.weight_g", g));
+    assert_made(ek_apply(net, ek_ones(EK_SHAPE(1, 2))));
     /* Tied: the raw tensor is shared, and each use computes its own weight. */
     assert_ok(ek_module_set_tensor(net, "1.weight_orig", v));
     ck_assert_int_eq(parameters_of(net), 3);
@@ -248,6 +253,18 @@ TEST(the_origin_of_a_computed_weight_is_replaced)
     assert_ok(ek_module_set_tensor(net, "weight_v_orig", v));
     ck_assert_int_eq(parameters_of(net), 3);
     assert_made(ek_apply(net, ek_ones(EK_SHAPE(1, 2))));
+    ek_module_free(net);
+}
+
+/* A module with two parents may lose the origin by the path that does not know of it. */
+TEST(an_origin_that_is_replaced_behind_its_back_is_told)
+{
+    ek_module *linear = ek_linear(2, 2);
+    ek_module *net = ek_sequential(linear, ek_weight_norm(linear));
+    ek_tensor *x = ek_ones(EK_SHAPE(1, 2));
+    assert_made(ek_apply(net, x));
+    assert_ok(ek_module_set_tensor(net, "0.weight", ek_ones(EK_SHAPE(2, 2))));
+    assert_refused(ek_apply(net, x), EK_E_STATE, "1 (weight_norm): the parameter from which");
     ek_module_free(net);
 }
 
