@@ -418,7 +418,7 @@ TEST_LOOP(tied_weights_load_from_any_of_their_names, 0, 5)
     ck_assert(element(ek_module_tensor(to, "second.weight"), 1) == (_i < 3 ? 3 : 1));
     ek_archive_free(a);
     a = saved(to, "t");
-    ck_assert(ek_archive_has(a, "t.first") && !ek_archive_has(a, "t.second"));
+    ck_assert(ek_archive_has(a, "t.first") && ek_archive_has(a, "t.second.weight"));
     ek_archive_free(a);
     ek_module_free(to);
 }
