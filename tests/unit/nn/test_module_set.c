@@ -351,6 +351,54 @@ TEST_LOOP(layers_say_what_does_not_fit, 0, 7)
     fclose(nowhere);
 }
 
+/* ---- parents with children that do not fit ---- */
+
+typedef struct walk {
+    char paths[60][80];
+    int count;
+} walk;
+
+static int list_child(const char *path, ek_module *module, void *user)
+{
+    walk *w = user;
+    if (*path)
+        snprintf(w->paths[w->count++], sizeof w->paths[0], "%s", path);
+    return 0;
+}
+
+static ek_module *stranger(int which)
+{
+    return which == 0   ? ek_linear(4, 4)
+           : which == 1 ? ek_embedding(4, 4)
+           : which == 2 ? ek_module_list(ek_relu(), ek_linear(4, 3))
+                        : ek_lstm(4, 4);
+}
+
+TEST_LOOP(parents_say_which_child_does_not_fit, 0, 4)
+{
+    static walk w;
+    ek_module *nets[] = {ek_transformer(4, 2, .num_encoder_layers = 1, .num_decoder_layers = 1,
+                                        .dim_feedforward = 4),
+                         ek_sequential(ek_batch_norm1d(4), ek_relu(), ek_linear(4, 4), ek_relu(),
+                                       ek_dropout(0.5))};
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 4));
+    for (int n = 0; n < 2; n++) {
+        w.count = 0;
+        assert_ok(ek_module_modules(nets[n], list_child, &w));
+        for (int i = 0; i < w.count; i++) {
+            ek_module *copy = ek_module_copy(nets[n]);
+            ek_scope scope = ek_scope_begin();
+            assert_ok(ek_module_set(copy, w.paths[i], stranger(_i)));
+            ek_value y = n ? ek_forward(copy, x) : ek_forward(copy, x, x);
+            ck_assert(y.kind != EK_VALUE_ERROR || *ek_error_message());
+            ek_error_clear();
+            ek_scope_end(&scope);
+            ek_module_free(copy);
+        }
+        ek_module_free(nets[n]);
+    }
+}
+
 /* ---- replacing in a walk ---- */
 
 typedef struct visit {
