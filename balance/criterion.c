@@ -321,7 +321,7 @@ ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options op
     if (options.reduction != EK_EXACT && options.reduction != EK_MEAN_OF_MEANS) {
         EK_FAIL(EK_E_INVALID, "data_parallel_criterion: %d is no reduction",
                 (int)options.reduction);
-        ek_module_free(options.module);
+        ek_module_discard(options.module);
         return NULL;
     }
     if (options.split != EK_SPLIT_CHUNK && options.split != EK_SPLIT_EVEN) {
@@ -330,7 +330,7 @@ ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options op
             "data_parallel_criterion: targets are cut as the outputs are; .split is for outputs "
             "without a batch, by EK_SPLIT_CHUNK or EK_SPLIT_EVEN, not %d",
             (int)options.split);
-        ek_module_free(options.module);
+        ek_module_discard(options.module);
         return NULL;
     }
     ek_data_parallel_options plain = EK_DEFAULTS(ek_data_parallel_options);

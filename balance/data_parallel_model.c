@@ -52,7 +52,7 @@ ek_module *ek_data_parallel_model_with(ek_data_parallel_options options)
         EK_FAIL(EK_E_INVALID,
                 "data_parallel_model: outputs stay on their devices; an output device "
                 "is an option of ek_data_parallel");
-        ek_module_free(options.module);
+        ek_module_discard(options.module);
         return NULL;
     }
     ek_wrapper *wrapper = ek_wrapper_new(&data_parallel_model_type, &options);

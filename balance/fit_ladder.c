@@ -90,7 +90,7 @@ static ek_value ladder_after(ek_module *module, const ek_args *args, ek_value ou
 /* Returns true if a part of the module waits for other replicas, which a checkpoint refuses. */
 static bool ladder_waits(ek_module *module)
 {
-    if (module->type->name && strcmp(module->type->name, "sync_batch_norm") == 0)
+    if (ek_module_is(module, "sync_batch_norm"))
         return true;
     for (int i = 0; ek_module_child_name(module, i); i++) {
         ek_module *child = ek_module_child(module, i);

@@ -5,6 +5,7 @@
 #include "balance/fit.h"
 #include "core/error.h"
 #include "evenkeel/nn.h"
+#include "nn/module_table.h"
 
 /* ---- filling ---- */
 
@@ -120,7 +121,7 @@ ek_module *ek_fit_model(const ek_fit_result *result, ek_module *module)
     if (!module || !result || result_checkpoint(result, module) < 0) {
         if (ek_error_status() == 0)
             EK_FAIL(EK_E_INVALID, "fit_model: the %s is NULL", module ? "result" : "module");
-        ek_module_free(module);
+        ek_module_discard(module);
         return NULL;
     }
     ek_data_parallel_options options = result->wrapper;
@@ -141,7 +142,7 @@ ek_module *ek_fit_criterion(const ek_fit_result *result, ek_module *criterion)
         if (ek_error_status() == 0)
             EK_FAIL(EK_E_INVALID, "fit_criterion: the %s is NULL",
                     criterion ? "result" : "criterion");
-        ek_module_free(criterion);
+        ek_module_discard(criterion);
         return NULL;
     }
     criterion = ek_data_parallel_criterion(criterion, .device_ids = result->wrapper.device_ids,

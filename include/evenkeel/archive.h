@@ -73,8 +73,8 @@ EK_API int ek_archive_put(ek_archive *archive, const char *name, ek_value value)
  */
 EK_API int ek_archive_put_text(ek_archive *archive, const char *name, const char *text);
 /** Puts parameters and buffers by their paths. An absent parameter (a bias that is off) is left
- * out. A parameter with several paths (tied weights) is written once, under the first path that
- * ek_module_parameters lists. */
+ * out. A parameter with several paths (tied weights, a shared module) is written under each of
+ * them, as in PyTorch's state_dict. To load it, one of them is enough. */
 EK_API int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *module);
 /** Puts "<name>.<path>.steps" and the states of each parameter of `module` that the optimizer has,
  * "<name>.lr" per group, and options that ek_optimizer_set has changed ("<name>.momentum").

@@ -68,8 +68,9 @@ EK_API ek_module *ek_distributed_data_parallel_with(ek_distributed_options optio
  *
  * ek_module_free of the wrapper waits for no other rank; a rank that goes on training with its own
  * wrapper then gets an error. Parameters that are frozen, moved or replaced after wrapping need a
- * new wrapper. With one rank nothing is sent: over several devices it is ek_data_parallel. NULL
- * with an error; the module is freed.
+ * new wrapper: a forward in gradient mode is EK_E_STATE if the module has got another parameter
+ * that requires a gradient. With one rank nothing is sent: over several devices it is
+ * ek_data_parallel. NULL with an error; the module is freed.
  *
  * With EK_SHARD_OPTIMIZER (ZeRO-1) each device of each rank owns a range of every bucket. After a
  * backward each rank has its ranges of the averaged gradients, ek_step updates these ranges of

@@ -62,11 +62,12 @@ typedef struct ek_gpt2_options {
     double dropout EK_IS(0.1); /**< in training, of embeddings, of attention's probabilities, and of
                                   what each layer adds */
     double layer_norm_eps EK_IS(1e-5);
+    bool head EK_IS(true); /**< false: the output are the features after `ln_f`, (..., width) */
 } ek_gpt2_options;
 #define EK_DEFAULTS_ek_gpt2_options                                                   \
     EK_DEFAULT(vocabulary, 50257), EK_DEFAULT(context, 1024), EK_DEFAULT(width, 768), \
         EK_DEFAULT(layers, 12), EK_DEFAULT(heads, 12), EK_DEFAULT(dropout, 0.1),      \
-        EK_DEFAULT(layer_norm_eps, 1e-5)
+        EK_DEFAULT(layer_norm_eps, 1e-5), EK_DEFAULT(head, true)
 EK_API ek_module *ek_gpt2_with(ek_gpt2_options options);
 /** ek_gpt2(), ek_gpt2(256, .context = 128, .width = 64, .layers = 4, .heads = 4) */
 /** GPT-2 (Radford et al. 2019), with the names and shapes of its published checkpoints. Tokens
@@ -78,7 +79,15 @@ EK_API ek_module *ek_gpt2_with(ek_gpt2_options options);
  *
  * A published file loads by ek_archive_load_module(file, "", net, .strict = false): causal masks,
  * which old files have beside the weights as `attn.bias`, are then left out. In files of models
- * with a head, all names begin with "transformer": pass "transformer" in place of "". */
+ * with a head, all names begin with "transformer": pass "transformer" in place of "".
+ *
+ * Another head is a layer after a network without one. This one has the names of files with a head,
+ * and its matrix is tied to that of the embedding; without the last line it is a matrix of its own:
+ *
+ *     ek_module *net = ek_sequential_named({"transformer", ek_gpt2(.head = false)},
+ *                                          {"lm_head", ek_linear(768, 50257, .bias = false)});
+ *     ek_module_set_tensor(net, "lm_head.weight", ek_module_tensor(net, "transformer.wte.weight"));
+ */
 #define ek_gpt2(...) EK_CALL_1(ek_gpt2_with, ek_gpt2_options, vocabulary, __VA_ARGS__)
 
 EK_END_DECLARATIONS

@@ -137,9 +137,10 @@ EK_API ek_module *ek_module_new(const ek_module_type *type);
 EK_API void ek_module_free(ek_module *module);
 
 /** Registers *member under `name` (copied; no dots) and stores `tensor` there with a reference of
- * its own. A parameter is made to require a gradient. `member` must lie within the struct; if it is
- * NULL, only the module's table holds the tensor, for modules that learn at run time how many
- * tensors they have. A NULL `tensor` registers an absent tensor (a bias that is off). Returns 0;
+ * its own. A parameter is made to require a gradient, unless it is a module's parameter already.
+ * `member` must lie within the struct; if it is NULL, only the module's table holds the tensor, for
+ * modules that learn at run time how many tensors they have. A NULL `tensor` registers an absent
+ * tensor (a bias that is off). Returns 0;
  * the pending error if `tensor` is the NULL of a failed operation; or EK_E_INVALID for a name that
  * is taken or malformed, or a member outside of the struct. */
 EK_API int ek_register_parameter(ek_module *module, const char *name, ek_tensor **member,
@@ -160,6 +161,50 @@ EK_API ek_module *ek_module_copy(ek_module *module);
 
 /** A constructor's last line: returns `module`; or frees it and returns NULL on a pending error. */
 EK_API ek_module *ek_module_finish(ek_module *module);
+
+/* ---- replacing: model.fc = nn.Linear(512, 10), decoder.weight = encoder.weight ----
+ *
+ *     ek_module *net = ek_resnet18();
+ *     ek_module_set(net, "fc", ek_linear(512, 10));
+ *     ek_module_set_tensor(net, "conv1.weight", ek_randn(EK_SHAPE(64, 1, 7, 7)));
+ *
+ * What is new is found where the old was: by the type's forward in the struct's member, and under
+ * the path by walks and archives. It is not moved to the module's device, and it keeps its training
+ * mode. Optimizers and averages (ek_ema_new) keep the parameters of the time when they were made:
+ * make them afterwards. Nobody may be calling the module.
+ *
+ * Wrapped modules may change between two steps: replicas and shards are made anew at the next
+ * forward (parallel.h). A module inside of ek_distributed_data_parallel may not get parameters that
+ * require a gradient: its next forward in gradient mode is EK_E_STATE. */
+
+/** Puts `child` in the place of the child at `path`; in lists and sequentials numbers are names
+ * ("layer4.1"). The old child is freed if no other parent has it. Ownership of `child` passes as to
+ * ek_register_module, so that a new parent of the old child may take its place:
+ *
+ *     ek_module_set(net, "0", ek_spectral_norm(ek_module_at(net, "0")));
+ *
+ * On an error the module is unchanged. The pending error if `child` is the NULL of a failed
+ * constructor. EK_E_INVALID if there is no such child (the sentence lists those that there are), or
+ * if `child` would be a part of itself. EK_E_STATE for a replica. */
+EK_API int ek_module_set(ek_module *module, const char *path, ek_module *child);
+
+/** Puts `tensor` in the place of the parameter or buffer at `path`, with a reference of its own.
+ * NULL makes it absent (a bias that is off). A parameter begins to require a gradient as by
+ * ek_register_parameter.
+ *
+ * If the tensor is a parameter elsewhere, too, both are tied: one parameter to walks, optimizers,
+ * replicas, sharding and ranks, whose gradient is the sum over its uses. Archives have it under all
+ * of its paths.
+ *
+ * The shape may be another one. Layers take sizes from their weights; what they keep apart from
+ * these stays (groups of convolutions, features of norms, sizes of attention and of recurrent
+ * networks), and a forward says what does not fit.
+ *
+ * On an error the module is unchanged. The pending error if `tensor` is the NULL of a failed
+ * operation. EK_E_INVALID if there is nothing of this path, and for a weight that is computed in
+ * each forward (ek_weight_norm), of which the sentence names the origin. EK_E_AUTOGRAD for a
+ * parameter with a history. EK_E_STATE for a replica. */
+EK_API int ek_module_set_tensor(ek_module *module, const char *path, ek_tensor *tensor);
 
 /* ---- calling ---- */
 
@@ -220,6 +265,13 @@ EK_API ek_module *ek_module_at(ek_module *module, const char *path);
 /** Calls `visit` for the module itself, with the path "", and all below it. */
 typedef int ek_module_visitor(const char *path, ek_module *module, void *user);
 EK_API int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user);
+/** Calls `visit` as torch's apply does: for children first, then for the module itself, and for a
+ * shared module once in each of its parents. `visit` may replace modules below `module`, also the
+ * one that it is given: ek_module_set(net, path, ...). What takes its place is not visited. */
+EK_API int ek_module_apply(ek_module *module, ek_module_visitor *visit, void *user);
+/** True if the module is of the type of this name, as ek_module_print writes it: "conv2d". NULL is
+ * of no type. */
+EK_API bool ek_module_is(const ek_module *module, const char *type);
 /** The parameter or buffer of a path (borrowed); NULL with EK_E_INVALID if there is none. */
 EK_API ek_tensor *ek_module_tensor(ek_module *module, const char *path);
 /** How many elements all parameters have. */

@@ -1,8 +1,9 @@
 /* archive_module.c: writes the parameters and buffers of modules, and loads them.
  *
- * A tensor that a module has in several places (tied weights) is written once, under the first of
- * its paths. A file from elsewhere may have the tensor under another path, or under several paths.
- * Of several copies one is loaded, and copies that differ from it are reported as unexpected. */
+ * A tensor that a module has in several places (tied weights) is written under each of its paths,
+ * because PyTorch's load_state_dict wants all of them. A file may have the tensor under some of its
+ * paths only. Of several copies one is loaded, and copies that differ from it are reported as
+ * unexpected. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
+#include "nn/module_table.h"
 
 /* ---- writing ---- */
 
@@ -27,9 +29,9 @@ int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *modu
     EK_TRY(ek_archive_check_put(&put));
     EK_TRY(ek_archive_check_given(&put, "the module", module));
     ek_archive_mark mark = ek_archive_begin(archive);
-    int status = ek_module_parameters(module, module_put_tensor, &put);
+    int status = ek_module_tensor_paths(module, EK_MEMBER_PARAMETER, module_put_tensor, &put);
     if (status == 0)
-        status = ek_module_buffers(module, module_put_tensor, &put);
+        status = ek_module_tensor_paths(module, EK_MEMBER_BUFFER, module_put_tensor, &put);
     return ek_archive_end(archive, mark, status);
 }
 

@@ -68,6 +68,7 @@ struct ek_tensor {
     /* The members below are autograd's. A leaf has no history. */
     bool requires_grad;
     bool is_view;       /* shares its base's version */
+    bool is_parameter;  /* a module has, or had, the tensor as a parameter */
     int history_output; /* this tensor's index among the outputs of `history` */
     ek_object *history;
     struct ek_tensor *grad;

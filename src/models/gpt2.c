@@ -16,6 +16,7 @@
 typedef struct gpt2_plan {
     int64_t vocabulary, context, width, layers, heads, inner;
     double dropout, eps;
+    bool head;
 } gpt2_plan;
 
 /* ---- x w + b, for w (in, out). Autocast casts the parameter rather than its transpose, so that
@@ -224,6 +225,7 @@ typedef struct gpt2 {
     ek_module *h, *ln_f;  /* a sequential of layers */
     int64_t context;
     double dropout;
+    bool head; /* the output is multiplied by the matrix of `wte` */
 } gpt2;
 
 static ek_value gpt2_forward(ek_module *module, const ek_args *args)
@@ -241,13 +243,14 @@ static ek_value gpt2_forward(ek_module *module, const ek_args *args)
                 ek_shape_text(&shape, text), (long long)self->context);
         return ek_value_error();
     }
-    ek_tensor *words = ek_module_tensor(self->wte, "weight");
     ek_tensor *positions = ek_module_tensor(self->wpe, "weight");
     ek_tensor *x = ek_apply(self->wte, ndim == 1 ? ek_unsqueeze(tokens, 0) : tokens);
     if (x && positions)
         x = ek_add(x, ek_narrow(positions, 0, 0, length));
     x = ek_apply(self->h, ek_f_dropout(x, self->dropout, module->training));
-    x = ek_f_linear(ek_apply(self->ln_f, x), words, NULL);
+    x = ek_apply(self->ln_f, x);
+    if (self->head)
+        x = ek_f_linear(x, ek_module_tensor(self->wte, "weight"), NULL);
     return ek_value_of_tensor(x && ndim == 1 ? ek_squeeze(x, 0) : x);
 }
 
@@ -277,6 +280,7 @@ static ek_module *gpt2_new(gpt2_plan *plan)
     ek_module *m = &self->module;
     self->context = plan->context;
     self->dropout = plan->dropout;
+    self->head = plan->head;
     ek_register_module(m, "wte", &self->wte, ek_embedding(plan->vocabulary, plan->width));
     ek_register_module(m, "wpe", &self->wpe, ek_embedding(plan->context, plan->width));
     ek_register_module(m, "h", &self->h, ek_sequential_of(NULL, 0));
@@ -304,6 +308,7 @@ ek_module *ek_gpt2_with(ek_gpt2_options options)
         .inner = options.inner || width >= MOST ? options.inner : 4 * width,
         .dropout = options.dropout,
         .eps = options.layer_norm_eps,
+        .head = options.head,
     };
     if (plan.vocabulary < 1 || plan.vocabulary > MOST || plan.context < 1 || plan.context > MOST ||
         width < 1 || width > MOST || plan.inner < 1 || plan.inner > MOST || plan.layers < 1 ||

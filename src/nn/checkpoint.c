@@ -307,7 +307,7 @@ ek_module *ek_checkpoint(ek_module *body)
     }
     checkpoint *self = (checkpoint *)ek_module_new(&checkpoint_type);
     if (!self) {
-        ek_module_free(body);
+        ek_module_discard(body);
         return NULL;
     }
     self->module.training = body->training;

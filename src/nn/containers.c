@@ -55,7 +55,7 @@ ek_module *ek_container_named(const ek_module_type *type, const ek_named_module 
             /* Modules after a NULL are registered, too, so that all are freed. */
             failed = ek_register_module(self, name, NULL, module) < 0;
         } else if (!container_is_repeated(modules, i)) {
-            ek_module_free(module);
+            ek_module_discard(module);
         }
     }
     return ek_module_finish(self);
@@ -69,7 +69,7 @@ static void container_free_list(ek_module *const *modules, int count)
         for (int k = 0; k < i && !repeated; k++)
             repeated = modules[k] == modules[i];
         if (!repeated)
-            ek_module_free(modules[i]);
+            ek_module_discard(modules[i]);
     }
 }
 
@@ -96,7 +96,7 @@ int ek_module_list_append(ek_module *list, ek_module *module)
 {
     char name[16];
     if (!list || (list->type != &list_type && !ek_module_is_sequential(list))) {
-        ek_module_free(module);
+        ek_module_discard(module);
         return ek_error_status() < 0
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "module_list_append: %s is no list or sequential",

@@ -210,6 +210,8 @@ static void conv_describe(const ek_module *module, char *text, size_t size)
     const conv *self = (const conv *)module;
     const ek_conv_transpose_options *o = &self->options;
     const int dims = self->family->dims;
+    if (!self->weight)
+        return;
     const int64_t *shape = self->weight->shape;
     int kernel[3];
     for (int i = 0; i < dims; i++)

@@ -36,6 +36,8 @@ static ek_value linear_relu_forward(ek_module *module, const ek_args *args)
 static void linear_describe(const ek_module *module, char *text, size_t size)
 {
     const linear *self = (const linear *)module;
+    if (!self->weight)
+        return;
     snprintf(text, size, "in_features=%lld, out_features=%lld, bias=%s",
              (long long)self->weight->shape[1], (long long)self->weight->shape[0],
              self->bias ? "True" : "False");

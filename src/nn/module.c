@@ -128,7 +128,7 @@ ek_module *ek_module_retain(ek_module *module)
 /* Detaches a gradient that has a history (create_graph). Otherwise the leaf would hold the
  * gradient, the gradient its graph, and the graph the leaf, and none would ever be freed. If memory
  * is short, removes the gradient. */
-static void module_cut_gradient(ek_tensor *leaf)
+void ek_module_cut_gradient(ek_tensor *leaf)
 {
     ek_tensor *gradient = ek_tensor_grad(leaf);
     if (!gradient || !gradient->history)
@@ -158,7 +158,7 @@ void ek_module_free(ek_module *module)
             continue;
         }
         if (!module->is_replica) /* a replica's tensors are handles on the module's tensors */
-            module_cut_gradient(*slot);
+            ek_module_cut_gradient(*slot);
         ek_object_release(*slot);
     }
     ek_object_release(members->layout);
@@ -198,13 +198,19 @@ int ek_module_member_count(const ek_module *module)
 ek_member ek_module_member(const ek_module *module, int index)
 {
     const ek_layout_entry *entry = &module->members->layout->entries[index];
-    ek_member member = {.kind = entry->kind, .name = entry->name};
+    ek_member member = {.kind = entry->kind, .name = entry->name, .is_origin = entry->is_origin};
     void *slot = ek_module_slot(module, index);
     if (entry->kind == EK_MEMBER_MODULE)
         member.slot.module = slot;
     else
         member.slot.tensor = slot;
     return member;
+}
+
+void ek_module_set_origin(ek_module *module)
+{
+    const ek_layout *layout = module->members->layout;
+    layout->entries[layout->count - 1].is_origin = true;
 }
 
 /* Adds an entry and stores `content` in its slot. Takes the reference if it returns 0. */
@@ -247,8 +253,23 @@ static int module_enter(ek_module *module, ek_member_kind kind, const char *name
         return EK_E_NO_MEMORY;
     }
     ek_layout *layout = members->layout;
-    layout->entries[layout->count++] = (ek_layout_entry){kind, copy, offset};
+    layout->entries[layout->count++] = (ek_layout_entry){kind, copy, offset, false};
     *ek_module_slot(module, layout->count - 1) = content;
+    return 0;
+}
+
+int ek_module_admit(const ek_module *module, ek_member_kind kind, const char *name,
+                    ek_tensor *tensor)
+{
+    if (!tensor || kind != EK_MEMBER_PARAMETER)
+        return 0;
+    if (tensor->history)
+        return EK_FAIL(EK_E_AUTOGRAD,
+                       "%s: parameter \"%s\" is the result of an operation; pass ek_detach of it",
+                       module->type->name, name ? name : "");
+    if (!tensor->is_parameter && !tensor->requires_grad)
+        EK_TRY(ek_tensor_set_requires_grad(tensor, true));
+    tensor->is_parameter = true;
     return 0;
 }
 
@@ -261,12 +282,7 @@ static int module_register_tensor(ek_module *module, ek_member_kind kind, const 
         module->members->after_error = false;
         return ek_error_pending();
     }
-    if (tensor && kind == EK_MEMBER_PARAMETER && tensor->history)
-        return EK_FAIL(EK_E_AUTOGRAD,
-                       "%s: parameter \"%s\" is the result of an operation; pass ek_detach of it",
-                       module->type->name, name ? name : "");
-    if (tensor && kind == EK_MEMBER_PARAMETER && !tensor->requires_grad)
-        EK_TRY(ek_tensor_set_requires_grad(tensor, true));
+    EK_TRY(ek_module_admit(module, kind, name, tensor));
     EK_TRY(module_enter(module, kind, name, member, tensor));
     ek_object_retain(tensor);
     /* The memory may have been allocated under another category. */
@@ -286,25 +302,38 @@ int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member, 
     return module_register_tensor(module, EK_MEMBER_BUFFER, name, member, tensor);
 }
 
-/* Returns true if `part` is `module` or a descendant of it. */
-static bool module_contains(const ek_module *module, const ek_module *part)
+bool ek_module_contains(const ek_module *module, const ek_module *part)
 {
     if (module == part)
         return true;
     for (int i = 0; i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind == EK_MEMBER_MODULE && *member.slot.module &&
-            module_contains(*member.slot.module, part))
+            ek_module_contains(*member.slot.module, part))
             return true;
     }
     return false;
 }
 
+void ek_module_adopt(ek_module *child, const char *name)
+{
+    if (child->members->has_parent) {
+        ek_module_retain(child);
+        return;
+    }
+    child->members->has_parent = true;
+    child->members->name = strdup(name); /* for sentences only: may be NULL */
+}
+
+void ek_module_discard(ek_module *module)
+{
+    if (module && !module->members->has_parent)
+        ek_module_free(module);
+}
+
 int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
 {
-    /* A child's first parent takes the caller's reference; each further parent adds a reference. */
-    bool shared = child && child->members->has_parent;
-    bool cycle = child && module && module_contains(child, module);
+    bool cycle = child && module && ek_module_contains(child, module);
     int rc = 0;
     if (!module)
         rc = EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
@@ -317,15 +346,11 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
     else
         rc = module_enter(module, EK_MEMBER_MODULE, name, member, child);
     if (rc < 0) {
-        if (!shared && !cycle)
-            ek_module_free(child);
+        if (!cycle)
+            ek_module_discard(child);
         return rc;
     }
-    if (shared) {
-        ek_module_retain(child);
-    } else if (child) {
-        child->members->has_parent = true;
-        child->members->name = strdup(name); /* for sentences only: may be NULL */
-    }
+    if (child)
+        ek_module_adopt(child, name);
     return 0;
 }

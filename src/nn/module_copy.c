@@ -51,9 +51,10 @@ static ek_tensor *copy_tensor(copying *c, ek_tensor *tensor)
         copy = NULL;
     ek_object_retain(copy);
     ek_scope_end(&scope);
-    if (copy)
-        *known = copy;
-    return copy;
+    if (!copy)
+        return NULL;
+    copy->is_parameter = tensor->is_parameter;
+    return *known = copy;
 }
 
 static ek_module *copy_module(copying *c, const ek_module *module);

@@ -21,6 +21,7 @@ typedef enum ek_member_kind {
 typedef struct ek_member {
     ek_member_kind kind;
     const char *name; /* valid as long as the module; "" for a wrapper's child, which paths skip */
+    bool is_origin; /* a weight of the wrapped module is computed from it (ek_module_set_origin) */
     union {
         ek_tensor **tensor; /* parameters and buffers */
         ek_module **module;
@@ -36,12 +37,54 @@ ek_member ek_module_member(const ek_module *module, int index);
  * and is_replica set. Owned by the caller; NULL with an error. */
 ek_module *ek_module_replicate_struct(const ek_module *module);
 
+/* Where a path leads. */
+typedef struct ek_member_place {
+    ek_module *parent; /* the module that has the member */
+    int index;         /* among the parent's members */
+    ek_module *top;    /* the outermost of the wrappers around `parent`, or `parent` */
+} ek_member_place;
+
+/* Finds the child of a path, or with `tensor` the parameter or buffer. It may be absent.
+ * EK_E_INVALID if there is none; the sentence lists what there is instead. */
+int ek_module_find(ek_module *module, const char *path, bool tensor, ek_member_place *place);
+/* Returns the module that this one wraps (its child without a name), or NULL. */
+ek_module *ek_module_wrapped(const ek_module *module);
+/* Returns the module's first slot that has the tensor; NULL if none has, and for NULL. */
+ek_tensor **ek_module_slot_of(const ek_module *module, const ek_tensor *tensor);
+/* Tells that the parameter which was registered last also lies in a slot of the wrapped module, in
+ * whose place forwards use what is computed from it. */
+void ek_module_set_origin(ek_module *module);
+/* Returns the name under which a wrapper around `module`, from `top` on, has the tensor as an
+ * origin; NULL if none has. */
+const char *ek_module_origin(const ek_module *top, const ek_module *module,
+                             const ek_tensor *tensor);
+
+/* Returns true if `part` is `module` or below it. */
+bool ek_module_contains(const ek_module *module, const ek_module *part);
+
+/* Gives `child` one more parent, which has it under `name`. The first parent takes the caller's
+ * reference, each further parent adds a reference. */
+void ek_module_adopt(ek_module *child, const char *name);
+/* Frees a module that could not get a parent, unless another module is its parent. */
+void ek_module_discard(ek_module *module);
+
+/* Prepares a tensor (NULL: absent) to be the parameter or buffer `name` of a module. */
+int ek_module_admit(const ek_module *module, ek_member_kind kind, const char *name,
+                    ek_tensor *tensor);
+/* Detaches a gradient that has a history from a leaf (or NULL) that leaves its module. */
+void ek_module_cut_gradient(ek_tensor *leaf);
+
+/* Calls `visit` for every path of every parameter or buffer, except for weights that are computed
+ * (ek_module_origin). */
+int ek_module_tensor_paths(ek_module *module, ek_member_kind kind, ek_tensor_visitor *visit,
+                           void *user);
+
 /* Adds a reference and returns its argument; NULL stays NULL. Several parents or slots may share a
  * module. ek_module_free drops one reference; with the last reference it releases the members and
  * frees the struct. type->destroy isn't called for replicas. */
 ek_module *ek_module_retain(ek_module *module);
 
-/* ---- the table, for module.c and module_tree.c only ---- */
+/* ---- the table, for the files module*.c only ---- */
 
 /* The offset of entries that have no member in the struct. */
 #define EK_NO_MEMBER SIZE_MAX
@@ -50,6 +93,7 @@ typedef struct ek_layout_entry {
     ek_member_kind kind;
     char *name;
     size_t offset; /* offset of the member in the struct, or EK_NO_MEMBER */
+    bool is_origin;
 } ek_layout_entry;
 
 typedef struct ek_layout {

@@ -1,7 +1,5 @@
-/* module_tree.c: walks over a module and its descendants: lists tensors, finds them by path, moves
- * them to another device or dtype, and copies structs. */
-
-#include <stdio.h>
+/* module_tree.c: walks over a module and its descendants: lists tensors, moves them to another
+ * device or dtype, and copies structs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +17,8 @@ typedef struct walk {
     ek_tensor_visitor *visit;
     ek_module_visitor *visit_module; /* if set, modules are visited and not tensors */
     void *user;
-    ek_map seen; /* tensors and modules */
+    bool all_paths; /* shared tensors are visited by each of their paths */
+    ek_map seen;    /* tensors and modules; empty with all_paths */
     char *path;
     size_t path_capacity;
 } walk;
@@ -45,11 +44,12 @@ static size_t path_append(walk *w, size_t length, const char *name)
     return length + name_length;
 }
 
-/* Visits a module and its descendants. A module's tensors precede its children's, as in PyTorch. */
-static int walk_module(walk *w, ek_module *module, size_t length)
+/* Visits a module and its descendants. A module's tensors precede its children's, as in PyTorch.
+ * `top` is the outermost of the wrappers around the module. */
+static int walk_module(walk *w, ek_module *module, const ek_module *top, size_t length)
 {
     int status = 0;
-    if (!ek_map_add(&w->seen, module, &status))
+    if (!w->all_paths && !ek_map_add(&w->seen, module, &status))
         return status;
     int count = ek_module_member_count(module);
     if (w->visit_module)
@@ -60,7 +60,8 @@ static int walk_module(walk *w, ek_module *module, size_t length)
         ek_member member = ek_module_member(module, i);
         if (member.kind != w->kind || !*member.slot.tensor)
             continue;
-        if (!ek_map_add(&w->seen, *member.slot.tensor, &status)) {
+        if (w->all_paths ? ek_module_origin(top, module, *member.slot.tensor) != NULL
+                         : !ek_map_add(&w->seen, *member.slot.tensor, &status)) {
             EK_TRY(status);
             continue;
         }
@@ -77,143 +78,107 @@ static int walk_module(walk *w, ek_module *module, size_t length)
         size_t longer = path_append(w, length, member.name);
         if (longer == SIZE_MAX)
             return EK_E_NO_MEMORY;
-        status = walk_module(w, *member.slot.module, longer);
+        ek_module *child = *member.slot.module;
+        status = walk_module(w, child, member.name[0] ? child : top, longer);
         if (status != 0)
             return status;
     }
     return 0;
 }
 
-static int walk_tensors(ek_module *module, ek_member_kind kind, ek_tensor_visitor *visit,
-                        void *user)
+/* Returns true if an earlier entry has the child of entry `index`, too. */
+static bool walk_has_seen(const ek_module *module, int index)
 {
-    if (!module || !visit)
-        return ek_error_status() < 0
-                   ? ek_error_pending()
-                   : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
-    walk w = {.kind = kind, .visit = visit, .user = user};
-    int status = walk_module(&w, module, 0);
+    const ek_module *child = *ek_module_member(module, index).slot.module;
+    for (int i = 0; i < index; i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind == EK_MEMBER_MODULE && *member.slot.module == child)
+            return true;
+    }
+    return false;
+}
+
+/* Visits children, then the module, which `visit` may replace: the walk has a reference. */
+static int walk_children_first(walk *w, ek_module *module, size_t length)
+{
+    int status = 0;
+    ek_module_retain(module);
+    for (int i = 0; i < ek_module_member_count(module) && status == 0; i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind != EK_MEMBER_MODULE || !*member.slot.module || walk_has_seen(module, i))
+            continue;
+        size_t longer = path_append(w, length, member.name);
+        status = longer == SIZE_MAX ? EK_E_NO_MEMORY
+                                    : walk_children_first(w, *member.slot.module, longer);
+    }
+    w->path[length] = '\0';
+    if (status == 0)
+        status = w->visit_module(w->path, module, w->user);
+    ek_module_free(module);
+    return status;
+}
+
+static int walk_check(const ek_module *module, bool has_visitor)
+{
+    return module && has_visitor ? 0
+           : ek_error_status() < 0
+               ? ek_error_pending()
+               : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
+}
+
+static int walk_tensors(ek_module *module, ek_member_kind kind, bool all_paths,
+                        ek_tensor_visitor *visit, void *user)
+{
+    EK_TRY(walk_check(module, visit != NULL));
+    walk w = {.kind = kind, .visit = visit, .user = user, .all_paths = all_paths};
+    int status = walk_module(&w, module, module, 0);
     ek_map_clear(&w.seen);
     free(w.path);
     return status;
+}
+
+int ek_module_tensor_paths(ek_module *module, ek_member_kind kind, ek_tensor_visitor *visit,
+                           void *user)
+{
+    return walk_tensors(module, kind, true, visit, user);
 }
 
 int ek_module_parameters(ek_module *module, ek_tensor_visitor *visit, void *user)
 {
-    return walk_tensors(module, EK_MEMBER_PARAMETER, visit, user);
+    return walk_tensors(module, EK_MEMBER_PARAMETER, false, visit, user);
 }
 
 int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *user)
 {
-    return walk_tensors(module, EK_MEMBER_BUFFER, visit, user);
+    return walk_tensors(module, EK_MEMBER_BUFFER, false, visit, user);
 }
 
-int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user)
+static int walk_modules(ek_module *module, bool children_first, ek_module_visitor *visit,
+                        void *user)
 {
-    if (!module || !visit)
-        return ek_error_status() < 0
-                   ? ek_error_pending()
-                   : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
+    EK_TRY(walk_check(module, visit != NULL));
     walk w = {.visit_module = visit, .user = user, .path = ek_strdup(""), .path_capacity = 1};
-    int status = w.path ? walk_module(&w, module, 0) : EK_E_NO_MEMORY;
+    int status = !w.path          ? EK_E_NO_MEMORY
+                 : children_first ? walk_children_first(&w, module, 0)
+                                  : walk_module(&w, module, module, 0);
     ek_map_clear(&w.seen);
     free(w.path);
     return status;
 }
 
-/* ---- one of them ---- */
-
-const char *ek_module_child_name(const ek_module *module, int index)
+int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user)
 {
-    for (int i = 0; module && index >= 0 && i < ek_module_member_count(module); i++) {
-        ek_member member = ek_module_member(module, i);
-        if (member.kind == EK_MEMBER_MODULE && index-- == 0)
-            return member.name;
-    }
-    return NULL;
+    return walk_modules(module, false, visit, user);
 }
 
-/* Returns the child of this name of `length` bytes. *transparent becomes the child without a name.
- */
-static ek_module *tree_child(const ek_module *module, const char *name, size_t length,
-                             ek_module **transparent)
+int ek_module_apply(ek_module *module, ek_module_visitor *visit, void *user)
 {
-    ek_module *found = NULL;
-    *transparent = NULL;
-    for (int i = 0; i < ek_module_member_count(module); i++) {
-        ek_member member = ek_module_member(module, i);
-        if (member.kind != EK_MEMBER_MODULE)
-            continue;
-        if (!member.name[0])
-            *transparent = *member.slot.module;
-        else if (strlen(member.name) == length && memcmp(member.name, name, length) == 0)
-            found = *member.slot.module;
-    }
-    return found;
+    return walk_modules(module, true, visit, user);
 }
 
-ek_module *ek_module_at(ek_module *module, const char *path)
+bool ek_module_is(const ek_module *module, const char *type)
 {
-    if (!module || !path) {
-        if (ek_error_status() == 0)
-            EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
-        return NULL;
-    }
-    const char *rest = path;
-    for (ek_module *at = module; at;) {
-        if (!*rest)
-            return at;
-        size_t length = strcspn(rest, ".");
-        ek_module *transparent, *below = tree_child(at, rest, length, &transparent);
-        if (below)
-            rest += length + (rest[length] == '.');
-        at = below ? below : transparent;
-    }
-    EK_FAIL(EK_E_INVALID, "%s has no module \"%.200s\"", module->type->name, path);
-    return NULL;
-}
-
-ek_module *ek_module_child(ek_module *module, int index)
-{
-    if (!module || index < 0)
-        return NULL;
-    for (int i = 0; i < ek_module_member_count(module); i++) {
-        ek_member member = ek_module_member(module, i);
-        if (member.kind == EK_MEMBER_MODULE && index-- == 0)
-            return *member.slot.module;
-    }
-    return NULL;
-}
-
-ek_tensor *ek_module_tensor(ek_module *module, const char *path)
-{
-    if (!module || !path) {
-        if (ek_error_status() == 0)
-            EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
-        return NULL;
-    }
-    const char *rest = path;
-    for (const ek_module *at = module; at;) {
-        size_t length = strcspn(rest, ".");
-        bool last = rest[length] == '\0';
-        const ek_module *below = NULL, *transparent = NULL;
-        for (int i = 0; i < ek_module_member_count(at); i++) {
-            ek_member member = ek_module_member(at, i);
-            if (member.kind == EK_MEMBER_MODULE && !member.name[0])
-                transparent = *member.slot.module;
-            if (strlen(member.name) != length || memcmp(member.name, rest, length) != 0)
-                continue;
-            if (last && member.kind != EK_MEMBER_MODULE && *member.slot.tensor)
-                return *member.slot.tensor;
-            if (!last && member.kind == EK_MEMBER_MODULE)
-                below = *member.slot.module;
-        }
-        at = below ? below : transparent;
-        if (below)
-            rest += length + 1;
-    }
-    EK_FAIL(EK_E_INVALID, "%s has no parameter or buffer \"%s\"", module->type->name, path);
-    return NULL;
+    return module && type && strcmp(module->type->name, type) == 0;
 }
 
 /* ---- lists ---- */

@@ -26,6 +26,8 @@ static ek_value bilinear_forward(ek_module *module, const ek_args *args)
 static void bilinear_describe(const ek_module *module, char *text, size_t size)
 {
     const bilinear *self = (const bilinear *)module;
+    if (!self->weight)
+        return;
     const int64_t *shape = self->weight->shape;
     snprintf(text, size, "in1_features=%lld, in2_features=%lld, out_features=%lld, bias=%s",
              (long long)shape[1], (long long)shape[2], (long long)shape[0],

@@ -30,22 +30,11 @@ typedef struct parametrized {
 
 /* ---- the body ---- */
 
-/* The module that this one wraps, or NULL. */
-static ek_module *parametrized_wrapped(ek_module *module)
-{
-    for (int i = 0; i < ek_module_member_count(module); i++) {
-        ek_member member = ek_module_member(module, i);
-        if (member.kind == EK_MEMBER_MODULE && !member.name[0])
-            return *member.slot.module;
-    }
-    return NULL;
-}
-
 /* Returns true if a wrapper of this type in `module` already computes its weight from `weight`. */
 static bool parametrized_twice(const ek_module_type *type, ek_module *module,
                                const ek_tensor *weight)
 {
-    for (ek_module *at = module; at; at = parametrized_wrapped(at))
+    for (ek_module *at = module; at; at = ek_module_wrapped(at))
         if (at->type == type && ((const parametrized *)at)->weight == weight)
             return true;
     return false;
@@ -56,7 +45,7 @@ static bool parametrized_twice(const ek_module_type *type, ek_module *module,
  * it: both wrappers would use equal names. */
 static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *module, const char *name)
 {
-    for (ek_module *at = module; at; at = parametrized_wrapped(at))
+    for (ek_module *at = module; at; at = ek_module_wrapped(at))
         for (int i = 0; i < ek_module_member_count(at); i++) {
             ek_member member = ek_module_member(at, i);
             if (member.kind != EK_MEMBER_PARAMETER || !*member.slot.tensor ||
@@ -71,9 +60,18 @@ static ek_tensor *parametrized_find(const ek_module_type *type, ek_module *modul
                         module->type->name, name);
 }
 
-/* Calls the body with `weight` in place of the body's parameter. */
+/* Calls the body with `weight` in place of the body's parameter. A body that has another parent may
+ * have got another parameter there. */
 static ek_value parametrized_call(const parametrized *self, ek_tensor *weight, const ek_args *args)
 {
+    const ek_module *at = self->body;
+    while (at && !ek_module_slot_of(at, self->weight))
+        at = ek_module_wrapped(at);
+    if (!at) {
+        EK_FAIL(EK_E_STATE, "the parameter from which it computes the weight was replaced in the "
+                            "module that it wraps, by another path");
+        return ek_value_error();
+    }
     ek_module *copy = weight ? ek_module_copy_with(self->body, &self->weight, &weight, 1) : NULL;
     ek_value output = copy ? ek_module_forward(copy, args) : ek_value_error();
     ek_module_free(copy);
@@ -196,7 +194,7 @@ static parametrized *parametrized_new(const ek_module_type *type, ek_module *mod
             EK_FAIL_NULL(EK_E_DTYPE, "%s: the parameter \"%s\" is not floating", type->name, name);
     parametrized *self = *weight ? (parametrized *)ek_module_new(type) : NULL;
     if (!self) {
-        ek_module_free(module);
+        ek_module_discard(module);
         return NULL;
     }
     self->module.training = module->training;
@@ -257,8 +255,10 @@ static int parametrized_register(parametrized *self, const char *name, const cha
                                  ek_tensor *weight)
 {
     char text[128];
-    return ek_register_parameter(&self->module, parametrized_name(text, name, suffix),
-                                 &self->weight, weight);
+    EK_TRY(ek_register_parameter(&self->module, parametrized_name(text, name, suffix),
+                                 &self->weight, weight));
+    ek_module_set_origin(&self->module);
+    return 0;
 }
 
 ek_module *ek_spectral_norm_with(ek_spectral_norm_options options)

@@ -214,10 +214,12 @@ static ek_value stack_run(const transformer_stack *self, ek_value x, const ek_va
 {
     const int count = ek_module_member_count(self->layers);
     for (int i = 0; i < count; i++) {
-        ek_module *layer = *ek_module_member(self->layers, i).slot.module;
+        const ek_member member = ek_module_member(self->layers, i);
+        if (member.kind != EK_MEMBER_MODULE)
+            continue;
         const ek_value inputs[] = {x, memory ? *memory : ek_value_none()};
         const ek_args args = {inputs, memory ? 2 : 1, keywords};
-        x = ek_module_forward(layer, &args);
+        x = ek_module_forward(*member.slot.module, &args);
         if (x.kind == EK_VALUE_ERROR)
             return x;
     }
@@ -264,7 +266,7 @@ static ek_module *stack_new(const ek_module_type *type, const ek_transformer_sta
     if (layers && o->layer)
         layers[count++] = o->layer;
     else
-        ek_module_free(o->layer);
+        ek_module_discard(o->layer);
     if (!o->layer && ek_error_status() == 0)
         EK_FAIL(EK_E_INVALID, "%s: the layer is NULL", type->name);
     if (o->num_layers < 1 && ek_error_status() == 0)
@@ -282,7 +284,7 @@ static ek_module *stack_new(const ek_module_type *type, const ek_transformer_sta
             ek_register_module(&self->module, "norm", &self->norm, o->norm);
     } else {
         ek_module_free(holder);
-        ek_module_free(o->norm);
+        ek_module_discard(o->norm);
     }
     return ek_module_finish((ek_module *)self);
 }

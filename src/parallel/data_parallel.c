@@ -2,6 +2,7 @@
 #include "comm/tree.h"
 #include "core/thread.h"
 #include "evenkeel/parallel.h"
+#include "nn/module_table.h"
 #include "parallel/wrapper.h"
 
 typedef struct data_parallel {
@@ -49,7 +50,7 @@ ek_module *ek_data_parallel_with(ek_data_parallel_options options)
 {
     if (options.plain) {
         EK_FAIL(EK_E_INVALID, "data_parallel: .plain is an option of ek_data_parallel_model");
-        ek_module_free(options.module);
+        ek_module_discard(options.module);
         return NULL;
     }
     ek_wrapper *wrapper = ek_wrapper_new(&data_parallel_type, &options);

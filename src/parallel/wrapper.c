@@ -121,7 +121,7 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
         return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", type->name);
     ek_wrapper *wrapper = (ek_wrapper *)ek_module_new(type);
     if (!wrapper) {
-        ek_module_free(child);
+        ek_module_discard(child);
         return NULL;
     }
     wrapper->dim = options->dim;

@@ -93,6 +93,16 @@ int exact_fill(ek_module *module)
     return rc < 0 ? rc : ek_module_parameters(module, fill, &number);
 }
 
+ek_module *exact_tied_new(int inputs, int outputs)
+{
+    ek_module *net = ek_sequential(ek_linear(inputs, inputs), ek_tanh(), ek_linear(inputs, inputs),
+                                   ek_tanh(), ek_linear(1, 1));
+    ek_module_set(net, "4", ek_linear(inputs, outputs));
+    ek_module_set_tensor(net, "2.weight", ek_module_tensor(net, "0.weight"));
+    ek_module_set_tensor(net, "2.bias", NULL);
+    return ek_module_finish(net);
+}
+
 static ek_module *make_model(exact_task task)
 {
     switch (task) {
@@ -107,6 +117,8 @@ static ek_module *make_model(exact_task task)
                              ek_conv2d(4, CLASSES, 1));
     case EXACT_SEQUENCES:
         return make_sequences();
+    case EXACT_TIED:
+        return exact_tied_new(IN, OUT);
     default:
         return ek_sequential(ek_conv2d(2, 4, 3, .stride = 2), ek_sync_batch_norm(4), ek_tanh(),
                              ek_flatten(1, -1), ek_linear(16, 1));
@@ -115,8 +127,8 @@ static ek_module *make_model(exact_task task)
 
 const char *exact_name(exact_task task)
 {
-    static const char *const names[] = {"MLP", "convolutions", "segmentation", "sequences",
-                                        "critic"};
+    static const char *const names[] = {"MLP",       "convolutions", "segmentation",
+                                        "sequences", "critic",       "tied"};
     return names[task];
 }
 
@@ -128,9 +140,9 @@ exact_job exact_make(exact_task task, ek_dtype dtype)
         exact_free(&job);
         return job;
     }
-    job.criteria[0] = task == EXACT_MLP            ? ek_mse_loss()
-                      : task == EXACT_CONVOLUTIONS ? ek_cross_entropy_loss()
-                      : task == EXACT_SEGMENTATION ? ek_module_new(&mean_type)
+    job.criteria[0] = task == EXACT_MLP || task == EXACT_TIED ? ek_mse_loss()
+                      : task == EXACT_CONVOLUTIONS            ? ek_cross_entropy_loss()
+                      : task == EXACT_SEGMENTATION            ? ek_module_new(&mean_type)
                       : task == EXACT_SEQUENCES
                           ? ek_ctc_loss(.blank = CLASSES - 1)
                           : ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_REAL);
@@ -230,6 +242,7 @@ ek_tensor *exact_loss(const exact_job *job, int64_t first, int64_t count)
     ek_tensor *x, *y, *lengths;
     switch (job->task) {
     case EXACT_MLP:
+    case EXACT_TIED:
         x = samples(job, EK_SHAPE(count, IN), first, 1);
         y = samples(job, EK_SHAPE(count, OUT), first, 2);
         break;

@@ -11,6 +11,7 @@ typedef enum exact_task {
     EXACT_SEGMENTATION, /* many targets are ignored, among them all of the first two samples */
     EXACT_SEQUENCES,    /* CTC: targets and lengths in a list, the batch in dimension 1 */
     EXACT_CRITIC,       /* WGAN-GP: a penalty on the critic's gradient */
+    EXACT_TIED,         /* two layers have one weight, and a layer was replaced */
     EXACT_TASKS
 } exact_task;
 
@@ -31,6 +32,10 @@ typedef struct exact_job {
     ek_module *model;
     ek_module *criteria[2]; /* the second is the critic's for fake samples, else NULL */
 } exact_job;
+
+/* Makes three linear layers, of which the first two have one weight, and the last was replaced.
+ * NULL with an error. */
+ek_module *exact_tied_new(int inputs, int outputs);
 
 /* Converts a module to f64 and fills its parameters, the same way each time. */
 int exact_fill(ek_module *module);

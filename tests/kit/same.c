@@ -48,6 +48,8 @@ ek_module *same_net_new(const same_setting *setting)
         return make_net(true, setting->dtype);
     if (setting->net == TERMS)
         net = terms_new(setting);
+    else if (setting->net == TIED)
+        net = exact_tied_new(IN, OUT);
     else
         net = ek_sequential(ek_conv2d(1, 5, 4, .stride = 2, .padding = 1), ek_leaky_relu(0.2),
                             ek_conv2d(5, 3, 4, .stride = 2), ek_tanh(), ek_flatten(1, -1),

@@ -20,7 +20,8 @@ enum { IN = 6, OUT = 3, MOST = 16 };
 typedef enum same_net {
     TERMS,    /* y = main(x) + side(x); the bias of `side` is frozen */
     PICTURES, /* convolutions with batch normalisation; some targets are ignored */
-    CRITIC    /* its loss is a penalty on its gradient, whose backward is of second order */
+    CRITIC,   /* its loss is a penalty on its gradient, whose backward is of second order */
+    TIED      /* two layers have one weight, and a layer was replaced */
 } same_net;
 
 /* How the gradients of a step are made. */

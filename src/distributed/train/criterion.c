@@ -166,7 +166,7 @@ ek_module *ek_distributed_criterion_with(ek_distributed_criterion_options option
         return EK_FAIL_NULL(EK_E_INVALID, "%s: module is NULL", criterion_name);
     distributed_criterion *self = (distributed_criterion *)ek_module_new(&criterion_type);
     if (!self) {
-        ek_module_free(child);
+        ek_module_discard(child);
         return NULL;
     }
     self->reduction = options.reduction;

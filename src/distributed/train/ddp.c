@@ -87,6 +87,8 @@ static int ddp_run_forward(ek_process_group *group, void *user)
     ddp_call *call = user;
     distributed *self = call->self;
     (void)group; /* the group is the module's */
+    if (ek_grad_enabled())
+        EK_TRY(ek_layout_check_leaves(self->child, self->reducer->leaves, self->reducer->count));
     if (ddp_has_units(self))
         EK_TRY(ek_rank_units_settle(self->sharding));
     if (self->module.training && self->broadcasts && ek_grad_enabled())
@@ -410,7 +412,7 @@ ek_module *ek_distributed_data_parallel_with(ek_distributed_options options)
         rc = ddp_make(options.process_group, &call);
     if (rc >= 0)
         return &call.made->module;
-    ek_module_free(call.made ? &call.made->module : call.child);
+    ek_module_discard(call.made ? &call.made->module : call.child);
     return NULL;
 }
 

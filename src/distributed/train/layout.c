@@ -91,6 +91,37 @@ int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group
     return rc < 0 ? rc : 0;
 }
 
+/* A walk over a module's parameters beside leaves. */
+typedef struct leaf_walk {
+    ek_tensor *const *leaves;
+    int count, next; /* next: the leaf after the one that was found last */
+} leaf_walk;
+
+static int leaf_find(const char *path, ek_tensor *parameter, void *user)
+{
+    leaf_walk *walk = user;
+    for (int i = 0; i < walk->count && parameter->requires_grad; i++) {
+        const int leaf = (walk->next + i) % walk->count;
+        if (walk->leaves[leaf] != parameter)
+            continue;
+        walk->next = leaf + 1;
+        return 0;
+    }
+    return parameter->requires_grad
+               ? EK_FAIL(EK_E_STATE,
+                         "parameter \"%s\" was put into the module, or began to require a "
+                         "gradient, after it was wrapped, so that ranks would not average its "
+                         "gradient; wrap the module anew",
+                         path)
+               : 0;
+}
+
+int ek_layout_check_leaves(ek_module *module, ek_tensor *const *leaves, int count)
+{
+    leaf_walk walk = {leaves, count, 0};
+    return ek_module_parameters(module, leaf_find, &walk);
+}
+
 /* ---- tensors that travel as one ---- */
 
 /* Returns the GPU on which all tensors lie, or cpu if there is no such GPU. */

@@ -28,6 +28,10 @@ void ek_layout_clear(ek_module_layout *layout);
  * difference. */
 int ek_layout_agree(const char *what, ek_module *module, ek_process_group *group);
 
+/* Checks that each parameter of the module that requires a gradient is one of these leaves. They
+ * are found fastest in the order of registration. */
+int ek_layout_check_leaves(ek_module *module, ek_tensor *const *leaves, int count);
+
 /* ---- tensors that travel as one ---- */
 
 typedef struct ek_pack {

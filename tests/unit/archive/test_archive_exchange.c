@@ -45,6 +45,38 @@ TEST(an_old_file_of_a_model_with_a_head)
     assert_outputs(net);
 }
 
+/* The head is a module of its own, tied to the embedding, as in such files; then another one. */
+TEST(a_network_with_the_names_of_a_model_with_a_head)
+{
+    ek_load_report report;
+    ek_archive *a = opened(EK_GOLDEN_DIR "/pth/gpt2.pth");
+    ek_module *body =
+        ek_gpt2(19, .context = 10, .width = 12, .layers = 3, .heads = 2, .head = false);
+    ek_module *net =
+        ek_sequential_named({"transformer", body}, {"lm_head", ek_linear(12, 19, .bias = false)});
+    ek_tensor *embedding = ek_module_tensor(net, "transformer.wte.weight");
+    assert_ok(ek_module_set_tensor(net, "lm_head.weight", embedding));
+    assert_ok(ek_archive_load_module(a, "", net, .strict = false, .report = &report));
+    ck_assert_int_eq(report.loaded, 40);
+    ck_assert_int_eq(report.missing, 0);
+    ck_assert_int_eq(report.unexpected, 6);
+    ck_assert_str_eq(report.first_unexpected, "transformer.h.0.attn.bias");
+    ek_archive_free(a);
+    a = ek_archive_new();
+    assert_ok(ek_archive_put_module(a, "", net));
+    a = through_file(a);
+    ck_assert(ek_archive_has(a, "lm_head.weight") && ek_archive_has(a, "transformer.wte.weight"));
+    ek_archive_free(a);
+    ek_module *classifier = ek_module_copy(net);
+    assert_ok(ek_module_set(classifier, "lm_head", ek_linear(12, 2)));
+    ek_tensor *y = ek_apply(classifier, golden("gpt2.golden", "files/tokens"));
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_size(y, -1), 2);
+    ek_module_free(classifier);
+    ek_module_train(net, false);
+    assert_outputs(net);
+}
+
 TEST(a_new_file)
 {
     ek_archive *a = opened(EK_GOLDEN_DIR "/gpt2.safetensors");

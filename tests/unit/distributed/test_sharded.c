@@ -98,7 +98,33 @@ TEST_LOOP(gradient_penalties_over_devices, 0, 4)
                             .steps = 4});
 }
 
+TEST_LOOP(tied_weights_over_devices, 0, 12)
+{
+    static const same_coming ways[] = {ONCE, TWICE, HISTORY, KEPT, EACH_ITSELF, FROZEN};
+    check(0, (same_setting){.devices = 1 + _i % 4,
+                            .balanced = _i % 2,
+                            .net = TIED,
+                            .dtype = _i / 2 % 2 ? EK_F64 : EK_F32,
+                            .algorithm = _i % 3 ? ADAM : MOMENTUM,
+                            .batch = 7,
+                            .how = ways[_i / 2],
+                            .steps = 6});
+}
+
 /* ---- ranks ---- */
+
+TEST_LOOP(tied_weights_over_ranks, 0, 12)
+{
+    check((uint64_t)_i,
+          (same_setting){.ranks = 2 + _i % 2,
+                         .net = TIED,
+                         .policy = _i % 4 < 2 ? EK_SHARD_OPTIMIZER : EK_SHARD_PARAMETERS,
+                         .dtype = _i % 3 ? EK_F64 : EK_F32,
+                         .algorithm = ADAM,
+                         .devices = _i / 4,
+                         .cap = _i % 2 ? 0.0005 : 25,
+                         .how = _i == 5 ? EMPTY : ONCE});
+}
 
 TEST_LOOP(every_algorithm_over_ranks, 0, 2 * ALGORITHMS)
 {

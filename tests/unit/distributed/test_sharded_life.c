@@ -297,3 +297,74 @@ TEST_LOOP(changes_within_a_step, 0, 3)
     same_check(&(same_setting){.devices = 3, .balanced = true, .hidden = 200, .algorithm = ADAM}, 0,
                bodies[_i]);
 }
+
+/* ---- modules that change between two steps ---- */
+
+/* Replaces the last layer. The first two have one weight until step 1, and from step 3 on. */
+static int change(same_pair *pair, int way, int step)
+{
+    ek_module *net = pair->nets[way], *layer = ek_linear(IN, OUT);
+    ek_dtype dtype = pair->setting.dtype;
+    ek_tensor *weight =
+        step == 1 ? ek_full(0.3, EK_SHAPE(IN, IN), .dtype = dtype, .device = test_device(0))
+                  : ek_module_tensor(net, "0.weight");
+    int rc = exact_fill(layer);
+    if (rc >= 0)
+        rc = ek_module_to_dtype(layer, dtype);
+    if (rc >= 0)
+        rc = ek_module_to_device(layer, test_device(0));
+    if (rc >= 0)
+        rc = ek_module_set(net, "4", layer);
+    if (rc >= 0)
+        rc = ek_module_set_tensor(net, "2.weight", weight);
+    ek_optimizer_free(pair->optimizers[way]);
+    pair->optimizers[way] = same_optimizer_new(pair, way);
+    return rc < 0 || pair->optimizers[way] ? rc : ek_error_status();
+}
+
+static const char *changes(same_pair *pair)
+{
+    for (int step = 0; step < 5; step++) {
+        for (int way = 0; way < WAYS && step % 2; way++)
+            RANKS_OK(change(pair, way, step));
+        LOOP_PASS(same_steps(pair, step));
+        LOOP_CHECK(parameters_of(pair->models[SHARDED]).count == (step == 1 || step == 2 ? 5 : 4));
+    }
+    return NULL;
+}
+
+TEST_LOOP(modules_that_change_between_steps, 0, 6)
+{
+    same_check(&(same_setting){.devices = 1 + _i % 4,
+                               .balanced = _i % 2,
+                               .net = TIED,
+                               .algorithm = _i < 3 ? ADAM : MOMENTUM,
+                               .batch = 7},
+               0, changes);
+}
+
+/* No rank may train a parameter whose gradient the others don't see. */
+static const char *is_refused_over_ranks(same_pair *pair)
+{
+    LOOP_PASS(same_steps(pair, 0));
+    ek_module *net = pair->nets[SHARDED], *layer = ek_linear(IN, OUT);
+    ek_module_set_requires_grad(layer, false);
+    RANKS_OK(ek_module_to_device(layer, ek_tensor_device(ek_module_tensor(net, "4.weight"))));
+    RANKS_OK(ek_module_set(net, "4", layer));
+    RANKS_OK(same_step(pair, SHARDED, 1)); /* without the last layer's gradients */
+    ek_module_set_requires_grad(layer, true);
+    bool before = ek_set_grad_enabled(false);
+    LOOP_CHECK(same_loss(pair, SHARDED, 3, 0));
+    ek_set_grad_enabled(before);
+    LOOP_CHECK(!same_loss(pair, SHARDED, 3, 0));
+    RANKS_EXPECT(ek_error_status(), EK_E_STATE, "parameter \"4.weight\" was put into the module");
+    return NULL;
+}
+
+TEST_LOOP(changes_are_refused_over_ranks, 0, 2)
+{
+    same_check(&(same_setting){.ranks = 2,
+                               .net = TIED,
+                               .policy = _i ? EK_SHARD_PARAMETERS : EK_SHARD_OPTIMIZER},
+               (uint64_t)_i, is_refused_over_ranks);
+}
