@@ -39,6 +39,8 @@ has() {
     openmpi-bin) command -v mpirun.openmpi || command -v mpirun ;;
     ccache) command -v ccache ;;
     doxygen) command -v doxygen ;;
+    lintian) command -v lintian ;;
+    dpkg-dev) command -v dpkg-shlibdeps ;;
     locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
     fortunes) test -r /usr/share/games/fortunes/computers ;;
     dataset-fashion-mnist) test -r "$fashion_mnist"/train-images-idx3-ubyte.gz ;;
@@ -68,6 +70,8 @@ purpose() {
     locales) echo "other languages' locales, for the test that files are the same in all" ;;
     ccache) echo "compiles once what two builds share" ;;
     doxygen) echo "makes the documentation's site, target documentation" ;;
+    lintian) echo "looks at the Debian packages that cpack makes" ;;
+    dpkg-dev) echo "finds what the Debian packages depend on" ;;
     fortunes) echo "a text for samples/gpt, in /usr/share/games/fortunes" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
     wamerican | wfrench | wngerman | witalian | wspanish) echo "words of a language, in /usr/share/dict" ;;

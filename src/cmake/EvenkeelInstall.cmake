@@ -2,14 +2,17 @@
 
 include(CMakePackageConfigHelpers)
 
-install(DIRECTORY include/evenkeel DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+# Components: library, development, and openmpi and mpich, the plugins. EvenkeelPackage.cmake makes a package of each.
+install(DIRECTORY include/evenkeel DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
+        FILES_MATCHING PATTERN "*.h")
 install(TARGETS evenkeel_shared evenkeel_static EXPORT evenkeel
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 foreach(kind IN LISTS EK_MPI_KINDS)
-    install(TARGETS evenkeel_mpi_${kind} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/evenkeel)
+    install(TARGETS evenkeel_mpi_${kind} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/evenkeel COMPONENT ${kind})
 endforeach()
 install(EXPORT evenkeel NAMESPACE evenkeel:: FILE evenkeel-targets.cmake
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel COMPONENT development)
 # What a static library with the CUDA backend links in addition.
 set(EK_PC_CUDA)
 set(EK_CONFIG_CUDA)
@@ -23,11 +26,14 @@ write_basic_package_version_file(evenkeel-config-version.cmake COMPATIBILITY Sam
 install(FILES ${PROJECT_BINARY_DIR}/evenkeel-config.cmake
               ${PROJECT_BINARY_DIR}/evenkeel-config-version.cmake
               src/cmake/FindOneDNN.cmake src/cmake/FindTurboJPEG.cmake
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel COMPONENT development)
 # The prefix is that of cmake --install, so that compilers show no path with "/../" in it. In a tree that was moved,
 # pkg-config --define-prefix finds it.
 set(EK_PC_PREFIX "@EK_PC_PREFIX@")
 configure_file(src/cmake/evenkeel.pc.in evenkeel.pc.in @ONLY)
 install(CODE "set(EK_PC_PREFIX \"\${CMAKE_INSTALL_PREFIX}\")
-    configure_file(\"${PROJECT_BINARY_DIR}/evenkeel.pc.in\" \"${PROJECT_BINARY_DIR}/evenkeel.pc\" @ONLY)")
-install(FILES ${PROJECT_BINARY_DIR}/evenkeel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+    configure_file(\"${PROJECT_BINARY_DIR}/evenkeel.pc.in\" \"${PROJECT_BINARY_DIR}/evenkeel.pc\" @ONLY)"
+        COMPONENT development)
+install(FILES ${PROJECT_BINARY_DIR}/evenkeel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+
+include(EvenkeelPackage)

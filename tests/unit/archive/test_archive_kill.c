@@ -208,8 +208,13 @@ static void forbid(int call, int error)
  * old file's permissions stay. */
 static void save_restricted(int which)
 {
+#ifdef SYS_access
+    enum { ASKS_FOR_A_FILE = SYS_access };
+#else /* newer architectures have one call for both of the C library's functions */
+    enum { ASKS_FOR_A_FILE = SYS_faccessat };
+#endif
     if (which == 1)
-        forbid(SYS_access, ENOENT);
+        forbid(ASKS_FOR_A_FILE, ENOENT);
     else
         forbid(SYS_linkat, EPERM);
     if (save_state(&large, 1) < 0 || whole_value(&large) != 1)
