@@ -38,10 +38,10 @@ typedef struct ek_storage {
     size_t nbytes;
     ek_memory_category category;
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
-    ek_object *owner; /* one reference to the holder of `data` (ek_storage_move); NULL: `dev` */
-    const ek_backend *pinned_by; /* the backend that pinned `data`; NULL: `dev`'s own memory */
-    const ek_dev *pinned_for;    /* reader of pinned memory; may be closed by now */
-    ek_stream stream;            /* the stream for which the memory was allocated */
+    ek_object *owner;              /* one reference to the holder of `data`; NULL: `dev` */
+    const ek_backend *pinned_by;   /* the backend that pinned `data`; NULL: `dev`'s own memory */
+    const ek_dev *pinned_for;      /* reader of pinned memory; may be closed by now */
+    ek_stream stream;              /* the stream for which the memory was allocated */
     ek_event *event;         /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
                               EK_STREAM_UPLOAD after the copy into it */
     bool arriving;           /* EK_STREAM_COMPUTE has yet to wait for `event` */
@@ -104,6 +104,9 @@ int ek_storage_hold(ek_storage *storage);
 void ek_storage_receive(ek_storage *storage);
 /* Makes a storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
+/* Makes a storage in `data`, memory of dev that `owner` holds and that the ledger hasn't counted
+ * yet. Retains the owner. */
+ek_storage *ek_storage_new_foreign(ek_dev *dev, size_t nbytes, ek_object *owner, void *data);
 /* Copies the elements to `data`, which is large enough memory of the host that `owner` holds, and
  * frees the old memory. Handles of the storage stay valid, but nobody may use them during the
  * call. */
