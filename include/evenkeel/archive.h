@@ -110,10 +110,10 @@ EK_API int ek_archive_put_training(ek_archive *archive, const char *name, ek_tra
  * what the put found below that name are single keys: ek_archive_put_module(a, "model", net) makes
  * {"model": {"0.weight": ..., "0.bias": ...}}, whose element "model" is a state_dict, and the name
  * "" makes the state_dict itself. Numbers are int and float, texts are str under their whole names,
- * and a tensor that was put twice is one in both places. An optimizer's state is a dictionary by
- * parameters' paths, {"0.weight": {"steps": 7, "exp_avg": ...}}, not a state_dict of PyTorch's
- * optimizers. Devices are not noted: every tensor is of cpu. ek_archive_open gives all names back.
- * EK_E_INVALID if a text has the name of a dictionary. */
+ * and a tensor that was put twice is one in both places. An optimizer's state has keys such as
+ * "0.weight.exp_avg" and is no state_dict of PyTorch's optimizers. Devices are not noted: every
+ * tensor is of cpu. ek_archive_open gives all names back. EK_E_INVALID if a text has the name of a
+ * dictionary. */
 EK_API int ek_archive_save(ek_archive *archive, const char *path);
 
 /* ---- reading ---- */

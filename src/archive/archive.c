@@ -192,14 +192,25 @@ static int archive_append(ek_archive *archive, const char *what, ek_archive_entr
     return ek_archive_end(archive, before, name_add_tensor(archive, entry.name));
 }
 
+/* Returns how many bytes of "name.path" are keys of nested dictionaries: those of the name, up to
+ * its last dot if there is no path. */
+static size_t entry_nested(const ek_archive_put_call *put, const char *path)
+{
+    const char *dot = strrchr(put->name, '.');
+    if (*path)
+        return *put->name ? strlen(put->name) + 1 : 0;
+    return dot ? (size_t)(dot + 1 - put->name) : 0;
+}
+
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry)
 {
     entry.name = ek_archive_join(put->name, path);
+    entry.nested = entry_nested(put, path);
     return entry.name ? archive_append(put->archive, put->what, entry) : EK_E_NO_MEMORY;
 }
 
-int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
-                   ek_device device)
+static int archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
+                       bool number, ek_device device)
 {
     if (!tensor && ek_error_status() == 0)
         return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is NULL", put->what, *path ? path : put->name);
@@ -207,15 +218,22 @@ int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *
         tensor = ek_tensor_alias(tensor);
     if (!tensor)
         return ek_error_pending();
-    ek_archive_entry entry = {.object = &tensor->object, .device = device};
+    ek_archive_entry entry = {.object = &tensor->object, .number = number, .device = device};
     return ek_archive_add_made(put, path, entry);
+}
+
+int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
+                   ek_device device)
+{
+    return archive_add(put, path, tensor, false, device);
 }
 
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device)
 {
     ek_scope scope = ek_scope_begin();
-    int status = ek_archive_add(put, path, ek_from_data(elements, shape, dtype), device);
+    int status =
+        archive_add(put, path, ek_from_data(elements, shape, dtype), shape.ndim == 0, device);
     ek_scope_end(&scope);
     return status;
 }

@@ -197,6 +197,16 @@ bool ek_repeats(const ek_tensor *tensor);
  * derived object outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
 
+/* A tensor's elements in row-major order in the host's memory. */
+typedef struct ek_rows {
+    const void *bytes;
+    void *copy; /* owned; NULL: the tensor's own memory has this order */
+} ek_rows;
+/* Fills `rows`, and waits for the device. The tensor's memory is held until the calling thread's
+ * scope ends. ek_rows_free frees the copy, also after a failure. */
+int ek_rows_of(const ek_tensor *tensor, ek_rows *rows);
+void ek_rows_free(ek_rows *rows);
+
 /* Writes a text such as "f32[2, 3] on host:0", for sentences, and returns `text`. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);
 
