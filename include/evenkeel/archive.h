@@ -105,15 +105,16 @@ EK_API int ek_archive_put_training(ek_archive *archive, const char *name, ek_tra
 /** Writes the file at `path` whole or not at all: a kill or a loss of power leaves the old file or
  * the new one. A symbolic link is replaced, not followed. EK_E_IO with the system's reason.
  *
- * If the path ends in .pth or .pt, the file is one of torch.save, which torch.load reads, also with
- * weights_only=True. It holds a dictionary. The name that was given to a put nests at its dots, and
- * what the put found below that name are single keys: ek_archive_put_module(a, "model", net) makes
- * {"model": {"0.weight": ..., "0.bias": ...}}, whose element "model" is a state_dict, and the name
- * "" makes the state_dict itself. Numbers are int and float, texts are str under their whole names,
- * and a tensor that was put twice is one in both places. An optimizer's state has keys such as
- * "0.weight.exp_avg" and is no state_dict of PyTorch's optimizers. Devices are not noted: every
- * tensor is of cpu. ek_archive_open gives all names back. EK_E_INVALID if a text has the name of a
- * dictionary. */
+ * If the path ends in .pth or .pt, the file is one of torch.save, which torch.load reads, in
+ * PyTorch 2 with weights_only=True, too. It holds a dictionary. The name that a put was given nests
+ * at its dots, and paths of parameters stay whole: ek_archive_put_module(a, "model", net) makes
+ * {"model":
+ * {"0.weight": ..., "0.bias": ...}}, whose element "model" is a state_dict, and the name "" makes
+ * the state_dict itself. Keys of dictionaries that are put stay whole too, if a tensor or a number
+ * lies there. Numbers are int and float, texts are str under their whole names, and a tensor that
+ * was put twice is one in both places. An optimizer's state has keys such as "0.weight.exp_avg" and
+ * is no state_dict of PyTorch's optimizers. Devices are not noted: every tensor is of cpu.
+ * ek_archive_open gives all names back. EK_E_INVALID if a text has the name of a dictionary. */
 EK_API int ek_archive_save(ek_archive *archive, const char *path);
 
 /* ---- reading ---- */

@@ -20,21 +20,19 @@ import collections.abc
 import csv
 import ctypes
 import ctypes.util
+import itertools
 import json
 import os
 import pathlib
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-DTYPES = ("f32", "f64", "bf16", "i64", "u8", "f16", "i32", "bool")  # as ek_dtype
+_DTYPES = ("f32", "f64", "bf16", "i64", "u8", "f16", "i32", "bool")  # as ek_dtype
 _NUMPY = {"f32": "<f4", "f64": "<f8", "i64": "<i8", "u8": "|u1", "f16": "<f2", "i32": "<i4", "bool": "|b1"}
-_HOST, _CUDA = 1, 2  # kinds of devices in DLPack
+_CUDA = 2  # a kind of device in DLPack
 
 
-class Error(RuntimeError):
-    """An error of the library, with its sentence."""
-
-
-# ---- the library ----
+class Error(RuntimeError):  # with the library's sentence
+    pass
 
 
 def _struct(*fields):
@@ -45,55 +43,29 @@ _Device = _struct(("kind", c_int), ("index", c_int))
 _Scope = _struct(("mark", ctypes.c_size_t), ("depth", ctypes.c_uint))
 _Shape = _struct(("ndim", c_int), ("dims", c_int64 * 8))
 _Value = _struct(("kind", c_int), ("marks", c_uint8 * 4), ("tensor", c_void_p))
+_Entry = _struct(("key", c_char_p), ("value", _Value))
 _CPU = _Device(0, 0)
 
-_FUNCTIONS = {
-    "ek_archive_free": (None, c_void_p),
-    "ek_archive_get": (_Value, c_void_p, c_char_p),
-    "ek_archive_get_text": (c_char_p, c_void_p, c_char_p),
-    "ek_archive_has": (ctypes.c_bool, c_void_p, c_char_p),
-    "ek_archive_name": (c_char_p, c_void_p, c_int),
-    "ek_archive_new": (c_void_p,),
-    "ek_archive_open": (c_void_p, c_char_p),
-    "ek_archive_put": (c_int, c_void_p, c_char_p, _Value),
-    "ek_archive_put_text": (c_int, c_void_p, c_char_p, c_char_p),
-    "ek_archive_save": (c_int, c_void_p, c_char_p),
-    "ek_archive_text_name": (c_char_p, c_void_p, c_int),
-    "ek_device_name": (c_char_p, _Device, c_char_p),
-    "ek_error_clear": (None,),
-    "ek_error_message": (c_char_p,),
-    "ek_error_status": (c_int,),
-    "ek_from_dlpack": (c_void_p, c_void_p, _Device, c_void_p),
-    "ek_from_dlpack_unversioned": (c_void_p, c_void_p, _Device, c_void_p),
-    "ek_keep": (c_void_p, c_void_p),
-    "ek_read_npy": (c_void_p, c_char_p),
-    "ek_release": (None, c_void_p),
-    "ek_save_npy": (c_int, c_char_p, c_void_p),
-    "ek_scope_begin": (_Scope,),
-    "ek_scope_end": (None, POINTER(_Scope)),
-    "ek_tensor_data": (c_void_p, c_void_p),
-    "ek_tensor_device": (_Device, c_void_p),
-    "ek_tensor_dtype": (c_int, c_void_p),
-    "ek_tensor_shape": (_Shape, c_void_p),
-    "ek_tensor_strides": (_Shape, c_void_p),
-    "ek_to_dlpack": (c_void_p, c_void_p, c_void_p),
-    "ek_to_dlpack_unversioned": (c_void_p, c_void_p, c_void_p),
-    "ek_value_of_float": (_Value, c_double),
-    "ek_value_of_int": (_Value, c_int64),
-    "ek_value_of_tensor": (_Value, c_void_p),
-    "ek_value_tensor": (c_void_p, _Value),
-}
+# The functions that are called, each with the codes of its result and of its arguments.
+_CODES = {"-": None, "p": c_void_p, "s": c_char_p, "i": c_int, "l": c_int64, "f": c_double, "V": _Value, "D": _Device,
+          "S": _Shape, "C": _Scope, "c": POINTER(_Scope), "e": POINTER(_Entry)}  # fmt: skip
+_FUNCTIONS = """
+error_status i, error_message s, error_clear -, scope_begin C, scope_end -c, keep pp, release -p,
+archive_open ps, archive_new p, archive_free -p, archive_save ips, archive_put ipsV, archive_put_text ipss,
+archive_name spi, archive_text_name spi, archive_get Vps, archive_get_text sps,
+value_of_int Vl, value_of_float Vf, value_of_tensor Vp, value_tensor pV, value_dict Vei,
+tensor_data pp, tensor_dtype ip, tensor_shape Sp, tensor_strides Sp, tensor_device Dp,
+to_dlpack ppp, to_dlpack_unversioned ppp, from_dlpack ppDp, from_dlpack_unversioned ppDp
+"""
 
 
 def _load():
     built = pathlib.Path(__file__).resolve().parents[2] / "build" / "libevenkeel.so"
     path = os.environ.get("EVENKEEL_LIBRARY") or (str(built) if built.exists() else ctypes.util.find_library("evenkeel"))
-    if not path:
-        raise ImportError("libevenkeel.so is missing: build it, or name it in EVENKEEL_LIBRARY")
-    library = ctypes.CDLL(path)
-    for name, (result, *arguments) in _FUNCTIONS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    library = ctypes.CDLL(path or "libevenkeel.so")
+    for name, types in (signature.split() for signature in _FUNCTIONS.split(",")):
+        function = getattr(library, "ek_" + name)
+        function.restype, *function.argtypes = (_CODES[code] for code in types)
     return library
 
 
@@ -118,8 +90,7 @@ def _made(make):
         lib.ek_scope_end(scope)
 
 
-# ---- DLPack's structs, in Python's capsules ----
-
+# DLPack's structs, which travel in Python's capsules.
 _LENT = (("data", c_void_p), ("kind", c_int32), ("number", c_int32), ("ndim", c_int32), ("code", c_uint8),
          ("bits", c_uint8), ("lanes", c_uint16), ("shape", c_void_p), ("strides", c_void_p), ("offset", c_uint64))  # fmt: skip
 _DELETER = ctypes.CFUNCTYPE(None, c_void_p)
@@ -128,17 +99,12 @@ _New = _struct(("major", c_uint32), ("minor", c_uint32), ("context", c_void_p), 
                ("flags", c_uint64), *_LENT)  # fmt: skip
 # A capsule's name before and after the struct was taken. A capsule keeps the address of its name.
 _KINDS = {_New: (b"dltensor_versioned", b"used_dltensor_versioned"), _Old: (b"dltensor", b"used_dltensor")}
-
-
-def _capsule_function(name, result, *arguments):
-    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
-
-
-_capsule_new = _capsule_function("PyCapsule_New", ctypes.py_object, c_void_p, c_char_p, c_void_p)
-# Of addresses instead of objects: a destructor's capsule must not be referred to again.
-_capsule_valid = _capsule_function("PyCapsule_IsValid", c_int, c_void_p, c_char_p)
-_capsule_get = _capsule_function("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
-_capsule_rename = _capsule_function("PyCapsule_SetName", c_int, c_void_p, c_char_p)
+# Capsules are passed by address: a destructor's capsule must not be referred to again.
+_of_python, _type = ctypes.pythonapi, ctypes.PYFUNCTYPE
+_capsule_new = _type(ctypes.py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", _of_python))
+_capsule_valid = _type(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", _of_python))
+_capsule_get = _type(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", _of_python))
+_capsule_rename = _type(c_int, c_void_p, c_char_p)(("PyCapsule_SetName", _of_python))
 
 
 def _delete(address, kind):
@@ -153,21 +119,31 @@ def _drop(capsule):
             _delete(_capsule_get(capsule, name), kind)
 
 
-def from_dlpack(array):
-    """A Tensor over the memory of another library's array. A read-only array is copied."""
+def _borrow(array):
+    """The handle of a tensor over the array's memory, in the library's scope."""
     on_gpu = array.__dlpack_device__()[0] == _CUDA
     ready = {"stream": 1} if on_gpu else {}  # the default stream waits for the elements
     try:
         capsule = array.__dlpack__(max_version=(1, 0), **ready)
     except TypeError:  # from before DLPack 1.0
         capsule = array.__dlpack__(**ready)
-    for kind, (name, used) in _KINDS.items():
-        if _capsule_valid(id(capsule), name):
-            take = lib.ek_from_dlpack if kind is _New else lib.ek_from_dlpack_unversioned
-            lent = _capsule_get(id(capsule), name)
-            _capsule_rename(id(capsule), used)
-            return _made(lambda: take(lent, _CPU, None))
-    raise BufferError(f"{type(array).__name__}.__dlpack__ gives no capsule that DLPack knows")
+    kind = _New if _capsule_valid(id(capsule), _KINDS[_New][0]) else _Old
+    lent = _capsule_get(id(capsule), _KINDS[kind][0])
+    _capsule_rename(id(capsule), _KINDS[kind][1])
+    return _checked((lib.ek_from_dlpack if kind is _New else lib.ek_from_dlpack_unversioned)(lent, _CPU, None))
+
+
+def from_dlpack(array):
+    """A Tensor over the memory of another library's array. A read-only array is copied."""
+    return _made(lambda: _borrow(array))
+
+
+def _sizes(shape):
+    return tuple(shape.dims[: shape.ndim])
+
+
+def _device_name(device):
+    return "cpu" if device.kind == 0 else f"{('host', 'cuda')[device.kind - 1]}:{device.index}"
 
 
 class Tensor:
@@ -176,20 +152,13 @@ class Tensor:
     def __init__(self, handle):
         self.handle = handle
 
-    def __del__(self):
-        lib.ek_release(self.handle)
+    def __del__(self, release=lib.ek_release):
+        release(self.handle)
 
-    shape = property(lambda self: self._sizes(lib.ek_tensor_shape))
-    strides = property(lambda self: self._sizes(lib.ek_tensor_strides), doc="In elements.")
-    dtype = property(lambda self: DTYPES[lib.ek_tensor_dtype(self.handle)])
-
-    def _sizes(self, get):
-        sizes = get(self.handle)
-        return tuple(sizes.dims[: sizes.ndim])
-
-    @property
-    def device(self):
-        return lib.ek_device_name(lib.ek_tensor_device(self.handle), ctypes.create_string_buffer(16)).decode()
+    shape = property(lambda self: _sizes(lib.ek_tensor_shape(self.handle)))
+    strides = property(lambda self: _sizes(lib.ek_tensor_strides(self.handle)), doc="In elements.")
+    dtype = property(lambda self: _DTYPES[lib.ek_tensor_dtype(self.handle)])
+    device = property(lambda self: _device_name(lib.ek_tensor_device(self.handle)))
 
     def __repr__(self):
         return f"<evenkeel.Tensor {self.dtype}{list(self.shape)} on {self.device}>"
@@ -204,104 +173,84 @@ class Tensor:
                 "strides": tuple(size * stride for stride in self.strides)}  # fmt: skip
 
     def numpy(self):
-        import numpy
-
-        return numpy.asarray(self)
-
-    def item(self):
-        return self.numpy().item()
-
-    def _lend(self, kind, stream):
-        lend = lib.ek_to_dlpack if kind is _New else lib.ek_to_dlpack_unversioned
-        return _checked(lend(self.handle, stream))
+        return __import__("numpy").asarray(self)
 
     def __dlpack_device__(self):
-        address = self._lend(_Old, -1)
-        lent = _Old.from_address(address)
-        place = lent.kind, lent.number
+        address = _checked(lib.ek_to_dlpack_unversioned(self.handle, -1))
+        place = _Old.from_address(address).kind, _Old.from_address(address).number
         _delete(address, _Old)
         return place
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"{self!r} is lent where it lies, and not copied")
-        kind = _New if max_version and max_version[0] >= 1 else _Old
-        return _capsule_new(self._lend(kind, stream), _KINDS[kind][0], ctypes.cast(_drop, c_void_p))
-
-
-# ---- files ----
+        new = max_version and max_version[0] >= 1
+        lend = lib.ek_to_dlpack if new else lib.ek_to_dlpack_unversioned
+        lent = _checked(lend(self.handle, stream))
+        return _capsule_new(lent, _KINDS[_New if new else _Old][0], ctypes.cast(_drop, c_void_p))
 
 
 class Archive(collections.abc.Mapping):
-    """A checkpoint: its tensors, by their names, on the CPU. A tensor is read when it is asked for."""
+    """A checkpoint: tensors by their names, each read when it is asked for, and `texts`."""
 
     def __init__(self, path):
         self._file = _checked(lib.ek_archive_open(os.fsencode(path)))
-
-    def __del__(self):
-        lib.ek_archive_free(getattr(self, "_file", None))
+        self._tensors = self._names(lib.ek_archive_name)
+        self.texts = {key: lib.ek_archive_get_text(self._file, key.encode()).decode()
+                      for key in self._names(lib.ek_archive_text_name)}  # fmt: skip
 
     def _names(self, get):
-        count = 0
-        while (name := get(self._file, count)) is not None:
-            yield name.decode()
-            count += 1
+        named = (get(self._file, index) for index in itertools.count())
+        return {name.decode(): None for name in iter(lambda: next(named), None)}
+
+    def __del__(self, free=lib.ek_archive_free):
+        free(getattr(self, "_file", None))
 
     def __iter__(self):
-        return self._names(lib.ek_archive_name)
+        return iter(self._tensors)
 
     def __len__(self):
-        return sum(1 for _ in self)
-
-    def __getitem__(self, name):
-        if name not in self:
-            raise KeyError(name)
-        return _made(lambda: lib.ek_value_tensor(lib.ek_archive_get(self._file, name.encode())))
+        return len(self._tensors)
 
     def __contains__(self, name):
-        return name in iter(self)
+        return name in self._tensors
 
-    @property
-    def texts(self):
-        return {key: lib.ek_archive_get_text(self._file, key.encode()).decode()
-                for key in self._names(lib.ek_archive_text_name)}  # fmt: skip
+    def __getitem__(self, name):
+        if name not in self._tensors:
+            raise KeyError(name)
+        return _made(lambda: lib.ek_value_tensor(lib.ek_archive_get(self._file, name.encode())))
 
     def below(self, name):
         """The tensors below `name` by the rest of their names: a state_dict for a module's name."""
         return {key[len(name) + 1 :]: self[key] for key in self if key.startswith(name + ".")}
 
 
-def _put(archive, name, value):
-    if isinstance(value, collections.abc.Mapping):
-        for key, below in value.items():
-            _put(archive, f"{name}.{key}" if name else str(key), below)
-    elif isinstance(value, str):
-        _checked(lib.ek_archive_put_text(archive, name.encode(), value.encode()))
-    elif isinstance(value, (int, float)):
-        made = lib.ek_value_of_int(value) if isinstance(value, int) else lib.ek_value_of_float(value)
-        _checked(lib.ek_archive_put(archive, name.encode(), made))
-    else:
-        tensor = value if isinstance(value, Tensor) else from_dlpack(value)
-        _checked(lib.ek_archive_put(archive, name.encode(), lib.ek_value_of_tensor(tensor.handle)))
+def _value(archive, name, given):
+    """The library's value of a dictionary, a number or an array, in its scope. Texts are put at once."""
+    if not isinstance(given, collections.abc.Mapping):
+        if isinstance(given, (int, float)):
+            return lib.ek_value_of_int(given) if isinstance(given, int) else lib.ek_value_of_float(given)
+        return lib.ek_value_of_tensor(given.handle if isinstance(given, Tensor) else _borrow(given))
+    entries = []
+    for key, below in given.items():
+        path = f"{name}.{key}" if name else str(key)
+        if isinstance(below, str):
+            _checked(lib.ek_archive_put_text(archive, path.encode(), below.encode()))
+        else:
+            entries.append(_Entry(str(key).encode(), _value(archive, path, below)))
+    return _checked(lib.ek_value_dict((_Entry * len(entries))(*entries), len(entries)))
 
 
 def save(path, values):
     """Writes nested dictionaries of arrays, numbers and texts as a file of safetensors or, if its name ends in .pth
     or .pt, of torch.save."""
-    archive = lib.ek_archive_new()
+    scope, archive = lib.ek_scope_begin(), lib.ek_archive_new()
     try:
-        _put(archive, "", values)
+        _checked(lib.ek_archive_put(archive, b"", _value(archive, "", values)))
         _checked(lib.ek_archive_save(archive, os.fsencode(path)))
     finally:
         lib.ek_archive_free(archive)
-
-
-def read_npy(path):
-    return _made(lambda: lib.ek_read_npy(os.fsencode(path)))
-
-
-def save_npy(path, tensor):
-    _checked(lib.ek_save_npy(os.fsencode(path), tensor.handle))
+        lib.ek_scope_end(scope)
 
 
 def _number(text):
