@@ -85,7 +85,8 @@ typedef struct dl_loan {
 
 static void loan_end(dl_loan *loan)
 {
-    dl_order_back(loan->storage->dev, loan->stream, false);
+    if (loan->stream != EK_NO_STREAM)
+        dl_order_back(loan->storage->dev, loan->stream, false);
     ek_object_release(loan->storage);
     free(loan);
 }

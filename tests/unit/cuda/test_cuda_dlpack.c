@@ -71,6 +71,7 @@ TEST_LOOP(strangers_read_after_us_and_we_write_after_them, 0, 4)
     lent->deleter(lent);
     memset(host, 9, COUNT);
     assert_ok(ek_set_data(x, host, COUNT));
+    assert_ok(ek_synchronize(ek_cuda(0)));
     CUDA_OK(cudaStreamSynchronize(stream));
     CUDA_OK(cudaMemcpy(host, theirs, COUNT, cudaMemcpyDeviceToHost));
     assert_bytes(0);
@@ -117,6 +118,7 @@ TEST_LOOP(we_read_after_strangers_and_they_write_after_us, 0, 4)
     ek_scope_end(&scope);
     ck_assert_int_eq(stranger.calls, 1);
     CUDA_OK(cudaStreamSynchronize(stranger.stream));
+    assert_ok(ek_synchronize(ek_cuda(0)));
     CUDA_OK(cudaMemcpy(host, theirs, COUNT, cudaMemcpyDeviceToHost));
     assert_bytes(5);
     CUDA_OK(cudaFree(theirs));
