@@ -397,7 +397,9 @@ ek_tensor *ek_read_npy(const char *path)
 
 /* ---- writing NumPy's ---- */
 
-enum { NPY_ALIGNMENT = 64, NPY_DIGITS = 21, NPY_ROOM = 512 };
+enum {
+    NPY_HEADER = 128
+}; /* bytes before the elements: a multiple of 64 that has room for 8 sizes */
 
 /* Returns NumPy's name of the dtype; NULL if NumPy lacks it. */
 static const char *npy_name_of(ek_dtype dtype)
@@ -408,41 +410,35 @@ static const char *npy_name_of(ek_dtype dtype)
     return NULL;
 }
 
-/* Writes all that precedes the elements, to the byte as numpy.save. NumPy leaves room for the size
- * along which a file may grow to have NPY_DIGITS digits. Returns the number of bytes. */
-static size_t npy_write_header(const array_header *header, const char *name, char text[NPY_ROOM])
+/* Writes all that precedes the elements, to the byte as numpy.save. */
+static void npy_write_header(const array_header *header, const char *name, char text[NPY_HEADER])
 {
+    enum { PREFIX = 10 };
     const ek_shape *shape = &header->shape;
-    int at = 10, growing = header->fortran_order ? shape->ndim - 1 : 0;
-    at += snprintf(text + at, NPY_ROOM - 10, "{'descr': '%s', 'fortran_order': %s, 'shape': (",
-                   name, header->fortran_order ? "True" : "False");
+    char *at = text + PREFIX, *end = text + NPY_HEADER;
+    at += snprintf(at, (size_t)(end - at), "{'descr': '%s', 'fortran_order': %s, 'shape': (", name,
+                   header->fortran_order ? "True" : "False");
     for (int i = 0; i < shape->ndim; i++)
-        at += snprintf(text + at, (size_t)(NPY_ROOM - at), "%s%lld", i > 0 ? ", " : "",
+        at += snprintf(at, (size_t)(end - at), "%s%lld", i > 0 ? ", " : "",
                        (long long)shape->dims[i]);
-    at += snprintf(text + at, (size_t)(NPY_ROOM - at), "%s), }", shape->ndim == 1 ? "," : "");
-    if (shape->ndim > 0)
-        at += snprintf(text + at, (size_t)(NPY_ROOM - at), "%*s",
-                       NPY_DIGITS - snprintf(NULL, 0, "%lld", (long long)shape->dims[growing]), "");
-    size_t end = (size_t)at + NPY_ALIGNMENT - (size_t)(at + 1) % NPY_ALIGNMENT,
-           length = end + 1 - 10;
-    memset(text + at, ' ', end - (size_t)at);
-    text[end] = '\n';
+    at += snprintf(at, (size_t)(end - at), "%s), }", shape->ndim == 1 ? "," : "");
+    memset(at, ' ', (size_t)(end - at));
+    end[-1] = '\n';
     memcpy(text, "\x93NUMPY\x01\x00", 8);
-    text[8] = (char)(length & 0xff);
-    text[9] = (char)(length >> 8);
-    return end + 1;
+    text[8] = NPY_HEADER - PREFIX;
+    text[9] = 0;
 }
 
 typedef struct npy_file {
-    char header[NPY_ROOM];
-    size_t header_nbytes, nbytes;
+    char header[NPY_HEADER];
+    size_t nbytes;
     ek_rows rows;
 } npy_file;
 
 static int npy_write(const ek_file *file, void *user)
 {
     const npy_file *npy = user;
-    EK_TRY(ek_file_write(file, npy->header, npy->header_nbytes));
+    EK_TRY(ek_file_write(file, npy->header, NPY_HEADER));
     return ek_file_write(file, npy->rows.bytes, npy->nbytes);
 }
 
@@ -473,7 +469,7 @@ static int npy_save(const char *path, const ek_tensor *tensor)
     if (!ordered)
         return ek_error_pending();
     EK_TRY(ek_rows_of(ordered, &npy.rows));
-    npy.header_nbytes = npy_write_header(&header, name, npy.header);
+    npy_write_header(&header, name, npy.header);
     int rc = ek_file_replace("save_npy", path, npy_write, &npy);
     ek_rows_free(&npy.rows);
     return rc;
