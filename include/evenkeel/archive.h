@@ -18,7 +18,8 @@
  * parameter, buffer, optimizer state and number is one tensor with a dotted name ("model.0.weight",
  * "optimizer.0.weight.exp_avg"); texts are metadata. Tensors are written whole, sharded ones too
  * (EK_SHARD_OPTIMIZER), so that a file can be loaded with any number of devices, sharded or not.
- * States that are sharded over ranks are saved by ek_dist_archive_save (ddp.h).
+ * States that are sharded over ranks are saved by ek_dist_archive_save (ddp.h). A name that ends in
+ * .pth or .pt makes a file of PyTorch's instead (ek_archive_save).
  * Names skip wrappers such as data parallel: they are those of the wrapped module.
  *
  * Functions return 0 or a negative status. If the archive is NULL because it could not be made or
@@ -103,7 +104,17 @@ EK_API int ek_archive_put_training(ek_archive *archive, const char *name, ek_tra
 
 /** Writes the file at `path` whole or not at all: a kill or a loss of power leaves the old file or
  * the new one. A symbolic link is replaced, not followed. EK_E_IO with the system's reason.
- * EK_E_INVALID for a path that ends in .pth or .pt: torch.load would not read the file. */
+ *
+ * If the path ends in .pth or .pt, the file is one of torch.save, which torch.load reads, in
+ * PyTorch 2 with weights_only=True, too. It holds a dictionary. The name that a put was given nests
+ * at its dots, and paths of parameters stay whole: ek_archive_put_module(a, "model", net) makes
+ * {"model":
+ * {"0.weight": ..., "0.bias": ...}}, whose element "model" is a state_dict, and the name "" makes
+ * the state_dict itself. Keys of dictionaries that are put stay whole too, if a tensor or a number
+ * lies there. Numbers are int and float, texts are str under their whole names, and a tensor that
+ * was put twice is one in both places. An optimizer's state has keys such as "0.weight.exp_avg" and
+ * is no state_dict of PyTorch's optimizers. Devices are not noted: every tensor is of cpu.
+ * ek_archive_open gives all names back. EK_E_INVALID if a text has the name of a dictionary. */
 EK_API int ek_archive_save(ek_archive *archive, const char *path);
 
 /* ---- reading ---- */
@@ -125,6 +136,11 @@ EK_API ek_archive *ek_archive_open(const char *path);
 
 /** True if the archive has a tensor or text `name`, or one whose name begins with "<name>.". */
 EK_API bool ek_archive_has(const ek_archive *archive, const char *name);
+/** Returns the name of tensor `index`, counted from 0 in the order of strcmp, valid as long as the
+ * archive, which must have been opened; NULL without an error if there are no more. The names of
+ * texts are listed likewise. */
+EK_API const char *ek_archive_name(const ek_archive *archive, int index);
+EK_API const char *ek_archive_text_name(const ek_archive *archive, int index);
 /** Returns the tensor `name` on cpu, or a dictionary of all tensors below `name`, nested by the
  * dots of their names. In the scope; an error if there is no such tensor. Keys that are numbers
  * come first, by value; the others follow in the order of strcmp. EK_E_FORMAT for a file that has

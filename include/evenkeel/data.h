@@ -27,6 +27,11 @@ EK_API ek_tensor *ek_read_idx(const char *path);
  * a header that NumPy would not write. EK_E_DTYPE names any other type: '<u8', big-endian and
  * structured types, and Python objects, which are never unpickled. */
 EK_API ek_tensor *ek_read_npy(const char *path);
+/** Writes a .npy file (version 1) whole or not at all, to the byte as numpy.save: a tensor that is
+ * column-major, and not row-major, is written in Fortran's order. The tensor may lie on any device.
+ * EK_E_DTYPE for bf16, which NumPy lacks (ek_to_dtype converts to f32); EK_E_IO with the system's
+ * reason. */
+EK_API int ek_save_npy(const char *path, const ek_tensor *tensor);
 
 /** Reads a file of the binary version of CIFAR-10 or CIFAR-100 (`classes`: 10 or 100), plain, or
  * gzip with at most 60000 records. *pictures is u8 (N, 3, 32, 32) on cpu. *labels is i64 (N); for

@@ -22,6 +22,7 @@
 #include "evenkeel/ddp.h"
 #include "evenkeel/device.h"
 #include "evenkeel/dist.h"
+#include "evenkeel/dlpack.h"
 #include "evenkeel/ema.h"
 #include "evenkeel/fit.h"
 #include "evenkeel/function.h"

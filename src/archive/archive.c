@@ -192,14 +192,25 @@ static int archive_append(ek_archive *archive, const char *what, ek_archive_entr
     return ek_archive_end(archive, before, name_add_tensor(archive, entry.name));
 }
 
+/* Returns how many bytes of "name.path" are keys of nested dictionaries: those of the name, up to
+ * its last dot if there is no path. */
+static size_t entry_nested(const ek_archive_put_call *put, const char *path)
+{
+    const char *dot = strrchr(put->name, '.');
+    if (*path)
+        return *put->name ? strlen(put->name) + 1 : 0;
+    return dot ? (size_t)(dot + 1 - put->name) : 0;
+}
+
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry)
 {
     entry.name = ek_archive_join(put->name, path);
+    entry.nested = entry_nested(put, path);
     return entry.name ? archive_append(put->archive, put->what, entry) : EK_E_NO_MEMORY;
 }
 
-int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
-                   ek_device device)
+static int archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
+                       bool number, ek_device device)
 {
     if (!tensor && ek_error_status() == 0)
         return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is NULL", put->what, *path ? path : put->name);
@@ -207,15 +218,22 @@ int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *
         tensor = ek_tensor_alias(tensor);
     if (!tensor)
         return ek_error_pending();
-    ek_archive_entry entry = {.object = &tensor->object, .device = device};
+    ek_archive_entry entry = {.object = &tensor->object, .number = number, .device = device};
     return ek_archive_add_made(put, path, entry);
+}
+
+int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
+                   ek_device device)
+{
+    return archive_add(put, path, tensor, false, device);
 }
 
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device)
 {
     ek_scope scope = ek_scope_begin();
-    int status = ek_archive_add(put, path, ek_from_data(elements, shape, dtype), device);
+    int status =
+        archive_add(put, path, ek_from_data(elements, shape, dtype), shape.ndim == 0, device);
     ek_scope_end(&scope);
     return status;
 }
@@ -242,8 +260,10 @@ void ek_archive_free(ek_archive *archive)
 
 /* ---- putting values ---- */
 
-static int archive_put(const ek_archive_put_call *put, ek_value value, int depth);
+/* Puts a value as "name.path"; either may be "". */
+static int archive_put(const ek_archive_put_call *put, const char *path, ek_value value, int depth);
 
+/* Puts the elements of a list or a dictionary below the name. */
 static int archive_put_elements(const ek_archive_put_call *put, ek_value value, int depth)
 {
     if (depth >= EK_ARCHIVE_DEPTH)
@@ -257,36 +277,46 @@ static int archive_put_elements(const ek_archive_put_call *put, ek_value value, 
         if (!*key)
             return EK_FAIL(EK_E_INVALID, "%s: a key below \"%.200s\" is empty", put->what,
                            put->name);
-        char *name = ek_archive_join(put->name, key);
-        const ek_archive_put_call below = {put->archive, put->what, name};
-        status = name ? archive_put(&below, ek_value_at(value, i), depth + 1) : EK_E_NO_MEMORY;
-        free(name);
+        status = archive_put(put, key, ek_value_at(value, i), depth + 1);
     }
     return status;
 }
 
-static int archive_put(const ek_archive_put_call *put, ek_value value, int depth)
+static int archive_put_below(const ek_archive_put_call *put, const char *path, ek_value value,
+                             int depth)
+{
+    char *name = ek_archive_join(put->name, path);
+    const ek_archive_put_call below = {put->archive, put->what, name};
+    int status = name ? archive_put_elements(&below, value, depth) : EK_E_NO_MEMORY;
+    free(name);
+    return status;
+}
+
+static int archive_put(const ek_archive_put_call *put, const char *path, ek_value value, int depth)
 {
     switch (value.kind) {
     case EK_VALUE_NONE:
         return 0;
     case EK_VALUE_TENSOR:
         EK_TRY(ek_check_given(put->what, "the tensor", value.as.tensor));
-        return ek_archive_add(put, "", value.as.tensor, ek_tensor_device(value.as.tensor));
+        return ek_archive_add(put, path, value.as.tensor, ek_tensor_device(value.as.tensor));
     case EK_VALUE_INT:
-        return ek_archive_add_data(put, "", &value.as.integer, ek_scalar_shape(), EK_I64, ek_cpu());
+        return ek_archive_add_data(put, path, &value.as.integer, ek_scalar_shape(), EK_I64,
+                                   ek_cpu());
     case EK_VALUE_FLOAT:
-        return ek_archive_add_data(put, "", &value.as.floating, ek_scalar_shape(), EK_F64,
+        return ek_archive_add_data(put, path, &value.as.floating, ek_scalar_shape(), EK_F64,
                                    ek_cpu());
     case EK_VALUE_LIST:
     case EK_VALUE_DICT:
-        return archive_put_elements(put, value, depth);
+        return archive_put_below(put, path, value, depth);
     case EK_VALUE_ERROR:
         return ek_error_pending();
     default:
         return EK_FAIL(EK_E_INVALID,
-                       "%s: \"%.200s\" is %s; tensors, numbers, dictionaries and lists can be put",
-                       put->what, put->name, ek_value_kind_name(value));
+                       "%s: \"%.200s%s%.200s\" is %s; tensors, numbers, dictionaries and lists can "
+                       "be put",
+                       put->what, put->name, *put->name && *path ? "." : "", path,
+                       ek_value_kind_name(value));
     }
 }
 
@@ -295,7 +325,7 @@ int ek_archive_put(ek_archive *archive, const char *name, ek_value value)
     const ek_archive_put_call put = {archive, "archive_put", name};
     EK_TRY(ek_archive_check_put(&put));
     ek_archive_mark mark = ek_archive_begin(archive);
-    return ek_archive_end(archive, mark, archive_put(&put, value, 0));
+    return ek_archive_end(archive, mark, archive_put(&put, "", value, 0));
 }
 
 /* ---- putting texts ---- */

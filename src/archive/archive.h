@@ -26,6 +26,8 @@ typedef struct ek_archive_entry {
     ek_object *object; /* one reference: the tensor, or the argument of `make` */
     ek_tensor *(*make)(ek_object *object); /* result in the scope; NULL: `object` is the tensor */
     bool has_ranks;                        /* `make` is a call of several processes (ek_ranks) */
+    bool number;                           /* a number, not a tensor without dimensions */
+    size_t nested;                         /* see ek_array_source */
     ek_dtype dtype;
     ek_shape shape;
     ek_device device; /* the device that the metadata notes */
@@ -81,7 +83,8 @@ int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *
 /* Does what ek_archive_add does, for the tensor that entry.make makes of entry.object, which is
  * retained. */
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry);
-/* Does what ek_archive_add does, for a new tensor of these elements. */
+/* Does what ek_archive_add does, for a new tensor of these elements; without dimensions they are a
+ * number. */
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device);
 

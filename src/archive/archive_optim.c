@@ -67,7 +67,7 @@ typedef struct writer {
 
 /* Adds a parameter's state, and notes the parameter's device. Sharded states are assembled when
  * they are written. */
-static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_tensor *parameter,
+static int writer_put_state(const writer *w, const char *path, ek_tensor *parameter,
                             const char *state)
 {
     ek_device device = ek_tensor_device(parameter);
@@ -77,32 +77,40 @@ static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_
     EK_TRY(ek_optimizer_state_parts(w->optimizer, parameter, state, &entry.object, &entry.dtype));
     if (entry.object) {
         entry.has_ranks = ek_state_parts_have_ranks(entry.object);
-        int status = ek_archive_add_made(put, state, entry);
+        int status = ek_archive_add_made(&w->put, path, entry);
         ek_object_release(entry.object);
         return status;
     }
     ek_tensor *tensor = ek_optimizer_state(w->optimizer, parameter, state);
     if (!tensor)
         return ek_error_status(); /* 0 if the parameter's group has no such state */
-    return ek_archive_add(put, state, tensor, device);
+    return ek_archive_add(&w->put, path, tensor, device);
+}
+
+/* Adds a parameter's number of steps if there is no `state`, else this state. */
+static int writer_put_part(const writer *w, const char *path, ek_tensor *parameter,
+                           const char *state)
+{
+    char *joined = ek_archive_join(path, state ? state : "steps");
+    if (!joined)
+        return EK_E_NO_MEMORY;
+    int64_t steps = ek_optimizer_steps(w->optimizer, parameter);
+    int status = state ? writer_put_state(w, joined, parameter, state)
+                       : ek_archive_add_data(&w->put, joined, &steps, ek_scalar_shape(), EK_I64,
+                                             ek_tensor_device(parameter));
+    free(joined);
+    return status;
 }
 
 static int writer_put_parameter(const char *path, ek_tensor *parameter, void *user)
 {
     writer *w = user;
-    const char *state;
+    const char *state = NULL;
     if (!ek_optimizer_has(w->optimizer, parameter))
         return 0;
-    char *name = ek_archive_join(w->put.name, path);
-    if (!name)
-        return EK_E_NO_MEMORY;
-    const ek_archive_put_call put = {w->put.archive, w->put.what, name};
-    int64_t steps = ek_optimizer_steps(w->optimizer, parameter);
-    int status = ek_archive_add_data(&put, "steps", &steps, ek_scalar_shape(), EK_I64,
-                                     ek_tensor_device(parameter));
+    int status = writer_put_part(w, path, parameter, NULL);
     for (int s = 0; status == 0 && (state = ek_optimizer_state_name(w->optimizer, s)); s++)
-        status = writer_put_state(w, &put, parameter, state);
-    free(name);
+        status = writer_put_part(w, path, parameter, state);
     w->count++;
     return status;
 }

@@ -54,6 +54,25 @@ bool ek_archive_has(const ek_archive *archive, const char *name)
            ek_safetensors_metadata(archive->file, name);
 }
 
+/* Returns the file of an open archive. */
+static const ek_safetensors *archive_listed(const ek_archive *archive, const char *what)
+{
+    ek_archive_get_call get = {archive, what, "", NULL};
+    return ek_archive_check_get(&get) < 0 ? NULL : archive->file;
+}
+
+const char *ek_archive_name(const ek_archive *archive, int index)
+{
+    const ek_safetensors *file = archive_listed(archive, "archive_name");
+    return file && index >= 0 && index < file->count ? ek_safetensors_sorted(file, index) : NULL;
+}
+
+const char *ek_archive_text_name(const ek_archive *archive, int index)
+{
+    const ek_safetensors *file = archive_listed(archive, "archive_text_name");
+    return file && index >= 0 && index < file->metadata_count ? file->metadata[index].key : NULL;
+}
+
 const char *ek_archive_get_text(const ek_archive *archive, const char *name)
 {
     if (ek_check_given("archive_text", "the archive", archive) < 0 ||

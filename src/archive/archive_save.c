@@ -6,6 +6,7 @@
 #include "archive/archive.h"
 #include "core/digest.h"
 #include "core/tensor.h"
+#include "data/pth.h"
 
 /* ---- devices ---- */
 
@@ -79,7 +80,9 @@ static ek_array_source save_source(const ek_archive_entry *entry)
                               .dtype = entry->dtype,
                               .shape = entry->shape,
                               .make = entry->make,
-                              .object = entry->object};
+                              .object = entry->object,
+                              .nested = entry->nested,
+                              .number = entry->number};
     if (!entry->make) {
         source.tensor = (ek_tensor *)entry->object;
         source.dtype = source.tensor->dtype;
@@ -97,16 +100,11 @@ static int save_check_complete(const ek_archive *archive)
     return pending ? archive->failure.status : 0;
 }
 
-/* Refuses the endings of torch.save's files: torch.load would not read this one. */
-static int save_check_ending(const char *what, const char *path)
+/* Returns true for the endings of torch.save's files. */
+static bool save_is_pth(const char *path)
 {
     const char *ending = strrchr(path, '.');
-    if (!ending || (strcmp(ending, ".pth") != 0 && strcmp(ending, ".pt") != 0))
-        return 0;
-    return EK_FAIL(EK_E_INVALID,
-                   "%s: %.500s: \"%s\" is for files of torch.save, and an archive is a safetensors "
-                   "file; a right name is %.*s.safetensors",
-                   what, path, ending, ending - path < 500 ? (int)(ending - path) : 500, path);
+    return ending && (strcmp(ending, ".pth") == 0 || strcmp(ending, ".pt") == 0);
 }
 
 static int save_check(const ek_archive *archive, const char *path)
@@ -114,8 +112,7 @@ static int save_check(const ek_archive *archive, const char *path)
     const ek_archive_put_call put = {(ek_archive *)archive, "archive_save", ""};
     EK_TRY(ek_archive_check_written(&put));
     EK_TRY(save_check_complete(archive));
-    EK_TRY(ek_check_given(put.what, "the path", path));
-    return save_check_ending(put.what, path);
+    return ek_check_given(put.what, "the path", path);
 }
 
 int ek_archive_save_with_ranks(ek_archive *archive, const char *path)
@@ -126,7 +123,9 @@ int ek_archive_save_with_ranks(ek_archive *archive, const char *path)
     int status = sources ? save_add_pairs(&list, archive) : EK_E_NO_MEMORY;
     for (int i = 0; i < archive->count && status == 0; i++)
         sources[i] = save_source(&archive->entries[i]);
-    if (status == 0)
+    if (status == 0 && save_is_pth(path)) /* without the devices, which follow the texts */
+        status = ek_pth_save_from(path, sources, archive->count, list.pairs, archive->text_count);
+    else if (status == 0)
         status = ek_safetensors_save_from(path, sources, archive->count, list.pairs, list.count);
     save_pairs_free(&list);
     free(sources);

@@ -137,6 +137,15 @@ typedef struct ek_backend {
     /* Waits for all work of the device. Optional: calls return when their work is done. */
     int (*synchronize)(ek_dev *dev);
 
+    /* `hardware_number` returns the number of the GPU of logical device `index` in the CUDA
+     * runtime, or -1. `order_stream` orders the work in EK_STREAM_COMPUTE and in `stream`, a
+     * cudaStream_t of the device's GPU that belongs to another library (dlpack.h): if
+     * `stream_waits`, later work of `stream` waits for earlier work of the device, else the
+     * device's later work waits for the earlier work of `stream`. For EK_NO_STREAM the host waits
+     * for all work of the GPU. Optional, both or none: memory is the host's. */
+    int (*hardware_number)(int index);
+    int (*order_stream)(ek_dev *dev, void *stream, bool stream_waits);
+
     /* Time a replica's forward, for devices that run work after the call that issues it.
      * clock_begin is called before the forward and clock_end after it. clock_read adds the time
      * that finished forwards took by the device's clock to dev->busy_ns, and does not wait. None of

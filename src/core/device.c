@@ -28,6 +28,12 @@ static const ek_backend *device_backend(ek_device_kind kind)
     return NULL;
 }
 
+int ek_dev_hardware(ek_device device)
+{
+    const ek_backend *backend = device_backend(device.kind);
+    return backend && backend->hardware_number ? backend->hardware_number(device.index) : -1;
+}
+
 int ek_device_count(ek_device_kind kind)
 {
     EK_TRY(ek_fork_check());

@@ -11,6 +11,10 @@
  * exist. Any thread. */
 ek_dev *ek_dev_get(ek_device device);
 
+/* Returns the number of a logical device's GPU in the CUDA runtime; -1 if the device has no GPU or
+ * doesn't exist. Any thread. */
+int ek_dev_hardware(ek_device device);
+
 /* Compares devices by kind and then by index: negative if a comes before b, 0 if they are equal. */
 static inline int ek_dev_compare(const ek_dev *a, const ek_dev *b)
 {

@@ -89,6 +89,17 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_stream stream, size_t nbytes)
     return storage;
 }
 
+ek_storage *ek_storage_new_foreign(ek_dev *dev, size_t nbytes, ek_object *owner, void *data)
+{
+    ek_storage *storage = storage_new_empty(dev, nbytes);
+    if (!storage)
+        return NULL;
+    ek_dev_count_foreign(dev, nbytes, storage->category, true);
+    storage->data = data;
+    storage->owner = ek_object_retain(owner);
+    return storage;
+}
+
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes)
 {
     ek_dev *plain = ek_dev_get(ek_cpu());

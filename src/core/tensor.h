@@ -38,10 +38,10 @@ typedef struct ek_storage {
     size_t nbytes;
     ek_memory_category category;
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
-    ek_object *owner; /* one reference to the holder of `data` (ek_storage_move); NULL: `dev` */
-    const ek_backend *pinned_by; /* the backend that pinned `data`; NULL: `dev`'s own memory */
-    const ek_dev *pinned_for;    /* reader of pinned memory; may be closed by now */
-    ek_stream stream;            /* the stream for which the memory was allocated */
+    ek_object *owner;              /* one reference to the holder of `data`; NULL: `dev` */
+    const ek_backend *pinned_by;   /* the backend that pinned `data`; NULL: `dev`'s own memory */
+    const ek_dev *pinned_for;      /* reader of pinned memory; may be closed by now */
+    ek_stream stream;              /* the stream for which the memory was allocated */
     ek_event *event;         /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
                               EK_STREAM_UPLOAD after the copy into it */
     bool arriving;           /* EK_STREAM_COMPUTE has yet to wait for `event` */
@@ -105,6 +105,9 @@ int ek_storage_hold(ek_storage *storage);
 void ek_storage_receive(ek_storage *storage);
 /* Makes a storage on cpu in pinned memory for `reader`, whose backend must have pinned_alloc. */
 ek_storage *ek_storage_new_pinned(ek_dev *reader, size_t nbytes);
+/* Makes a storage in `data`, memory of dev that `owner` holds and that the ledger hasn't counted
+ * yet. Retains the owner. */
+ek_storage *ek_storage_new_foreign(ek_dev *dev, size_t nbytes, ek_object *owner, void *data);
 /* Copies the elements to `data`, which is large enough memory of the host that `owner` holds, and
  * frees the old memory. Handles of the storage stay valid, but nobody may use them during the
  * call. */
@@ -194,6 +197,16 @@ bool ek_repeats(const ek_tensor *tensor);
 /* Records a write by `writer` (a static string): increments the version's count and marks the
  * derived object outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
+
+/* A tensor's elements in row-major order in the host's memory. */
+typedef struct ek_rows {
+    const void *bytes;
+    void *copy; /* owned; NULL: the tensor's own memory has this order */
+} ek_rows;
+/* Fills `rows`, and waits for the device. The tensor's memory is held until the calling thread's
+ * scope ends. ek_rows_free frees the copy, also after a failure. */
+int ek_rows_of(const ek_tensor *tensor, ek_rows *rows);
+void ek_rows_free(ek_rows *rows);
 
 /* Writes a text such as "f32[2, 3] on host:0", for sentences, and returns `text`. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);

@@ -145,6 +145,30 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
     return rc;
 }
 
+int ek_rows_of(const ek_tensor *tensor, ek_rows *rows)
+{
+    ek_dev *dev = ek_tensor_dev(tensor);
+    size_t nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
+    *rows = (ek_rows){NULL, NULL};
+    if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS)) {
+        EK_TRY(ek_dev_synchronize(dev));
+        EK_TRY(ek_tensor_hold(tensor));
+        rows->bytes = ek_tensor_address(tensor);
+        return 0;
+    }
+    rows->bytes = rows->copy = ek_calloc(1, nbytes);
+    int rc = rows->copy ? ek_to_data(tensor, rows->copy, nbytes) : EK_E_NO_MEMORY;
+    if (rc < 0)
+        ek_rows_free(rows);
+    return rc;
+}
+
+void ek_rows_free(ek_rows *rows)
+{
+    free(rows->copy);
+    *rows = (ek_rows){NULL, NULL};
+}
+
 ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)
 {
     ek_tensor *tensor = ek_empty_with(options);

@@ -52,6 +52,14 @@ static int device_count(void)
     return spec.count;
 }
 
+static int hardware_number(int index)
+{
+    ek_cuda_spec spec;
+    if (ek_cuda_spec_now(gpu_count(), &spec) < 0 || index < 0 || index >= spec.count)
+        return -1;
+    return spec.devices[index].physical;
+}
+
 static int backend_configure(const char *specification, bool keep)
 {
     ek_cuda_spec spec;
@@ -259,6 +267,8 @@ const ek_backend ek_cuda_backend = {
     .event_done = ek_cuda_event_done,
     .event_free = ek_cuda_event_free,
     .synchronize = ek_cuda_synchronize,
+    .hardware_number = hardware_number,
+    .order_stream = ek_cuda_order_stream,
     .clock_begin = ek_cuda_clock_begin,
     .clock_end = ek_cuda_clock_end,
     .clock_read = ek_cuda_clock_read,

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "cuda/devices.h"
+#include "evenkeel/dlpack.h"
 
 /* ---- the device guard ---- */
 
@@ -318,4 +319,45 @@ void ek_cuda_event_free(ek_dev *dev, ek_event *made)
     int restore = ek_cuda_enter_anyway(dev);
     ek_cuda_note(dev, "giving an event back", (int)cudaEventDestroy((cudaEvent_t)made));
     ek_cuda_leave(dev, restore);
+}
+
+/* ---- streams of other libraries ---- */
+
+/* Waits for the work of all streams of the GPU. The device's own streams come first: if a
+ * collective of theirs never ends, only their waits notice it. */
+static int foreign_drain(ek_dev *dev)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    for (int i = 0; i < EK_CUDA_STREAMS; i++)
+        EK_TRY(ek_cuda_check(dev, "waiting for its work",
+                             ek_cuda_wait_stream(device, device->streams[i])));
+    pthread_rwlock_wrlock(&launch_lock);
+    int error = (int)cudaDeviceSynchronize();
+    pthread_rwlock_unlock(&launch_lock);
+    return ek_cuda_check(dev, "waiting for all work of its GPU", error);
+}
+
+/* The event is new because other threads wait for the device's events at any time. */
+static int foreign_order(ek_dev *dev, cudaStream_t waiter, cudaStream_t awaited)
+{
+    cudaEvent_t event = NULL;
+    EK_TRY(ek_cuda_make_event(dev, &event));
+    int rc = ek_cuda_wait_for(dev, waiter, event, awaited);
+    ek_cuda_note(dev, "giving an event back", (int)cudaEventDestroy(event));
+    return rc;
+}
+
+int ek_cuda_order_stream(ek_dev *dev, void *theirs, bool stream_waits)
+{
+    cudaStream_t compute = ek_cuda_of(dev)->compute;
+    int restore, rc;
+    EK_TRY(ek_cuda_usable(dev));
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    if (theirs == EK_NO_STREAM)
+        rc = foreign_drain(dev);
+    else
+        rc = stream_waits ? foreign_order(dev, theirs, compute)
+                          : foreign_order(dev, compute, theirs);
+    ek_cuda_leave(dev, restore);
+    return rc;
 }

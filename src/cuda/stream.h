@@ -58,6 +58,7 @@ void ek_cuda_event_record(ek_dev *dev, ek_stream which, ek_event **made);
 void ek_cuda_event_wait(ek_dev *dev, ek_stream which, ek_event *made);
 int ek_cuda_event_done(ek_dev *dev, ek_event *made);
 void ek_cuda_event_free(ek_dev *dev, ek_event *made);
+int ek_cuda_order_stream(ek_dev *dev, void *theirs, bool stream_waits);
 
 /* Creates an event without timing on the current GPU. Does nothing if *event is not NULL. */
 int ek_cuda_make_event(ek_dev *dev, cudaEvent_t *event);

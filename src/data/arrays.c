@@ -1,4 +1,4 @@
-/* arrays.c: reads files that hold one array: the IDX format and NumPy's.
+/* arrays.c: files that hold one array: reads the IDX format and NumPy's, writes NumPy's.
  *
  * An IDX file has a magic number (two zero bytes, element type, dimensions), the sizes as
  * big-endian u32, and the elements in row-major order.
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/tensor.h"
 #include "data/element.h"
 #include "data/stream.h"
@@ -145,24 +146,27 @@ static int npy_parse_size(npy_parser *p, int64_t *size)
 #define TYPES \
     "'<f2', '<f4', '<f8', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4' and '|b1' are read"
 
-/* Parses an element type. Types of one byte may have any byte order. */
+/* NumPy's names of element types. Types of one byte may have any byte order; NumPy writes the first
+ * of their names. */
+static const struct {
+    const char *name, *element;
+} npy_types[] = {{"<f2", "F16"},  {"<f4", "F32"}, {"<f8", "F64"}, {"<i2", "I16"}, {"<i4", "I32"},
+                 {"<i8", "I64"},  {"<u2", "U16"}, {"<u4", "U32"}, {"|i1", "I8"},  {"<i1", "I8"},
+                 {">i1", "I8"},   {"|u1", "U8"},  {"<u1", "U8"},  {">u1", "U8"},  {"|b1", "BOOL"},
+                 {"<b1", "BOOL"}, {">b1", "BOOL"}};
+enum { NPY_TYPES = sizeof npy_types / sizeof *npy_types };
+
 static int npy_parse_descr(npy_parser *p, array_header *header)
 {
-    static const struct {
-        const char *name, *element;
-    } dtypes[] = {{"<f2", "F16"},  {"<f4", "F32"}, {"<f8", "F64"}, {"<i2", "I16"}, {"<i4", "I32"},
-                  {"<i8", "I64"},  {"<u2", "U16"}, {"<u4", "U32"}, {"|i1", "I8"},  {"<i1", "I8"},
-                  {">i1", "I8"},   {"|u1", "U8"},  {"<u1", "U8"},  {">u1", "U8"},  {"|b1", "BOOL"},
-                  {"<b1", "BOOL"}, {">b1", "BOOL"}};
     const char *path = p->stream->path, *reason = "";
     char name[64];
     if (npy_look(p) == '[' || npy_look(p) == '(')
         return EK_FAIL(EK_E_DTYPE,
                        "read_npy: %s: its elements have parts (a structured dtype); " TYPES, path);
     EK_TRY(npy_parse_string(p, name, sizeof name));
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (strcmp(name, dtypes[i].name) == 0) {
-            header->element = ek_element_find(dtypes[i].element);
+    for (int i = 0; i < NPY_TYPES; i++)
+        if (strcmp(name, npy_types[i].name) == 0) {
+            header->element = ek_element_find(npy_types[i].element);
             return 0;
         }
     if (name[0] == '>')
@@ -389,4 +393,94 @@ ek_tensor *ek_read_idx(const char *path)
 ek_tensor *ek_read_npy(const char *path)
 {
     return array_read("read_npy", path, npy_read_header);
+}
+
+/* ---- writing NumPy's ---- */
+
+enum {
+    NPY_HEADER = 128
+}; /* bytes before the elements: a multiple of 64 that has room for 8 sizes */
+
+/* Returns NumPy's name of the dtype; NULL if NumPy lacks it. */
+static const char *npy_name_of(ek_dtype dtype)
+{
+    for (int i = 0; i < NPY_TYPES; i++)
+        if (strcmp(npy_types[i].element, ek_element_of(dtype)->name) == 0)
+            return npy_types[i].name;
+    return NULL;
+}
+
+/* Writes all that precedes the elements, to the byte as numpy.save. */
+static void npy_write_header(const array_header *header, const char *name, char text[NPY_HEADER])
+{
+    enum { PREFIX = 10 };
+    const ek_shape *shape = &header->shape;
+    char *at = text + PREFIX, *end = text + NPY_HEADER;
+    at += snprintf(at, (size_t)(end - at), "{'descr': '%s', 'fortran_order': %s, 'shape': (", name,
+                   header->fortran_order ? "True" : "False");
+    for (int i = 0; i < shape->ndim; i++)
+        at += snprintf(at, (size_t)(end - at), "%s%lld", i > 0 ? ", " : "",
+                       (long long)shape->dims[i]);
+    at += snprintf(at, (size_t)(end - at), "%s), }", shape->ndim == 1 ? "," : "");
+    memset(at, ' ', (size_t)(end - at));
+    end[-1] = '\n';
+    memcpy(text, "\x93NUMPY\x01\x00", 8);
+    text[8] = NPY_HEADER - PREFIX;
+    text[9] = 0;
+}
+
+typedef struct npy_file {
+    char header[NPY_HEADER];
+    size_t nbytes;
+    ek_rows rows;
+} npy_file;
+
+static int npy_write(const ek_file *file, void *user)
+{
+    const npy_file *npy = user;
+    EK_TRY(ek_file_write(file, npy->header, NPY_HEADER));
+    return ek_file_write(file, npy->rows.bytes, npy->nbytes);
+}
+
+/* Returns the tensor, or, if only its columns are contiguous, a view with its dimensions in reverse
+ * order. NULL on error. */
+static const ek_tensor *npy_in_order(const ek_tensor *tensor, bool *fortran_order)
+{
+    int64_t shape[EK_MAX_DIMS], stride[EK_MAX_DIMS];
+    for (int i = 0; i < tensor->ndim; i++) {
+        shape[i] = tensor->shape[tensor->ndim - 1 - i];
+        stride[i] = tensor->stride[tensor->ndim - 1 - i];
+    }
+    const ek_tensor *reversed = ek_tensor_view(tensor, tensor->ndim, shape, stride, tensor->offset);
+    *fortran_order = reversed && !ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS) &&
+                     ek_tensor_is_contiguous(reversed, EK_CONTIGUOUS);
+    return reversed && !*fortran_order ? tensor : reversed;
+}
+
+static int npy_save(const char *path, const ek_tensor *tensor)
+{
+    array_header header = {.shape = ek_tensor_shape(tensor)};
+    const char *name = npy_name_of(tensor->dtype);
+    if (!name)
+        return EK_FAIL(EK_E_DTYPE, "save_npy: %s: NumPy has no %s; ek_to_dtype converts to f32",
+                       path, ek_dtype_name(tensor->dtype));
+    npy_file npy = {.nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype)};
+    const ek_tensor *ordered = npy_in_order(tensor, &header.fortran_order);
+    if (!ordered)
+        return ek_error_pending();
+    EK_TRY(ek_rows_of(ordered, &npy.rows));
+    npy_write_header(&header, name, npy.header);
+    int rc = ek_file_replace("save_npy", path, npy_write, &npy);
+    ek_rows_free(&npy.rows);
+    return rc;
+}
+
+int ek_save_npy(const char *path, const ek_tensor *tensor)
+{
+    EK_TRY(ek_check_given("save_npy", "the path", path));
+    EK_TRY(ek_check_given("save_npy", "the tensor", tensor));
+    ek_scope scope = ek_scope_begin();
+    int rc = npy_save(path, tensor);
+    ek_scope_end(&scope);
+    return rc;
 }

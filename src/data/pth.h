@@ -19,4 +19,9 @@ bool ek_pth_begins(const unsigned char *bytes, size_t nbytes);
  * EK_E_FORMAT says what is wrong. ek_safetensors_close frees them, also after a failure. */
 int ek_pth_read(ek_safetensors *file);
 
+/* Writes a zip archive with a dictionary of the sources and texts, which torch.load reads. The file
+ * replaces the old one when complete. EK_E_INVALID if a text has the name of a dictionary. */
+int ek_pth_save_from(const char *path, const ek_array_source *sources, int count,
+                     const ek_metadata *metadata, int metadata_count);
+
 #endif

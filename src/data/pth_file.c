@@ -47,6 +47,14 @@ const ek_element *ek_pth_element(const ek_pth_file *p, int global)
     return NULL;
 }
 
+const char *ek_pth_storage_class(const ek_element *element)
+{
+    int i = 0;
+    while (strcmp(pth_elements[i].element, element->name) != 0)
+        i++;
+    return pth_elements[i].storage;
+}
+
 /* ---- zip archives ---- */
 
 /* Returns the entry "<folder><middle><name>" of the archive; NULL if there is none. */

@@ -24,6 +24,8 @@ typedef struct ek_pth_file {
     int storage_count, storage_room;
 } ek_pth_file;
 
+/* Returns the name of torch's class of storages for these elements. Every dtype has one. */
+const char *ek_pth_storage_class(const ek_element *element);
 /* Returns true if the bytes begin as a file from before PyTorch 1.6 does. */
 bool ek_pth_is_old(const unsigned char *bytes, size_t nbytes);
 /* Reads the pickles of a mapped file. `p` is zero before. Returns the index of the object that was

@@ -27,14 +27,42 @@ typedef struct ek_array_source {
     ek_tensor *tensor;
     ek_tensor *(*make)(ek_object *object); /* returns the tensor in the scope */
     ek_object *object;
+    /* For files of torch.save: how many bytes of the name are keys of nested dictionaries, each
+     * with a dot behind it. The rest of the name is one key. */
+    size_t nested;
+    bool number; /* i64 or f64 without dimensions: torch.save's files have a number, not a tensor */
 } ek_array_source;
-/* ek_safetensors_save for sources. EK_E_STATE if a tensor from `make` has another dtype or shape.
- */
+
+/* What is written of a source. */
+typedef struct ek_array_entry {
+    const ek_array_source *source;
+    const ek_element *element;
+    size_t nbytes;
+} ek_array_entry;
+
+/* Tensors and texts for a file. */
+typedef struct ek_array_list {
+    const char *what, *path; /* the beginning of every error message; borrowed */
+    const ek_metadata *metadata;
+    int metadata_count;
+    ek_array_entry *entries; /* owned; in the order in which the elements are written */
+    int count;
+} ek_array_list;
+/* Checks names and texts, and fills `entries`; the members before are set. EK_E_INVALID says what
+ * is wrong. ek_array_list_close frees the entries, also after a failure. */
+int ek_array_list_open(ek_array_list *list, const ek_array_source *sources, int count);
+void ek_array_list_close(ek_array_list *list);
+/* Calls `write` with the elements of an entry, which are made if necessary, row-major and in the
+ * host's memory. EK_E_STATE if a tensor from `make` has another dtype or shape. */
+int ek_array_list_give(const ek_array_list *list, const ek_array_entry *entry,
+                       int (*write)(const void *elements, size_t nbytes, void *user), void *user);
+
+/* ek_safetensors_save for sources. */
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 
-/* Calls `make` of each source in the order in which ek_safetensors_save_from writes them, and drops
- * the tensors. For tensors that processes make together while one process saves them. */
+/* Calls `make` of each source in the order in which all files of tensors are written, and drops the
+ * tensors. For tensors that processes make together while one process saves them. */
 int ek_safetensors_make(const ek_array_source *sources, int count);
 
 /* ---- reading ---- */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "core/error.h"
 
@@ -188,4 +189,115 @@ int ek_zip_view(const ek_zip *zip, const ek_zip_entry *entry, const unsigned cha
                           entry->name);
     *bytes = local + LOCAL_NBYTES + before;
     return 0;
+}
+
+/* ---- writing ---- */
+
+enum {
+    ZIP64_NBYTES = 28, /* an extra field with the entry's size, twice, and the header's offset */
+    PAD_EXTRA = 0x4246 /* the id of the extra field with which PyTorch, too, aligns an entry */
+};
+
+/* Appends the little-endian number of `size` bytes, and returns the place after it. */
+static unsigned char *zip_append(unsigned char *at, uint64_t number, int size)
+{
+    for (int i = 0; i < size; i++)
+        *at++ = (unsigned char)(number >> 8 * i);
+    return at;
+}
+
+/* Appends what a local header and an entry of the directory share, from the version that a reader
+ * needs to the length of the name. */
+static unsigned char *zip_append_common(unsigned char *at, const ek_zip_entry *e, uint32_t checksum,
+                                        bool large)
+{
+    enum { VERSION = 45, DATE = 0x21 /* January 1st of 1980 */ };
+    at = zip_append(at, VERSION, 2);
+    at = zip_append(at, 0, 4); /* no flags; stored */
+    at = zip_append(at, 0, 2); /* midnight */
+    at = zip_append(at, DATE, 2);
+    at = zip_append(at, checksum, 4);
+    at = zip_append(at, large ? UINT32_MAX : e->nbytes, 4);
+    at = zip_append(at, large ? UINT32_MAX : e->nbytes, 4);
+    return zip_append(at, e->name_nbytes, 2);
+}
+
+static unsigned char *zip_append_large(unsigned char *at, const ek_zip_entry *e)
+{
+    at = zip_append(at, ZIP64_EXTRA, 2);
+    at = zip_append(at, ZIP64_NBYTES - 4, 2);
+    at = zip_append(at, e->nbytes, 8);
+    at = zip_append(at, e->nbytes, 8);
+    return zip_append(at, e->header, 8);
+}
+
+/* Adds an entry to the directory. */
+static int zip_note(ek_zip_writer *zip, const ek_zip_entry *e, uint32_t checksum, bool large)
+{
+    size_t nbytes = CENTRAL_NBYTES + e->name_nbytes + (large ? ZIP64_NBYTES : 0);
+    EK_TRY(ek_grow(&zip->directory, &zip->directory_room, zip->directory_nbytes + (int)nbytes));
+    unsigned char *at = zip->directory + zip->directory_nbytes;
+    at = zip_append(at, CENTRAL_SIGNATURE, 4);
+    at = zip_append(at, 45, 2); /* made by this version, on no system in particular */
+    at = zip_append_common(at, e, checksum, large);
+    at = zip_append(at, large ? ZIP64_NBYTES : 0, 2);
+    at = zip_append(at, 0, 8); /* no comment, the first disk, no attributes */
+    at = zip_append(at, 0, 2);
+    at = zip_append(at, large ? UINT32_MAX : e->header, 4);
+    memcpy(at, e->name, e->name_nbytes);
+    if (large)
+        zip_append_large(at + e->name_nbytes, e);
+    zip->directory_nbytes += (int)nbytes;
+    zip->count++;
+    return 0;
+}
+
+int ek_zip_put(ek_zip_writer *zip, const char *name, const void *bytes, size_t nbytes)
+{
+    enum { LONGEST_NAME = 64 };
+    unsigned char header[LOCAL_NBYTES + LONGEST_NAME + ZIP64_NBYTES + 4 + EK_ZIP_ALIGNMENT] = {0};
+    const ek_zip_entry e = {name, strlen(name), zip->at, nbytes, nbytes, true};
+    bool large = nbytes >= UINT32_MAX || zip->at >= UINT32_MAX;
+    uint32_t checksum = (uint32_t)crc32_z(0, bytes, nbytes);
+    size_t before = LOCAL_NBYTES + e.name_nbytes + (large ? ZIP64_NBYTES : 0) + 4;
+    size_t pad = -(zip->at + before) % EK_ZIP_ALIGNMENT;
+    unsigned char *at = zip_append(header, LOCAL_SIGNATURE, 4);
+    at = zip_append_common(at, &e, checksum, large);
+    at = zip_append(at, before + pad - LOCAL_NBYTES - e.name_nbytes, 2);
+    memcpy(at, name, e.name_nbytes);
+    at += e.name_nbytes;
+    if (large)
+        at = zip_append_large(at, &e);
+    zip_append(zip_append(at, PAD_EXTRA, 2), pad, 2);
+    EK_TRY(zip_note(zip, &e, checksum, large));
+    EK_TRY(ek_file_write(zip->file, header, before + pad));
+    EK_TRY(ek_file_write(zip->file, bytes, nbytes));
+    zip->at += before + pad + nbytes;
+    return 0;
+}
+
+int ek_zip_finish(const ek_zip_writer *zip)
+{
+    const uint64_t count = (uint64_t)zip->count, size = (uint64_t)zip->directory_nbytes;
+    unsigned char end[END64_NBYTES + LOCATOR_NBYTES + END_NBYTES] = {0};
+    unsigned char *at = zip_append(end, END64_SIGNATURE, 4);
+    at = zip_append(at, END64_NBYTES - 12, 8); /* the bytes that follow */
+    at = zip_append(at, 45 | 45 << 16, 4);
+    at = zip_append(at, 0, 8); /* the first disk */
+    at = zip_append(at, count, 8);
+    at = zip_append(at, count, 8);
+    at = zip_append(at, size, 8);
+    at = zip_append(at, zip->at, 8);
+    at = zip_append(at, LOCATOR_SIGNATURE, 4);
+    at = zip_append(at, 0, 4);
+    at = zip_append(at, zip->at + size, 8);
+    at = zip_append(at, 1, 4); /* one disk in all */
+    at = zip_append(at, END_SIGNATURE, 4);
+    at = zip_append(at, 0, 4);
+    at = zip_append(at, count < UINT16_MAX ? count : UINT16_MAX, 2);
+    at = zip_append(at, count < UINT16_MAX ? count : UINT16_MAX, 2);
+    at = zip_append(at, size < UINT32_MAX ? size : UINT32_MAX, 4);
+    zip_append(at, zip->at < UINT32_MAX ? zip->at : UINT32_MAX, 4);
+    EK_TRY(ek_file_write(zip->file, zip->directory, (size_t)size));
+    return ek_file_write(zip->file, end, sizeof end);
 }

@@ -1,11 +1,15 @@
-/* zip.h: the directory of a zip archive whose entries are stored uncompressed, as PyTorch writes
- * them. Nothing in the archive is trusted. Checksums aren't verified. */
+/* zip.h: reads and writes zip archives whose entries are stored uncompressed, as PyTorch writes
+ * them. Nothing in an archive that is read is trusted. Checksums aren't verified. */
 #ifndef EK_DATA_ZIP_H
 #define EK_DATA_ZIP_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "core/file.h"
+
+/* ---- reading ---- */
 
 typedef struct ek_zip_entry {
     const char *name; /* in the archive's bytes, without a NUL */
@@ -35,5 +39,23 @@ const ek_zip_entry *ek_zip_find(const ek_zip *zip, const char *name, size_t name
 /* Sets *bytes to the entry's first byte. EK_E_FORMAT if the entry is compressed, encrypted, or
  * reaches beyond the archive. */
 int ek_zip_view(const ek_zip *zip, const ek_zip_entry *entry, const unsigned char **bytes);
+
+/* ---- writing ---- */
+
+enum { EK_ZIP_ALIGNMENT = 64 }; /* of the first byte of each entry in the file */
+
+/* The members after `file` are zero before the first entry. */
+typedef struct ek_zip_writer {
+    const ek_file *file;
+    uint64_t at;              /* offset of the next byte in the file */
+    unsigned char *directory; /* the directory's bytes; the caller frees them */
+    int directory_nbytes, directory_room;
+    int count;
+} ek_zip_writer;
+
+/* Writes an entry. */
+int ek_zip_put(ek_zip_writer *zip, const char *name, const void *bytes, size_t nbytes);
+/* Writes the directory, which ends the archive. */
+int ek_zip_finish(const ek_zip_writer *zip);
 
 #endif

@@ -178,7 +178,8 @@ bool lies_in(Machine &m, const void *pointer, size_t size, int device)
 
 Stream stream_of(Machine &m, cudaStream_t handle)
 {
-    if (!handle)
+    // cudaStreamLegacy and cudaStreamPerThread, here the same, are 1 and 2.
+    if ((uintptr_t)handle <= 2)
         return m.devices[(size_t)current_device()].null_stream;
     for (const Stream &stream : m.streams)
         if (stream.get() == handle && !stream->destroyed)

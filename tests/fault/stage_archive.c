@@ -8,14 +8,14 @@ typedef struct archive_row {
     bool save;    /* else load */
     bool sharded; /* the optimizer that is saved, or loaded into */
     bool other;   /* loads into another number of devices */
+    bool pth;     /* a file of torch.save */
 } archive_row;
 
 static const archive_row rows[] = {
-    {"save", true, false, false},
-    {"save-sharded", true, true, false},
-    {"load", false, false, false},
-    {"load-sharded", false, true, false},
-    {"load-other-devices", false, true, true},
+    {"save", true, false, false, false},         {"save-sharded", true, true, false, false},
+    {"save-pth", true, true, false, true},       {"load", false, false, false, false},
+    {"load-sharded", false, true, false, false}, {"load-other-devices", false, true, true, false},
+    {"load-pth", false, false, true, true},
 };
 
 typedef struct archive_run {
@@ -132,6 +132,10 @@ static int load(const char *path)
 {
     ek_archive *a = ek_archive_open(path);
     int status = a ? load_all(a) : ek_error_status();
+    for (int i = 0; i < 2 && status >= 0; i++)
+        fault_note(ek_archive_name(a, i) ? (double)strlen(ek_archive_name(a, i)) : 0);
+    if (status >= 0 && !ek_archive_text_name(a, 0))
+        status = ek_error(EK_E_USER, "the name of the text is lost");
     if (status >= 0 && (!ek_archive_has(a, "text") || !ek_archive_get_text(a, "text")))
         status = ek_error(EK_E_USER, "the text is lost");
     ek_archive_free(a);
@@ -140,6 +144,11 @@ static int load(const char *path)
 
 /* ---- the stage ---- */
 
+static const char *path_of(int row)
+{
+    return fault_path(rows[row].pth ? "run.pth" : "run.safetensors");
+}
+
 static int archive_set_up(int row)
 {
     const archive_row *r = &rows[row];
@@ -147,7 +156,7 @@ static int archive_set_up(int row)
     for (int i = 0; i < 2 && status >= 0; i++)
         status = step(&run);
     if (status >= 0)
-        status = save(fault_path("run.safetensors"));
+        status = save(path_of(row));
     if (status < 0 || r->save)
         return status;
     give_back(&run);
@@ -156,7 +165,7 @@ static int archive_set_up(int row)
 
 static int archive_attempt(int row)
 {
-    const char *path = fault_path("run.safetensors");
+    const char *path = path_of(row);
     return rows[row].save ? save(path) : load(path);
 }
 
@@ -168,7 +177,7 @@ static int archive_world(int row)
         int status = fault_note_parameters(run.model);
         return status < 0 ? status : fault_note_buffers(run.model);
     }
-    ek_archive *a = ek_archive_open(fault_path("run.safetensors"));
+    ek_archive *a = ek_archive_open(path_of(row));
     int status = a ? fault_note_value(ek_archive_get(a, "")) : ek_error_status();
     ek_archive_free(a);
     return status;

@@ -113,6 +113,13 @@ static int write_picture(void)
     return status < 0 ? status : ek_save_image(fault_path("grid.png"), x);
 }
 
+static int write_npy(void)
+{
+    ek_tensor *x = ek_full(0.5, EK_SHAPE(2, 3), .device = ek_host(0));
+    int status = ek_save_npy(fault_path("b.npy"), x ? ek_transpose(x, 0, 1) : NULL);
+    return status < 0 ? status : ek_save_npy(fault_path("b.npy"), ek_narrow(x, 1, 0, 2));
+}
+
 static int note_set(ek_dataset *dataset)
 {
     int status = dataset ? fault_note_value(ek_dataset_get(dataset, 1)) : ek_error_status();
@@ -158,6 +165,7 @@ static int read_tensors(void)
     X(png, fault_note_tensor(ek_read_image(fault_path("a.png"), 3)))                              \
     X(jpeg, fault_note_tensor(ek_read_image(fault_path("a.jpg"), 1)))                             \
     X(picture, write_picture())                                                                   \
+    X(save_npy, write_npy())                                                                      \
     X(tokens, note_set(ek_token_dataset(.path = fault_path("a.npy"), .length = 2, .type = "u8"))) \
     X(mnist, note_set(ek_mnist(fault_path("mnist"), true)))                                       \
     X(cifar10, note_set(ek_cifar10(fault_path("cifar"), false)))                                  \

@@ -1,6 +1,7 @@
 /* stage_tensors.c: tensor.h, value.h, random.h, function.h, autograd.h. */
 #include <string.h>
 
+#include "../unit/dlpack_abi.h"
 #include "rows.h"
 
 /* ---- making and reading ---- */
@@ -189,6 +190,18 @@ static ek_tensor *set_grad(ek_tensor *x)
     return ek_clone(ek_gather_grad(leaf));
 }
 
+/* Lent and borrowed: over the same memory, and as a copy of memory that is read-only. */
+static ek_tensor *lent(ek_tensor *x)
+{
+    DLManagedTensorVersioned *once = ek_to_dlpack(x, NULL), *again = ek_to_dlpack(x, NULL);
+    if (again)
+        again->flags = 1;
+    ek_tensor *y = ek_from_dlpack(once, ek_host(0), NULL);
+    ek_tensor *copy = ek_from_dlpack(again, ek_host(0), NULL);
+    ek_tensor *z = ek_from_dlpack_unversioned(ek_to_dlpack_unversioned(x, NULL), ek_host(0), NULL);
+    return ek_add(ek_add(y, copy), z);
+}
+
 #define TENSORS(X)                                  \
     X(made, "", made())                             \
     X(data, "c2x3", data(x[0]))                     \
@@ -207,6 +220,7 @@ static ek_tensor *set_grad(ek_tensor *x)
     X(function, "f2x3", cube(x[0]))                 \
     X(gradcheck, "", gradchecks())                  \
     X(backward, "c2x3", backward(x[0]))             \
-    X(set_grad, "c2x3", set_grad(x[0]))
+    X(set_grad, "c2x3", set_grad(x[0]))             \
+    X(dlpack, "c2x3", lent(x[0]))
 
 ROWS_STAGE(tensors, TENSORS);

@@ -312,9 +312,7 @@ TEST(errors_travel)
                    EK_E_SHAPE, "");
     assert_refused(ek_archive_save(a, "/nowhere/file"), EK_E_IO, "/nowhere/file");
     assert_refused(ek_archive_save(a, NULL), EK_E_INVALID, "the path is NULL");
-    assert_refused(ek_archive_save(a, "/nowhere/net.pth"), EK_E_INVALID,
-                   "a right name is /nowhere/net.safetensors");
-    assert_refused(ek_archive_save(a, "net.pt"), EK_E_INVALID, "a right name is net.safetensors");
+    assert_refused(ek_archive_save(a, "/nowhere/net.pth"), EK_E_IO, "/nowhere/net.pth");
     assert_ok(ek_archive_put(a, "\xff", ek_value_of_int(1)));
     assert_refused(ek_archive_save(a, file_path), EK_E_INVALID, "is not UTF-8");
     ck_assert_int_eq(files_in_directory(), 0);

@@ -1,4 +1,5 @@
 /* test_npy.c: NumPy's format as NumPy writes it, and in every way damaged. */
+#include "core/tensor.h"
 #include "files.h"
 
 FIXTURE(make_directory, empty_directory)
@@ -103,6 +104,57 @@ TEST(fortran_order)
     assert_golden("fortran4.npy", EK_I64, EK_SHAPE(3, 2, 2, 5));
     assert_golden("fortran_blocks.npy", EK_U8, EK_SHAPE(35, 2, 67));
     assert_golden("empty_fortran.npy", EK_F32, EK_SHAPE(3, 0, 2));
+}
+
+/* ---- written by the library ---- */
+
+/* The file that is made of the tensor equals NumPy's. */
+static void assert_numpys(const char *name, const ek_tensor *tensor)
+{
+    static uint8_t ours[1 << 14], theirs[1 << 14];
+    char golden_path[512];
+    snprintf(golden_path, sizeof golden_path, EK_GOLDEN_DIR "/npy/%s", name);
+    assert_ok(ek_save_npy(path_of("file"), tensor));
+    size_t nbytes = read_file(path_of("file"), ours, sizeof ours);
+    ck_assert_msg(nbytes == read_file(golden_path, theirs, sizeof theirs) &&
+                      memcmp(ours, theirs, nbytes) == 0,
+                  "%s differs", name);
+}
+
+TEST(files_are_numpys_to_the_byte)
+{
+    static const char *const rows[] = {"f2.npy",     "f4.npy",    "f8.npy",
+                                       "i4.npy",     "i8.npy",    "u1.npy",
+                                       "scalar.npy", "empty.npy", "dimensions8.npy"};
+    static const char *const columns[] = {"f2_fortran.npy", "fortran2.npy", "fortran3.npy",
+                                          "fortran4.npy", "fortran_blocks.npy"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_numpys(rows[i], read_golden(rows[i]));
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        uint8_t elements[1 << 14];
+        int64_t strides[EK_MAX_DIMS], step = 1;
+        ek_tensor *read = read_golden(columns[i]);
+        ek_shape shape = ek_tensor_shape(read);
+        size_t nbytes = (size_t)ek_tensor_count(read) * ek_dtype_size(read->dtype);
+        for (int d = 0; d < shape.ndim; step *= shape.dims[d++])
+            strides[d] = step;
+        ek_tensor *tensor =
+            ek_tensor_new_strided(ek_dev_get(ek_host(0)), read->dtype, &shape, strides);
+        assert_ok(ek_to_data(read, elements, nbytes));
+        assert_ok(ek_set_data(tensor, elements, nbytes));
+        assert_numpys(columns[i], tensor);
+    }
+}
+
+TEST(writing_is_refused)
+{
+    ek_tensor *x = ek_empty(EK_SHAPE(2));
+    assert_refused(ek_save_npy("/nowhere/x.npy", x), EK_E_IO, "save_npy: cannot write");
+    assert_refused(ek_save_npy(path_of("x"), ek_empty(EK_SHAPE(2), EK_BF16)), EK_E_DTYPE,
+                   "NumPy has no bf16");
+    assert_refused(ek_save_npy(NULL, x), EK_E_INVALID, "the path is NULL");
+    assert_refused(ek_save_npy(path_of("x"), NULL), EK_E_INVALID, "the tensor is NULL");
+    ck_assert_int_eq(files_in_directory(), 0);
 }
 
 static void assert_golden_refused(const char *name, int status, const char *part)

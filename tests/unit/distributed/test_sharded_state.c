@@ -271,19 +271,21 @@ SAME_LOOP(a_training_state_is_each_ranks_own, 0, 2, .ranks = 3 * _i, .devices = 
 
 /* ---- files ---- */
 
-static char folder[64], path[96];
+static char folder[64], path[96], pth[96];
 
 static void make_folder(void)
 {
     snprintf(folder, sizeof folder, "/tmp/evenkeel-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/file", folder);
+    snprintf(pth, sizeof pth, "%s/file.pth", folder);
     six_devices();
 }
 
 static void remove_folder(void)
 {
     unlink(path);
+    unlink(pth);
     rmdir(folder);
     shut_down();
 }
@@ -303,19 +305,23 @@ static ek_archive *archive_of(const same_pair *pair, int way)
     return NULL;
 }
 
+/* Writes a file of safetensors and one of torch.save. */
 static int save(const same_pair *pair, int way)
 {
+    const char *const paths[] = {path, pth};
     ek_archive *archive = archive_of(pair, way);
-    int rc = !archive      ? ek_error_status()
-             : pair->group ? ek_dist_archive_save(archive, path, pair->group->size - 1, pair->group)
-                           : ek_archive_save(archive, path);
+    int rc = archive ? 0 : ek_error_status();
+    for (int i = 0; i < 2 && rc >= 0; i++)
+        rc = pair->group
+                 ? ek_dist_archive_save(archive, paths[i], pair->group->size - 1, pair->group)
+                 : ek_archive_save(archive, paths[i]);
     ek_archive_free(archive);
     return rc;
 }
 
 static int load(const same_pair *pair, int way)
 {
-    ek_archive *archive = ek_archive_open(path);
+    ek_archive *archive = ek_archive_open(way == WHOLE ? path : pth);
     int rc =
         archive ? ek_archive_load_module(archive, "model", pair->nets[way]) : ek_error_status();
     if (rc >= 0)
