@@ -75,7 +75,7 @@ EK_API ek_run_log *ek_log_open_with(ek_run_log_options options);
 EK_API int ek_log_scalar(ek_run_log *log, const char *tag, int64_t step, double value);
 /** Writes pictures as one, as ek_save_image does: (N, C, H, W), (C, H, W) or (H, W) on any device;
  * floating, in [0, 1], or u8. For another grid, write ek_make_grid(pictures, .columns = 4). */
-EK_API int ek_log_image(ek_run_log *log, const char *tag, int64_t step, const ek_tensor *pictures);
+EK_API int ek_log_image(ek_run_log *log, const char *tag, int64_t step, ek_tensor *pictures);
 /** Writes a text in UTF-8. TensorBoard reads Markdown. */
 EK_API int ek_log_text(ek_run_log *log, const char *tag, int64_t step, const char *text);
 /** Writes how the elements of a tensor of any dtype and on any device are distributed, in
