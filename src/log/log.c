@@ -6,6 +6,7 @@
  *     ek_log_scalar    -> ek_log_row_begin -> ek_log_row_end -> each file: ek_appended_add */
 #include "log/log.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,8 @@ static int log_open_rows(ek_run_log *log, ek_log_kind kind, const char *name, in
     int rc = path ? 0 : EK_E_NO_MEMORY;
     if (path && access(path, F_OK) == 0)
         rc = rows_trim(path, resume_step);
+    else if (path && errno != ENOENT)
+        rc = ek_file_fail("log_open", "read", path);
     free(path);
     return rc < 0 ? rc : ek_log_open_file(log, kind, name);
 }

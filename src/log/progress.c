@@ -83,83 +83,79 @@ static int progress_width(const char *text, int most, size_t *nbytes)
 
 /* ---- the line ---- */
 
-/* Appends to a text in `room` bytes, of which *used are used. */
-static void EK_PRINTF(4, 5)
-    progress_put(char *text, size_t room, size_t *used, const char *format, ...)
+/* A text that grows; what has no room is cut off. */
+typedef struct line {
+    char text[LINE_ROOM];
+    size_t used;
+} line;
+
+static void EK_PRINTF(2, 3) line_put(line *to, const char *format, ...)
 {
+    const size_t room = sizeof to->text - to->used;
     va_list values;
     va_start(values, format);
-    *used += ek_format_list(text + *used, room - *used, format, values);
+    const size_t length = ek_format_list(to->text + to->used, room, format, values);
     va_end(values);
-    *used = *used < room ? *used : room - 1;
+    to->used += length < room ? length : room - 1;
 }
 
-/* Writes "1:08", or "2:00:00" from an hour on. */
-static char *progress_clock(double seconds, char text[32])
+/* Adds "1:08", or "2:00:00" from an hour on. */
+static void line_put_time(line *to, double seconds)
 {
     const int64_t whole = seconds < 1e9 ? (int64_t)(seconds + 0.5) : 1000000000;
-    if (whole < 3600)
-        snprintf(text, 32, "%d:%02d", (int)(whole / 60), (int)(whole % 60));
+    if (whole >= 3600)
+        line_put(to, "%" PRId64 ":%02" PRId64, whole / 3600, whole / 60 % 60);
     else
-        snprintf(text, 32, "%" PRId64 ":%02d:%02d", whole / 3600, (int)(whole / 60 % 60),
-                 (int)(whole % 60));
-    return text;
+        line_put(to, "%" PRId64, whole / 60);
+    line_put(to, ":%02" PRId64, whole % 60);
 }
 
-/* Writes "step 24 of 96, 44 samples/s, 1:08 left, loss 0.4479". */
-static void progress_tell(const ek_progress *p, char text[LINE_ROOM])
+/* Adds "step 24 of 96, 44 samples/s, 1:08 left, loss 0.4479", on a terminal with "24/96". */
+static void line_put_state(line *to, const ek_progress *p)
 {
     const double rate = p->seconds > 0 ? p->steps / p->seconds : 0, units = rate * p->per_step;
-    char clock[32];
-    size_t used = 0;
-    progress_put(text, LINE_ROOM, &used, "step %" PRId64, p->done);
     if (p->total > 0)
-        progress_put(text, LINE_ROOM, &used, " of %" PRId64, p->total);
-    if (rate > 0)
-        progress_put(text, LINE_ROOM, &used, ", %.*f %s/s", units < 10 ? 2 : 0, units, p->unit);
-    if (rate > 0 && p->done < p->total)
-        progress_put(text, LINE_ROOM, &used, ", %s left",
-                     progress_clock((double)(p->total - p->done) / rate, clock));
+        line_put(to, p->terminal ? "%" PRId64 "/%" PRId64 : "step %" PRId64 " of %" PRId64, p->done,
+                 p->total);
     else
-        progress_put(text, LINE_ROOM, &used, ", in %s",
-                     progress_clock(p->last - p->began, clock));
-    if (p->note[0])
-        progress_put(text, LINE_ROOM, &used, ", %s", p->note);
+        line_put(to, "step %" PRId64, p->done);
+    if (rate > 0)
+        line_put(to, ", %.*f %s/s", units < 10 ? 2 : 0, units, p->unit);
+    const bool ends = rate > 0 && p->done < p->total;
+    line_put(to, ends ? ", " : ", in ");
+    line_put_time(to, ends ? (double)(p->total - p->done) / rate : p->last - p->began);
+    line_put(to, "%s%s%s", ends ? " left" : "", p->note[0] ? ", " : "", p->note);
 }
 
-/* Draws the line over the one that is there. */
-static void progress_draw_bar(const ek_progress *p, const char *told)
+static void line_put_bar(line *to, const ek_progress *p, int columns)
 {
-    char line[2 * LINE_ROOM];
-    size_t used = 0, nbytes;
-    const int columns = progress_columns(p) - 1; /* a full line would begin a new one */
-    const int taken = progress_width(p->name, 0, &nbytes) + progress_width(told, 0, &nbytes) + 4;
-    const int room = columns - taken, bar = room < BAR_MOST ? room : BAR_MOST;
-    if (p->name[0])
-        progress_put(line, sizeof line, &used, "%s ", p->name);
-    if (p->total > 0 && bar >= BAR_LEAST) {
-        const double share = fmin(1, (double)p->done / (double)p->total);
-        progress_put(line, sizeof line, &used, p->utf8 ? "" : "[");
-        for (int i = 0; i < bar; i++)
-            progress_put(line, sizeof line, &used, "%s",
-                         i < (int)(share * bar) ? p->utf8 ? "█" : "#"
-                         : p->utf8              ? "░"
-                                                : ".");
-        progress_put(line, sizeof line, &used, p->utf8 ? " " : "] ");
-    }
-    progress_put(line, sizeof line, &used, "%s", told);
-    progress_width(line, columns, &nbytes);
-    fprintf(p->stream, "\r%.*s\033[K", (int)nbytes, line);
+    const int full = (int)(fmin(1, (double)p->done / (double)p->total) * columns);
+    const char *const *signs = p->utf8 ? (const char *const[]){"", "█", "░", " "}
+                                       : (const char *const[]){"[", "#", ".", "] "};
+    line_put(to, "%s", signs[0]);
+    for (int i = 0; i < columns; i++)
+        line_put(to, "%s", signs[i < full ? 1 : 2]);
+    line_put(to, "%s", signs[3]);
 }
 
 static void progress_show(ek_progress *p)
 {
-    char told[LINE_ROOM];
-    progress_tell(p, told);
-    if (p->terminal)
-        progress_draw_bar(p, told);
-    else
-        fprintf(p->stream, p->name[0] ? "%-9s %s\n" : "%s%s\n", p->name, told);
+    line state = {.used = 0}, whole = {.used = 0};
+    size_t nbytes;
+    line_put_state(&state, p);
+    if (p->terminal) {
+        const int columns = progress_columns(p) - 1; /* a full line would begin a new one */
+        const int room = columns - progress_width(p->name, 0, &nbytes) -
+                         progress_width(state.text, 0, &nbytes) - 4;
+        line_put(&whole, "%s%s", p->name, p->name[0] ? " " : "");
+        if (p->total > 0 && room >= BAR_LEAST)
+            line_put_bar(&whole, p, room < BAR_MOST ? room : BAR_MOST);
+        line_put(&whole, "%s", state.text);
+        progress_width(whole.text, columns, &nbytes);
+        fprintf(p->stream, "\r%.*s\033[K", (int)nbytes, whole.text);
+    } else {
+        fprintf(p->stream, p->name[0] ? "%-9s %s\n" : "%s%s\n", p->name, state.text);
+    }
     fflush(p->stream);
     p->drawn = progress_now();
     p->shown = p->done;

@@ -67,7 +67,7 @@ static int row_append(const ek_log_row *row, ek_log_kind kind, const void *recor
 /* Writes the tag, in quotation marks if it has a comma or a quotation mark (RFC 4180). */
 static void row_quote(const char *tag, char text[2 * TAG_MOST + 3])
 {
-    const bool plain = !strpbrk(tag, ",\"");
+    const bool plain = tag[strcspn(tag, ",\"")] == '\0';
     if (!plain)
         *text++ = '"';
     for (; *tag; tag++) {
