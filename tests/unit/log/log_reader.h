@@ -6,11 +6,29 @@
 
 #include "kit/files.h"
 
-/* The whole file, with a zero behind; the test's process owns the bytes. */
 typedef struct log_bytes {
     unsigned char *bytes;
     size_t nbytes;
 } log_bytes;
+
+/* Files that were read. */
+typedef struct log_block {
+    struct log_block *next;
+    unsigned char bytes[];
+} log_block;
+static log_block *log_blocks;
+
+/* Frees all that log_read has returned. */
+static inline void log_free_files(void)
+{
+    while (log_blocks) {
+        log_block *next = log_blocks->next;
+        free(log_blocks);
+        log_blocks = next;
+    }
+}
+
+/* Returns the whole file, with a zero behind. */
 
 static inline log_bytes log_read(const char *path)
 {
@@ -19,7 +37,11 @@ static inline log_bytes log_read(const char *path)
     fseek(file, 0, SEEK_END);
     log_bytes of = {.nbytes = (size_t)ftell(file)};
     rewind(file);
-    of.bytes = calloc(of.nbytes + 1, 1);
+    log_block *block = calloc(sizeof *block + of.nbytes + 1, 1);
+    ck_assert_ptr_nonnull(block);
+    block->next = log_blocks;
+    log_blocks = block;
+    of.bytes = block->bytes;
     ck_assert_uint_eq(fread(of.bytes, 1, of.nbytes, file), of.nbytes);
     fclose(file);
     return of;
@@ -31,9 +53,13 @@ static inline const char *log_events_path(const char *log, int which)
     static char path[600];
     struct dirent **list;
     int count = scandir(log, &list, NULL, alphasort), found = -1;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         if (strstr(list[i]->d_name, "tfevents") && ++found == which)
             snprintf(path, sizeof path, "%s/%s", log, list[i]->d_name);
+        free(list[i]);
+    }
+    if (count >= 0)
+        free(list);
     ck_assert_msg(found >= which, "%d files of events in %s", found + 1, log);
     return path;
 }

@@ -14,6 +14,7 @@ static void remove_log(void)
     char command[100];
     snprintf(command, sizeof command, "rm -rf '%s'", directory);
     ck_assert_int_eq(system(command), 0);
+    log_free_files();
     ek_world.rank = 0;
 }
 

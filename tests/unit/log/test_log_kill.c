@@ -120,5 +120,6 @@ TEST(killed_writers_leave_logs_that_can_be_read)
         ck_assert_int_ge(csv, last);
         ck_assert_int_le(csv, last + 1);
         from = last - last % 3; /* the last checkpoint */
+        log_free_files();
     }
 }
