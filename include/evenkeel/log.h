@@ -14,31 +14,36 @@
  *
  * A log is a directory, which `tensorboard --logdir runs` shows beside others:
  *
- *     events.out.tfevents.*   all entries, for TensorBoard; each opening begins a new file
- *     scalars.csv             scalars: step,wall_time,tag,value
- *     log.jsonl               all entries, one JSON object per line:
- *         {"step", "wall_time", "tag", "value": 0.5}    null if the value is not finite
- *         {"step", "wall_time", "tag", "text": "..."}
- *         {"step", "wall_time", "tag", "picture": "pictures/samples-000012.png"}
- *         {"step", "wall_time", "tag", "histogram": {"count", "min", "max", "sum", "sum_squares",
- *          "limits": [...], "counts": [...]}}           counts[i] elements in [limits[i-1],
- * limits[i]) pictures/               the pictures that log.jsonl names
+ *     events.out.tfevents.*  all entries, for TensorBoard; each opening begins a new file
+ *     scalars.csv            numbers, in the columns step, wall_time, tag and value
+ *     log.jsonl              all entries, one JSON object per line
+ *     pictures/              the pictures that log.jsonl names
  *
- * Crashes. Each entry is written by one system call and is in its file when the call returns: who
- * follows the file sees the entry at once, and a process that is killed loses none. ek_log_open
- * removes a last line that a crash has cut off. TensorBoard skips an entry that is cut off.
+ * The objects of log.jsonl are those of four functions; a value that is not finite is null there:
  *
- * Errors. Each call returns 0 or a negative status: EK_E_INVALID for a tag that is empty, longer
- * than 200 bytes, not UTF-8 or has control characters; EK_E_IO if the disk is full. An entry that
- * could not be written whole is removed, and later entries are written. ek_log_close returns the
- * first error of all calls.
+ *     {"step", "wall_time", "tag", "value": 0.5}
+ *     {"step", "wall_time", "tag", "text": "..."}
+ *     {"step", "wall_time", "tag", "picture": "pictures/samples-000012.png"}
+ *     {"step", "wall_time", "tag", "histogram": {"count", "min", "max", "sum", "sum_squares",
+ *         "limits", "counts"}}
  *
- * Ranks. All ranks may make all calls, which are not collective: rank 0 of the job writes, and the
+ * counts[i] elements lie in [limits[i - 1], limits[i]).
+ *
+ * Crashes. Each entry is written by one system call and is in its file when the function returns:
+ * readers see the entry at once, and a process that is killed loses none. ek_log_open removes a
+ * last line that a crash has cut off. TensorBoard skips an entry that is cut off.
+ *
+ * Errors. Each function returns 0 or a negative status: EK_E_INVALID for a tag that is empty,
+ * longer than 200 bytes, not UTF-8 or has control characters; EK_E_IO if a file cannot be written.
+ * What was written of such an entry is removed from the file, and later entries are written.
+ * ek_log_close returns the first error of all calls.
+ *
+ * Ranks. All ranks may call all functions, which are not collective: rank 0 of the job writes, and
  * calls of other ranks do nothing. Open logs after ek_dist_init_process_group.
  *
- * A log that is NULL is ignored: the calls return the pending error's status, or 0. So a program
- * whose log is optional need not ask. A log and a line of progress are each for one thread at a
- * time. */
+ * If the log is NULL, a function does nothing and returns the pending error's status, or 0. So
+ * programs whose log is optional need no conditions. A log and a line of progress are each for one
+ * thread at a time. */
 #ifndef EVENKEEL_LOG_H
 #define EVENKEEL_LOG_H
 #pragma GCC system_header /* see base.h */
@@ -71,10 +76,11 @@ EK_API ek_run_log *ek_log_open_with(ek_run_log_options options);
  * written. */
 #define ek_log_open(...) EK_CALL_1(ek_log_open_with, ek_run_log_options, directory, __VA_ARGS__)
 
-/** Writes a number. TensorBoard shows it as f32, and those that are not finite as such. */
+/** Writes a number, also NaN and infinities. TensorBoard shows numbers in f32. */
 EK_API int ek_log_scalar(ek_run_log *log, const char *tag, int64_t step, double value);
-/** Writes pictures as one, as ek_save_image does: (N, C, H, W), (C, H, W) or (H, W) on any device;
- * floating, in [0, 1], or u8. For another grid, write ek_make_grid(pictures, .columns = 4). */
+/** Writes a grid of pictures, as ek_save_image does: (N, C, H, W), (C, H, W) or (H, W) on any
+ * device; floating, in [0, 1], or u8. For another grid, pass ek_make_grid(pictures, .columns = 4).
+ */
 EK_API int ek_log_image(ek_run_log *log, const char *tag, int64_t step, ek_tensor *pictures);
 /** Writes a text in UTF-8. TensorBoard reads Markdown. */
 EK_API int ek_log_text(ek_run_log *log, const char *tag, int64_t step, const char *text);

@@ -65,12 +65,12 @@ static ek_protobuf events_begin(double wall_time, int64_t step)
     return event;
 }
 
-int ek_log_add_event(ek_appended *to, double wall_time, int64_t step, ek_protobuf *value)
+int ek_log_add_event(ek_log_row *row)
 {
-    ek_protobuf event = events_begin(wall_time, step), summary = {0};
-    ek_protobuf_message(&summary, 1, value);
+    ek_protobuf event = events_begin(row->wall_time, row->step), summary = {0};
+    ek_protobuf_message(&summary, 1, &row->value);
     ek_protobuf_message(&event, EVENT_SUMMARY, &summary);
-    return events_add(to, &event);
+    return events_add(&row->log->files[EK_LOG_EVENTS], &event);
 }
 
 /* TensorBoard reads files in the order of their names, which have the time. */

@@ -24,8 +24,8 @@ typedef struct rows {
     size_t kept; /* bytes of the rows that are kept */
 } rows;
 
-/* Tells whether a row is kept. Rows begin with their steps, but for the first row of CSV, which is
- * kept. */
+/* Tells whether a row is kept. Each row begins with its step. The CSV file's first row has no step
+ * and is kept. */
 static bool rows_keep(const rows *of, const char *row)
 {
     static const char key[] = "{\"step\":";
@@ -35,14 +35,15 @@ static bool rows_keep(const rows *of, const char *row)
     return end == digits || of->resume_step == EK_UNSET || step <= of->resume_step;
 }
 
-/* Writes [from, to) if there is a file, and counts the bytes. */
+/* Counts the bytes of [from, to), and writes them if there is a file. */
 static int rows_put(rows *of, const ek_file *file, const char *from, const char *to)
 {
     of->kept += (size_t)(to - from);
     return file ? ek_file_write(file, from, (size_t)(to - from)) : 0;
 }
 
-/* Writes all rows that are kept, but no last row that was cut off. Without a file only counts. */
+/* Writes the rows that are kept, without a last row that was cut off. If `file` is NULL, only
+ * counts their bytes. */
 static int rows_write(const ek_file *file, void *user)
 {
     rows *of = user;
@@ -179,7 +180,7 @@ static void members_of_text(ek_json_writer *json, const void *of)
     ek_json_put_text(json, "text", of);
 }
 
-/* A text is a tensor of one string, which is shown by TensorBoard's plugin "text". */
+/* A text is a tensor of one string. TensorBoard's plugin "text" shows the tensor. */
 static void log_put_text(ek_protobuf *value, const char *text)
 {
     enum { TENSOR = 8, METADATA = 9, DTYPE = 1, SHAPE = 2, STRINGS = 8, STRING = 7 };
@@ -218,15 +219,14 @@ static void members_of_image(ek_json_writer *json, const void *of)
     ek_json_put_text(json, "picture", of);
 }
 
-/* Writes "pictures/TAG-STEP.png" with '/' and '%' of the tag as %2F and %25, so that different tags
- * have different files. Returns `name`. */
-static char *image_name(const char *tag, int64_t step, char name[800])
+/* Writes "pictures/TAG-STEP.png". A '/' of the tag becomes %2F and a '%' becomes %25, so that
+ * different tags have different files. */
+static void image_name(const char *tag, int64_t step, char name[800])
 {
     char *at = name + snprintf(name, 800, "pictures/");
     for (; *tag; tag++)
         at += snprintf(at, 4, *tag == '/' || *tag == '%' ? "%%%02X" : "%c", (unsigned char)*tag);
     snprintf(at, 32, "-%06" PRId64 ".png", step);
-    return name;
 }
 
 /* Writes the file that the JSON line names. */

@@ -1,5 +1,6 @@
-/* log.h: an entry of a log on its way to the files: row.c begins the entry, the function of the
- * entry's kind fills it, row.c writes it. events.c knows TensorBoard's format. */
+/* log.h: logs and their entries. ek_log_row_begin begins an entry, the function of the entry's kind
+ * (log.c, histogram.c) fills the entry, and ek_log_row_end writes it. events.c has TensorBoard's
+ * format. */
 #ifndef EK_LOG_LOG_H
 #define EK_LOG_LOG_H
 
@@ -35,7 +36,7 @@ typedef struct ek_log_row {
  * caller calls ek_log_row_end. */
 int ek_log_row_begin(ek_log_row *row, const char *what, ek_run_log *log, const char *tag,
                      int64_t step);
-/* Writes the entry if rc, the outcome of filling it, is 0. Returns the first error. */
+/* Writes the entry if rc, the outcome of filling it, is 0. Returns 0 or the error. */
 int ek_log_row_end(ek_log_row *row, int rc);
 
 /* Keeps the pending error of a negative rc if the error is the log's first. Returns rc. */
@@ -45,9 +46,9 @@ double ek_log_wall_time(void);
 /* Opens a file of the log's directory. */
 int ek_log_open_file(ek_run_log *log, ek_log_kind kind, const char *name);
 /* Opens a new file of events, which begins with the format's version. If the run is resumed, the
- * step follows from which TensorBoard drops entries of earlier files. */
+ * next event has the first step whose entries TensorBoard drops from earlier files. */
 int ek_log_open_events(ek_run_log *log, int64_t resume_step);
-/* Appends an event with the summary `value`, which is emptied. */
-int ek_log_add_event(ek_appended *to, double wall_time, int64_t step, ek_protobuf *value);
+/* Appends the entry as an event, and empties row->value. */
+int ek_log_add_event(ek_log_row *row);
 
 #endif

@@ -23,10 +23,10 @@ struct ek_progress {
     char name[64], unit[32], note[256];
     double per_step;
     int64_t total, done;
-    int64_t shown;         /* `done` in the last line; -1: no line was shown */
+    int64_t shown;         /* `done` in the last line that was shown; -1: none */
     bool terminal, utf8;   /* the stream is a terminal; the terminal shows UTF-8 */
-    double began, last;    /* the line; the last step: the clock's seconds */
-    double drawn;          /* the last line */
+    double began, last;    /* when the line began, and when the last step ended: seconds */
+    double drawn;          /* when the last line was shown */
     double steps, seconds; /* steps, and the time that they took, fading with age */
 };
 
@@ -37,7 +37,8 @@ static double progress_now(void)
 
 /* ---- the terminal ---- */
 
-/* A terminal shows UTF-8 if the environment's locale says so, whatever locale the program is in. */
+/* A terminal shows UTF-8 if the environment's locale says so. The program's locale does not count.
+ */
 static bool progress_has_utf8(void)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
@@ -83,7 +84,7 @@ static int progress_width(const char *text, int most, size_t *nbytes)
 
 /* ---- the line ---- */
 
-/* A text that grows; what has no room is cut off. */
+/* A text that grows. Text beyond the room is cut off. */
 typedef struct line {
     char text[LINE_ROOM];
     size_t used;

@@ -51,15 +51,11 @@ int ek_log_row_begin(ek_log_row *row, const char *what, ek_run_log *log, const c
     int rc = ek_log_note_error(log, row_check_tag(what, tag));
     if (rc < 0)
         return rc;
+    for (int kind = 0; kind < EK_LOG_FILES; kind++)
+        log->files[kind].file.what = what;
     row->wall_time = ek_log_wall_time();
     ek_protobuf_text(&row->value, SUMMARY_TAG, tag);
     return 1;
-}
-
-static int row_append(const ek_log_row *row, ek_log_kind kind, const void *record, size_t nbytes)
-{
-    row->log->files[kind].file.what = row->what;
-    return ek_appended_add(&row->log->files[kind], record, nbytes);
 }
 
 /* ---- CSV ---- */
@@ -86,7 +82,7 @@ static int row_add_csv(const ek_log_row *row)
     row_quote(row->tag, tag);
     size_t nbytes = ek_format(line, sizeof line, "%" PRId64 ",%.6f,%s,%.17g\n", row->step,
                               row->wall_time, tag, *row->number);
-    return row_append(row, EK_LOG_CSV, line, nbytes);
+    return ek_appended_add(&row->log->files[EK_LOG_CSV], line, nbytes);
 }
 
 /* ---- JSON ---- */
@@ -110,7 +106,7 @@ static int row_add_json(const ek_log_row *row)
         return EK_E_NO_MEMORY;
     row_put_json(row, &json);
     json.bytes[json.nbytes++] = '\n';
-    int rc = row_append(row, EK_LOG_JSONL, json.bytes, json.nbytes);
+    int rc = ek_appended_add(&row->log->files[EK_LOG_JSONL], json.bytes, json.nbytes);
     free(json.bytes);
     return rc;
 }
@@ -120,19 +116,12 @@ static int row_add_json(const ek_log_row *row)
 int ek_log_row_end(ek_log_row *row, int rc)
 {
     ek_run_log *log = row->log;
-    int outcomes[EK_LOG_FILES] = {rc, rc, rc};
-    if (rc >= 0) {
-        if (log->paths[EK_LOG_CSV] && row->number)
-            outcomes[EK_LOG_CSV] = row_add_csv(row);
-        if (log->paths[EK_LOG_JSONL])
-            outcomes[EK_LOG_JSONL] = row_add_json(row);
-        log->files[EK_LOG_EVENTS].file.what = row->what;
-        if (log->paths[EK_LOG_EVENTS])
-            outcomes[EK_LOG_EVENTS] = ek_log_add_event(&log->files[EK_LOG_EVENTS], row->wall_time,
-                                                       row->step, &row->value);
-    }
+    if (rc >= 0 && log->paths[EK_LOG_CSV] && row->number)
+        rc = row_add_csv(row);
+    if (rc >= 0 && log->paths[EK_LOG_JSONL])
+        rc = row_add_json(row);
+    if (rc >= 0 && log->paths[EK_LOG_EVENTS])
+        rc = ek_log_add_event(row);
     ek_protobuf_clear(&row->value);
-    for (int kind = 0; kind < EK_LOG_FILES && rc >= 0; kind++)
-        rc = outcomes[kind] < 0 ? outcomes[kind] : 0;
     return ek_log_note_error(log, rc);
 }
