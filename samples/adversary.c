@@ -87,9 +87,9 @@ ek_tensor *adversary_parts(ek_ema *average, uint64_t seed, int64_t count, int64_
 
 void adversary_save(run *r, ek_tensor *pictures, int columns)
 {
-    char path[4096];
-    ek_save_image(run_picture_path(r, "samples", path), pictures, .columns = columns,
-                  .normalize = true, .low = -1, .high = 1, .pad_value = 0.125);
+    run_picture(r, "samples",
+                EK_OPTIONS(ek_grid_options, pictures, .columns = columns, .normalize = true,
+                           .low = -1, .high = 1, .pad_value = 0.125));
 }
 
 void adversary_keep(run *r, const train_job *generator, const train_job *critic,

@@ -342,18 +342,19 @@ int main(int argc, char **argv)
         run_add(&r, COUNTS, (double)pictures);
         run_add(&r, SECONDS, run_seconds(&r));
         run_add(&r, WAITS, classify_waited(&c) - waited);
-        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, classify_sums(&c, &r, epoch).loss);
+        ek_progress_step(r.progress, 1, "epoch %" PRId64 ", loss %.4f", epoch + 1,
+                         classify_sums(&c, &r, epoch).loss);
         tested.count = 0;
         if (r.step % c.epoch_steps != 0)
             continue;
         tested = classify_test(&c);
         run_add(&r, TEST_LOSSES, tested.loss);
         run_add(&r, ACCURACIES, tested.accuracy);
-        run_say(&r,
-                "Epoch %" PRId64 " of %" PRId64
-                ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s",
-                epoch + 1, opt.epochs, classify_sums(&c, &r, epoch).loss, tested.loss,
-                100 * tested.accuracy, classify_sums(&c, &r, epoch).seconds);
+        ek_progress_print(r.progress,
+                          "Epoch %" PRId64 " of %" PRId64
+                          ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s",
+                          epoch + 1, opt.epochs, classify_sums(&c, &r, epoch).loss, tested.loss,
+                          100 * tested.accuracy, classify_sums(&c, &r, epoch).seconds);
     }
 
     if (run_judges(&r) && tested.count == 0)

@@ -326,8 +326,9 @@ int main(int argc, char **argv)
     while (run_next(&r)) {
         const series *losses = &r.series[LOSSES];
         diffusion_step(&s, &r);
-        run_note(&r, "loss %.4f",
-                 series_mean(losses, losses->count > AVERAGED ? losses->count - AVERAGED : 0));
+        ek_progress_step(r.progress, 1, "loss %.4f",
+                         series_mean(losses,
+                                     losses->count > AVERAGED ? losses->count - AVERAGED : 0));
     }
 
     if (run_judges(&r)) {

@@ -273,8 +273,9 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         gan_step(&g, &r);
-        run_note(&r, "critic %.3f  penalty %.3f  W %.3f", series_last(&r.series[CRITIC_LOSSES]),
-                 series_last(&r.series[PENALTIES]), series_last(&r.series[WASSERSTEIN]));
+        ek_progress_step(r.progress, 1, "critic %.3f  penalty %.3f  W %.3f",
+                         series_last(&r.series[CRITIC_LOSSES]), series_last(&r.series[PENALTIES]),
+                         series_last(&r.series[WASSERSTEIN]));
     }
 
     json_writer *json = run_json(&r, &g.generator);

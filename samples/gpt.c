@@ -339,15 +339,16 @@ int main(int argc, char **argv)
         run_add(&r, LOSSES, loss);
         run_add(&r, RATES, rate);
         run_add(&r, SECONDS, run_seconds(&r));
-        run_note(&r, "loss %.4f", loss);
+        ek_progress_step(r.progress, 1, "loss %.4f", loss);
         if (r.step % opt.every == 0) {
             const double held_out = gpt_test(&g);
             tested_at = r.step;
             run_add(&r, TRIGRAM, g.trigram);
             run_add(&r, HELD_OUT, held_out);
-            run_say(&r,
-                    "Step %" PRId64 ": held-out loss %.4f nats per byte (%.3f bits); trigram %.4f",
-                    r.step, held_out, bits(held_out), g.trigram);
+            ek_progress_print(r.progress,
+                              "Step %" PRId64
+                              ": held-out loss %.4f nats per byte (%.3f bits); trigram %.4f",
+                              r.step, held_out, bits(held_out), g.trigram);
         }
     }
 

@@ -122,7 +122,7 @@ static int mode_steps(mode_run *self, int64_t steps)
             result->report = ek_report_start(.name = result->name, .device_ids = self->job.devices);
         if (ek_error_status() == 0)
             mode_step(self);
-        run_note(&r, "loss %.4f", series_last(&result->losses));
+        ek_progress_step(r.progress, 1, "loss %.4f", series_last(&result->losses));
     }
     if (ek_error_status() == 0 && r.step < steps) /* stopped before its last step */
         ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,

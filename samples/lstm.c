@@ -282,15 +282,16 @@ int main(int argc, char **argv)
         const double loss = job_train(&l.job, l.job.loader, NULL);
         run_add(&r, LOSSES, loss);
         run_add(&r, SECONDS, run_seconds(&r));
-        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch, loss);
+        ek_progress_step(r.progress, 1, "epoch %" PRId64 ", loss %.4f", epoch, loss);
         tested.score.seen[WHOLE] = 0;
         if (r.step % l.epoch_steps == 0) {
             tested = lstm_test(&l);
             run_add(&r, TEST_LOSSES, tested.loss);
             run_add(&r, ACCURACIES, score_of(&tested.score, WHOLE));
-            run_say(&r,
-                    "Epoch %" PRId64 " of %" PRId64 ": test loss %.4f, %.2f %% of words are told",
-                    epoch, opt.epochs, tested.loss, 100 * score_of(&tested.score, WHOLE));
+            ek_progress_print(r.progress,
+                              "Epoch %" PRId64 " of %" PRId64
+                              ": test loss %.4f, %.2f %% of words are told",
+                              epoch, opt.epochs, tested.loss, 100 * score_of(&tested.score, WHOLE));
         }
     }
 

@@ -280,12 +280,12 @@ static void reid_write_table(FILE *page, const reid *s)
 static void reid_write(void *of, run *r)
 {
     reid *s = of;
-    char path[4096];
     ek_scope scope = ek_scope_begin();
     if (s->tested == r->step)
-        ek_save_image(run_picture_path(r, "nearest", path),
-                      retrieval_draw(&s->found[TRAINED], s->test, opt.views),
-                      .columns = RETRIEVAL_SHOWN + 1, .pad_value = 0.5);
+        run_picture(r, "nearest",
+                    EK_OPTIONS(ek_grid_options,
+                               retrieval_draw(&s->found[TRAINED], s->test, opt.views),
+                               .columns = RETRIEVAL_SHOWN + 1, .pad_value = 0.5));
     ek_scope_end(&scope);
     FILE *page = run_page(r);
     if (!page)
@@ -368,16 +368,18 @@ int main(int argc, char **argv)
         run_add(&r, SECONDS, run_seconds(&r));
         loss = series_mean(&r.series[LOSSES], first);
         triplet = series_mean(&r.series[TRIPLETS], first);
-        run_note(&r, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch + 1, loss, triplet);
+        ek_progress_step(r.progress, 1, "epoch %" PRId64 ", loss %.4f, triplet %.4f", epoch + 1,
+                         loss, triplet);
         if (r.step % s.epoch_steps == 0) {
             const retrieval found = s.found[TRAINED] = reid_test(&s);
             s.tested = r.step;
             run_add(&r, MAPS, found.map);
             run_add(&r, RANK1S, found.rank1);
-            run_say(&r,
-                    "Epoch %" PRId64 " of %" PRId64
-                    ": loss %.4f, triplet %.4f, mAP %.2f %%, rank 1 %.2f %%",
-                    epoch + 1, opt.epochs, loss, triplet, 100 * found.map, 100 * found.rank1);
+            ek_progress_print(r.progress,
+                              "Epoch %" PRId64 " of %" PRId64
+                              ": loss %.4f, triplet %.4f, mAP %.2f %%, rank 1 %.2f %%",
+                              epoch + 1, opt.epochs, loss, triplet, 100 * found.map,
+                              100 * found.rank1);
         }
     }
 

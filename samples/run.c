@@ -1,4 +1,4 @@
-/* run.c: programs, steps with their progress, Ctrl-C. */
+/* run.c: programs, steps with their log, Ctrl-C. */
 #include "run.h"
 
 #include <errno.h>
@@ -105,6 +105,7 @@ bool run_begin(run *r, int argc, char **argv, int (*check)(void))
     }
     r->out = *(const char *const *)run_option(r, "out");
     r->resume = *(const char *const *)run_option(r, "resume");
+    r->log_path = *(const char *const *)run_option(r, "log");
     r->json_path = *(const char *const *)run_option(r, "json");
     r->every = *(const int64_t *)run_option(r, "every");
     r->batch = *(const int64_t *)run_option(r, "batch");
@@ -144,11 +145,13 @@ char *run_path(const run *r, const char *name, char path[4096])
     return directory ? path : NULL;
 }
 
-char *run_picture_path(const run *r, const char *name, char path[4096])
+void run_picture(run *r, const char *name, ek_grid_options grid)
 {
-    char file[64];
+    char file[64], path[4096];
     snprintf(file, sizeof file, "%s-%06" PRId64 ".png", name, r->step);
-    return run_path(r, file, path);
+    ek_save_image_with(run_path(r, file, path), grid);
+    if (r->log)
+        ek_log_image(r->log, name, r->step, ek_make_grid_with(grid));
 }
 
 /* ---- pages ---- */
@@ -192,57 +195,6 @@ void run_page_end(run *r, const train_job *job, const char *name, const char *ti
     free(r->html);
 }
 
-/* ---- progress ---- */
-
-/* Removes the line of progress from a terminal. */
-static void progress_clear(void)
-{
-    if (isatty(STDOUT_FILENO))
-        printf("\r\033[K");
-    fflush(stdout);
-}
-
-static void progress_show(run *r)
-{
-    enum { PLAIN_LINES = 5 };
-    const bool terminal = isatty(STDOUT_FILENO);
-    const int64_t every = r->last > PLAIN_LINES ? r->last / PLAIN_LINES : 1;
-    const double now = seconds_now(), elapsed = now - r->start;
-    const double rate = elapsed > 0 ? (double)(r->step - r->first) / elapsed : 0;
-    const int left = rate > 0 ? (int)((double)(r->last - r->step) / rate + 0.5) : 0;
-    const bool due = terminal ? now - r->redrawn >= 0.1 : r->step % every == 0;
-    if (r->said || (!due && r->step < r->last))
-        return;
-    progress_clear();
-    printf("%-9s step %" PRId64 " of %" PRId64 ", %.0f samples/s, %d:%02d left, %s%s", r->name,
-           r->step, r->last, rate * (double)r->batch, left / 60, left % 60, r->note,
-           terminal ? "" : "\n");
-    r->redrawn = now;
-    fflush(stdout);
-}
-
-void run_note(run *r, const char *format, ...)
-{
-    va_list values;
-    va_start(values, format);
-    vsnprintf(r->note, sizeof r->note, format, values);
-    va_end(values);
-}
-
-void run_say(run *r, const char *format, ...)
-{
-    va_list values;
-    if (ek_error_status() < 0)
-        return;
-    progress_clear();
-    va_start(values, format);
-    vprintf(format, values);
-    va_end(values);
-    putchar('\n');
-    fflush(stdout);
-    r->said = true;
-}
-
 /* ---- steps ---- */
 
 void run_series(run *r, const char *const *names, int count)
@@ -258,6 +210,31 @@ void run_add(run *r, int which, double value)
         series_add(&r->series[which], value);
 }
 
+/* Logs what has been added to the series since the last call, as a mean. */
+static void run_log_series(run *r)
+{
+    for (int i = 0; i < r->series_count; i++) {
+        const series *of = &r->series[i];
+        if (of->count > r->logged[i])
+            ek_log_scalar(r->log, of->name, r->step, series_mean(of, r->logged[i]));
+        r->logged[i] = of->count;
+    }
+}
+
+/* Opens --log, and logs the options. */
+static void run_open_log(run *r)
+{
+    char name[64], number[64];
+    r->log = ek_log_open(r->log_path, .resume_step = r->resume ? r->step : EK_UNSET);
+    for (const arg_spec *arg = r->args; *arg->name; arg++) {
+        snprintf(name, sizeof name, "settings/%s", arg->name);
+        if (arg->kind != ARG_TEXT && arg->kind != ARG_FOLDER)
+            ek_log_text(r->log, name, r->step, arg_value_text(arg, number));
+        else if (*(const char *const *)arg->value)
+            ek_log_text(r->log, name, r->step, *(const char *const *)arg->value);
+    }
+}
+
 /* Puts "after step 12: " before the pending error's sentence. */
 static void run_say_step(const run *r)
 {
@@ -270,7 +247,7 @@ static void run_say_step(const run *r)
     ek_error_raise(&error);
 }
 
-/* Loads the checkpoint of --resume, and makes --out. */
+/* Loads the checkpoint of --resume, makes --out and --log, and begins the line of progress. */
 static int run_start(run *r)
 {
     r->begun = true;
@@ -279,8 +256,16 @@ static int run_start(run *r)
     ek_archive_free(r->from);
     r->from = NULL;
     r->first = r->step;
-    r->start = seconds_now();
-    return ek_error_status() < 0 || !r->args ? ek_error_status() : run_make_out(r->out);
+    run_log_series(r); /* a checkpoint's series were logged before */
+    if (r->log_path && run_settle() == 0)
+        run_open_log(r);
+    if (r->args)
+        run_make_out(r->out);
+    if (ek_error_status() == 0)
+        r->progress =
+            ek_progress_begin(r->last, .name = r->name, .unit = "samples",
+                              .per_step = (double)r->batch, .done = r->step, .stream = stdout);
+    return ek_error_status();
 }
 
 /* Tells whether the present step ends with a checkpoint. A run that has just been resumed writes
@@ -306,12 +291,12 @@ static int run_end_step(run *r)
         r->draw(r->of, r);
     if (stepped)
         ek_scope_end(&r->scope);
+    if (ek_error_status() == 0)
+        run_log_series(r);
     if (ek_error_status() < 0) {
         r->step -= stepped;
         return ek_error_status();
     }
-    if (stepped)
-        progress_show(r);
     return writes ? run_save(r, run_path(r, CHECKPOINT_NAME, path)) : 0;
 }
 
@@ -320,8 +305,10 @@ bool run_next(run *r)
     if (!r->begun && run_start(r) < 0)
         return run_fail(r, REFUSED);
     const int rc = run_end_step(r);
-    if (rc < 0 || r->step >= r->last || r->signal > 0)
-        progress_clear();
+    if (rc < 0 || r->step >= r->last || r->signal > 0) {
+        ek_progress_end(r->progress);
+        r->progress = NULL;
+    }
     if (rc < 0 && r->args)
         run_say_step(r);
     if (rc < 0)
@@ -329,7 +316,6 @@ bool run_next(run *r)
     if (r->step >= r->last || r->signal > 0)
         return false;
     r->step++;
-    r->said = false;
     r->scope = ek_scope_begin();
     r->began = seconds_now();
     return true;
@@ -477,6 +463,10 @@ int run_end(run *r)
     if (r->finished && r->written && r->out)
         printf("%s: %s\n", r->written, r->out);
     ek_archive_free(r->from);
+    if (!r->failed)
+        run_log_series(r);
+    if (ek_log_close(r->log) < 0 && r->status == 0)
+        r->status = args_fail(FAILED);
     series_free(r->series, r->series_count);
     return ek_shutdown() < 0 && r->status == 0 ? args_fail(FAILED) : r->status;
 }

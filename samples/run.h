@@ -9,7 +9,7 @@
  *         run_keep(&r, "", (ek_training_state){.model = network, .optimizer = optimizer});
  *         while (run_next(&r)) {
  *             ... a step ...
- *             run_note(&r, "loss %.4f", loss);
+ *             ek_progress_step(r.progress, 1, "loss %.4f", loss);
  *         }
  *         if (run_judges(&r))
  *             ... a last test ...
@@ -23,7 +23,7 @@
  *     }
  *
  * Between two steps run_next looks for errors and for Ctrl-C, has the program write pictures and
- * pages (`draw`), writes the checkpoint and prints the line of progress. The loop need not look for
+ * pages (`draw`), writes the checkpoint, and logs the series. The loop need not look for
  * errors: the library's first error stays pending, and functions called after it do nothing. */
 #ifndef SAMPLES_RUN_H
 #define SAMPLES_RUN_H
@@ -49,10 +49,11 @@ int interrupt_status(void);
 
 /* Rows of options (args.h) that all runs have. The arguments are the help of --out, the default of
  * --every (NULL: none) and the help of --every. */
-#define RUN_OPTIONS(ROW, out_help, standard, every_help)          \
-    ROW(text, out, NULL, "DIR", out_help)                         \
-    ROW(int, every, standard, 1, 1 << 20, every_help)             \
-    ROW(text, resume, NULL, "FILE", "go on from this checkpoint") \
+#define RUN_OPTIONS(ROW, out_help, standard, every_help)                                  \
+    ROW(text, out, NULL, "DIR", out_help)                                                 \
+    ROW(int, every, standard, 1, 1 << 20, every_help)                                     \
+    ROW(text, resume, NULL, "FILE", "go on from this checkpoint")                         \
+    ROW(text, log, NULL, "DIR", "log the run there: for TensorBoard, as CSV and as JSON") \
     ROW(text, json, NULL, "FILE", "write the results there")
 
 enum { RUN_PARTS = 8, RUN_SERIES = 8 };
@@ -88,18 +89,20 @@ typedef struct run {
     /* What programs read. */
     int64_t step; /* the step at hand, from 1 on; outside of the loop the last finished one */
     series series[RUN_SERIES];
-    ek_archive *from; /* the checkpoint of a resumed run, until its first step; else NULL */
+    ek_progress *progress; /* the loop's line of progress */
+    ek_archive *from;      /* the checkpoint of a resumed run, until its first step; else NULL */
     /* Private. */
-    const char *out, *resume, *json_path; /* the options --out, --resume, --json; NULL: not given */
+    const char *out, *resume, *log_path, *json_path; /* the options; NULL: not given */
+    ek_run_log *log;                                 /* of --log; NULL: none */
+    int64_t logged[RUN_SERIES];                      /* how many numbers of a series the log has */
     int argc, status;
-    char **argv, hint[512], note[128];
+    char **argv, hint[512];
     run_part parts[RUN_PARTS];
     int part_count, series_count;
     bool begun, failed, finished; /* finished: with the last step, and printed */
-    bool said;                    /* a line that stays was printed in this step */
     int signal;                   /* the signal that ends the run; 0: none (interrupt_agree) */
     int64_t first;                /* the step that the run began at */
-    double start, began, redrawn; /* the run, the step, the line of progress: when, in seconds */
+    double began;                 /* when the step began, in seconds */
     ek_scope scope;               /* owns what the present step makes */
     json_writer json;
     FILE *page; /* writes to `html` */
@@ -116,7 +119,7 @@ void run_hint(run *r, const char *format, ...) __attribute__((format(printf, 2, 
 
 /* Names the series that steps and tests measure. Checkpoints hold the series. */
 void run_series(run *r, const char *const *names, int count);
-/* Adds a number to series `which`. */
+/* Adds a number to series `which`. After the step --log gets the mean of what the step added. */
 void run_add(run *r, int which, double value);
 /* Add a part to the checkpoint: the state of a training; the plan of a data-parallel wrapper, which
  * job_saved_plan reads; numbers; a digest of the data that the run trains on. If a checkpoint has
@@ -136,14 +139,10 @@ void run_keep_job(run *r, const train_job *job);
 bool run_next(run *r);
 /* Returns the seconds since the step began. */
 double run_seconds(const run *r);
-/* Sets the end of the line of progress. */
-void run_note(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Prints a line that stays, in place of the line of progress. */
-void run_say(run *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Writes "DIRECTORY/NAME" in --out to `path` and returns `path`. NULL without --out. */
 char *run_path(const run *r, const char *name, char path[4096]);
-/* Is run_path with the step in the name: "DIRECTORY/NAME-000012.png" in step 12. */
-char *run_picture_path(const run *r, const char *name, char path[4096]);
+/* Writes a grid of pictures to "DIRECTORY/NAME-000012.png" in --out, in step 12, and to --log. */
+void run_picture(run *r, const char *name, ek_grid_options grid);
 /* Begins a page of the library's report. The program writes charts and HTML to the stream. NULL
  * after an error. */
 FILE *run_page(run *r);

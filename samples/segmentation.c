@@ -224,10 +224,9 @@ static void segmentation_write_table(FILE *page, const segmentation *s)
 static void segmentation_write(void *of, run *r)
 {
     segmentation *s = of;
-    char path[4096];
     ek_scope scope = ek_scope_begin();
-    ek_save_image(run_picture_path(r, "scenes", path), segmentation_draw(s), .columns = 6,
-                  .pad_value = 0.5);
+    run_picture(r, "scenes",
+                EK_OPTIONS(ek_grid_options, segmentation_draw(s), .columns = 6, .pad_value = 0.5));
     ek_scope_end(&scope);
     FILE *page = run_page(r);
     if (!page)
@@ -311,12 +310,13 @@ int main(int argc, char **argv)
         run_add(&r, LOSSES, loss);
         run_add(&r, SECONDS, run_seconds(&r));
         loss = series_mean(&r.series[LOSSES], epoch * s.epoch_steps);
-        run_note(&r, "epoch %" PRId64 ", loss %.4f", epoch + 1, loss);
+        ek_progress_step(r.progress, 1, "epoch %" PRId64 ", loss %.4f", epoch + 1, loss);
         if (r.step % s.epoch_steps == 0) {
             segmentation_test(&s, r.step);
             run_add(&r, MEAN_IOUS, confusion_mean_iou(&s.found));
-            run_say(&r, "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f", epoch + 1,
-                    opt.epochs, loss, confusion_mean_iou(&s.found));
+            ek_progress_print(r.progress,
+                              "Epoch %" PRId64 " of %" PRId64 ": loss %.4f, mean IoU %.4f",
+                              epoch + 1, opt.epochs, loss, confusion_mean_iou(&s.found));
         }
     }
 

@@ -386,9 +386,10 @@ int main(int argc, char **argv)
 
     while (run_next(&r)) {
         stylegan_step(&s, &r);
-        run_note(&r, "critic %.3f  generator %.3f  path length %.3f",
-                 series_last(&r.series[CRITIC_LOSSES]), series_last(&r.series[GENERATOR_LOSSES]),
-                 series_last(&r.series[PATH_LENGTHS]));
+        ek_progress_step(r.progress, 1, "critic %.3f  generator %.3f  path length %.3f",
+                         series_last(&r.series[CRITIC_LOSSES]),
+                         series_last(&r.series[GENERATOR_LOSSES]),
+                         series_last(&r.series[PATH_LENGTHS]));
     }
 
     if (run_judges(&r) && opt.judged > 0)

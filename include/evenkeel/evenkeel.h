@@ -32,6 +32,7 @@
 #include "evenkeel/init.h"
 #include "evenkeel/iterable.h"
 #include "evenkeel/loader.h"
+#include "evenkeel/log.h"
 #include "evenkeel/loss.h"
 #include "evenkeel/matrix.h"
 #include "evenkeel/models.h"

@@ -1,4 +1,5 @@
-/* file.c: opens files, and replaces them whole. All of the library's files are opened here. */
+/* file.c: opens files, replaces them whole, and appends to them. All of the library's files are
+ * opened here. */
 
 #include "core/file.h"
 
@@ -404,4 +405,68 @@ int ek_file_replace_text(const char *what, const char *path, int (*write)(FILE *
 {
     text_file text = {write, user};
     return ek_file_replace(what, path, file_write_text, &text);
+}
+
+/* ---- appending ---- */
+
+int ek_file_make_directory(const char *what, const char *path)
+{
+    char *part = ek_strdup(path);
+    int rc = part ? 0 : EK_E_NO_MEMORY;
+    for (char *slash = part; slash && *slash && (slash = strchr(slash + 1, '/'));) {
+        *slash = '\0';
+        mkdir(part, 0777); /* what fails here fails at the end, too */
+        *slash = '/';
+    }
+    if (part && mkdir(part, 0777) < 0 && errno != EEXIST)
+        rc = ek_file_fail(what, "make", path);
+    free(part);
+    return rc;
+}
+
+int ek_appended_open(ek_appended *to, const char *what, const char *path)
+{
+    struct stat status;
+    *to = (ek_appended){.file = {what, path, ek_open(path, O_WRONLY | O_CREAT | O_APPEND)}};
+    if (to->file.descriptor < 0)
+        return file_fail_write(what, path);
+    if (fstat(to->file.descriptor, &status) == 0) {
+        to->nbytes = (uint64_t)status.st_size;
+        return 0;
+    }
+    int rc = file_fail_write(what, path);
+    close(to->file.descriptor);
+    return rc;
+}
+
+static int appended_cut(ek_appended *to)
+{
+    if (to->torn && ftruncate(to->file.descriptor, (off_t)to->nbytes) < 0)
+        return file_fail_write(to->file.what, to->file.path);
+    to->torn = false;
+    return 0;
+}
+
+int ek_appended_add(ek_appended *to, const void *record, size_t nbytes)
+{
+    sigset_t before;
+    EK_TRY(appended_cut(to));
+    file_hold_signal(&before);
+    int rc = ek_file_write(&to->file, record, nbytes);
+    file_release_signal(&before);
+    to->torn = rc < 0;
+    if (rc < 0)
+        appended_cut(to);
+    else
+        to->nbytes += nbytes;
+    return rc;
+}
+
+int ek_appended_close(ek_appended *to)
+{
+    int rc = file_synchronise(to->file.descriptor);
+    if (rc < 0)
+        rc = file_fail_write(to->file.what, to->file.path);
+    close(to->file.descriptor); /* fsync has reported all errors of writing */
+    return rc;
 }

@@ -1,14 +1,16 @@
-/* file.h: opens files, and writes files whole or not at all.
+/* file.h: opens files, writes files whole or not at all, and appends to files.
  *
- * A file is first written as a temporary file in its directory, then synchronised, then renamed. So
- * a reader sees the old file or the new one, even after a loss of power. If the file system allows,
- * the temporary file has no name. Otherwise its name is ".evenkeel-*.tmp", and the file stays if
- * the process is killed. Errors are EK_E_IO with the system's reason; `what` begins their
- * sentences. */
+ * A file that is replaced is first written as a temporary file in its directory, then synchronised,
+ * then renamed. So a reader sees the old file or the new one, even after a loss of power. If the
+ * file system allows, the temporary file has no name. Otherwise its name is ".evenkeel-*.tmp", and
+ * the file stays if the process is killed. Errors are EK_E_IO with the system's reason; `what`
+ * begins their sentences. */
 #ifndef EK_CORE_FILE_H
 #define EK_CORE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* ---- opening ---- */
@@ -55,5 +57,25 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes);
  * errors. */
 int ek_file_replace_text(const char *what, const char *path, int (*write)(FILE *stream, void *user),
                          void *user);
+
+/* ---- appending ---- */
+
+/* Makes a directory and its parents. A directory that is there is no error. */
+int ek_file_make_directory(const char *what, const char *path);
+
+/* A file to which records are appended, each whole or not at all, by one write(2) as a rule. */
+typedef struct ek_appended {
+    ek_file file;    /* `path` is borrowed, and `what` may change between calls */
+    uint64_t nbytes; /* the file's size: all whole records */
+    bool torn;       /* the file has part of a record after them */
+} ek_appended;
+
+/* Opens a file, which is made if it is missing. Returns 0 or EK_E_IO. */
+int ek_appended_open(ek_appended *to, const char *what, const char *path);
+/* Appends a record. After an error the part that was written is removed, at the latest before the
+ * next record. */
+int ek_appended_add(ek_appended *to, const void *record, size_t nbytes);
+/* Synchronises and closes the file. */
+int ek_appended_close(ek_appended *to);
 
 #endif

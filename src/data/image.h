@@ -1,4 +1,4 @@
-/* image.h: functions that the decoders of pictures share.
+/* image.h: functions that the decoders of pictures share, and PNG files in memory.
  *
  * Files have interleaved pixels: the channels of a pixel are neighbours. Decoders write planes, one
  * per channel. A pixel with 1 channel is brightness (or an index of a palette), with 2 brightness
@@ -8,6 +8,7 @@
 
 #include "core/tensor.h"
 #include "data/stream.h"
+#include "evenkeel/data.h"
 
 enum { EK_MAX_PIXELS = 1 << 28 }; /* 1 GiB if a pixel has four channels of a byte */
 
@@ -49,5 +50,18 @@ void ek_decoded_planes(const uint8_t *pixels, int from, uint8_t *planes, size_t 
  * `plane` elements apart. */
 void ek_decoded_wide_planes(const uint8_t *pixels, int channels, int64_t *planes, size_t plane,
                             size_t count);
+
+/* A PNG file in memory. */
+typedef struct ek_png {
+    uint8_t *bytes; /* owned */
+    size_t nbytes;
+    int64_t channels, height, width;
+} ek_png;
+
+/* Encodes the grid of pictures that ek_make_grid would make. The caller frees png->bytes, also
+ * after an error. */
+int ek_png_of_grid(const char *what, const ek_grid_options *options, ek_png *png);
+/* Writes the file at `path`, whole or not at all. */
+int ek_png_save(const char *what, const char *path, ek_png *png);
 
 #endif

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/tensor.h"
-#include "evenkeel/data.h"
+#include "data/image.h"
 
 enum { GRID_MOST = 1 << 16 };
 
@@ -178,69 +178,80 @@ ek_tensor *ek_make_grid_with(ek_grid_options options)
 
 /* ---- PNG ---- */
 
-typedef struct encoded {
-    void *bytes;
-    size_t nbytes;
-} encoded;
-
-static int image_write_bytes(const ek_file *file, void *user)
-{
-    const encoded *e = user;
-    return ek_file_write(file, e->bytes, e->nbytes);
-}
-
-static int image_fail(const char *path, const png_image *image)
+static int png_fail(const char *what, const png_image *image)
 {
     bool no_memory = strstr(image->message, "memory") != NULL;
-    return EK_FAIL(no_memory ? EK_E_NO_MEMORY : EK_E_IO, "save_image: %s: %s", path,
-                   image->message);
+    return EK_FAIL(no_memory ? EK_E_NO_MEMORY : EK_E_IO, "%s: %s", what, image->message);
 }
 
-/* Writes rows of pixels, their channels next to each other. */
-static int image_write_png(const char *path, const uint8_t *pixels, int64_t channels,
-                           int64_t height, int64_t width)
+/* Encodes rows of pixels, their channels next to each other. */
+static int png_encode(const char *what, const uint8_t *pixels, ek_png *png)
 {
     static const png_uint_32 formats[] = {0, PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
                                           PNG_FORMAT_RGBA};
     png_image image = {.version = PNG_IMAGE_VERSION,
-                       .width = (png_uint_32)width,
-                       .height = (png_uint_32)height,
-                       .format = formats[channels]};
+                       .width = (png_uint_32)png->width,
+                       .height = (png_uint_32)png->height,
+                       .format = formats[png->channels]};
     png_alloc_size_t nbytes = 0;
     if (!png_image_write_to_memory(&image, NULL, &nbytes, 0, pixels, 0, NULL))
-        return image_fail(path, &image);
-    encoded e = {ek_calloc(1, nbytes), nbytes};
-    int rc = e.bytes ? 0 : EK_E_NO_MEMORY;
-    if (rc >= 0 && !png_image_write_to_memory(&image, e.bytes, &nbytes, 0, pixels, 0, NULL))
-        rc = image_fail(path, &image);
-    if (rc >= 0)
-        rc = ek_file_replace("save_image", path, image_write_bytes, &e);
-    free(e.bytes);
-    return rc;
+        return png_fail(what, &image);
+    png->bytes = ek_calloc(1, nbytes);
+    if (!png->bytes)
+        return EK_E_NO_MEMORY;
+    if (!png_image_write_to_memory(&image, png->bytes, &nbytes, 0, pixels, 0, NULL))
+        return png_fail(what, &image);
+    png->nbytes = nbytes;
+    return 0;
 }
 
-int ek_save_image_with(const char *path, ek_grid_options options)
+int ek_png_of_grid(const char *what, const ek_grid_options *options, ek_png *png)
 {
     bool whole = false;
-    EK_TRY(ek_check_pointer("save_image", "the path", path));
+    *png = (ek_png){0};
     ek_scope scope = ek_scope_begin();
-    ek_tensor *grid = grid_make(&options, &whole);
+    ek_tensor *grid = grid_make(options, &whole);
     const float *values = grid ? ek_tensor_data(grid) : NULL;
     const int64_t channels = grid ? grid->shape[0] : 0,
                   plane = grid ? ek_count(grid) / channels : 0;
     int rc = grid ? 0 : ek_error_pending();
     if (rc >= 0 && channels > 4)
-        rc = EK_FAIL(EK_E_SHAPE, "save_image: %lld channels; PNG has 1 to 4", (long long)channels);
+        rc = EK_FAIL(EK_E_SHAPE, "%s: %lld channels; PNG has 1 to 4", what, (long long)channels);
     uint8_t *pixels = rc < 0 ? NULL : ek_calloc((size_t)(channels * plane), 1);
     for (int64_t i = 0; pixels && i < channels * plane; i++) {
         float value = values[i % channels * plane + i / channels];
         value = whole ? value : value * 255 + 0.5f;
         pixels[i] = (uint8_t)(value > 0 ? fminf(value, 255) : 0); /* NaN is 0 */
     }
-    if (rc >= 0)
-        rc = pixels ? image_write_png(path, pixels, channels, grid->shape[1], grid->shape[2])
-                    : EK_E_NO_MEMORY;
+    if (pixels) {
+        *png = (ek_png){.channels = channels, .height = grid->shape[1], .width = grid->shape[2]};
+        rc = png_encode(what, pixels, png);
+    } else if (rc >= 0) {
+        rc = EK_E_NO_MEMORY;
+    }
     free(pixels);
     ek_scope_end(&scope);
+    return rc;
+}
+
+static int png_write(const ek_file *file, void *user)
+{
+    const ek_png *png = user;
+    return ek_file_write(file, png->bytes, png->nbytes);
+}
+
+int ek_png_save(const char *what, const char *path, ek_png *png)
+{
+    return ek_file_replace(what, path, png_write, png);
+}
+
+int ek_save_image_with(const char *path, ek_grid_options options)
+{
+    ek_png png;
+    EK_TRY(ek_check_pointer("save_image", "the path", path));
+    int rc = ek_png_of_grid("save_image", &options, &png);
+    if (rc >= 0)
+        rc = ek_png_save("save_image", path, &png);
+    free(png.bytes);
     return rc;
 }

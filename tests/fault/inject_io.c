@@ -74,6 +74,7 @@ IO_BYTES(write, const void *, (int file, const void *data, size_t nbytes), (file
 IO_CALL(io_breaks, int, -1, fsync, (int file), (file))
 IO_CALL(io_fails, FILE *, NULL, fdopen, (int file, const char *mode), (file, mode))
 IO_CALL(io_fails, int, -1, rename, (const char *from, const char *to), (from, to))
+IO_CALL(io_fails, int, -1, mkdir, (const char *path, mode_t mode), (path, mode))
 IO_CALL(io_fails, int, -1, linkat, (int at, const char *from, int to_at, const char *to, int flags),
         (at, from, to_at, to, flags))
 IO_CALL(io_fails, int, -1, stat, (const char *path, struct stat *about), (path, about))

@@ -174,6 +174,17 @@ __attribute__((unused)) static ek_report *a_report(void)
     return ek_report_start(.name = "x");
 }
 
+/* Without files. */
+__attribute__((unused)) static ek_run_log *a_log(void)
+{
+    return ek_log_open("x", .csv = false, .jsonl = false, .tensorboard = false);
+}
+
+__attribute__((unused)) static ek_progress *a_progress(void)
+{
+    return ek_progress_begin(2, .stream = stdout);
+}
+
 __attribute__((unused)) static ek_report *const *reports(void)
 {
     room.reports[0] = a_report();

@@ -19,6 +19,8 @@ CALL(ek_device_parse(OR_NULL("cpu"), OR_NULL(&room.device)));
 CALL((ek_error(EK_E_USER, "x"), ek_print_error(NOTHING)));
 CALL(ek_error_set(EK_E_USER, NOTHING, 1, "x"));
 CALL(ek_error_set(EK_E_USER, "x", 1, NOTHING, 0));
+CALL(ek_progress_step(OR_NULL(a_progress()), 1, OR_NULL("x %d"), 1));
+CALL(ek_progress_print(OR_NULL(a_progress()), OR_NULL("x %d"), 1));
 CALL(ek_value_get(ek_value_dict(entries(), 2), NOTHING));
 CALL(ek_check_abi_of(EK_ABI, NOTHING));
 CALL(ek_einsum(OR_NULL("i"), OR_NULL(room.tensors), 1));
