@@ -8,8 +8,8 @@
 #include "core/tensor.h"
 #include "log/log.h"
 
-/* Limits are 1e-12, each next one 1.1 times that, up to 1e20; the same below zero; zero, and the
- * largest number on both sides. */
+/* The limits above zero are 1e-12, 1.1 times that and so on below 1e20, and the largest number. The
+ * limits below zero are their negatives. One limit is zero. */
 enum { HISTOGRAM_SIDE = 774, HISTOGRAM_ROOM = 2 * (HISTOGRAM_SIDE + 1) + 1 };
 
 /* counts[i] elements lie in [limits[i - 1], limits[i]). */
@@ -51,7 +51,7 @@ static void histogram_add(histogram *h, double value)
     h->squares += value * value;
 }
 
-/* Makes one bucket of empty ones that follow each other, and drops empty ones at the end. */
+/* Joins empty buckets that follow each other, and drops empty buckets at the end. */
 static void histogram_pack(histogram *h)
 {
     int used = 0, last = 0;
@@ -108,6 +108,14 @@ static void histogram_put(const histogram *h, ek_protobuf *value)
     ek_protobuf_message(value, HISTOGRAM, &message);
 }
 
+static void histogram_put_list(ek_json_writer *json, const char *key, const double *of, int count)
+{
+    ek_json_begin(json, key, '[');
+    for (int i = 0; i < count; i++)
+        ek_json_put_real(json, NULL, of[i], 17);
+    ek_json_close(json, ']');
+}
+
 static void members_of_histogram(ek_json_writer *json, const void *of)
 {
     const histogram *h = of;
@@ -117,14 +125,8 @@ static void members_of_histogram(ek_json_writer *json, const void *of)
     ek_json_put_real(json, "max", h->max, 17);
     ek_json_put_real(json, "sum", h->sum, 17);
     ek_json_put_real(json, "sum_squares", h->squares, 17);
-    ek_json_begin(json, "limits", '[');
-    for (int i = 0; i < h->buckets; i++)
-        ek_json_put_real(json, NULL, h->limits[i], 17);
-    ek_json_close(json, ']');
-    ek_json_begin(json, "counts", '[');
-    for (int i = 0; i < h->buckets; i++)
-        ek_json_put_real(json, NULL, h->counts[i], 17);
-    ek_json_close(json, ']');
+    histogram_put_list(json, "limits", h->limits, h->buckets);
+    histogram_put_list(json, "counts", h->counts, h->buckets);
     ek_json_close(json, '}');
 }
 

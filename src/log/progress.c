@@ -42,14 +42,11 @@ static double progress_now(void)
 static bool progress_has_utf8(void)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
-    for (int i = 0; i < 3; i++) {
-        const char *locale = getenv(names[i]);
-        const char *codeset = locale ? strchr(locale, '.') : NULL;
-        if (locale && *locale)
-            return codeset &&
-                   (ek_same_letters(codeset, ".UTF-8") || ek_same_letters(codeset, ".utf8"));
-    }
-    return false;
+    const char *locale = NULL, *codeset;
+    for (int i = 0; i < 3 && !(locale && *locale); i++)
+        locale = getenv(names[i]);
+    codeset = locale ? strchr(locale, '.') : NULL;
+    return codeset && (ek_same_letters(codeset, ".UTF-8") || ek_same_letters(codeset, ".utf8"));
 }
 
 static bool progress_has_terminal(FILE *stream)
