@@ -148,7 +148,7 @@ EK_API int ek_register_parameter(ek_module *module, const char *name, ek_tensor 
 EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member,
                               ek_tensor *tensor);
 /** Registers a child. The module takes ownership of `child`, even on an error. A child that has a
- * parent already is then shared by both parents. */
+ * parent already is then shared by both parents; on an error it stays with the first. */
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);
 

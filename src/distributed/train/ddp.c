@@ -91,6 +91,8 @@ static int ddp_run_forward(ek_process_group *group, void *user)
         EK_TRY(ek_layout_check_leaves(self->child, self->reducer->leaves, self->reducer->count));
     if (ddp_has_units(self))
         EK_TRY(ek_rank_units_settle(self->sharding));
+    if (self->module.training && self->syncs_statistics) /* also of modules that are new in it */
+        ek_sync_batch_norm_inherit(self->child, self->ranks);
     if (self->module.training && self->broadcasts && ek_grad_enabled())
         EK_TRY(ddp_send_buffers(self));
     if (ek_grad_enabled())

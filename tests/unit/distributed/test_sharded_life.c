@@ -361,6 +361,25 @@ static const char *is_refused_over_ranks(same_pair *pair)
     return NULL;
 }
 
+/* A norm without parameters may come later, and has statistics of all ranks' samples. */
+static const char *norms_join_ranks(same_pair *pair)
+{
+    ek_module *norm = ek_sync_batch_norm(IN, .affine = false);
+    RANKS_OK(ek_module_to_dtype(norm, pair->setting.dtype));
+    RANKS_OK(ek_module_set(pair->nets[SHARDED], "1", norm));
+    RANKS_OK(same_step(pair, SHARDED, 0));
+    ek_tensor *mean = ek_module_tensor(norm, "running_mean"), *first = ek_clone(mean);
+    LOOP_CHECK(element(mean, 0) != 0);
+    RANKS_OK(ek_dist_broadcast(first, 0, .group = pair->group));
+    LOOP_CHECK(same_bits(first, mean));
+    return NULL;
+}
+
+TEST(norms_that_come_later_join_the_ranks)
+{
+    same_check(&(same_setting){.ranks = 2, .net = TIED, .dtype = EK_F64}, 1, norms_join_ranks);
+}
+
 TEST_LOOP(changes_are_refused_over_ranks, 0, 2)
 {
     same_check(&(same_setting){.ranks = 2,
