@@ -10,9 +10,8 @@
  * too. Libraries from before DLPack 1.0, such as NumPy 1 and PyTorch 1.13, take the unversioned
  * struct.
  *
- * Both sides read and write the same memory. A write by the other side must be told by
- * ek_tensor_touch: the library cannot see it, neither for gradients nor for values that it has
- * computed from the elements.
+ * Both sides read and write the same memory. After a write by the other side call ek_tensor_touch,
+ * as after a write to ek_tensor_data: the library cannot see such a write.
  *
  * Streams. The host's memory is ready when a call returns, and the argument `stream` is ignored.
  * For memory of a GPU it is the stream in which the other side works, a cudaStream_t of that GPU.

@@ -11,9 +11,8 @@
     mine = evenkeel.from_dlpack(array)                       # of any library, over the same memory
     evenkeel.save("x.pth", {"model": {"0.weight": array}, "step": 7, "note": "a text"})
 
-One file, without a build: it needs Python 3.8 and the shared library, which is the one that the variable
-EVENKEEL_LIBRARY names, else that of ./build beside the source, else that of the system. Arrays travel by DLPack
-(include/evenkeel/dlpack.h), in both directions, and keep their memory alive on the other side.
+Needs Python 3.8 and the shared library: the one that EVENKEEL_LIBRARY names, else that of ../../build, else the
+system's. Arrays travel by DLPack (include/evenkeel/dlpack.h) in both directions, and keep their memory alive.
 """
 
 import collections.abc
@@ -31,8 +30,8 @@ _NUMPY = {"f32": "<f4", "f64": "<f8", "i64": "<i8", "u8": "|u1", "f16": "<f2", "
 _CUDA = 2  # a kind of device in DLPack
 
 
-class Error(RuntimeError):  # with the library's sentence
-    pass
+class Error(RuntimeError):
+    """With the library's sentence."""
 
 
 def _struct(*fields):
@@ -54,7 +53,7 @@ error_status i, error_message s, error_clear -, scope_begin C, scope_end -c, kee
 archive_open ps, archive_new p, archive_free -p, archive_save ips, archive_put ipsV, archive_put_text ipss,
 archive_name spi, archive_text_name spi, archive_get Vps, archive_get_text sps,
 value_of_int Vl, value_of_float Vf, value_of_tensor Vp, value_tensor pV, value_dict Vei,
-tensor_data pp, tensor_dtype ip, tensor_shape Sp, tensor_strides Sp, tensor_device Dp,
+tensor_data pp, tensor_dtype ip, tensor_shape Sp, tensor_strides Sp,
 to_dlpack ppp, to_dlpack_unversioned ppp, from_dlpack ppDp, from_dlpack_unversioned ppDp
 """
 
@@ -107,16 +106,13 @@ _capsule_get = _type(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", _of_
 _capsule_rename = _type(c_int, c_void_p, c_char_p)(("PyCapsule_SetName", _of_python))
 
 
-def _delete(address, kind):
-    kind.from_address(address).deleter(address)
-
-
 @ctypes.PYFUNCTYPE(None, c_void_p)
 def _drop(capsule):
     """A capsule's destructor: if nobody took the struct, nobody else calls its deleter."""
     for kind, (name, _) in _KINDS.items():
         if _capsule_valid(capsule, name):
-            _delete(_capsule_get(capsule, name), kind)
+            lent = _capsule_get(capsule, name)
+            kind.from_address(lent).deleter(lent)
 
 
 def _borrow(array):
@@ -142,10 +138,6 @@ def _sizes(shape):
     return tuple(shape.dims[: shape.ndim])
 
 
-def _device_name(device):
-    return "cpu" if device.kind == 0 else f"{('host', 'cuda')[device.kind - 1]}:{device.index}"
-
-
 class Tensor:
     """A tensor of the library. NumPy, PyTorch and others take it without a copy: numpy(), from_dlpack."""
 
@@ -158,10 +150,9 @@ class Tensor:
     shape = property(lambda self: _sizes(lib.ek_tensor_shape(self.handle)))
     strides = property(lambda self: _sizes(lib.ek_tensor_strides(self.handle)), doc="In elements.")
     dtype = property(lambda self: _DTYPES[lib.ek_tensor_dtype(self.handle)])
-    device = property(lambda self: _device_name(lib.ek_tensor_device(self.handle)))
 
     def __repr__(self):
-        return f"<evenkeel.Tensor {self.dtype}{list(self.shape)} on {self.device}>"
+        return f"<evenkeel.Tensor {self.dtype}{list(self.shape)}>"
 
     @property
     def __array_interface__(self):
@@ -177,8 +168,9 @@ class Tensor:
 
     def __dlpack_device__(self):
         address = _checked(lib.ek_to_dlpack_unversioned(self.handle, -1))
-        place = _Old.from_address(address).kind, _Old.from_address(address).number
-        _delete(address, _Old)
+        lent = _Old.from_address(address)
+        place = lent.kind, lent.number
+        lent.deleter(address)
         return place
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
@@ -264,9 +256,9 @@ def log(path):
     """The columns of a log: of lines of JSON, or of CSV with a line of names. A last line that is not complete yet, as
     while the run goes on, is left out."""
     lines = pathlib.Path(path).read_text().split("\n")[:-1]
-    if lines and not lines[0].startswith("{"):
-        rows = [{key: _number(text) for key, text in row.items()} for row in csv.DictReader(lines)]
+    if lines and lines[0].startswith("{"):
+        rows = [json.loads(line) for line in lines]
     else:
-        rows = [json.loads(line) for line in lines if line.strip()]
+        rows = [{key: _number(text) for key, text in row.items()} for row in csv.DictReader(lines)]
     names = dict.fromkeys(key for row in rows for key in row)
     return {name: [row.get(name) for row in rows] for name in names}

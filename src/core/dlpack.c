@@ -196,7 +196,8 @@ static void borrowed_destroy(ek_object *object)
     ek_cell_free(object, sizeof(dl_borrowed));
 }
 
-/* Returns `wanted`, or the first CUDA device if `wanted` is cpu, if it lies on the memory's GPU. */
+/* Returns the CUDA device `wanted`, which must lie on the memory's GPU. If `wanted` is cpu, returns
+ * the first CUDA device on that GPU. */
 static ek_dev *borrowed_find_gpu(const dl_tensor *t, ek_device wanted)
 {
     int first = wanted.kind == EK_CUDA ? wanted.index : 0;
@@ -329,13 +330,12 @@ static ek_tensor *borrowed_take(dl_borrowed taken, ek_device device)
 {
     const dl_tensor *t = taken.versioned ? &taken.versioned->tensor : &taken.unversioned->tensor;
     bool read_only = taken.versioned && taken.versioned->flags & DL_READ_ONLY;
-    bool known = !taken.versioned || taken.versioned->major == DL_MAJOR;
-    ek_dev *dev =
-        known ? borrowed_find_device(t, device)
-              : EK_FAIL_NULL(EK_E_INVALID,
-                             "from_dlpack: version %u.%u of DLPack; 1 is "
-                             "taken",
-                             (unsigned)taken.versioned->major, (unsigned)taken.versioned->minor);
+    ek_dev *dev = NULL;
+    if (taken.versioned && taken.versioned->major != DL_MAJOR)
+        EK_FAIL(EK_E_INVALID, "from_dlpack: version %u.%u of DLPack; 1 is taken",
+                (unsigned)taken.versioned->major, (unsigned)taken.versioned->minor);
+    else
+        dev = borrowed_find_device(t, device);
     dl_borrowed *b = dev ? ek_cell_new(sizeof *b) : NULL;
     if (!b) {
         borrowed_give_back(&taken);

@@ -44,7 +44,7 @@ int ek_zip_view(const ek_zip *zip, const ek_zip_entry *entry, const unsigned cha
 
 enum { EK_ZIP_ALIGNMENT = 64 }; /* of the first byte of each entry in the file */
 
-/* The members after `file` are zero before the first entry. */
+/* The members after `at` are zero before the first entry. */
 typedef struct ek_zip_writer {
     const ek_file *file;
     uint64_t at;              /* offset of the next byte in the file */
