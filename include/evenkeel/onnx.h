@@ -2,12 +2,12 @@
  * onnx.h: modules as ONNX files, which onnxruntime and many other programs run.
  *
  *     ek_onnx_export("net.onnx", net, EK_VALUE(pictures));
- *     ek_onnx_export("lstm.onnx", lstm, EK_LIST(x, EK_LIST(h, c)),
- *                    .input_names = (const char *const[]){"x", "h", "c"});
+ *     ek_onnx_export("lstm.onnx", lstm, EK_LIST(x, ek_value_batched(EK_LIST(h, c), 1)),
+ *                    .input_names = ((const char *const[]){"x", "h", "c"}));
  *
- * The export runs the module and writes what its operations compute, as torch.onnx.export does: a
- * forward in C of any kind is exported, if it is made of Evenkeel's operations on the calling
- * thread. Control flow becomes what the example inputs led to. Sizes other than that of the batch
+ * The export runs the module and writes what its operations compute, as torch.onnx.export does. A
+ * user's own forward is exported, too, if it is made of Evenkeel's operations on the calling
+ * thread. Branches of the forward are those that the example inputs take. All sizes but the batch's
  * are those of the example inputs. */
 #ifndef EVENKEEL_ONNX_H
 #define EVENKEEL_ONNX_H
@@ -31,16 +31,20 @@ typedef struct ek_onnx_options {
 #define EK_DEFAULTS_ek_onnx_options EK_DEFAULT(opset, 17), EK_DEFAULT(dynamic_batch, true)
 EK_API int ek_onnx_export_with(ek_onnx_options options);
 /** Writes the module in evaluation mode to an ONNX file, whole or not at all. Modes are restored.
- * Tensors in lists, of the inputs and of the output, become inputs and outputs of the file one
- * after the other. Parameters and buffers become initializers with their paths as names; those of
- * recurrent networks are packed as ONNX wants them, as "rnn.W_l0", "rnn.R_l0", "rnn.B_l0".
+ * Each tensor in the inputs and in the output, also in lists, is an input or output of the file.
+ * Parameters and buffers are initializers with their paths as names. A recurrent network is a node
+ * per layer, whose weights of layer k are packed as "rnn.W_lk", "rnn.R_lk" and "rnn.B_lk"; lengths
+ * of sequences must be at least 1 there.
  *
- * The forward runs twice, with two batches of other sizes and elements; both must give one graph.
- * What differs otherwise than by the batch's size is refused: EK_E_INVALID names the module and the
- * operation, also if an operation has no counterpart in ONNX. The batch is dimension 0 of each
- * tensor of the inputs, or the one that ek_value_batched marks, if its size is that of the first
- * tensor's. The file calls it "N". EK_E_INVALID if parameters and constants take 2 GiB or more,
- * which the format does not hold. Returns 0 or a negative status. */
+ * The forward runs twice, with two batches of different sizes and elements, and keeps all its
+ * activations meanwhile. EK_E_INVALID, with the path of the module and the operation, if an
+ * operation has no counterpart in ONNX, if the runs differ by more than sizes that are multiples of
+ * the batch's size, or if memory is written through views. EK_E_INVALID also if parameters and
+ * constants take 2 GiB or more, which the format does not hold.
+ *
+ * The batch, "N" in the file, is the dimension of the first tensor that ek_value_batched marks,
+ * dimension 0 without a mark. Other tensors of the inputs have a batch if their dimension has the
+ * same size. Returns 0 or a negative status. */
 #define ek_onnx_export(...) \
     EK_CALL_3(ek_onnx_export_with, ek_onnx_options, path, module, inputs, __VA_ARGS__)
 
