@@ -1,16 +1,16 @@
-/* onnx_cases.c: writes networks and modules as ONNX files, with inputs and outputs for two batch
- * sizes, for tests/samples/onnx, which runs the files by onnxruntime:
+/* onnx_cases.c: writes networks and modules as ONNX files, with inputs and outputs for three batch
+ * sizes. tests/samples/onnx runs the files by onnxruntime.
  *
  *     onnx_cases FOLDER
  *
- * FOLDER/NAME.17.onnx is a case, NAME.20.onnx is the same in another opset, FOLDER/NAME.safetensors
- * has its tensors "0.in.0", "0.out.0", ... for the batch that was traced, and "1.in.0", ... for
- * another one. */
+ * A case is written as FOLDER/NAME.17.onnx and FOLDER/NAME.20.onnx, in these opsets. Its tensors
+ * are in FOLDER/NAME.safetensors: "0.in.0", "0.out.0", ... for the batch that was traced, "1.in.0",
+ * ... and "2.in.0", ... for the others. */
 #include <string.h>
 
 #include "networks.h"
 
-enum { TRACED = 3, OTHER = 5 }; /* batch sizes */
+static const int batches[] = {3, 5, 1}; /* sizes; the first is traced */
 
 /* ---- a module of a function ---- */
 
@@ -303,16 +303,16 @@ static ek_value call(ek_module *module, ek_value inputs)
     return ek_module_forward_of(module, items, count, ek_value_none());
 }
 
-/* Puts the tensors of a value as "PREFIX.0", "PREFIX.1" and so on. */
-static void put(ek_archive *archive, const char *prefix, ek_value value, int *count)
+/* Puts the tensors of a value as "RUN.SIDE.0", "RUN.SIDE.1" and so on. */
+static void put(ek_archive *archive, int run, const char *side, ek_value value, int *count)
 {
     char name[64];
     if (value.kind == EK_VALUE_TENSOR) {
-        snprintf(name, sizeof name, "%s.%d", prefix, (*count)++);
+        snprintf(name, sizeof name, "%d.%s.%d", run, side, (*count)++);
         ek_archive_put(archive, name, value);
     }
     for (int i = 0; i < ek_value_length(value); i++)
-        put(archive, prefix, ek_value_at(value, i), count);
+        put(archive, run, side, ek_value_at(value, i), count);
 }
 
 static int write_case(const char *folder, int i)
@@ -324,16 +324,16 @@ static int write_case(const char *folder, int i)
     ek_set_grad_enabled(false);
     if (module && strcmp(cases[i].name, "spectral_norm") != 0)
         call(module, cases[i].give(8)); /* for running statistics */
-    for (int run = 0; run < 2 && ek_error_status() == 0; run++) {
+    for (int run = 0; run < 3 && ek_error_status() == 0; run++) {
         int ins = 0, outs = 0;
-        const ek_value inputs = cases[i].give(run == 0 ? TRACED : OTHER);
+        const ek_value inputs = cases[i].give(batches[run]);
         for (int opset = 17; run == 0 && opset <= 20; opset += 3) {
             snprintf(path, sizeof path, "%s/%s.%d.onnx", folder, cases[i].name, opset);
             ek_onnx_export(path, module, inputs, .opset = opset);
         }
         ek_module_train(module, false);
-        put(archive, run == 0 ? "0.in" : "1.in", inputs, &ins);
-        put(archive, run == 0 ? "0.out" : "1.out", call(module, inputs), &outs);
+        put(archive, run, "in", inputs, &ins);
+        put(archive, run, "out", call(module, inputs), &outs);
     }
     snprintf(path, sizeof path, "%s/%s.safetensors", folder, cases[i].name);
     ek_archive_save(archive, path);
