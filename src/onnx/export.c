@@ -187,6 +187,12 @@ static void export_write_record(ek_onnx_graph *g, const ek_onnx_record *r, const
         g->names[r->outputs[0]] = name;
 }
 
+/* Returns true if bytes [begin, end) of both messages are equal. An empty message has no bytes. */
+static bool export_same(const ek_protobuf *a, const ek_protobuf *b, size_t begin, size_t end)
+{
+    return begin == end || memcmp(a->bytes + begin, b->bytes + begin, end - begin) == 0;
+}
+
 /* Writes the graph of one run. The second graph is compared with the first, record by record. */
 static int export_write(exporter *self, int run)
 {
@@ -206,8 +212,7 @@ static int export_write(exporter *self, int run)
         if (run == 0)
             self->ends[k] = g->body.nbytes;
         else if (g->body.nbytes != self->ends[k] ||
-                 memcmp(g->body.bytes + begin, first->body.bytes + begin, g->body.nbytes - begin) !=
-                     0)
+                 !export_same(&g->body, &first->body, begin, self->ends[k]))
             ek_onnx_refuse(g, &trace->records[k],
                            "has numbers that depend on the batch's size, or on the inputs' "
                            "elements, otherwise than ONNX can compute");
