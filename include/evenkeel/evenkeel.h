@@ -39,6 +39,7 @@
 #include "evenkeel/module.h"
 #include "evenkeel/nn.h"
 #include "evenkeel/norm.h"
+#include "evenkeel/onnx.h"
 #include "evenkeel/ops.h"
 #include "evenkeel/optim.h"
 #include "evenkeel/parallel.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/graph.h"
+#include "autograd/observer.h"
 #include "core/cells.h"
 #include "kernels/kernels.h"
 
@@ -194,7 +194,10 @@ static void node_set_history(ek_tensor *output, ek_node *node, int index)
 int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_operation *operation,
                       const ek_record_options *options)
 {
-    ek_thread_self()->meetings += operation->meets;
+    ek_thread *self = ek_thread_self();
+    self->meetings += operation->meets;
+    if (self->observer)
+        self->observer->operation(self->observer, operation->name, outputs, output_count, options);
     if (!ek_records(options->inputs, options->input_count))
         return 0;
     ek_node *node = NULL;
@@ -237,7 +240,7 @@ ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
     if (!x)
         return NULL;
     if (!ek_records(options->inputs, options->input_count))
-        return x;
+        return ek_observed(x, operation->name, options);
     if (x->is_view)
         return EK_FAIL_NULL(
             EK_E_AUTOGRAD,

@@ -78,10 +78,15 @@ void ek_protobuf_double(ek_protobuf *message, int field, double value)
     protobuf_put_fixed(message, bits, sizeof bits);
 }
 
-void ek_protobuf_bytes(ek_protobuf *message, int field, const void *bytes, size_t nbytes)
+void ek_protobuf_begin(ek_protobuf *message, int field, size_t nbytes)
 {
     protobuf_put_tag(message, field, PROTOBUF_BYTES);
     protobuf_put_varint(message, nbytes);
+}
+
+void ek_protobuf_bytes(ek_protobuf *message, int field, const void *bytes, size_t nbytes)
+{
+    ek_protobuf_begin(message, field, nbytes);
     protobuf_put(message, bytes, nbytes);
 }
 

@@ -30,6 +30,8 @@ void ek_protobuf_double(ek_protobuf *message, int field, double value);
 /* Append a field of bytes (also: packed numbers of fixed size), or a string. */
 void ek_protobuf_bytes(ek_protobuf *message, int field, const void *bytes, size_t nbytes);
 void ek_protobuf_text(ek_protobuf *message, int field, const char *text);
+/* Appends the begin of a field of `nbytes` bytes, which the caller writes after the message. */
+void ek_protobuf_begin(ek_protobuf *message, int field, size_t nbytes);
 /* Appends `part` as a field, takes over its status and clears it. */
 void ek_protobuf_message(ek_protobuf *message, int field, ek_protobuf *part);
 

@@ -52,11 +52,12 @@ typedef struct ek_thread {
     ek_dev *current_device; /* the device for which this thread works (work.c); NULL: none */
     uint64_t waited_ns;     /* how long the thread has waited for other threads, in all */
     uint64_t cpu_ns; /* the thread's CPU time when its work began or it last slept (worker.h) */
-    unsigned autocast_depth; /* how many autocast regions the thread is in */
-    struct ek_cast *casts;   /* owned by ops/autocast.c */
-    struct ek_span *span;    /* the innermost open span (trace.h) */
-    unsigned trace_number;   /* owned by trace.c */
-    unsigned meetings;       /* calls so far of operations that meet (autograd/graph.h) */
+    unsigned autocast_depth;      /* how many autocast regions the thread is in */
+    struct ek_cast *casts;        /* owned by ops/autocast.c */
+    struct ek_span *span;         /* the innermost open span (trace.h) */
+    unsigned trace_number;        /* owned by trace.c */
+    unsigned meetings;            /* calls so far of operations that meet (autograd/graph.h) */
+    struct ek_observer *observer; /* learns of operations (autograd/observer.h); NULL: none */
     ek_cell_list cells[EK_CELL_LISTS];
 } ek_thread;
 

@@ -1,6 +1,7 @@
 /* module_call.c: calling modules, and reading the arguments of a call. */
 #include <stdlib.h>
 
+#include "autograd/observer.h"
 #include "core/tensor.h"
 #include "core/trace.h"
 #include "core/value.h"
@@ -52,10 +53,15 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, call_dev_of(args));
     ek_scope scope = ek_scope_begin();
+    ek_observer *observer = ek_thread_self()->observer;
+    if (observer)
+        observer->enter(observer, module);
     ek_value output = module->members->hooks ? ek_module_call_hooked(module, args, forward)
                                              : forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
         output = ek_value_error();
+    if (observer)
+        observer->leave(observer, module, args, output);
     output = ek_scope_return_value(&scope, output);
     ek_span_end(&span);
     if (output.kind != EK_VALUE_ERROR)

@@ -8,33 +8,22 @@
 #include "core/tensor.h"
 #include "evenkeel/ops.h"
 #include "nn/module_table.h"
-#include "nn/nn.h"
-#include "ops/recurrent.h"
+#include "nn/recurrent_module.h"
 
 /* Texts for error sentences. */
 #define RECURRENT_TENSOR(x) ek_tensor_text((x), (char[200]){0})
 #define RECURRENT_SHAPE(shape) ek_shape_text((shape), (char[160]){0})
 
-typedef struct recurrent {
-    ek_module module;
-    ek_recurrence kind;
-    int64_t input_size, hidden_size;
-    int64_t proj_size; /* 0: none */
-    int num_layers, directions;
-    bool bias, batch_first, is_cell;
-    double dropout;
-} recurrent;
-
 /* ---- parameters ---- */
 
 /* The size of h. */
-static int64_t recurrent_state_size(const recurrent *self)
+static int64_t recurrent_state_size(const ek_recurrent_module *self)
 {
     return self->proj_size > 0 ? self->proj_size : self->hidden_size;
 }
 
 /* Registers an uninitialised parameter. */
-static void recurrent_register(recurrent *self, const char *name, const char *ending,
+static void recurrent_register(ek_recurrent_module *self, const char *name, const char *ending,
                                ek_shape shape)
 {
     char text[80];
@@ -42,7 +31,7 @@ static void recurrent_register(recurrent *self, const char *name, const char *en
     ek_register_parameter(&self->module, text, NULL, ek_new_parameter(shape, EK_F32));
 }
 
-static void recurrent_register_layer(recurrent *self, int layer, int direction)
+static void recurrent_register_layer(ek_recurrent_module *self, int layer, int direction)
 {
     const int64_t rows = ek_recurrence_gates(self->kind) * self->hidden_size,
                   state = recurrent_state_size(self),
@@ -60,7 +49,8 @@ static void recurrent_register_layer(recurrent *self, int layer, int direction)
         recurrent_register(self, "weight_hr", ending, EK_SHAPE(self->proj_size, self->hidden_size));
 }
 
-static ek_recurrent_weights recurrent_weights(const recurrent *self, int layer, int direction)
+ek_recurrent_weights ek_recurrent_module_weights(const ek_recurrent_module *self, int layer,
+                                                 int direction)
 {
     const int each = 2 + 2 * self->bias + (self->proj_size > 0),
               first = (layer * self->directions + direction) * each;
@@ -78,21 +68,15 @@ static ek_recurrent_weights recurrent_weights(const recurrent *self, int layer, 
 
 /* recurrent_batch returns the batch dimension of inputs, recurrent_state_batch the batch dimension
  * of states. Both return -1 if there is no batch. */
-static int recurrent_batch(const recurrent *self, bool batched)
+static int recurrent_batch(const ek_recurrent_module *self, bool batched)
 {
     return !batched ? -1 : self->is_cell || self->batch_first ? 0 : 1;
 }
 
-static int recurrent_state_batch(const recurrent *self, bool batched)
+static int recurrent_state_batch(const ek_recurrent_module *self, bool batched)
 {
     return !batched ? -1 : self->is_cell ? 0 : 1;
 }
-
-typedef struct recurrent_inputs {
-    ek_tensor *x;
-    ek_recurrent_state state; /* both NULL: zeros */
-    ek_tensor *lengths;       /* or NULL */
-} recurrent_inputs;
 
 /* Argument `index`, or the keyword, or none. */
 static int recurrent_argument(const ek_args *args, int index, const char *name, ek_value *value)
@@ -104,7 +88,7 @@ static int recurrent_argument(const ek_args *args, int index, const char *name, 
     return 0;
 }
 
-static int recurrent_read_state(const recurrent *self, ek_value value, int batch,
+static int recurrent_read_state(const ek_recurrent_module *self, ek_value value, int batch,
                                 ek_recurrent_state *state)
 {
     if (value.kind == EK_VALUE_NONE)
@@ -123,11 +107,12 @@ static int recurrent_read_state(const recurrent *self, ek_value value, int batch
     return ek_check_batch("c of the state", ek_value_at(value, 1), batch);
 }
 
-static int recurrent_read(const recurrent *self, const ek_args *args, recurrent_inputs *inputs)
+int ek_recurrent_module_read(const ek_recurrent_module *self, const ek_args *args,
+                             ek_recurrent_inputs *inputs)
 {
     const int most = self->is_cell ? 2 : 3;
     ek_value state, lengths = ek_value_none();
-    *inputs = (recurrent_inputs){0};
+    *inputs = (ek_recurrent_inputs){0};
     if (args->count < 1 || args->count > most)
         return EK_FAIL(EK_E_INVALID, "%s takes 1 to %d inputs, not %d", self->module.type->name,
                        most, args->count);
@@ -163,7 +148,7 @@ static int recurrent_check_state(const char *name, const ek_tensor *state, ek_sh
 
 /* Checks a given state, or makes a state of zeros. The state's shape is `shape` with another last
  * size. */
-static int recurrent_start(const recurrent *self, const ek_tensor *x, ek_shape shape,
+static int recurrent_start(const ek_recurrent_module *self, const ek_tensor *x, ek_shape shape,
                            ek_recurrent_state *state)
 {
     const bool has_c = self->kind == EK_RECURRENCE_LSTM;
@@ -180,7 +165,8 @@ static int recurrent_start(const recurrent *self, const ek_tensor *x, ek_shape s
     return state->h && (state->c || !has_c) ? 0 : ek_error_pending();
 }
 
-static ek_value recurrent_state_value(const recurrent *self, ek_recurrent_state state, bool batched)
+static ek_value recurrent_state_value(const ek_recurrent_module *self, ek_recurrent_state state,
+                                      bool batched)
 {
     ek_value value =
         self->kind == EK_RECURRENCE_LSTM ? EK_LIST(state.h, state.c) : ek_value_of_tensor(state.h);
@@ -228,10 +214,11 @@ typedef struct recurrent_steps {
 
 /* Returns the output (L, N, size of h) of one direction of a layer. Replaces the state by the last
  * state. */
-static ek_tensor *recurrent_direction(const recurrent *self, ek_tensor *x, int layer, int direction,
-                                      const recurrent_steps *steps, ek_recurrent_state *state)
+static ek_tensor *recurrent_direction(const ek_recurrent_module *self, ek_tensor *x, int layer,
+                                      int direction, const recurrent_steps *steps,
+                                      ek_recurrent_state *state)
 {
-    const ek_recurrent_weights weights = recurrent_weights(self, layer, direction);
+    const ek_recurrent_weights weights = ek_recurrent_module_weights(self, layer, direction);
     ek_tensor *products = ek_f_linear(x, weights.weight_ih, weights.bias_ih);
     if (!products || ek_split(products, 1, 0, steps->inputs, steps->count) < 0)
         return NULL;
@@ -248,7 +235,7 @@ static ek_tensor *recurrent_direction(const recurrent *self, ek_tensor *x, int l
 
 /* Runs all layers. `all` is the state before the first step on entry, and after the last on
  * return. */
-static ek_tensor *recurrent_layers(const recurrent *self, ek_tensor *x, ek_tensor *mask,
+static ek_tensor *recurrent_layers(const ek_recurrent_module *self, ek_tensor *x, ek_tensor *mask,
                                    const recurrent_steps *steps, ek_recurrent_state *all)
 {
     const int rows = self->num_layers * self->directions;
@@ -283,7 +270,7 @@ static ek_tensor *recurrent_layers(const recurrent *self, ek_tensor *x, ek_tenso
 }
 
 /* x is (L, N, input_size), L > 0. */
-static ek_tensor *recurrent_run(const recurrent *self, ek_tensor *x, ek_tensor *mask,
+static ek_tensor *recurrent_run(const ek_recurrent_module *self, ek_tensor *x, ek_tensor *mask,
                                 ek_recurrent_state *state)
 {
     const int count = (int)x->shape[0];
@@ -302,9 +289,9 @@ static ek_tensor *recurrent_run(const recurrent *self, ek_tensor *x, ek_tensor *
 
 static ek_value recurrent_forward(ek_module *module, const ek_args *args)
 {
-    const recurrent *self = (recurrent *)module;
-    recurrent_inputs in;
-    if (recurrent_read(self, args, &in) < 0)
+    const ek_recurrent_module *self = (ek_recurrent_module *)module;
+    ek_recurrent_inputs in;
+    if (ek_recurrent_module_read(self, args, &in) < 0)
         return ek_value_error();
     ek_tensor *x = in.x, *mask = NULL;
     const bool batched = x->ndim == 3;
@@ -355,9 +342,9 @@ static ek_value recurrent_forward(ek_module *module, const ek_args *args)
 
 static ek_value recurrent_cell_forward(ek_module *module, const ek_args *args)
 {
-    const recurrent *self = (recurrent *)module;
-    recurrent_inputs in;
-    if (recurrent_read(self, args, &in) < 0)
+    const ek_recurrent_module *self = (ek_recurrent_module *)module;
+    ek_recurrent_inputs in;
+    if (ek_recurrent_module_read(self, args, &in) < 0)
         return ek_value_error();
     ek_tensor *x = in.x;
     const bool batched = x->ndim == 2;
@@ -373,7 +360,7 @@ static ek_value recurrent_cell_forward(ek_module *module, const ek_args *args)
         in.state.h = ek_unsqueeze(in.state.h, 0);
         in.state.c = in.state.c ? ek_unsqueeze(in.state.c, 0) : NULL;
     }
-    const ek_recurrent_weights weights = recurrent_weights(self, 0, 0);
+    const ek_recurrent_weights weights = ek_recurrent_module_weights(self, 0, 0);
     ek_tensor *product = ek_f_linear(x, weights.weight_ih, weights.bias_ih);
     if (!product || ek_recurrent_step(self->kind, product, &weights, NULL, &in.state) < 0)
         return ek_value_error();
@@ -387,9 +374,9 @@ static ek_value recurrent_cell_forward(ek_module *module, const ek_args *args)
 /* ---- constructors ---- */
 
 /* Types in the order of ek_recurrence; tanh and relu share a type. */
-#define RECURRENT_TYPE(id, function)                               \
-    {                                                              \
-        .name = id, .size = sizeof(recurrent), .forward = function \
+#define RECURRENT_TYPE(id, function)                                         \
+    {                                                                        \
+        .name = id, .size = sizeof(ek_recurrent_module), .forward = function \
     }
 static const ek_module_type recurrent_types[] = {RECURRENT_TYPE("rnn", recurrent_forward),
                                                  RECURRENT_TYPE("lstm", recurrent_forward),
@@ -399,7 +386,12 @@ static const ek_module_type recurrent_cell_types[] = {
     RECURRENT_TYPE("lstm_cell", recurrent_cell_forward),
     RECURRENT_TYPE("gru_cell", recurrent_cell_forward)};
 
-static int recurrent_check(const char *name, const recurrent *form,
+const ek_recurrent_module *ek_recurrent_module_of(const ek_module *module)
+{
+    return module->type->forward == recurrent_forward ? (const ek_recurrent_module *)module : NULL;
+}
+
+static int recurrent_check(const char *name, const ek_recurrent_module *form,
                            ek_rnn_nonlinearity nonlinearity)
 {
     if (form->input_size < 1 || form->hidden_size < 1 || form->hidden_size > INT32_MAX)
@@ -432,13 +424,13 @@ static int recurrent_init(const char *path, ek_tensor *tensor, void *user)
     return ek_init_uniform(tensor, -*bound, *bound);
 }
 
-static ek_module *recurrent_make(const ek_module_type *type, const recurrent *form,
+static ek_module *recurrent_make(const ek_module_type *type, const ek_recurrent_module *form,
                                  ek_rnn_nonlinearity nonlinearity)
 {
     if (recurrent_check(type->name, form, nonlinearity) < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
-    recurrent *self = (recurrent *)ek_module_new(type);
+    ek_recurrent_module *self = (ek_recurrent_module *)ek_module_new(type);
     if (self) {
         ek_module module = self->module;
         *self = *form;
@@ -456,15 +448,15 @@ static ek_module *recurrent_make(const ek_module_type *type, const recurrent *fo
     return ek_module_finish((ek_module *)self);
 }
 
-#define RECURRENT_NETWORK(o, ...)                                \
-    (&(const recurrent){.input_size = (o).input_size,            \
-                        .hidden_size = (o).hidden_size,          \
-                        .num_layers = (o).num_layers,            \
-                        .directions = (o).bidirectional ? 2 : 1, \
-                        .bias = (o).bias,                        \
-                        .batch_first = (o).batch_first,          \
-                        .dropout = (o).dropout,                  \
-                        __VA_ARGS__})
+#define RECURRENT_NETWORK(o, ...)                                          \
+    (&(const ek_recurrent_module){.input_size = (o).input_size,            \
+                                  .hidden_size = (o).hidden_size,          \
+                                  .num_layers = (o).num_layers,            \
+                                  .directions = (o).bidirectional ? 2 : 1, \
+                                  .bias = (o).bias,                        \
+                                  .batch_first = (o).batch_first,          \
+                                  .dropout = (o).dropout,                  \
+                                  __VA_ARGS__})
 
 ek_module *ek_rnn_with(ek_rnn_options options)
 {
@@ -487,14 +479,14 @@ ek_module *ek_gru_with(ek_gru_options options)
                           RECURRENT_NETWORK(options, .kind = EK_RECURRENCE_GRU), EK_RNN_TANH);
 }
 
-#define RECURRENT_CELL(o, kind_)                        \
-    (&(const recurrent){.kind = kind_,                  \
-                        .input_size = (o).input_size,   \
-                        .hidden_size = (o).hidden_size, \
-                        .num_layers = 1,                \
-                        .directions = 1,                \
-                        .bias = (o).bias,               \
-                        .is_cell = true})
+#define RECURRENT_CELL(o, kind_)                                  \
+    (&(const ek_recurrent_module){.kind = kind_,                  \
+                                  .input_size = (o).input_size,   \
+                                  .hidden_size = (o).hidden_size, \
+                                  .num_layers = 1,                \
+                                  .directions = 1,                \
+                                  .bias = (o).bias,               \
+                                  .is_cell = true})
 
 ek_module *ek_rnn_cell_with(ek_rnn_cell_options options)
 {

@@ -1,5 +1,6 @@
 /* arithmetic.c: x + y, x - y, x * y, x / y, the larger and the smaller, comparisons, and choice by
  * a condition; x and y broadcast. */
+#include "autograd/observer.h"
 #include "ops/ops.h"
 
 /* ---- add, sub: z = x + alpha y ---- */
@@ -144,7 +145,9 @@ static ek_tensor *arithmetic_compare(const char *name, ek_compare op, ek_tensor 
     if (!fits)
         return NULL;
     ek_tensor *z = ek_result(x, y, NULL, EK_BOOL);
-    return z && ek_kernels_of(x)->compare(x->storage->dev, op, z, x, y) >= 0 ? z : NULL;
+    return z && ek_kernels_of(x)->compare(x->storage->dev, op, z, x, y) >= 0
+               ? EK_OBSERVED(z, name, EK_INPUTS(x, y))
+               : NULL;
 }
 
 #define COMPARISON(name, NAME)                                     \

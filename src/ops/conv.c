@@ -14,6 +14,7 @@
  * gradient needs it. */
 #include <string.h>
 
+#include "ops/attributes.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 #include "ops/spatial.h"
@@ -25,13 +26,6 @@ typedef struct conv_family {
     bool transposed;
     ek_operation forward, input_gradient, weight_gradient;
 } conv_family;
-
-/* Shapes of a convolution from x to y. A convolution of one dimension is lifted to two. */
-typedef struct conv_attributes {
-    const conv_family *family;
-    ek_conv_params params;
-    ek_shape x, w, y;
-} conv_attributes;
 
 /* ---- the three operations ---- */
 
@@ -54,7 +48,7 @@ static const ek_memory_format conv_weight_format = EK_CHANNELS_LAST;
 
 /* y from x and w. bias (O) may be NULL. */
 static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
-                               const conv_attributes *attributes)
+                               const ek_conv_attributes *attributes)
 {
     x = conv_ordered(x);
     w = ek_contiguous(w, conv_weight_format);
@@ -82,7 +76,7 @@ static int conv_add_to_channels(ek_tensor *x, const ek_tensor *bias)
 
 /* Computes x from dy and w. bias (C), which is added to x, may be NULL. */
 static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
-                                      const conv_attributes *attributes)
+                                      const ek_conv_attributes *attributes)
 {
     dy = conv_ordered(dy);
     w = ek_contiguous(w, conv_weight_format);
@@ -100,7 +94,7 @@ static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bi
 /* *result is the gradient of the weight, in `dw`, or in a new tensor if dw is NULL. If `dbias` is
  * given, the bias's gradient is computed in the same pass, into *dbias, or into a new tensor if
  * *dbias is NULL. */
-static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
+static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const ek_conv_attributes *attributes,
                                 ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
 {
     x = conv_ordered(x);
@@ -153,7 +147,7 @@ static ek_tensor *conv_spread_channels(ek_tensor *bias, const ek_shape *shape)
 
 static int conv_forward_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const conv_attributes *attributes = ek_node_attributes(node);
+    const ek_conv_attributes *attributes = ek_node_attributes(node);
     ek_tensor *dy = gradients[0];
     if (ek_node_needs(node, 0) && ek_node_needs(node, 1)) /* once for both */
         dy = conv_ordered(dy);
@@ -176,7 +170,7 @@ static int conv_forward_backward(ek_node *node, ek_tensor *const *gradients, ek_
 static int conv_input_gradient_backward(ek_node *node, ek_tensor *const *gradients,
                                         ek_tensor **results)
 {
-    const conv_attributes *attributes = ek_node_attributes(node);
+    const ek_conv_attributes *attributes = ek_node_attributes(node);
     ek_tensor *g = gradients[0];
     if (ek_node_needs(node, 0) && ek_node_needs(node, 1))
         g = conv_ordered(g);
@@ -196,7 +190,7 @@ static int conv_input_gradient_backward(ek_node *node, ek_tensor *const *gradien
 static int conv_weight_gradient_backward(ek_node *node, ek_tensor *const *gradients,
                                          ek_tensor **results)
 {
-    const conv_attributes *attributes = ek_node_attributes(node);
+    const ek_conv_attributes *attributes = ek_node_attributes(node);
     ek_tensor *ddw = gradients[0];
     ek_tensor *ddbias = gradients[1];
     if (ek_node_needs(node, 0) && ddw)
@@ -291,7 +285,7 @@ static int conv_check_sizes(const conv_family *family, const ek_tensor *x, const
 }
 
 /* Sets the size of a convolution's result in direction i. */
-static int conv_output_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
+static int conv_output_size(const ek_conv_attributes *a, int i, int64_t size, int64_t kernel,
                             int64_t *result)
 {
     const ek_conv_params *params = &a->params;
@@ -308,7 +302,7 @@ static int conv_output_size(const conv_attributes *a, int i, int64_t size, int64
 }
 
 /* Sets the size of a transposed convolution's result in direction i. */
-static int conv_transposed_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
+static int conv_transposed_size(const ek_conv_attributes *a, int i, int64_t size, int64_t kernel,
                                 int64_t output_padding, int64_t *result)
 {
     const ek_conv_params *params = &a->params;
@@ -325,7 +319,7 @@ static int conv_transposed_size(const conv_attributes *a, int i, int64_t size, i
 }
 
 /* Fills x, w and y; x and y change places for a transposed convolution. */
-static int conv_read_shapes(conv_attributes *a, const ek_tensor *x, const ek_tensor *w,
+static int conv_read_shapes(ek_conv_attributes *a, const ek_tensor *x, const ek_tensor *w,
                             const int64_t output_padding[3])
 {
     EK_TRY(ek_spatial_check(a->family->name, x, a->family->dims));
@@ -348,7 +342,7 @@ static int conv_read_shapes(conv_attributes *a, const ek_tensor *x, const ek_ten
 /* ---- calls ---- */
 
 /* Lifts a convolution of one dimension to two. */
-static void conv_lift(conv_attributes *a)
+static void conv_lift(ek_conv_attributes *a)
 {
     ek_spatial_lift(a->params.stride, 1);
     ek_spatial_lift(a->params.padding, 0);
@@ -361,7 +355,7 @@ static void conv_lift(conv_attributes *a)
     }
 }
 
-static ek_tensor *conv_run(conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tensor *bias)
+static ek_tensor *conv_run(ek_conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tensor *bias)
 {
     ek_scope scope = ek_scope_begin();
     bool lifted = a->params.dims == 1;
@@ -382,7 +376,7 @@ static ek_tensor *conv_checked(const conv_family *family, const ek_conv_transpos
     if (!ek_given(name, "x", x) || !ek_given(name, "weight", w) || !ek_optional(bias) ||
         !ek_alike(name, x, w) || (bias && !ek_alike(name, x, bias)))
         return NULL;
-    conv_attributes attributes = {.family = family};
+    ek_conv_attributes attributes = {.family = family};
     int64_t output_padding[3];
     if (conv_read_params(family, &attributes.params, options, output_padding) < 0 ||
         conv_read_shapes(&attributes, x, w, output_padding) < 0)

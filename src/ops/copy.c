@@ -1,5 +1,6 @@
 /* copy.c: tensors filled with numbers, or with the elements of another tensor in another memory
  * order, dtype or device. */
+#include "autograd/observer.h"
 #include "core/staging.h"
 #include "core/trace.h"
 #include "ops/ops.h"
@@ -109,7 +110,8 @@ ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype)
     ek_tensor *y = ek_result(x, NULL, NULL, dtype);
     if (!y || ek_transfer(y, x) < 0)
         return NULL;
-    return ek_dtype_is_floating(dtype) ? ek_record_cast(y, x) : y;
+    return ek_dtype_is_floating(dtype) ? ek_record_cast(y, x)
+                                       : EK_OBSERVED(y, to_dtype_operation.name, EK_INPUTS(x));
 }
 
 /* ---- to_device ---- */

@@ -121,7 +121,7 @@ EK_OPERATION(raise_value, "raise_value", raise_value_backward);
 ek_tensor *ek_raise_value(ek_tensor *x, double low)
 {
     ek_tensor *y = x ? ek_clamp(ek_detach(x), low, (double)INFINITY) : NULL;
-    return EK_RECORD(y, &raise_value_operation, EK_INPUTS(x));
+    return EK_RECORD(y, &raise_value_operation, EK_INPUTS(x), EK_ATTRIBUTES(low));
 }
 
 /* The norms along `dim`, at least eps. */

@@ -1,18 +1,14 @@
 /* index.c: elements by position, and the adjoints; each is the other's gradient. Kernels check
  * bounds. */
+#include "ops/attributes.h"
 #include "ops/ops.h"
-
-typedef struct index_attributes {
-    ek_shape shape; /* the input's shape */
-    int dim;
-} index_attributes;
 
 /* ---- index_select and its adjoint ---- */
 
-EK_BACKWARD(index_select, index_attributes,
+EK_BACKWARD(index_select, ek_index_attributes,
             ek_index_sum(g, a->dim, ek_node_saved(node, 0), &a->shape))
 
-EK_BACKWARD(index_add, index_attributes, ek_index_select(g, a->dim, ek_node_saved(node, 0)))
+EK_BACKWARD(index_add, ek_index_attributes, ek_index_select(g, a->dim, ek_node_saved(node, 0)))
 EK_OPERATION(index_select, "index_select", index_select_backward);
 EK_OPERATION(index_add, "index_add", index_add_backward);
 
@@ -29,7 +25,7 @@ ek_tensor *ek_index_select(ek_tensor *x, int dim, ek_tensor *index)
     if (index->ndim != 1)
         return EK_REFUSE(EK_E_SHAPE, "index_select: index has %d dimensions and must have 1",
                          index->ndim);
-    index_attributes attributes = {ek_tensor_shape(x), dim};
+    ek_index_attributes attributes = {ek_tensor_shape(x), dim};
     ek_shape shape = attributes.shape;
     shape.dims[dim] = index->shape[0];
     bool channels_last = x->ndim == 4 && !ek_tensor_is_contiguous(x, EK_CONTIGUOUS) &&
@@ -48,7 +44,7 @@ ek_tensor *ek_index_sum(ek_tensor *x, int dim, ek_tensor *index, const ek_shape 
         return NULL;
     if (ek_dtype_is_narrow(x->dtype)) /* 16 bits are too coarse to add up in */
         return ek_to_dtype(ek_index_sum(ek_to_dtype(x, EK_F32), dim, index, shape), x->dtype);
-    index_attributes attributes = {ek_tensor_shape(x), dim};
+    ek_index_attributes attributes = {ek_tensor_shape(x), dim};
     ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, shape, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->index_add(x->storage->dev, y, x, dim, index) < 0)
         return NULL;
@@ -58,10 +54,10 @@ ek_tensor *ek_index_sum(ek_tensor *x, int dim, ek_tensor *index, const ek_shape 
 
 /* ---- gather_dim and scatter_add_dim ---- */
 
-EK_BACKWARD(gather, index_attributes,
+EK_BACKWARD(gather, ek_index_attributes,
             ek_scatter_add_dim(g, a->dim, ek_node_saved(node, 0), a->shape))
 
-EK_BACKWARD(scatter_add, index_attributes, ek_gather_dim(g, a->dim, ek_node_saved(node, 0)))
+EK_BACKWARD(scatter_add, ek_index_attributes, ek_gather_dim(g, a->dim, ek_node_saved(node, 0)))
 EK_OPERATION(gather, "gather_dim", gather_backward);
 EK_OPERATION(scatter_add, "scatter_add_dim", scatter_add_backward);
 
@@ -91,7 +87,7 @@ ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index)
     if (!ek_given("gather_dim", "x", x) || !(index = ek_as_index("gather_dim", "index", index)) ||
         !ek_same_device("gather_dim", x, index) || (dim = ek_dimension("gather_dim", x, dim)) < 0)
         return NULL;
-    index_attributes attributes = {ek_tensor_shape(x), dim};
+    ek_index_attributes attributes = {ek_tensor_shape(x), dim};
     if (!index_addresses("gather_dim", index, &attributes.shape, dim))
         return NULL;
     ek_shape shape = ek_tensor_shape(index);
@@ -114,7 +110,7 @@ ek_tensor *ek_scatter_add_dim(ek_tensor *x, int dim, ek_tensor *index, ek_shape 
         !ek_same_device("scatter_add_dim", x, index) ||
         (dim = ek_dimension("scatter_add_dim", x, dim)) < 0)
         return NULL;
-    index_attributes attributes = {ek_tensor_shape(x), dim};
+    ek_index_attributes attributes = {ek_tensor_shape(x), dim};
     if (!ek_of_shape("scatter_add_dim", "index", index, &attributes.shape) ||
         !index_addresses("scatter_add_dim", index, &shape, dim))
         return NULL;
@@ -131,7 +127,7 @@ ek_tensor *ek_scatter_add_dim(ek_tensor *x, int dim, ek_tensor *index, ek_shape 
 
 static int scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const index_attributes *a = ek_node_attributes(node);
+    const ek_index_attributes *a = ek_node_attributes(node);
     ek_tensor *index = ek_node_saved(node, 0);
     if (ek_node_needs(node, 0))
         results[0] = ek_scatter_fill(gradients[0], a->dim, index, 0);
@@ -147,7 +143,7 @@ EK_OPERATION(scatter, "scatter_dim", scatter_backward);
 static ek_tensor *index_scatter(const char *operation, ek_tensor *x, int dim, ek_tensor *index,
                                 ek_tensor *source)
 {
-    index_attributes attributes = {ek_tensor_shape(x), dim};
+    ek_index_attributes attributes = {ek_tensor_shape(x), dim};
     if (!index_addresses(operation, index, &attributes.shape, dim))
         return NULL;
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);

@@ -3,22 +3,16 @@
  * of 1. */
 #include <math.h>
 
+#include "ops/attributes.h"
 #include "ops/ops.h"
 
-/* Maps images of `from` to images of `to`. */
-typedef struct interpolate_attributes {
-    ek_resample_params params;
-    ek_shape from, to;
-    ek_memory_format format;
-} interpolate_attributes;
+static ek_tensor *interpolate_back(ek_tensor *g, const ek_interpolate_attributes *a);
 
-static ek_tensor *interpolate_back(ek_tensor *g, const interpolate_attributes *a);
-
-EK_BACKWARD(interpolate, interpolate_attributes, interpolate_back(g, a))
+EK_BACKWARD(interpolate, ek_interpolate_attributes, interpolate_back(g, a))
 EK_OPERATION(interpolate, "interpolate", interpolate_backward);
 EK_OPERATION(interpolate_gradient, "interpolate_gradient", interpolate_backward);
 
-static ek_tensor *interpolate(ek_tensor *x, const interpolate_attributes *a)
+static ek_tensor *interpolate(ek_tensor *x, const ek_interpolate_attributes *a)
 {
     ek_tensor *y = x ? ek_tensor_new(ek_tensor_dev(x), x->dtype, &a->to, a->format) : NULL;
     return EK_RECORD(EK_RUN(y, resample, x, &a->params),
@@ -26,9 +20,9 @@ static ek_tensor *interpolate(ek_tensor *x, const interpolate_attributes *a)
                      EK_INPUTS(x), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *interpolate_back(ek_tensor *g, const interpolate_attributes *a)
+static ek_tensor *interpolate_back(ek_tensor *g, const ek_interpolate_attributes *a)
 {
-    interpolate_attributes back = *a;
+    ek_interpolate_attributes back = *a;
     back.params.adjoint = !a->params.adjoint;
     back.from = a->to;
     back.to = a->from;
@@ -112,11 +106,11 @@ static ek_tensor *interpolate_run(ek_tensor *x, const int64_t *size, const doubl
     ek_tensor *images = dims == 1 ? ek_unsqueeze(x, 2) : x, *y = NULL;
     if (images) {
         const int first = dims == 1;
-        interpolate_attributes a = {.params = {.kind = interpolate_kind(mode, antialias),
-                                               .align_corners = align_corners},
-                                    .from = ek_tensor_shape(images),
-                                    .to = ek_tensor_shape(images),
-                                    .format = ek_spatial_format(images)};
+        ek_interpolate_attributes a = {.params = {.kind = interpolate_kind(mode, antialias),
+                                                  .align_corners = align_corners},
+                                       .from = ek_tensor_shape(images),
+                                       .to = ek_tensor_shape(images),
+                                       .format = ek_spatial_format(images)};
         for (int i = 0; i < dims; i++) {
             a.to.dims[2 + first + i] = size[i];
             a.params.factor[first + i] = factor[i];

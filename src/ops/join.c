@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/observer.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -104,7 +105,7 @@ ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim)
         start += size;
     }
     if (!ek_records(tensors, count))
-        return y;
+        return EK_OBSERVED(y, cat_operation.name, .inputs = tensors, .input_count = count);
 
     size_t nbytes = sizeof(cat_attributes) + (size_t)count * sizeof(int64_t);
     cat_attributes *attributes = ek_calloc(1, nbytes);

@@ -73,6 +73,7 @@ typedef struct ek_norm_attributes {
     bool element;   /* weight and bias are per element */
     bool constant;  /* the statistics are not x's own */
     bool relu;
+    double eps; /* of the statistics */
 } ek_norm_attributes;
 
 /* Returns w * xhat + b with xhat = (x - mean) * invstd, and records it. x isn't empty; w and b may

@@ -1,5 +1,6 @@
 /* norm_public.c: the public batch, group, instance, layer and local response norm, and running
  * statistics. */
+#include "autograd/observer.h"
 #include "ops/autocast.h"
 #include "ops/norm.h"
 #include "ops/ops.h"
@@ -128,6 +129,8 @@ static int norm_running_statistics(const ek_batch_norm_options *options, double 
                                   ek_norm_new_statistic(x, attributes)};
     if (!stats->mean || !stats->invstd)
         return ek_error_pending();
+    EK_OBSERVED(stats->mean, "running_statistics",
+                EK_INPUTS(options->running_mean, options->running_var));
     ek_norm_update update = {.eps = eps};
     return ek_kernels_of(x)->norm_merge(ek_tensor_dev(x), stats->mean, stats->invstd,
                                         options->running_mean, options->running_var,
@@ -155,7 +158,7 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm
                    ? NULL
                    : norm_empty(x, options->weight, options->bias, attributes);
     attributes.count = (double)(ek_count(x) / x->shape[1]);
-    const double eps = options->eps;
+    const double eps = attributes.eps = options->eps;
     if ((attributes.constant ? norm_running_statistics(options, eps, attributes, &stats)
                              : norm_own_statistics(x, tracking, eps, attributes, &stats)) < 0)
         return NULL;
@@ -196,6 +199,7 @@ static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight,
         return EK_REFUSE(EK_E_INVALID, "%s: eps must not be negative, got %g", name, eps);
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
+    attributes.eps = eps;
     if (ek_count(x) == 0) {
         y = norm_empty(x, weight, bias, attributes);
     } else {

@@ -1,17 +1,14 @@
 /* pad.c: tensors with a margin. */
+#include "ops/attributes.h"
 #include "ops/ops.h"
-
-typedef struct pad_sides {
-    int64_t before[EK_MAX_DIMS], after[EK_MAX_DIMS]; /* of each dimension; negative ones cut */
-} pad_sides;
 
 /* ---- constants: the gradient is cut out by negative padding ---- */
 
-static ek_tensor *pad_constant(ek_tensor *x, const pad_sides *sides, double value);
+static ek_tensor *pad_constant(ek_tensor *x, const ek_pad_attributes *sides, double value);
 
 static int pad_constant_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    pad_sides sides = *(const pad_sides *)ek_node_attributes(node);
+    ek_pad_attributes sides = *(const ek_pad_attributes *)ek_node_attributes(node);
     for (int d = 0; d < EK_MAX_DIMS; d++) {
         sides.before[d] = -sides.before[d];
         sides.after[d] = -sides.after[d];
@@ -23,7 +20,7 @@ static int pad_constant_backward(ek_node *node, ek_tensor *const *gradients, ek_
 EK_OPERATION(pad_constant, "pad", pad_constant_backward);
 
 /* Writes the number to the margin of y, and x into its middle. */
-static int pad_run(ek_tensor *y, const ek_tensor *x, const pad_sides *sides, double value)
+static int pad_run(ek_tensor *y, const ek_tensor *x, const ek_pad_attributes *sides, double value)
 {
     ek_tensor middle, margin;
     ek_dev *dev = ek_tensor_dev(y);
@@ -43,9 +40,9 @@ static int pad_run(ek_tensor *y, const ek_tensor *x, const pad_sides *sides, dou
     return ek_count(x) > 0 ? kernels->copy(dev, &middle, x) : 0;
 }
 
-static ek_tensor *pad_constant(ek_tensor *x, const pad_sides *sides, double value)
+static ek_tensor *pad_constant(ek_tensor *x, const ek_pad_attributes *sides, double value)
 {
-    pad_sides added = {{0}, {0}};
+    ek_pad_attributes added = {.value = value};
     ek_shape shape = ek_tensor_shape(x);
     bool grows = false;
     for (int d = 0; x && d < shape.ndim; d++) {
@@ -104,7 +101,7 @@ static ek_tensor *pad_dim(ek_tensor *x, ek_pad_mode mode, int dim, int64_t befor
 
 /* Reads the numbers, which begin with the last dimension's. */
 static bool pad_read(ek_tensor *x, const int64_t *pad, int count, ek_pad_mode mode,
-                     pad_sides *sides)
+                     ek_pad_attributes *sides)
 {
     int most = mode == EK_PAD_CONSTANT || x->ndim < 3 ? x->ndim : 3;
     if (!ek_chosen("pad", "mode", (int)mode, 4,
@@ -115,7 +112,7 @@ static bool pad_read(ek_tensor *x, const int64_t *pad, int count, ek_pad_mode mo
                          "pad: %d numbers; there must be two for each padded dimension, of which "
                          "there can be %d",
                          count, most);
-    *sides = (pad_sides){{0}, {0}};
+    *sides = (ek_pad_attributes){.value = 0};
     for (int i = 0; i < count / 2; i++) {
         int d = x->ndim - 1 - i;
         int64_t before = pad[2 * i], after = pad[2 * i + 1], size;
@@ -132,7 +129,7 @@ static bool pad_read(ek_tensor *x, const int64_t *pad, int count, ek_pad_mode mo
 
 ek_tensor *ek_f_pad(ek_tensor *x, const int64_t *pad, int count, ek_pad_mode mode, double value)
 {
-    pad_sides sides;
+    ek_pad_attributes sides;
     if (!ek_given("pad", "x", x) || !pad_read(x, pad, count, mode, &sides))
         return NULL;
     ek_tensor *y = x;

@@ -5,6 +5,7 @@
  * the input's memory order. One dimension is computed as two with a height of 1. */
 #include <string.h>
 
+#include "ops/attributes.h"
 #include "ops/ops.h"
 
 /* The operations under one public name, as errors show them. */
@@ -15,14 +16,6 @@ typedef struct pool_family {
     ek_operation gather; /* the adjoint of `gradient`, for maxima only */
 } pool_family;
 
-/* A pool maps images of `x` to images of `y`. */
-typedef struct pool_attributes {
-    const pool_family *family;
-    ek_pool_params params;
-    ek_shape x, y;
-    ek_memory_format format;
-} pool_attributes;
-
 static ek_tensor *pool_new_image(const ek_tensor *like, const ek_shape *shape,
                                  ek_memory_format format)
 {
@@ -31,7 +24,7 @@ static ek_tensor *pool_new_image(const ek_tensor *like, const ek_shape *shape,
 
 /* ---- maximum: given positions, a gather, whose adjoint is a scatter ---- */
 
-static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index, const pool_attributes *a)
+static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index, const ek_pool_attributes *a)
 {
     if (!dy || !index)
         return NULL;
@@ -40,7 +33,7 @@ static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index, const pool_a
                      EK_INPUTS(dy), EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_attributes *a)
+static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const ek_pool_attributes *a)
 {
     if (!x || !index)
         return NULL;
@@ -50,7 +43,7 @@ static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_att
 }
 
 /* The backward of the pool itself and of max_pool_gather: input x, saved index. */
-EK_BACKWARD(max_pool, pool_attributes, max_pool_scatter(g, ek_node_saved(node, 0), a))
+EK_BACKWARD(max_pool, ek_pool_attributes, max_pool_scatter(g, ek_node_saved(node, 0), a))
 
 EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a))
 
@@ -67,7 +60,7 @@ EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a
 
 /* ---- averages: the windows of `params`, or adaptive ones if params.dims is 0 ---- */
 
-static ek_tensor *pool_average(ek_tensor *x, const pool_attributes *a)
+static ek_tensor *pool_average(ek_tensor *x, const ek_pool_attributes *a)
 {
     ek_tensor *y = x ? pool_new_image(x, &a->y, a->format) : NULL;
     y = a->params.dims > 0 ? EK_RUN(y, avg_pool_forward, x, &a->params)
@@ -75,7 +68,7 @@ static ek_tensor *pool_average(ek_tensor *x, const pool_attributes *a)
     return EK_RECORD(y, &a->family->forward, EK_INPUTS(x), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *pool_average_gradient(ek_tensor *dy, const pool_attributes *a)
+static ek_tensor *pool_average_gradient(ek_tensor *dy, const ek_pool_attributes *a)
 {
     ek_tensor *dx = dy ? pool_new_image(dy, &a->x, a->format) : NULL;
     dx = a->params.dims > 0 ? EK_RUN(dx, avg_pool_gradient, dy, &a->params)
@@ -145,7 +138,7 @@ static bool pool_has_empty_window(int64_t size, int64_t count, const ek_pool_par
     return size == 0;
 }
 
-static int pool_output_size(pool_attributes *a, int i, bool ceil_mode)
+static int pool_output_size(ek_pool_attributes *a, int i, bool ceil_mode)
 {
     const pool_family *family = a->family;
     const ek_pool_params *params = &a->params;
@@ -162,7 +155,7 @@ static int pool_output_size(pool_attributes *a, int i, bool ceil_mode)
     return 0;
 }
 
-static int pool_read(pool_attributes *a, const ek_max_pool_options *options)
+static int pool_read(ek_pool_attributes *a, const ek_max_pool_options *options)
 {
     if (!ek_given(a->family->name, "x", options->x))
         return ek_error_pending();
@@ -177,7 +170,7 @@ static int pool_read(pool_attributes *a, const ek_max_pool_options *options)
 /* ---- calls ---- */
 
 /* Computes a pool. If `index` isn't NULL, *index becomes the positions of maxima. */
-typedef ek_tensor *pool_function(ek_tensor *x, const pool_attributes *attributes,
+typedef ek_tensor *pool_function(ek_tensor *x, const ek_pool_attributes *attributes,
                                  ek_tensor **index);
 
 static void pool_lift_shape(ek_shape *shape)
@@ -186,7 +179,7 @@ static void pool_lift_shape(ek_shape *shape)
     shape->ndim = 4;
 }
 
-static ek_tensor *pool_run(pool_function *function, pool_attributes *a, ek_tensor *x,
+static ek_tensor *pool_run(pool_function *function, ek_pool_attributes *a, ek_tensor *x,
                            ek_tensor **index)
 {
     ek_tensor *position = NULL;
@@ -220,8 +213,8 @@ static ek_tensor *pool_run(pool_function *function, pool_attributes *a, ek_tenso
 }
 
 /* Calls pool_run for the caller's x, which may be a single sample. */
-static ek_tensor *pool_call(pool_function *function, pool_attributes *a, ek_tensor *x, bool single,
-                            ek_tensor **index)
+static ek_tensor *pool_call(pool_function *function, ek_pool_attributes *a, ek_tensor *x,
+                            bool single, ek_tensor **index)
 {
     ek_tensor *y = pool_run(function, a, x, index);
     if (single && y && index)
@@ -229,13 +222,13 @@ static ek_tensor *pool_call(pool_function *function, pool_attributes *a, ek_tens
     return single ? ek_squeeze(y, 0) : y;
 }
 
-static ek_tensor *pool_averages(ek_tensor *x, const pool_attributes *a, ek_tensor **index)
+static ek_tensor *pool_averages(ek_tensor *x, const ek_pool_attributes *a, ek_tensor **index)
 {
     (void)index;
     return pool_average(x, a);
 }
 
-static ek_tensor *pool_maximum(ek_tensor *x, const pool_attributes *a, ek_tensor **index)
+static ek_tensor *pool_maximum(ek_tensor *x, const ek_pool_attributes *a, ek_tensor **index)
 {
     ek_tensor *y = pool_new_image(x, &a->y, a->format);
     *index = ek_tensor_new(ek_tensor_dev(x), EK_I64, &a->y, a->format);
@@ -248,7 +241,7 @@ static ek_tensor *pool_maximum(ek_tensor *x, const pool_attributes *a, ek_tensor
 static ek_tensor *max_pool(const pool_family *family, ek_max_pool_options *options)
 {
     bool single;
-    pool_attributes attributes = {.family = family};
+    ek_pool_attributes attributes = {.family = family};
     if (options->indices)
         *options->indices = NULL;
     options->x = ek_spatial_batched(options->x, family->dims, &single);
@@ -260,8 +253,8 @@ static ek_tensor *max_pool(const pool_family *family, ek_max_pool_options *optio
 static ek_tensor *avg_pool(const pool_family *family, const ek_avg_pool_options *o)
 {
     bool single;
-    pool_attributes attributes = {.family = family,
-                                  .params.count_include_pad = o->count_include_pad};
+    ek_pool_attributes attributes = {.family = family,
+                                     .params.count_include_pad = o->count_include_pad};
     ek_max_pool_options windows = {.x = ek_spatial_batched(o->x, family->dims, &single),
                                    .kernel = o->kernel,
                                    .stride = o->stride,
@@ -284,7 +277,7 @@ static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, con
     if (!ek_given(name, "x", x) || ek_spatial_check(name, x, family->dims) < 0 ||
         ek_spatial_least(name, "the output", family->dims, size, 1) < 0)
         return NULL;
-    pool_attributes attributes = {.family = family, .x = ek_tensor_shape(x)};
+    ek_pool_attributes attributes = {.family = family, .x = ek_tensor_shape(x)};
     attributes.y = attributes.x;
     for (int i = 0; i < family->dims; i++) {
         if (x->shape[2 + i] < 1)

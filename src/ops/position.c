@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "evenkeel/attention.h"
+#include "ops/attributes.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -37,18 +38,13 @@ int ek_rotary_tables(int64_t length, int64_t dim, double base, ek_tensor **cosin
     return 0;
 }
 
-typedef struct rotary_attributes {
-    ek_rotary_pairs pairs;
-    bool back; /* the other way round */
-} rotary_attributes;
-
 static ek_tensor *rotary_turned(ek_tensor *x, ek_tensor *cosine, ek_tensor *sine,
-                                rotary_attributes attributes);
+                                ek_rotary_attributes attributes);
 
 /* A rotation's adjoint is the rotation back. Saved cosine, sine. */
-EK_BACKWARD(rotary, rotary_attributes,
+EK_BACKWARD(rotary, ek_rotary_attributes,
             rotary_turned(g, ek_node_saved(node, 0), ek_node_saved(node, 1),
-                          ((rotary_attributes){a->pairs, !a->back})))
+                          ((ek_rotary_attributes){a->pairs, !a->back})))
 EK_OPERATION(rotary, "rotary", rotary_backward);
 
 /* One half of the pairs, as a view. */
@@ -69,7 +65,7 @@ static int rotary_write(ek_tensor *half, ek_tensor *a, ek_tensor *cosine, ek_ten
 }
 
 static ek_tensor *rotary_turned(ek_tensor *x, ek_tensor *cosine, ek_tensor *sine,
-                                rotary_attributes attributes)
+                                ek_rotary_attributes attributes)
 {
     if (!x || !cosine || !sine)
         return NULL;
@@ -117,7 +113,7 @@ ek_tensor *ek_f_rotary(ek_tensor *x, ek_tensor *cosine, ek_tensor *sine, ek_rota
     cosine = ek_to_dtype(ek_detach(cosine), x->dtype);
     sine = ek_to_dtype(ek_detach(sine), x->dtype);
     return ek_scope_return(&scope,
-                           rotary_turned(x, cosine, sine, (rotary_attributes){pairs, false}));
+                           rotary_turned(x, cosine, sine, (ek_rotary_attributes){pairs, false}));
 }
 
 /* ---- embeddings ---- */

@@ -1,4 +1,5 @@
 /* rearrange.c: elements in another order, repeated, or along diagonals. */
+#include "ops/attributes.h"
 #include "ops/ops.h"
 
 /* Makes the entries of `dims`, dimensions of x, non-negative. Returns false with an error if x
@@ -46,13 +47,8 @@ ek_tensor *ek_flip(ek_tensor *x, ek_shape dims)
 
 /* ---- roll along one dimension: the gradient is rolled back ---- */
 
-typedef struct roll_attributes {
-    int dim;
-    int64_t shift; /* from 0 to size - 1 */
-} roll_attributes;
-
 static ek_tensor *roll_one(ek_tensor *x, int dim, int64_t shift);
-EK_BACKWARD(roll, roll_attributes, roll_one(g, a->dim, -a->shift))
+EK_BACKWARD(roll, ek_roll_attributes, roll_one(g, a->dim, -a->shift))
 EK_OPERATION(roll, "roll", roll_backward);
 
 static ek_tensor *roll_one(ek_tensor *x, int dim, int64_t shift)
@@ -68,7 +64,7 @@ static ek_tensor *roll_one(ek_tensor *x, int dim, int64_t shift)
         if (ek_count(&to) > 0 && ek_kernels_of(y)->copy(ek_tensor_dev(y), &to, &from) < 0)
             return NULL;
     }
-    roll_attributes attributes = {dim, shift};
+    ek_roll_attributes attributes = {dim, shift};
     return EK_RECORD(y, &roll_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
 

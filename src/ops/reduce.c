@@ -3,19 +3,16 @@
 #include <math.h>
 #include <string.h>
 
+#include "autograd/observer.h"
+#include "ops/attributes.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- sum: the gradient is repeated ---- */
 
-typedef struct sum_attributes {
-    ek_shape whole; /* the input's shape */
-    ek_shape kept;  /* `whole` with size 1 in reduced dimensions */
-} sum_attributes;
-
 static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const sum_attributes *a = ek_node_attributes(node);
+    const ek_sum_attributes *a = ek_node_attributes(node);
     ek_tensor *g = gradients[0];
     if (g->ndim != a->kept.ndim)
         g = ek_reshape(g, a->kept);
@@ -68,7 +65,7 @@ ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped)
 {
     if (!x)
         return NULL;
-    sum_attributes attributes = {ek_tensor_shape(x), ek_reduced_shape(x, reduced)};
+    ek_sum_attributes attributes = {ek_tensor_shape(x), ek_reduced_shape(x, reduced)};
     ek_dtype dtype = ek_dtype_is_floating(x->dtype) ? x->dtype : EK_I64;
     ek_tensor *y = ek_tensor_new(x->storage->dev, dtype, &attributes.kept, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->reduce(x->storage->dev, EK_REDUCE_SUM, y, x) < 0)
@@ -143,7 +140,8 @@ static ek_tensor *reduce_positions(const char *operation, ek_reduce_kind kind, e
     ek_tensor *index = ek_tensor_new(x->storage->dev, EK_I64, &shape, EK_CONTIGUOUS);
     if (!index || ek_kernels_of(x)->arg_reduce(x->storage->dev, kind, index, x, *dim) < 0)
         return NULL;
-    return index;
+    return EK_OBSERVED(index, kind == EK_REDUCE_MAX ? "argmax" : "argmin", EK_INPUTS(x),
+                       EK_ATTRIBUTES(*dim));
 }
 
 static ek_tensor *reduce_extreme(const char *operation, ek_reduce_kind kind, ek_tensor *x, int dim,
@@ -359,11 +357,6 @@ ek_tensor *ek_logsumexp_with(ek_reduce_options options)
 
 /* ---- variance ---- */
 
-typedef struct variance_attributes {
-    unsigned mask;
-    double share; /* 1 / (n - correction); infinite if that is not above 0, which gives NaN */
-} variance_attributes;
-
 static ek_tensor *reduce_mean_kept(ek_tensor *x, unsigned mask)
 {
     return mask ? ek_div_scalar(ek_sum_mask(x, mask, 0), (double)reduce_summed_count(x, mask)) : x;
@@ -371,7 +364,7 @@ static ek_tensor *reduce_mean_kept(ek_tensor *x, unsigned mask)
 
 static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const variance_attributes *attributes = ek_node_attributes(node);
+    const ek_variance_attributes *attributes = ek_node_attributes(node);
     ek_tensor *x = ek_node_saved(node, 0);
     if (!x)
         return ek_error_pending();
@@ -383,7 +376,7 @@ static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
 EK_OPERATION(variance, "var", variance_backward);
 
 /* Computes the mean, then the sum of squared differences from the mean. */
-static ek_tensor *reduce_run_variance(ek_tensor *x, variance_attributes attributes)
+static ek_tensor *reduce_run_variance(ek_tensor *x, ek_variance_attributes attributes)
 {
     ek_shape whole = ek_tensor_shape(x), kept = ek_reduced_shape(x, attributes.mask);
     ek_dev *dev = ek_tensor_dev(x);
@@ -410,8 +403,8 @@ static ek_tensor *reduce_variance(const char *operation, const ek_variance_optio
         return NULL;
     const ek_dtype dtype = options->x->dtype;
     int64_t count = reduce_summed_count(options->x, (unsigned)mask) - options->correction;
-    variance_attributes attributes = {(unsigned)mask,
-                                      count > 0 ? 1.0 / (double)count : (double)INFINITY};
+    ek_variance_attributes attributes = {(unsigned)mask,
+                                         count > 0 ? 1.0 / (double)count : (double)INFINITY};
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_to_dtype(options->x, ek_dtype_wide(dtype));
     ek_tensor *y = x ? reduce_run_variance(x, attributes) : NULL;

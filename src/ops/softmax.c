@@ -5,29 +5,25 @@
  *     log-softmax  dx = dy - exp(y) sum(dy),
  * which are operations of (dy, y). y keeps its history, so that their derivatives with respect to y
  * reach the input. */
+#include "ops/attributes.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
-typedef struct softmax_attributes {
-    int dim;
-    bool logarithm;
-} softmax_attributes;
-
-static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attributes attributes);
+static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, ek_softmax_attributes attributes);
 
 static ek_tensor *softmax_sum_along(ek_tensor *x, int dim)
 {
     return ek_sum_mask(x, 1U << dim, 0);
 }
 
-EK_BACKWARD(softmax, softmax_attributes, softmax_gradient(g, ek_node_saved(node, 0), *a))
+EK_BACKWARD(softmax, ek_softmax_attributes, softmax_gradient(g, ek_node_saved(node, 0), *a))
 
 /* Inputs dy, y. For softmax the map from dy to dx is symmetric, so it is its own adjoint. a is the
  * gradient that arrives. */
 static int softmax_gradient_backward(ek_node *node, ek_tensor *const *gradients,
                                      ek_tensor **results)
 {
-    const softmax_attributes *attributes = ek_node_attributes(node);
+    const ek_softmax_attributes *attributes = ek_node_attributes(node);
     const int dim = attributes->dim;
     ek_tensor *a = gradients[0];
     ek_tensor *dy = ek_node_saved(node, 0);
@@ -55,7 +51,7 @@ EK_OPERATION(softmax, "softmax", softmax_backward);
 EK_OPERATION(log_softmax, "log_softmax", softmax_backward);
 EK_OPERATION(softmax_gradient, "softmax_gradient", softmax_gradient_backward);
 
-static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attributes attributes)
+static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, ek_softmax_attributes attributes)
 {
     if (!dy || !y)
         return NULL;
@@ -67,7 +63,7 @@ static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attribut
 
 ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim)
 {
-    return softmax_gradient(dy, y, (softmax_attributes){.dim = dim});
+    return softmax_gradient(dy, y, (ek_softmax_attributes){.dim = dim});
 }
 
 static ek_tensor *softmax(ek_tensor *x, int dim, bool logarithm)
@@ -82,7 +78,7 @@ static ek_tensor *softmax(ek_tensor *x, int dim, bool logarithm)
         return NULL;
     if (ek_is_scalar_dim(x, dim))
         return ek_scalar_of(softmax(ek_row_of(x), 0, logarithm));
-    softmax_attributes attributes = {.dim = ek_dimension(name, x, dim), .logarithm = logarithm};
+    ek_softmax_attributes attributes = {.dim = ek_dimension(name, x, dim), .logarithm = logarithm};
     if (attributes.dim < 0)
         return NULL;
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);

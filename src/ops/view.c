@@ -2,6 +2,7 @@
  * storage and version. */
 #include <string.h>
 
+#include "ops/attributes.h"
 #include "ops/ops.h"
 
 /* ---- reshape, squeeze, flatten, ...: the gradient is reshaped back ---- */
@@ -242,16 +243,9 @@ ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
 
 /* ---- parts along one dimension ---- */
 
-typedef struct slice_attributes {
-    ek_shape shape; /* the whole's shape */
-    int dim;
-    bool drop; /* select: one element, whose dimension disappeared */
-    int64_t start, step;
-} slice_attributes;
-
 static int slice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const slice_attributes *a = ek_node_attributes(node);
+    const ek_slice_attributes *a = ek_node_attributes(node);
     ek_tensor *g = a->drop ? ek_unsqueeze(gradients[0], a->dim) : gradients[0];
     results[0] = ek_slice_gradient(g, &a->shape, a->dim, a->start, a->step);
     return 0;
@@ -265,7 +259,7 @@ EK_OPERATION(select, "select", slice_backward);
 static ek_tensor *view_slice(ek_tensor *x, int dim, int64_t start, int64_t length, int64_t step)
 {
     ek_tensor part;
-    slice_attributes attributes = {ek_tensor_shape(x), dim, false, start, step};
+    ek_slice_attributes attributes = {ek_tensor_shape(x), dim, false, start, step};
     /* The stride of a single element doesn't matter. It stays, so that it doesn't grow from slice
      * to slice. */
     ek_borrow_slice(&part, x, dim, length > 0 ? start : 0, length, length > 1 ? step : 1);
@@ -312,7 +306,7 @@ ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index)
     if (first < 0 || first >= size)
         return EK_REFUSE(EK_E_INVALID, "select: index %lld is not in dimension %d of %lld",
                          (long long)index, dim, (long long)size);
-    slice_attributes attributes = {ek_tensor_shape(x), dim, true, first, 1};
+    ek_slice_attributes attributes = {ek_tensor_shape(x), dim, true, first, 1};
     int64_t stride[EK_MAX_DIMS], offset = x->offset + first * x->stride[dim];
     ek_shape shape = view_shape_without(x, dim, stride);
     return EK_RECORD(ek_tensor_view(x, shape.ndim, shape.dims, stride, offset), &select_operation,

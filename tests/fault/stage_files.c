@@ -157,6 +157,15 @@ static int read_tensors(void)
     return status;
 }
 
+static int export_module(void)
+{
+    ek_tensor *x = ek_full(0.5, EK_SHAPE(2, 3, 4));
+    ek_module *module = ek_sequential(ek_gru(4, 2, .batch_first = true));
+    int status = ek_onnx_export(fault_path("net.onnx"), module, EK_VALUE(x));
+    ek_module_free(module);
+    return status;
+}
+
 #define FILES(X)                                                                                  \
     X(idx, fault_note_tensor(ek_read_idx(fault_path("a.idx"))))                                   \
     X(idx_gz, fault_note_tensor(ek_read_idx(fault_path("b.idx.gz"))))                             \
@@ -172,6 +181,7 @@ static int read_tensors(void)
     X(cifar100, note_set(ek_cifar100(fault_path("cifar"), false, true)))                          \
     X(decode, fault_note_tensor(ek_decode_image(picture, picture_nbytes, 3, "memory")))           \
     X(folder, read_folder())                                                                      \
+    X(onnx, export_module())                                                                      \
     X(save, write_tensors())                                                                      \
     X(open, read_tensors())
 

@@ -44,6 +44,13 @@ TEST(messages_in_messages)
     ek_protobuf_clear(&message);
 }
 
+TEST(fields_that_are_written_later)
+{
+    ek_protobuf message = {0};
+    ek_protobuf_begin(&message, 3, 150);
+    ASSERT_BYTES(&message, "\x1a\x96\x01");
+}
+
 TEST(long_messages)
 {
     static char text[100000];
