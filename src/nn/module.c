@@ -81,6 +81,7 @@ static ek_module *module_with_layout(const ek_module_type *type, ek_layout *layo
     }
     atomic_init(&members->references, 1);
     members->layout = layout;
+    members->name = members->path = ek_path_root;
     module->type = type;
     module->members = members;
     module->training = true;
@@ -112,6 +113,7 @@ ek_module *ek_module_replicate_struct(const ek_module *module)
     members->hooks = ek_object_retain(module->members->hooks);
     members->is_shard_unit = module->members->is_shard_unit;
     members->is_checkpointed = module->members->is_checkpointed;
+    members->path = module->members->path;
     replica->is_replica = true;
     for (int i = 0; i < layout->count; i++)
         *ek_module_slot(replica, i) = NULL;
@@ -164,7 +166,6 @@ void ek_module_free(ek_module *module)
     ek_object_release(members->layout);
     ek_object_release(members->hooks);
     free(members->slots);
-    free(members->name);
     free(members);
     free(module);
 }
@@ -269,9 +270,12 @@ static int module_register_tensor(ek_module *module, ek_member_kind kind, const 
         EK_TRY(ek_tensor_set_requires_grad(tensor, true));
     EK_TRY(module_enter(module, kind, name, member, tensor));
     ek_object_retain(tensor);
-    /* The memory may have been allocated under another category. */
+    /* The memory may have been allocated under another category. Memory of a tensor that another
+     * module has, too, keeps that module's path. */
+    const char *path = tensor ? tensor->storage->path : NULL;
     if (tensor)
-        ek_storage_recategorise(tensor->storage, EK_MEMORY_PARAMETER);
+        ek_storage_assign(tensor->storage, EK_MEMORY_PARAMETER,
+                          path == ek_path_root ? module->members->path : path);
     return 0;
 }
 
@@ -300,6 +304,48 @@ static bool module_contains(const ek_module *module, const ek_module *part)
     return false;
 }
 
+int ek_module_set_path(ek_module *module, const char *path)
+{
+    const char *before = module->members->path;
+    module->members->path = path;
+    for (int i = 0; i < ek_module_member_count(module) && path != before; i++) {
+        const ek_member member = ek_module_member(module, i);
+        ek_module *child = member.kind == EK_MEMBER_MODULE ? *member.slot.module : NULL;
+        ek_tensor *tensor = member.kind != EK_MEMBER_MODULE ? *member.slot.tensor : NULL;
+        if (tensor && tensor->storage->path == before)
+            ek_storage_assign(tensor->storage, tensor->storage->category, path);
+        if (!child)
+            continue;
+        const char *old = ek_path_join(before, member.name), *new = ek_path_join(path, member.name);
+        if (!old || !new)
+            return EK_E_NO_MEMORY;
+        if (child->members->path == old)
+            EK_TRY(ek_module_set_path(child, new));
+    }
+    return 0;
+}
+
+int ek_module_adopt(ek_module *parent, const char *name, ek_module *child)
+{
+    const char *path = ek_path_join(parent->members->path, name);
+    const char *own = ek_path_join(ek_path_root, name);
+    child->members->has_parent = true;
+    if (!path || !own)
+        return EK_E_NO_MEMORY;
+    child->members->name = own;
+    return ek_module_set_path(child, path);
+}
+
+const char *ek_module_path(const ek_module *module)
+{
+    return module ? module->members->path : NULL;
+}
+
+const char *ek_current_module_path(void)
+{
+    return ek_thread_self()->modes.path;
+}
+
 int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
 {
     /* A child's first parent takes the caller's reference; each further parent adds a reference. */
@@ -324,8 +370,7 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
     if (shared) {
         ek_module_retain(child);
     } else if (child) {
-        child->members->has_parent = true;
-        child->members->name = strdup(name); /* for sentences only: may be NULL */
+        return ek_module_adopt(module, name, child);
     }
     return 0;
 }

@@ -20,40 +20,17 @@ typedef struct walk {
     ek_module_visitor *visit_module; /* if set, modules are visited and not tensors */
     void *user;
     ek_map seen; /* tensors and modules */
-    char *path;
-    size_t path_capacity;
 } walk;
 
-/* Writes ".name" (or "name" at the start) at `length` of the path. Returns the new length; SIZE_MAX
- * if memory is short. An empty name (a wrapper's child) doesn't change the path. */
-static size_t path_append(walk *w, size_t length, const char *name)
-{
-    size_t name_length = strlen(name);
-    if (name_length == 0)
-        return length;
-    size_t need = length + name_length + 2;
-    if (need > w->path_capacity) {
-        char *grown = ek_realloc(w->path, 2 * need);
-        if (!grown)
-            return SIZE_MAX;
-        w->path = grown;
-        w->path_capacity = 2 * need;
-    }
-    if (length > 0)
-        w->path[length++] = '.';
-    memcpy(w->path + length, name, name_length + 1);
-    return length + name_length;
-}
-
 /* Visits a module and its descendants. A module's tensors precede its children's, as in PyTorch. */
-static int walk_module(walk *w, ek_module *module, size_t length)
+static int walk_module(walk *w, ek_module *module, const char *path)
 {
     int status = 0;
     if (!ek_map_add(&w->seen, module, &status))
         return status;
     int count = ek_module_member_count(module);
     if (w->visit_module)
-        status = w->visit_module(w->path, module, w->user);
+        status = w->visit_module(path, module, w->user);
     if (status != 0)
         return status;
     for (int i = 0; i < count && !w->visit_module; i++) {
@@ -64,9 +41,10 @@ static int walk_module(walk *w, ek_module *module, size_t length)
             EK_TRY(status);
             continue;
         }
-        if (path_append(w, length, member.name) == SIZE_MAX)
+        const char *own = ek_path_join(path, member.name);
+        if (!own)
             return EK_E_NO_MEMORY;
-        status = w->visit(w->path, *member.slot.tensor, w->user);
+        status = w->visit(own, *member.slot.tensor, w->user);
         if (status != 0)
             return status;
     }
@@ -74,8 +52,8 @@ static int walk_module(walk *w, ek_module *module, size_t length)
         ek_member member = ek_module_member(module, i);
         if (member.kind != EK_MEMBER_MODULE || !*member.slot.module)
             continue;
-        size_t longer = path_append(w, length, member.name);
-        if (longer == SIZE_MAX)
+        const char *longer = ek_path_join(path, member.name);
+        if (!longer)
             return EK_E_NO_MEMORY;
         status = walk_module(w, *member.slot.module, longer);
         if (status != 0)
@@ -92,9 +70,8 @@ static int walk_tensors(ek_module *module, ek_member_kind kind, ek_tensor_visito
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
     walk w = {.kind = kind, .visit = visit, .user = user};
-    int status = walk_module(&w, module, 0);
+    int status = walk_module(&w, module, ek_path_root);
     ek_map_clear(&w.seen);
-    free(w.path);
     return status;
 }
 
@@ -114,10 +91,9 @@ int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user)
         return ek_error_status() < 0
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
-    walk w = {.visit_module = visit, .user = user, .path = ek_strdup(""), .path_capacity = 1};
-    int status = w.path ? walk_module(&w, module, 0) : EK_E_NO_MEMORY;
+    walk w = {.visit_module = visit, .user = user};
+    int status = walk_module(&w, module, ek_path_root);
     ek_map_clear(&w.seen);
-    free(w.path);
     return status;
 }
 
@@ -323,11 +299,13 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
     int status = 0;
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
-    ek_memory_category category = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    ek_thread_modes *modes = &ek_thread_self()->modes, before = *modes;
+    modes->category = EK_MEMORY_PARAMETER;
     ek_tensor **converted = ek_calloc((size_t)list.count, sizeof *converted);
     if (!converted)
         status = EK_E_NO_MEMORY;
     for (int i = 0; i < list.count && status == 0; i++) {
+        modes->path = list.tensors[i]->storage->path;
         ek_scope own = ek_scope_begin(); /* parameters that are gathered are held one by one */
         converted[i] = ek_scope_return(&own, convert(list.tensors[i], user));
         if (!converted[i])
@@ -341,7 +319,7 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
         ek_tensor_rebind(tensor, converted[i]);
     }
     free(converted);
-    ek_memory_set_category(category);
+    *modes = before;
     ek_set_grad_enabled(grad_enabled);
     ek_scope_end(&scope);
     ek_tensor_list_clear(&list);
