@@ -76,14 +76,6 @@ static int engine_result_check(const ek_node *node, int input, const ek_tensor *
 
 /* ---- tasks ---- */
 
-/* Sets the modes of a backward that belongs to the module at `path`. */
-static void engine_set_modes(const ek_run *run, const char *path)
-{
-    ek_thread_modes *modes = &ek_thread_self()->modes;
-    *modes = run->modes;
-    modes->path = path;
-}
-
 /* Calls the node's backward. Afterwards results has one reference to each wanted gradient. */
 static int engine_call_backward(ek_run *run, ek_task *task, ek_tensor *const *gradients,
                                 ek_tensor **results)
@@ -121,6 +113,7 @@ static int run_node(ek_run *run, int queue, ek_task *task)
     ek_node *node = task->node;
     ek_tensor **gradients = run->queues[queue].gradients;
     ek_tensor **results = run->queues[queue].results;
+    const ek_thread_modes modes = ek_thread_self()->modes;
     bool any = false;
     for (int i = 0; i < node->output_count; i++) {
         gradients[i] = task->buffers[i].sum;
@@ -136,7 +129,7 @@ static int run_node(ek_run *run, int queue, ek_task *task)
         rc = task->meets ? engine_fill_gradients(node, gradients) : 0;
         if (rc >= 0)
             rc = engine_call_backward(run, task, gradients, results);
-        engine_set_modes(run, node->path);
+        ek_thread_self()->modes = modes;
         for (int i = 0; i < node->output_count; i++)
             ek_release(gradients[i]);
         ek_scope_end(&scope);
@@ -191,7 +184,7 @@ static int run_task(ek_run *run, int queue, ek_task *task)
 {
     const int before = ek_error_status();
     ek_span span;
-    engine_set_modes(run, task->node ? task->node->path : task->leaf->storage->path);
+    ek_thread_self()->modes.path = task->node ? task->node->path : task->leaf->storage->path;
     if (task->node)
         ek_span_begin(&span, EK_SPAN_COMPUTE, "backward of", task->node->operation->name,
                       ek_node_dev(task->node));
@@ -228,8 +221,10 @@ static int run_queue(void *user, int index)
     ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, run->queues[index].dev);
     ek_thread_self()->modes = run->modes;
     ek_cast_list_open(&run->queues[index].casts);
-    while ((task = ek_queue_next(run, index, task, rc)))
+    while ((task = ek_queue_next(run, index, task, rc))) {
         rc = run_task(run, index, task);
+        ek_thread_self()->modes = run->modes;
+    }
     int made = ek_cast_list_close(&run->queues[index].casts);
     ek_span_end(&span);
     return rc < 0 ? rc : made;

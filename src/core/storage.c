@@ -176,10 +176,11 @@ void ek_storage_assign(ek_storage *storage, ek_memory_category category, const c
 {
     if ((storage->category == category && storage->path == path) || storage->residence)
         return;
-    if (storage->category != category) {
+    const bool foreign = storage->owner || storage->pinned_by;
+    if (storage->category != category)
         ek_object_release(atomic_exchange(&storage->derived, NULL));
-        ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
-    }
+    ek_dev_assign(storage->dev, foreign ? NULL : storage->data, storage->nbytes, storage->category,
+                  category, path);
     storage->category = category;
     storage->path = path;
 }
