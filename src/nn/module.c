@@ -253,6 +253,15 @@ static int module_enter(ek_module *module, ek_member_kind kind, const char *name
     return 0;
 }
 
+/* The memory may have been allocated under another category. What another module has, too, keeps
+ * that module's path. */
+void ek_module_count_memory(const ek_module *module, ek_tensor *tensor)
+{
+    const char *path = tensor->storage->path;
+    ek_storage_assign(tensor->storage, EK_MEMORY_PARAMETER,
+                      path == ek_path_root ? module->members->path : path);
+}
+
 static int module_register_tensor(ek_module *module, ek_member_kind kind, const char *name,
                                   ek_tensor **member, ek_tensor *tensor)
 {
@@ -270,12 +279,8 @@ static int module_register_tensor(ek_module *module, ek_member_kind kind, const 
         EK_TRY(ek_tensor_set_requires_grad(tensor, true));
     EK_TRY(module_enter(module, kind, name, member, tensor));
     ek_object_retain(tensor);
-    /* The memory may have been allocated under another category. Memory of a tensor that another
-     * module has, too, keeps that module's path. */
-    const char *path = tensor ? tensor->storage->path : NULL;
     if (tensor)
-        ek_storage_assign(tensor->storage, EK_MEMORY_PARAMETER,
-                          path == ek_path_root ? module->members->path : path);
+        ek_module_count_memory(module, tensor);
     return 0;
 }
 
@@ -327,13 +332,19 @@ int ek_module_set_path(ek_module *module, const char *path)
 
 int ek_module_adopt(ek_module *parent, const char *name, ek_module *child)
 {
+    struct ek_module_members *members = child->members;
+    if (members->has_parent) {
+        ek_module_retain(child);
+        return 0;
+    }
     const char *path = ek_path_join(parent->members->path, name);
     const char *own = ek_path_join(ek_path_root, name);
-    child->members->has_parent = true;
     if (!path || !own)
         return EK_E_NO_MEMORY;
-    child->members->name = own;
-    return ek_module_set_path(child, path);
+    EK_TRY(ek_module_set_path(child, path));
+    members->has_parent = true;
+    members->name = own;
+    return 0;
 }
 
 const char *ek_module_path(const ek_module *module)
@@ -348,8 +359,7 @@ const char *ek_current_module_path(void)
 
 int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
 {
-    /* A child's first parent takes the caller's reference; each further parent adds a reference. */
-    bool shared = child && child->members->has_parent;
+    const bool shared = child && child->members->has_parent;
     bool cycle = child && module && module_contains(child, module);
     int rc = 0;
     if (!module)
@@ -367,10 +377,5 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
             ek_module_free(child);
         return rc;
     }
-    if (shared) {
-        ek_module_retain(child);
-    } else if (child) {
-        return ek_module_adopt(module, name, child);
-    }
-    return 0;
+    return child ? ek_module_adopt(module, name, child) : 0;
 }

@@ -77,8 +77,12 @@ struct ek_module_members {
 /* Returns the slot of entry `index`: the address of an ek_tensor * or ek_module *. */
 void **ek_module_slot(const ek_module *module, int index);
 
-/* Makes `parent` the first parent of a child that has none: gives the child its name and path. */
+/* Gives `child` one more parent, which has it under `name`. The first parent takes the caller's
+ * reference, and gives the child its path; each further parent adds a reference. */
 int ek_module_adopt(ek_module *parent, const char *name, ek_module *child);
+
+/* Counts a tensor's memory as the module's parameter. */
+void ek_module_count_memory(const ek_module *module, ek_tensor *tensor);
 
 /* Gives the module, what is below it, and the memory of its tensors the paths that begin with
  * `path`. What belongs to another parent, too, and has its path from there, keeps that path. */
