@@ -156,7 +156,8 @@ static int report_check_index(const ek_report *report, int index)
                : EK_FAIL(EK_E_INVALID, "report: there is no device %d; it has %d", index, count);
 }
 
-/* Copies the largest holders at the device's peak, which is locked. Returns their number. */
+/* Copies the largest holders at the peak of the device, which is locked. Returns their number, or
+ * EK_E_NO_MEMORY. */
 static int tracked_holders(const ek_tracked *device, ek_memory_holder *holders)
 {
     ek_holders all = {0};
@@ -166,7 +167,9 @@ static int tracked_holders(const ek_tracked *device, ek_memory_holder *holders)
         if (device->left.entries[i].path)
             ek_holders_add(&all, device->left.entries[i]);
     ek_ledger_add_holders(device->open.dev, device->peak_holder, &all);
-    const int count = ek_holders_largest(&all, holders, EK_MEMORY_HOLDERS);
+    int count = ek_holders_largest(&all, holders, EK_MEMORY_HOLDERS);
+    if (all.lost)
+        count = EK_FAIL(EK_E_NO_MEMORY, "report: the process has no memory for holders");
     ek_holders_clear(&all);
     return count;
 }
@@ -203,9 +206,10 @@ int ek_report_get_device(const ek_report *report, int index, ek_device_report *d
                                  .dropped = tracked->dropped,
                                  .expected = expected_peak(report, tracked->id)};
     ek_label_write(&tracked->peak_label, device->peak_operation);
-    device->holder_count = tracked_holders(tracked, device->holders);
+    const int holders = device->holder_count = tracked_holders(tracked, device->holders);
     tracked_shortage(tracked, &device->out_of_memory);
     tracked_unlock(tracked);
+    EK_TRY(holders);
     const ek_busy *busy = &report->steps.sums[index];
     device->computing = nanosecond * (double)busy->computing;
     device->communicating = nanosecond * (double)busy->communicating;

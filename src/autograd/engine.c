@@ -113,7 +113,6 @@ static int run_node(ek_run *run, int queue, ek_task *task)
     ek_node *node = task->node;
     ek_tensor **gradients = run->queues[queue].gradients;
     ek_tensor **results = run->queues[queue].results;
-    const ek_thread_modes modes = ek_thread_self()->modes;
     bool any = false;
     for (int i = 0; i < node->output_count; i++) {
         gradients[i] = task->buffers[i].sum;
@@ -129,7 +128,8 @@ static int run_node(ek_run *run, int queue, ek_task *task)
         rc = task->meets ? engine_fill_gradients(node, gradients) : 0;
         if (rc >= 0)
             rc = engine_call_backward(run, task, gradients, results);
-        ek_thread_self()->modes = modes;
+        ek_thread_self()->modes = run->modes;
+        ek_thread_self()->modes.path = node->path;
         for (int i = 0; i < node->output_count; i++)
             ek_release(gradients[i]);
         ek_scope_end(&scope);
@@ -223,7 +223,7 @@ static int run_queue(void *user, int index)
     ek_cast_list_open(&run->queues[index].casts);
     while ((task = ek_queue_next(run, index, task, rc))) {
         rc = run_task(run, index, task);
-        ek_thread_self()->modes = run->modes;
+        ek_thread_self()->modes.path = run->modes.path;
     }
     int made = ek_cast_list_close(&run->queues[index].casts);
     ek_span_end(&span);

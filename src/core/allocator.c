@@ -280,13 +280,12 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
     size_t counted = ek_ledger_counted(nbytes);
-    const char *path = ek_thread_self()->modes.path;
     int status = 0;
     *pointer = NULL;
     *event = NULL;
     EK_TRY(ek_fork_check());
     if (nbytes > SIZE_MAX / 2) {
-        ek_shortage lack = {path, category, nbytes, .exhausted = false};
+        ek_shortage lack = {ek_thread_self()->modes.path, category, nbytes, .exhausted = false};
         ek_ledger_read(dev, &lack.stats);
         return ek_ledger_out_of_memory(dev, &lack);
     }
@@ -296,7 +295,8 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     ek_block *block = allocator_take(dev, stream, nbytes, &status);
     if (!block) {
         stats->failures++;
-        ek_shortage lack = {path, category, counted, .exhausted = a->exhausted};
+        ek_shortage lack = {ek_thread_self()->modes.path, category, counted,
+                            .exhausted = a->exhausted};
         if (status >= 0)
             ek_ledger_note_shortage(dev, &lack);
         pthread_mutex_unlock(&a->lock);
@@ -307,7 +307,7 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     if (!a->shares && dev->backend->host_memory)
         ASAN_UNPOISON_MEMORY_REGION(block->start, block->nbytes);
     ek_dev_wait_event(dev, stream, block->event);
-    block->held = (ek_held){path, counted, ++stats->allocations, category};
+    block->held = (ek_held){ek_thread_self()->modes.path, counted, ++stats->allocations, category};
     ek_ledger_add(dev, counted, category);
     bool warns = stats->dropped > dropped && !a->warned && !dev->backend->host_memory;
     const bool exhausted = a->exhausted;
@@ -344,7 +344,7 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
         ek_dev_record_event(dev, EK_STREAM_COMPUTE, &event);
     ek_ledger_subtract(dev, counted, category);
     ek_block *block = ek_segments_find(&a->segments, pointer);
-    const ek_held left = block->held;
+    ek_trace_memory(dev, stats, &block->held);
     block->held.nbytes = 0;
     block->event = event;
     if (event)
@@ -358,7 +358,6 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
     uint64_t most = allocator_most_cached(dev);
     if (stats->reserved - stats->in_use > most)
         allocator_drop_until(dev, stats->in_use + most);
-    ek_trace_memory(dev, stats, &left);
     pthread_mutex_unlock(&a->lock);
 }
 

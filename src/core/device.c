@@ -401,7 +401,9 @@ int ek_memory_get_holders(ek_device device, ek_memory_holder *holders, int room)
     ek_ledger_hold(dev);
     ek_ledger_add_holders(dev, UINT64_MAX, &all);
     ek_ledger_release(dev);
-    const int count = ek_holders_largest(&all, holders, room > 0 ? room : 0);
+    int count = ek_holders_largest(&all, holders, room > 0 ? room : 0);
+    if (all.lost)
+        count = EK_FAIL(EK_E_NO_MEMORY, "memory_get_holders: the process has no memory for them");
     ek_holders_clear(&all);
     return count;
 }

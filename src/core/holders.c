@@ -40,8 +40,10 @@ static bool holders_grow(ek_holders *holders)
 
 void ek_holders_add(ek_holders *holders, ek_memory_holder more)
 {
-    if (2 * holders->count >= holders->room && !holders_grow(holders))
+    if (2 * holders->count >= holders->room && !holders_grow(holders)) {
+        holders->lost = true;
         return;
+    }
     ek_memory_holder *entry = holders_find(holders, &more);
     holders->count += !entry->path;
     more.nbytes += entry->nbytes;
@@ -53,6 +55,7 @@ void ek_holders_empty(ek_holders *holders)
     if (holders->count > 0)
         memset(holders->entries, 0, (size_t)holders->room * sizeof *holders->entries);
     holders->count = 0;
+    holders->lost = false;
 }
 
 void ek_holders_clear(ek_holders *holders)

@@ -28,10 +28,11 @@ typedef struct ek_shortage {
 typedef struct ek_holders {
     ek_memory_holder *entries; /* open addressing; an entry without a path is free */
     int count, room;           /* `room` is a power of two */
+    bool lost;                 /* memory was short, and bytes were left out */
 } ek_holders;
 
-/* Adds bytes to a holder's sum. If memory is short, leaves them out, without an error, because the
- * user's work that is going on needs no list of holders. */
+/* Adds bytes to a holder's sum, or sets `lost`. Sets no error, because the user's work that is
+ * going on needs no list of holders. */
 void ek_holders_add(ek_holders *holders, ek_memory_holder more);
 /* Forgets all holders, and keeps the memory for the next ones. */
 void ek_holders_empty(ek_holders *holders);

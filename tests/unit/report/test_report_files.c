@@ -342,7 +342,7 @@ TEST(the_table_names_devices_and_operations)
                                  "waiting",
                                  "layer: forward of net",
                                  "The largest holders",
-                                 "host:0   no module (parameter) 0.01, layer (",
+                                 "host:0   no module (parameter) 0.00, no module (gradient) 0.00,",
                                  "communicating",
                                  "reserved",
                                  "system",
