@@ -218,9 +218,10 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *     "expected": {"batch", "step_seconds", "means": [{"name", "saved", "seconds"}]}
  *
  * SAMPLE is {"seconds", "step", "in_use", "categories": {"parameter": 4096, ...}}. A span's device
- * is an index into `devices`, its kind "compute", "communicate" or "wait". Spans are sorted by
- * begin, outer ones first; `dropped` counts those for which there was no room. A capacity or
- * largest_batch of 0 is unknown. */
+ * is an index into `devices`, its kind "compute", "communicate" or "wait", and its label begins
+ * with the path of the module for which the thread worked: "layer1.0.conv1: backward of conv2d".
+ * Spans are sorted by begin, outer ones first; `dropped` counts those for which there was no room.
+ * A capacity or largest_batch of 0 is unknown. */
 EK_API int ek_report_json(const char *path, ek_report *const *reports, int count);
 EK_API int ek_report_html(const char *path, ek_report *const *reports, int count);
 

@@ -110,6 +110,17 @@ static int labelled(const json_node *root, int device, const char *label)
     return count;
 }
 
+/* Spans of a device in the last step with this label. */
+static int named(const json_node *root, int device, const char *label)
+{
+    const json_node *report = json_item(json_at(root, "reports"), 0);
+    int count = 0;
+    json_each(span, json_at(json_at(report, "last_step"), "spans")) count +=
+        (int)json_number_at(span, "device") == device &&
+        strcmp(json_text_at(span, "label"), label) == 0;
+    return count;
+}
+
 /* ---- training ---- */
 
 static const char *const operations[] = {"forward of ", "backward of ", "gather",
@@ -147,6 +158,8 @@ static void assert_labels(ek_report *report, train_mode mode)
     for (int d = 0; d < DEVICES; d++) {
         ck_assert_int_eq(labelled(root, d, "forward of conv2d"), 3);
         ck_assert_int_ge(labelled(root, d, "backward of conv2d"), 3);
+        ck_assert_int_eq(named(root, d, "3: forward of conv2d"), 1);
+        ck_assert_int_eq(named(root, d, "3: backward of conv2d"), 1);
         ck_assert_int_eq(labelled(root, d, "replica"), mode == CLASSIC ? 1 : 2);
         ck_assert_int_ge(labelled(root, d, "scatter"), 1);
         ck_assert_int_eq(labelled(root, d, "forward of criterion"), mode == BALANCED || d == 0);
