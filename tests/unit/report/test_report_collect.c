@@ -475,6 +475,7 @@ TEST(the_peak_has_its_holders)
     give(0, freed, 1024, EK_MEMORY_ACTIVATION);
     enter("late");
     void *late = take(0, 512, EK_MEMORY_ACTIVATION);
+    enter("");
     assert_ok(ek_report_step(report));
     assert_peak_holders(report);
     give(0, moved, 4096, EK_MEMORY_GRADIENT);
@@ -502,6 +503,7 @@ TEST(a_lack_of_memory_is_noted)
     assert_refused(ek_dev_alloc(host(0), 1 << 20, EK_MEMORY_ACTIVATION, &none), EK_E_OUT_OF_MEMORY,
                    "host:0");
     ek_span_end(&span);
+    enter("");
     give(0, held, 4096, EK_MEMORY_PARAMETER);
     const ek_device_report device = device_of(report, 0);
     const ek_out_of_memory *lack = &device.out_of_memory;
