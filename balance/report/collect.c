@@ -48,13 +48,9 @@ static void label_make(ek_label *label, const ek_span *span)
 
 void ek_label_write(const ek_label *label, char text[EK_REPORT_LABEL])
 {
-    enum { MOST = EK_REPORT_LABEL - sizeof label->text - sizeof "...: " };
-    const size_t length = label->path ? strlen(label->path) : 0;
-    const char *path = length > MOST ? label->path + length - MOST : label->path;
-    while (length > MOST && ((unsigned char)*path & 0xC0) == 0x80) /* the rest of a cut letter */
-        path++;
-    snprintf(text, EK_REPORT_LABEL, "%s%s%s%s", length > MOST ? "..." : "", length ? path : "",
-             length ? ": " : "", label->text);
+    enum { MOST = EK_REPORT_LABEL - sizeof label->text - sizeof ": " };
+    const char *path = label->path ? ek_path_end(label->path, MOST) : "";
+    snprintf(text, EK_REPORT_LABEL, "%s%s%s", path, *path ? ": " : "", label->text);
 }
 
 static ek_log *log_new(int thread)
@@ -226,7 +222,8 @@ static ek_tracked *report_device(ek_report *report, const ek_dev *dev)
     return device >= 0 && report->devices[device].open.dev == dev ? &report->devices[device] : NULL;
 }
 
-/* The holders at the peak are those that hold memory since then, and those that have left. */
+/* Holders at the peak are the blocks that are older than the peak, and the sums in `left` of blocks
+ * that were freed or assigned to others since. So a new peak only empties the sums. */
 static void report_on_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
                              const ek_held *left, void *user)
 {

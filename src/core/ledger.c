@@ -6,9 +6,12 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/locale.h"
+#include "core/path.h"
 #include "core/trace.h"
 
 /* ---- sentences ---- */
+
+enum { MOST_PATH = 80 }; /* bytes of a path in a sentence */
 
 const char *ek_ledger_amount_text(uint64_t nbytes, char text[32])
 {
@@ -36,9 +39,9 @@ static void ledger_holders_text(const ek_shortage *lack, char text[360])
     text[0] = '\0';
     for (int i = 0; i < lack->count && i < TOLD && modules && used < 360; i++) {
         const ek_memory_holder *holder = &lack->holders[i];
-        used += (size_t)snprintf(text + used, 360 - used, "%s%.80s (%s) %s",
-                                 i ? ", " : "; largest holders: ",
-                                 holder->path[0] ? holder->path : "no module",
+        const char *path = holder->path[0] ? ek_path_end(holder->path, MOST_PATH) : "no module";
+        used += (size_t)snprintf(text + used, 360 - used, "%s%s (%s) %s",
+                                 i ? ", " : "; largest holders: ", path,
                                  ek_memory_category_name(holder->category),
                                  ek_ledger_amount_text(holder->nbytes, amount));
     }
@@ -70,11 +73,11 @@ int ek_ledger_out_of_memory(const ek_dev *dev, const ek_shortage *lack)
     ledger_holders_text(lack, holders);
     return EK_FAIL(
         EK_E_OUT_OF_MEMORY,
-        "%s is out of memory: %s requested for %s%s%.80s, %s in use%s%s%s%s, capacity %s%s%s%s",
+        "%s is out of memory: %s requested for %s%s%s, %s in use%s%s%s%s, capacity %s%s%s%s",
         dev->name, ek_ledger_amount_text(lack->nbytes, text[0]),
-        ek_memory_category_name(lack->category), lack->path[0] ? " of " : "", lack->path,
-        ek_ledger_amount_text(stats->in_use, text[1]), used ? " (" : "", breakdown, used ? ")" : "",
-        gaps,
+        ek_memory_category_name(lack->category), lack->path[0] ? " of " : "",
+        ek_path_end(lack->path, MOST_PATH), ek_ledger_amount_text(stats->in_use, text[1]),
+        used ? " (" : "", breakdown, used ? ")" : "", gaps,
         stats->capacity ? ek_ledger_amount_text(stats->capacity, text[2]) : "that of the machine",
         stats->capacity && lack->exhausted ? ", of which the system has no more left" : "", missing,
         holders);

@@ -11,15 +11,15 @@
 
 enum { HEADS = 4096 };
 
-typedef struct path {
-    struct path *next;
+typedef struct stored_path {
+    struct stored_path *next;
     const char *parent;
     size_t parent_length; /* how much of `text` is the parent's and the dot */
     char text[];
-} path;
+} stored_path;
 
 const char ek_path_root[] = "";
-static _Atomic(path *) heads[HEADS];
+static _Atomic(stored_path *) heads[HEADS];
 
 static size_t path_hash(const char *parent, const char *name)
 {
@@ -29,10 +29,10 @@ static size_t path_hash(const char *parent, const char *name)
     return (size_t)((hash * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % HEADS;
 }
 
-static path *path_new(const char *parent, const char *name)
+static stored_path *path_new(const char *parent, const char *name)
 {
     const size_t length = strlen(parent), begin = length + (length > 0), named = strlen(name);
-    path *made = ek_calloc(1, sizeof *made + begin + named + 1);
+    stored_path *made = ek_calloc(1, sizeof *made + begin + named + 1);
     if (!made)
         return NULL;
     memcpy(made->text, parent, length);
@@ -48,10 +48,10 @@ const char *ek_path_join(const char *parent, const char *name)
 {
     if (!name[0])
         return parent;
-    _Atomic(path *) *head = &heads[path_hash(parent, name)];
-    path *first = atomic_load_explicit(head, memory_order_acquire), *made = NULL;
-    for (const path *searched = NULL;;) {
-        for (const path *known = first; known != searched; known = known->next) {
+    _Atomic(stored_path *) *head = &heads[path_hash(parent, name)];
+    stored_path *first = atomic_load_explicit(head, memory_order_acquire), *made = NULL;
+    for (const stored_path *searched = NULL;;) {
+        for (const stored_path *known = first; known != searched; known = known->next) {
             if (known->parent == parent && strcmp(known->text + known->parent_length, name) == 0) {
                 free(made);
                 return known->text;
@@ -65,4 +65,13 @@ const char *ek_path_join(const char *parent, const char *name)
                                                     memory_order_acquire))
             return made->text;
     }
+}
+
+const char *ek_path_end(const char *path, size_t most)
+{
+    const size_t length = strlen(path);
+    path += length > most ? length - most : 0;
+    while (((unsigned char)*path & 0xC0) == 0x80) /* the rest of a cut letter (UTF-8) */
+        path++;
+    return path;
 }

@@ -4,6 +4,8 @@
 #ifndef EK_CORE_PATH_H
 #define EK_CORE_PATH_H
 
+#include <stddef.h>
+
 /* The empty path: that of a module without a parent, and of code outside of modules. */
 extern const char ek_path_root[];
 
@@ -11,5 +13,8 @@ extern const char ek_path_root[];
  * path of this function or ek_path_root. If the name is empty, returns `parent`. NULL with
  * EK_E_NO_MEMORY. */
 const char *ek_path_join(const char *parent, const char *name);
+
+/* Returns the last `most` bytes of a path, or the whole path if it is shorter. */
+const char *ek_path_end(const char *path, size_t most);
 
 #endif

@@ -40,9 +40,9 @@ typedef struct ek_span {
  * spans, or wait for a thread that does. */
 typedef struct ek_tracer {
     void (*span)(const ek_span *span, uint64_t ended, void *user); /* the span ended at `ended` */
-    /* The memory of a device has changed. `span` is the thread's innermost span, or NULL. `left` no
-     * longer holds its memory, or holds it otherwise; NULL: the memory grew, or isn't the
-     * allocator's. The lock of the device's allocator is held. */
+    /* The memory of a device has changed. `span` is the thread's innermost span, or NULL. `left`
+     * held a block that is free, or counted otherwise, from now on; NULL: there is no such block.
+     * The lock of the device's allocator is held. */
     void (*memory)(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
                    const ek_held *left, void *user);
     /* Optional: a request found no memory. The lock of the device's allocator is held. */

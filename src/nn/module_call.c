@@ -47,7 +47,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     }
     ek_thread *self = ek_thread_self();
     const char *outer = self->modes.path, *path = module->members->path;
-    if (path != ek_path_root) /* else the module may be a function of the module around the call */
+    if (path != ek_path_root) /* a module without a parent is a part of the module that calls it */
         self->modes.path = path;
     /* Only the output leaves this scope. Activations that no graph holds are freed here. */
     ek_span span;

@@ -14,6 +14,9 @@ TEST(a_path_is_stored_once)
     ck_assert_ptr_eq(ek_path_join(layer, ""), layer);
     ck_assert_ptr_eq(ek_path_join(ek_path_root, ""), ek_path_root);
     ck_assert_str_eq(ek_path_root, "");
+    ck_assert_str_eq(ek_path_end(path, 6), ".conv1");
+    ck_assert_str_eq(ek_path_end(path, 100), path);
+    ck_assert_str_eq(ek_path_end("a\xC3\xA4z", 2), "z");
     ck_assert_ptr_eq(ek_thread_self()->modes.path, ek_path_root);
 }
 

@@ -429,7 +429,7 @@ TEST(labels_begin_with_the_module)
     ck_assert_int_eq(count, 2);
     ck_assert_str_eq(spans[0].label, "conv1: forward of conv2d");
     const char *label = spans[1].label; /* its begin is left out */
-    ck_assert(strncmp(label, "...xxx", 6) == 0 && strstr(label, "xxxend: forward of net"));
+    ck_assert(strncmp(label, "xxx", 3) == 0 && strstr(label, "xxxend: forward of net"));
     ck_assert_str_eq(device_of(report, 0).peak_operation, label);
     give(0, memory, 64, EK_MEMORY_ACTIVATION);
     ek_report_free(report);
