@@ -29,19 +29,28 @@ static void label_drop_cut_letter(char *label, size_t used)
     label[used] = '\0';
 }
 
-/* Writes a label such as "backward of conv2d", or "" if the span is NULL. */
-static void span_label(const ek_span *span, char label[96])
+/* Makes a label such as "backward of conv2d", or "" if the span is NULL. */
+static void label_make(ek_label *label, const ek_span *span)
 {
+    enum { ROOM = sizeof label->text };
     size_t used = 0;
-    label[0] = '\0';
+    label->path = span ? span->path : ek_path_root;
+    label->text[0] = '\0';
     if (span && span->what)
-        used = label_append(label, used, 96, span->what);
+        used = label_append(label->text, used, ROOM, span->what);
     if (span && span->what && span->name)
-        used = label_append(label, used, 96, " ");
+        used = label_append(label->text, used, ROOM, " ");
     if (span && span->name)
-        used = label_append(label, used, 96, span->name);
-    if (used == 95)
-        label_drop_cut_letter(label, used);
+        used = label_append(label->text, used, ROOM, span->name);
+    if (used == ROOM - 1)
+        label_drop_cut_letter(label->text, used);
+}
+
+void ek_label_write(const ek_label *label, char text[EK_REPORT_LABEL])
+{
+    enum { MOST = EK_REPORT_LABEL - sizeof label->text - sizeof ": " };
+    const char *path = label->path ? ek_path_end(label->path, MOST) : "";
+    snprintf(text, EK_REPORT_LABEL, "%s%s%s", path, *path ? ": " : "", label->text);
 }
 
 static ek_log *log_new(int thread)
@@ -107,7 +116,7 @@ static void log_add(ek_log *log, const ek_span *span, int device, uint64_t ended
         kept->device = (int16_t)device;
         kept->depth = (int16_t)span_depth(span);
         kept->kind = span->kind;
-        span_label(span, kept->label);
+        label_make(&kept->label, span);
     }
     ek_unlock(&log->lock);
 }
@@ -175,17 +184,26 @@ static void report_on_span(const ek_span *span, uint64_t ended, void *user)
     log_add(log, span, device, ended, self < most ? self : most);
 }
 
+static ek_moment tracked_moment(const ek_report *report, const ek_tracked *device, uint64_t clock,
+                                const ek_memory_stats *stats)
+{
+    ek_moment moment = {.ns = clock - report->began, .step = device->step, .in_use = stats->in_use};
+    memcpy(moment.now, stats->now, sizeof moment.now);
+    return moment;
+}
+
 /* Records a level of memory. The device's ledger is held (ek_ledger_hold). */
 static void tracked_note(ek_report *report, ek_tracked *device, uint64_t clock,
                          const ek_memory_stats *stats, const ek_span *span)
 {
-    ek_moment moment = {.ns = clock - report->began, .step = device->step, .in_use = stats->in_use};
-    memcpy(moment.now, stats->now, sizeof moment.now);
+    ek_moment moment = tracked_moment(report, device, clock, stats);
     if (moment.in_use > device->peak.in_use) {
         device->peak = moment;
+        device->peak_holder = stats->allocations;
+        ek_holders_empty(&device->left);
         device->reserved_at_peak = stats->reserved;
         device->largest_free = ek_ledger_largest_free(device->open.dev);
-        span_label(span, device->peak_operation);
+        label_make(&device->peak_label, span);
     }
     device->capacity = stats->capacity;
     if (stats->reserved > device->reserved_peak)
@@ -197,14 +215,36 @@ static void tracked_note(ek_report *report, ek_tracked *device, uint64_t clock,
     ek_series_note(&device->running, &moment);
 }
 
+/* Returns the report's device. NULL if it has none, or the device was closed since. */
+static ek_tracked *report_device(ek_report *report, const ek_dev *dev)
+{
+    const int device = report_index(report, dev);
+    return device >= 0 && report->devices[device].open.dev == dev ? &report->devices[device] : NULL;
+}
+
+/* Holders at the peak are the blocks that are older than the peak, and the sums in `left` of blocks
+ * that were freed or assigned to others since. So a new peak only empties the sums. */
 static void report_on_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
-                             void *user)
+                             const ek_held *left, void *user)
 {
     ek_report *report = user;
-    const int device = report_index(report, dev);
-    /* A device that was closed and opened again is no longer the report's. */
-    if (device >= 0 && report->devices[device].open.dev == dev)
-        tracked_note(report, &report->devices[device], ek_clock_ns(), stats, span);
+    ek_tracked *device = report_device(report, dev);
+    if (device && left && left->since <= device->peak_holder)
+        ek_holders_add(&device->left, (ek_memory_holder){left->path, left->category, left->nbytes});
+    if (device)
+        tracked_note(report, device, ek_clock_ns(), stats, span);
+}
+
+static void report_on_shortage(const ek_dev *dev, const ek_shortage *lack, const ek_span *span,
+                               void *user)
+{
+    ek_report *report = user;
+    ek_tracked *device = report_device(report, dev);
+    if (!device)
+        return;
+    device->shortage = *lack;
+    device->lack = tracked_moment(report, device, ek_clock_ns(), &lack->stats);
+    label_make(&device->lack_label, span);
 }
 
 /* ---- steps ---- */
@@ -330,7 +370,10 @@ static int report_open(ek_report *report, const ek_report_options *options)
 static int report_begin(ek_report *report)
 {
     const int before = ek_error_status();
-    const ek_tracer tracer = {.span = report_on_span, .memory = report_on_memory, .user = report};
+    const ek_tracer tracer = {.span = report_on_span,
+                              .memory = report_on_memory,
+                              .shortage = report_on_shortage,
+                              .user = report};
     report->serial = 1 + atomic_fetch_add(&serials, 1);
     report->began = ek_clock_ns();
     atomic_store(&report->step_began, report->began);
@@ -380,6 +423,14 @@ int ek_report_stop(ek_report *report)
     EK_TRY(ek_trace_set(NULL));
     report->collecting = false;
     report->ended = ek_clock_ns() - report->began;
+    for (int d = 0; d < report->count; d++) {
+        ek_tracked *device = &report->devices[d];
+        if (!device->open.dev)
+            continue;
+        ek_ledger_hold(device->open.dev);
+        ek_ledger_add_holders(device->open.dev, device->peak_holder, &device->left);
+        ek_ledger_release(device->open.dev);
+    }
     report_end_watches(report);
     return 0;
 }
@@ -395,6 +446,7 @@ void ek_report_free(ek_report *report)
         ek_series_free(&report->devices[d].run);
         ek_series_free(&report->devices[d].running);
         ek_series_free(&report->devices[d].finished);
+        ek_holders_clear(&report->devices[d].left);
     }
     while (report->logs) {
         ek_log *next = report->logs->next;

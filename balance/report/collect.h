@@ -14,12 +14,18 @@
  * Each thread that works while a report collects has a separate log. Other threads take a log's
  * lock only when a step ends. */
 
+/* What a span does, and for which module. */
+typedef struct ek_label {
+    const char *path; /* of the module (core/path.h) */
+    char text[96];    /* "backward of conv2d" */
+} ek_label;
+
 /* A span in a log. begin and end are nanoseconds of ek_clock_ns. */
 typedef struct ek_log_span {
     uint64_t begin, end;
     int16_t device, depth;
     ek_span_kind kind;
-    char label[96];
+    ek_label label;
 } ek_log_span;
 
 /* How many spans of a step one thread's log keeps. Spans beyond are dropped and counted. */
@@ -54,7 +60,12 @@ typedef struct ek_tracked {
     int64_t step;                     /* number of the running step */
     uint64_t step_began;              /* a time of ek_clock_ns */
     ek_moment peak;
-    char peak_operation[96];
+    ek_label peak_label;
+    uint64_t peak_holder; /* the number of the last holder at the peak */
+    ek_holders left;      /* holders at the peak that have given their memory back since */
+    ek_moment lack;       /* when the last request found no memory */
+    ek_label lack_label;
+    ek_shortage shortage; /* its nbytes are 0: none */
     ek_series run;        /* the memory since the report began */
     ek_series running;    /* the running step's memory */
     ek_series finished;   /* the last finished step's memory */
@@ -126,6 +137,9 @@ struct ek_report {
     ek_log *logs; /* guarded by logs_lock */
     int threads;  /* guarded by logs_lock */
 };
+
+/* Writes "layer1.0.conv1: backward of conv2d". Leaves out the begin of a path that is too long. */
+void ek_label_write(const ek_label *label, char text[EK_REPORT_LABEL]);
 
 /* Drops the gathered spans: a step has ended. */
 void ek_gathered_clear(ek_gathered *gathered);

@@ -43,6 +43,30 @@ static int json_put_memory(ek_json_writer *json, const char *key, const ek_repor
     return there < 0 ? there : 0;
 }
 
+static void json_put_holders(ek_json_writer *json, const ek_memory_holder *holders, int count)
+{
+    ek_json_begin(json, "holders", '[');
+    for (int i = 0; i < count; i++) {
+        ek_json_begin(json, NULL, '{');
+        ek_json_put_text(json, "path", holders[i].path);
+        ek_json_put_text(json, "category", ek_memory_category_name(holders[i].category));
+        ek_json_put_integer(json, "nbytes", (int64_t)holders[i].nbytes);
+        ek_json_close(json, '}');
+    }
+    ek_json_close(json, ']');
+}
+
+static void json_put_shortage(ek_json_writer *json, const ek_out_of_memory *lack)
+{
+    ek_json_begin(json, "out_of_memory", '{');
+    ek_json_put_integer(json, "requested", (int64_t)lack->requested);
+    ek_json_put_text(json, "category", ek_memory_category_name(lack->category));
+    ek_json_put_text(json, "operation", lack->operation);
+    json_put_sample(json, "at", &lack->at);
+    json_put_holders(json, lack->holders, lack->holder_count);
+    ek_json_close(json, '}');
+}
+
 static int json_put_device(ek_json_writer *json, const ek_report *report, int index)
 {
     ek_device_report device;
@@ -55,6 +79,9 @@ static int json_put_device(ek_json_writer *json, const ek_report *report, int in
     ek_json_put_integer(json, "capacity", (int64_t)device.capacity);
     json_put_sample(json, "peak", &device.peak);
     ek_json_put_text(json, "peak_operation", device.peak_operation);
+    json_put_holders(json, device.holders, device.holder_count);
+    if (device.out_of_memory.requested > 0)
+        json_put_shortage(json, &device.out_of_memory);
     if (device.expected.in_use > 0)
         json_put_sample(json, "expected", &device.expected);
     ek_json_put_integer(json, "reserved_peak", (int64_t)device.reserved_peak);
@@ -81,6 +108,11 @@ static int json_put_spans(ek_json_writer *json, const ek_report *report)
     ek_json_begin(json, "last_step", '{');
     ek_json_put_real(json, "seconds", seconds, DIGITS);
     ek_json_put_integer(json, "dropped", ek_report_spans_dropped(report));
+    ek_json_begin(json, "threads", '[');
+    for (int thread = 0; thread < ek_report_thread_count(report); thread++)
+        ek_json_put_text(json, NULL,
+                         ek_report_thread_device(report, thread) < 0 ? "caller" : "worker");
+    ek_json_close(json, ']');
     ek_json_begin(json, "spans", '[');
     for (int i = 0; i < count; i++) {
         ek_json_begin(json, NULL, '{');

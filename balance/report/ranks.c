@@ -99,8 +99,8 @@ typedef struct share_head {
     int devices, spans, threads;
 } share_head;
 
-/* The head of a rank's data. Each device's numbers, counts and samples follow, then spans, then the
- * devices of threads. */
+/* The head of a rank's data. Each device's numbers, paths of holders, counts and samples follow,
+ * then spans, then the devices of threads. */
 typedef struct share {
     char *bytes;
     int count, room;
@@ -118,12 +118,21 @@ static int share_put(share *to, const void *data, size_t nbytes)
 typedef int share_reader(const ek_report *report, int index, ek_memory_sample *samples, int room);
 static share_reader *const share_readers[2] = {ek_report_memory, ek_report_step_memory};
 
+static int share_put_paths(share *to, const ek_memory_holder *holders, int count)
+{
+    for (int i = 0; i < count; i++)
+        EK_TRY(share_put(to, holders[i].path, strlen(holders[i].path) + 1));
+    return 0;
+}
+
 static int share_put_device(share *to, const ek_report *report, int index, int rank)
 {
     ek_device_report numbers;
     EK_TRY(ek_report_get_device(report, index, &numbers));
     numbers.rank = rank;
     EK_TRY(share_put(to, &numbers, sizeof numbers));
+    EK_TRY(share_put_paths(to, numbers.holders, numbers.holder_count));
+    EK_TRY(share_put_paths(to, numbers.out_of_memory.holders, numbers.out_of_memory.holder_count));
     for (int which = 0; which < 2; which++) {
         /* Their number may grow meanwhile. */
         const int room = share_readers[which](report, index, NULL, 0) + 64;
@@ -185,10 +194,24 @@ static void sent_take(const char **from, void *to, size_t nbytes)
     *from += nbytes;
 }
 
+static int sent_take_paths(const char **from, ek_memory_holder *holders, int count)
+{
+    for (int i = 0; i < count; i++) {
+        holders[i].path = ek_path_join(ek_path_root, *from);
+        if (!holders[i].path)
+            return EK_E_NO_MEMORY;
+        *from += strlen(*from) + 1;
+    }
+    return 0;
+}
+
 static int sent_take_device(ek_sent *sent, const char **from)
 {
     ek_sent_device *device = &sent->devices[sent->device_count++];
+    ek_out_of_memory *lack = &device->numbers.out_of_memory;
     sent_take(from, &device->numbers, sizeof device->numbers);
+    EK_TRY(sent_take_paths(from, device->numbers.holders, device->numbers.holder_count));
+    EK_TRY(sent_take_paths(from, lack->holders, lack->holder_count));
     for (int which = 0; which < 2; which++) {
         sent_take(from, &device->counts[which], sizeof(int));
         const size_t count = (size_t)device->counts[which];

@@ -156,6 +156,37 @@ static int report_check_index(const ek_report *report, int index)
                : EK_FAIL(EK_E_INVALID, "report: there is no device %d; it has %d", index, count);
 }
 
+/* Copies the largest holders at the peak of the device, which is locked. Returns their number, or
+ * EK_E_NO_MEMORY. */
+static int tracked_holders(const ek_tracked *device, ek_memory_holder *holders)
+{
+    ek_holders all = {0};
+    if (!device->open.dev)
+        return ek_holders_largest(&device->left, holders, EK_MEMORY_HOLDERS);
+    for (int i = 0; i < device->left.room; i++)
+        if (device->left.entries[i].path)
+            ek_holders_add(&all, device->left.entries[i]);
+    ek_ledger_add_holders(device->open.dev, device->peak_holder, &all);
+    int count = ek_holders_largest(&all, holders, EK_MEMORY_HOLDERS);
+    if (all.lost)
+        count = EK_FAIL(EK_E_NO_MEMORY, "report: the process has no memory for holders");
+    ek_holders_clear(&all);
+    return count;
+}
+
+static void tracked_shortage(const ek_tracked *device, ek_out_of_memory *lack)
+{
+    const ek_shortage *shortage = &device->shortage;
+    if (!shortage->nbytes)
+        return;
+    *lack = (ek_out_of_memory){.requested = shortage->nbytes,
+                               .category = shortage->category,
+                               .at = ek_moment_sample(&device->lack),
+                               .holder_count = shortage->count};
+    ek_label_write(&device->lack_label, lack->operation);
+    memcpy(lack->holders, shortage->holders, sizeof lack->holders);
+}
+
 int ek_report_get_device(const ek_report *report, int index, ek_device_report *device)
 {
     EK_TRY(report_check_index(report, index));
@@ -174,8 +205,11 @@ int ek_report_get_device(const ek_report *report, int index, ek_device_report *d
                                  .system = tracked->system,
                                  .dropped = tracked->dropped,
                                  .expected = expected_peak(report, tracked->id)};
-    memcpy(device->peak_operation, tracked->peak_operation, sizeof device->peak_operation);
+    ek_label_write(&tracked->peak_label, device->peak_operation);
+    const int holders = device->holder_count = tracked_holders(tracked, device->holders);
+    tracked_shortage(tracked, &device->out_of_memory);
     tracked_unlock(tracked);
+    EK_TRY(holders);
     const ek_busy *busy = &report->steps.sums[index];
     device->computing = nanosecond * (double)busy->computing;
     device->communicating = nanosecond * (double)busy->communicating;
@@ -322,7 +356,7 @@ static void log_copy_page(const ek_report *report, const ek_log *log, ek_report_
                                  .kind = from->kind,
                                  .begin = report_within_step(report, from->begin),
                                  .end = report_within_step(report, from->end)};
-        memcpy(to[i].label, from->label, sizeof to[i].label);
+        ek_label_write(&from->label, to[i].label);
     }
 }
 

@@ -8,6 +8,8 @@
 #include "core/trace.h"
 #include "evenkeel/report.h"
 
+enum { EK_REPORT_LABEL = sizeof((ek_device_report *)NULL)->peak_operation };
+
 /* One span of the last finished step. Spans of one device nest: an inner span lies within the outer
  * span before it, and has a greater depth. */
 typedef struct ek_report_span {
@@ -15,8 +17,8 @@ typedef struct ek_report_span {
     int thread; /* the thread's number, from 0 */
     int depth;  /* how many spans of the same thread and device enclose this span */
     ek_span_kind kind;
-    double begin, end; /* seconds since the step began */
-    char label[96];    /* "backward of conv2d" */
+    double begin, end;           /* seconds since the step began */
+    char label[EK_REPORT_LABEL]; /* "layer1.0.conv1: backward of conv2d" */
 } ek_report_span;
 
 /* Returns the spans of the last finished step, sorted by begin, outer spans first; valid until the

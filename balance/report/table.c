@@ -73,6 +73,22 @@ static void table_write_means(const ek_expectation *expected, FILE *stream)
                 (double)expected->means[m].saved / mebibyte, 1e3 * expected->means[m].seconds);
 }
 
+/* Writes the largest holders of the device's memory at its peak. */
+static void table_write_holders(const ek_report *report, const ek_device_report *device,
+                                FILE *stream)
+{
+    enum { TOLD = 3 };
+    char name[40];
+    fprintf(stream, "%-*s", table_width(report), ek_report_device_text(report, device, name));
+    for (int i = 0; i < device->holder_count && i < TOLD; i++) {
+        const ek_memory_holder *holder = &device->holders[i];
+        fprintf(stream, "%s %s (%s) %.2f", i ? "," : "",
+                holder->path[0] ? holder->path : "no module",
+                ek_memory_category_name(holder->category), (double)holder->nbytes / mebibyte);
+    }
+    fputc('\n', stream);
+}
+
 /* Writes how much memory the device had from the system, and which part of it was in use. */
 static void table_write_reserved(const ek_report *report, const ek_device_report *device,
                                  FILE *stream)
@@ -146,6 +162,11 @@ static int table_write(const ek_report *report, FILE *stream)
     for (int d = 0; d < ek_report_device_count(report); d++) {
         EK_TRY(ek_report_get_device(report, d, &device));
         table_write_memory(report, &device, stream);
+    }
+    fputs("\nThe largest holders of memory at the peak, in MiB\n\n", stream);
+    for (int d = 0; d < ek_report_device_count(report); d++) {
+        EK_TRY(ek_report_get_device(report, d, &device));
+        table_write_holders(report, &device, stream);
     }
     table_write_means(ek_report_expected(report), stream);
     fprintf(

@@ -172,6 +172,23 @@ typedef struct ek_memory_stats {
 /** Reads the ledger of a device. Returns 0 or EK_E_DEVICE. Any thread. */
 EK_API int ek_memory_get_stats(ek_device device, ek_memory_stats *stats);
 
+/** Memory of one category that one module holds: its parameters, or what its calls and their
+ * backward have allocated. */
+typedef struct ek_memory_holder {
+    /** The module's (ek_module_path); "": memory of no module, or of several together, as replicas'
+     * parameters and gradients. Valid until the process ends. */
+    const char *path;
+    ek_memory_category category;
+    uint64_t nbytes;
+} ek_memory_holder;
+
+enum { EK_MEMORY_HOLDERS = 16 }; /**< how many holders reports keep of one moment */
+
+/** Copies at most `room` holders of the memory in use, the largest first. Returns how many were
+ * copied, or a negative status. Pinned memory and memory that ranks share have no holders, so that
+ * the sum over all holders may be below in_use. Any thread. */
+EK_API int ek_memory_get_holders(ek_device device, ek_memory_holder *holders, int room);
+
 /** Sets the peaks to what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);
 

@@ -251,8 +251,9 @@ EK_API ek_value ek_arg(const ek_args *args, int index);
 /* ---- walking: depth first, registration order, shared tensors and modules once ---- */
 
 typedef int ek_tensor_visitor(const char *path, ek_tensor *tensor, void *user);
-/** Calls `visit` for each parameter or buffer, with a path such as "features.0.weight". A non-zero
- * result stops the walk and is returned. */
+/** Calls `visit` for each parameter or buffer, with a path below `module` such as
+ * "features.0.weight", which stays valid until the process ends. A non-zero result stops the walk
+ * and is returned. */
 EK_API int ek_module_parameters(ek_module *module, ek_tensor_visitor *visit, void *user);
 EK_API int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *user);
 /** Child `index` in the order of registration (borrowed); NULL, without an error, past the last. */
@@ -262,7 +263,8 @@ EK_API const char *ek_module_child_name(const ek_module *module, int index);
 /** The module with the path "features.0" below `module`, or `module` itself for "" (borrowed). NULL
  * with EK_E_INVALID if the path does not exist. */
 EK_API ek_module *ek_module_at(ek_module *module, const char *path);
-/** Calls `visit` for the module itself, with the path "", and all below it. */
+/** Calls `visit` for the module itself, with the path "", and all below it. Paths stay valid until
+ * the process ends. */
 typedef int ek_module_visitor(const char *path, ek_module *module, void *user);
 EK_API int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user);
 /** Calls `visit` as torch's apply does: for children first, then for the module itself, and for a
@@ -272,6 +274,16 @@ EK_API int ek_module_apply(ek_module *module, ek_module_visitor *visit, void *us
 /** True if the module is of the type of this name, as ek_module_print writes it: "conv2d". NULL is
  * of no type. */
 EK_API bool ek_module_is(const ek_module *module, const char *type);
+/** The module's own path, "features.0", from the outermost of its parents; "" if it has none.
+ * Wrappers are not named in it. If the module has several parents, it is the path through the first
+ * one. Reports of memory and time name modules so. A path stays valid until the process ends. NULL,
+ * without an error, for a NULL module. Registering a parent with another module gives all modules
+ * below new paths. */
+EK_API const char *ek_module_path(const ek_module *module);
+/** The path of the module whose forward or backward the calling thread runs; "" outside of modules.
+ * For hooks, and for functions that modules call. A module without a parent that another module
+ * calls counts as part of the caller. Valid until the process ends. */
+EK_API const char *ek_current_module_path(void);
 /** The parameter or buffer of a path (borrowed); NULL with EK_E_INVALID if there is none. */
 EK_API ek_tensor *ek_module_tensor(ek_module *module, const char *path);
 /** How many elements all parameters have. */

@@ -70,12 +70,27 @@ typedef struct ek_memory_sample {
     uint64_t now[EK_MEMORY_CATEGORIES];
 } ek_memory_sample;
 
+/** A request that found no memory. Its caller may have gone on with less, or when memory was free
+ * again. */
+typedef struct ek_out_of_memory {
+    uint64_t requested; /**< bytes; 0: no request has failed */
+    ek_memory_category category;
+    char operation[192]; /**< the operation that requested them: as peak_operation */
+    ek_memory_sample at; /**< the memory in use then, of which the others are the largest holders */
+    int holder_count;
+    ek_memory_holder holders[EK_MEMORY_HOLDERS];
+} ek_out_of_memory;
+
 typedef struct ek_device_report {
     ek_device device;
-    int rank;                /**< the rank in the group that has it; 0 without other ranks */
-    uint64_t capacity;       /**< 0: none */
-    ek_memory_sample peak;   /**< the moment when in_use was largest */
-    char peak_operation[96]; /**< the operation that allocated then: "backward of conv2d" */
+    int rank;              /**< the rank in the group that has it; 0 without other ranks */
+    uint64_t capacity;     /**< 0: none */
+    ek_memory_sample peak; /**< the moment when in_use was largest */
+    /** The operation that allocated then: "layer1.0.conv1: backward of conv2d". */
+    char peak_operation[192];
+    /** The largest holders of memory then, the largest first. They add up to the peak at most. */
+    int holder_count;
+    ek_memory_holder holders[EK_MEMORY_HOLDERS];
     uint64_t reserved_peak;
     /** At the moment when in_use was largest: the reserved bytes (in_use, cached memory and gaps
      * between blocks), and the largest free block. */
@@ -83,6 +98,8 @@ typedef struct ek_device_report {
     uint64_t system; /**< bytes that the ledger can't see (ek_memory_stats) */
     /** Segments given back so that a request found room, since the report began. */
     uint64_t dropped;
+    /** The last request that found no memory. */
+    ek_out_of_memory out_of_memory;
     /** The peak that a plan expects (ek_report_expect); in_use 0: none. Seconds and step are 0. */
     ek_memory_sample expected;
     /** Seconds, summed over all finished steps: computing, moving data between devices, and
@@ -176,11 +193,13 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *     {"format": "evenkeel-report-1",
  *      "reports": [{"name", "steps", "seconds", "step_seconds", "imbalance", "largest_batch",
  *        "devices": [{"device": "host:0", "capacity", "peak": SAMPLE, "peak_operation",
+ *          "holders": [{"path", "category", "nbytes"}],    the largest at the peak
  *          "reserved_peak", "reserved_at_peak", "largest_free", "system", "dropped",
  *          "computing", "communicating", "waiting",
  *          "memory": [SAMPLE, ...],         since the start; each holds until the next
  *          "step_memory": [SAMPLE, ...]}],  the last finished step's, since it began
  *        "last_step": {"seconds", "dropped",
+ *          "threads": ["caller", "worker", ...],    by number: a device's worker, or another
  *          "spans": [{"device", "thread", "depth", "kind", "begin", "end", "label"}]}}]}
  *
  * With several ranks each device has a "rank", seconds count from the start, or the last step's
@@ -189,14 +208,20 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *     "ranks": [{"rank", "host", "steps", "seconds", "exposed", "waited", "waited_for", "last",
  *       "calls"}]
  *
+ * After a request that found no memory its device also has
+ *
+ *     "out_of_memory": {"requested", "category", "operation", "at": SAMPLE,
+ *       "holders": [{"path", "category", "nbytes"}]}
+ *
  * After ek_report_expect a device also has "expected": SAMPLE, and a report has
  *
  *     "expected": {"batch", "step_seconds", "means": [{"name", "saved", "seconds"}]}
  *
  * SAMPLE is {"seconds", "step", "in_use", "categories": {"parameter": 4096, ...}}. A span's device
- * is an index into `devices`, its kind "compute", "communicate" or "wait". Spans are sorted by
- * begin, outer ones first; `dropped` counts those for which there was no room. A capacity or
- * largest_batch of 0 is unknown. */
+ * is an index into `devices`, its kind "compute", "communicate" or "wait", and its label begins
+ * with the path of the module for which the thread worked: "layer1.0.conv1: backward of conv2d".
+ * Spans are sorted by begin, outer ones first; `dropped` counts those for which there was no room.
+ * A capacity or largest_batch of 0 is unknown. */
 EK_API int ek_report_json(const char *path, ek_report *const *reports, int count);
 EK_API int ek_report_html(const char *path, ek_report *const *reports, int count);
 

@@ -129,6 +129,7 @@ static int run_node(ek_run *run, int queue, ek_task *task)
         if (rc >= 0)
             rc = engine_call_backward(run, task, gradients, results);
         ek_thread_self()->modes = run->modes;
+        ek_thread_self()->modes.path = node->path;
         for (int i = 0; i < node->output_count; i++)
             ek_release(gradients[i]);
         ek_scope_end(&scope);
@@ -183,6 +184,7 @@ static int run_task(ek_run *run, int queue, ek_task *task)
 {
     const int before = ek_error_status();
     ek_span span;
+    ek_thread_self()->modes.path = task->node ? task->node->path : task->leaf->storage->path;
     if (task->node)
         ek_span_begin(&span, EK_SPAN_COMPUTE, "backward of", task->node->operation->name,
                       ek_node_dev(task->node));
@@ -219,8 +221,10 @@ static int run_queue(void *user, int index)
     ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, run->queues[index].dev);
     ek_thread_self()->modes = run->modes;
     ek_cast_list_open(&run->queues[index].casts);
-    while ((task = ek_queue_next(run, index, task, rc)))
+    while ((task = ek_queue_next(run, index, task, rc))) {
         rc = run_task(run, index, task);
+        ek_thread_self()->modes.path = run->modes.path;
+    }
     int made = ek_cast_list_close(&run->queues[index].casts);
     ek_span_end(&span);
     return rc < 0 ? rc : made;

@@ -162,7 +162,7 @@ static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
 {
     if (gradient_is_exclusive(gradient) && gradient_fills_storage(gradient) &&
         ek_same_layout(gradient, leaf)) {
-        ek_storage_recategorise(gradient->storage, EK_MEMORY_GRADIENT);
+        ek_storage_assign(gradient->storage, EK_MEMORY_GRADIENT, gradient->storage->path);
         return gradient;
     }
     ek_tensor *copy = ek_keep(ek_fold_copy(gradient, leaf));

@@ -204,12 +204,13 @@ struct ek_node {
     size_t nbytes;     /* the size of the cell that holds all of the node */
     uint64_t sequence; /* order of recording, over the whole process */
     int input_count, output_count, saved_count;
+    bool freed;       /* the saved tensors were dropped */
+    const char *path; /* of the module in which it was recorded (core/path.h) */
     ek_edge *edges;
     struct ek_saved *saved;
     struct ek_output_info *outputs;
     void *attributes;
     ek_dev *dev;        /* where it was recorded to run; NULL: by its outputs */
-    bool freed;         /* the saved tensors were dropped */
     ek_node *next_dead; /* next node in the list of dead nodes (node.c) */
 };
 

@@ -141,6 +141,7 @@ static ek_node *node_new(const ek_operation *operation, int output_count,
     node->nbytes = nbytes;
     ek_object_init(&node->object, node_destroy);
     node->operation = operation;
+    node->path = ek_thread_self()->modes.path;
     node->sequence = atomic_fetch_add_explicit(&next_sequence, 1, memory_order_relaxed);
     node->input_count = options->input_count;
     node->output_count = output_count;

@@ -75,6 +75,7 @@ int ek_run_call_tensor_hooks(const ek_run *run, const ek_task *task, int index)
     for (int i = 0; i < list->count && status >= 0; i++) {
         ek_scope scope = ek_scope_begin();
         self->modes = run->modes;
+        self->modes.path = before.path;
         ek_tensor *result = hook_call(&list->hooks[i], buffer->sum);
         self->modes = before;
         ek_scope_end(&scope);

@@ -36,8 +36,7 @@
 #include <stdlib.h>
 
 #include "core/environment.h"
-#include "core/error.h"
-#include "core/fork.h"
+#include "core/thread.h"
 #include "core/trace.h"
 
 #if defined(EK_SANITIZED) && !defined(EK_SANITIZED_THREAD)
@@ -286,9 +285,9 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     *event = NULL;
     EK_TRY(ek_fork_check());
     if (nbytes > SIZE_MAX / 2) {
-        ek_memory_stats now;
-        ek_ledger_read(dev, &now);
-        return ek_ledger_out_of_memory(dev, nbytes, category, &now, false);
+        ek_shortage lack = {ek_thread_self()->modes.path, category, nbytes, .exhausted = false};
+        ek_ledger_read(dev, &lack.stats);
+        return ek_ledger_out_of_memory(dev, &lack);
     }
     pthread_mutex_lock(&a->lock);
     const uint64_t dropped = stats->dropped;
@@ -296,19 +295,19 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     ek_block *block = allocator_take(dev, stream, nbytes, &status);
     if (!block) {
         stats->failures++;
-        ek_memory_stats now = *stats;
-        now.largest_free = ek_segments_largest(&a->segments);
-        const bool exhausted = a->exhausted;
+        ek_shortage lack = {ek_thread_self()->modes.path, category, counted,
+                            .exhausted = a->exhausted};
+        if (status >= 0)
+            ek_ledger_note_shortage(dev, &lack);
         pthread_mutex_unlock(&a->lock);
-        return status < 0 ? status
-                          : ek_ledger_out_of_memory(dev, counted, category, &now, exhausted);
+        return status < 0 ? status : ek_ledger_out_of_memory(dev, &lack);
     }
     *pointer = block->start;
     *event = block->event;
     if (!a->shares && dev->backend->host_memory)
         ASAN_UNPOISON_MEMORY_REGION(block->start, block->nbytes);
     ek_dev_wait_event(dev, stream, block->event);
-    stats->allocations++;
+    block->held = (ek_held){ek_thread_self()->modes.path, counted, ++stats->allocations, category};
     ek_ledger_add(dev, counted, category);
     bool warns = stats->dropped > dropped && !a->warned && !dev->backend->host_memory;
     const bool exhausted = a->exhausted;
@@ -345,6 +344,8 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
         ek_dev_record_event(dev, EK_STREAM_COMPUTE, &event);
     ek_ledger_subtract(dev, counted, category);
     ek_block *block = ek_segments_find(&a->segments, pointer);
+    ek_trace_memory(dev, stats, &block->held);
+    block->held.nbytes = 0;
     block->event = event;
     if (event)
         block->released = ++a->releases;
@@ -357,7 +358,6 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
     uint64_t most = allocator_most_cached(dev);
     if (stats->reserved - stats->in_use > most)
         allocator_drop_until(dev, stats->in_use + most);
-    ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
 }
 

@@ -42,13 +42,15 @@ void ek_ledger_subtract(ek_dev *dev, size_t counted, ek_memory_category category
 /* Counts bytes that were obtained from the system, in a segment or otherwise. */
 void ek_ledger_reserve(ek_dev *dev, uint64_t nbytes);
 
+/* Adds the ledger and the largest holders to a request that found no memory, and tells the tracer
+ * of it. */
+void ek_ledger_note_shortage(ek_dev *dev, ek_shortage *lack);
+
 /* ---- ledger.c: sentences, without the lock ---- */
 
 /* Writes an amount of memory, as "512 B" or "1.50 MiB", to `text` and returns `text`. */
 const char *ek_ledger_amount_text(uint64_t nbytes, char text[32]);
-/* Fails with EK_E_OUT_OF_MEMORY for a request of nbytes. `stats` is the ledger at the time of the
- * request; `exhausted` tells whether the system had no memory left for it. */
-int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
-                            const ek_memory_stats *stats, bool exhausted);
+/* Fails with EK_E_OUT_OF_MEMORY for a request that found no memory. */
+int ek_ledger_out_of_memory(const ek_dev *dev, const ek_shortage *lack);
 
 #endif

@@ -396,6 +396,24 @@ int ek_memory_get_stats(ek_device device, ek_memory_stats *stats)
     return 0;
 }
 
+int ek_memory_get_holders(ek_device device, ek_memory_holder *holders, int room)
+{
+    if (room > 0)
+        EK_TRY(ek_check_pointer("memory_get_holders", "where to put the holders", holders));
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    ek_holders all = {0};
+    ek_ledger_hold(dev);
+    ek_ledger_add_holders(dev, UINT64_MAX, &all);
+    ek_ledger_release(dev);
+    int count = ek_holders_largest(&all, holders, room > 0 ? room : 0);
+    if (all.lost)
+        count = EK_FAIL(EK_E_NO_MEMORY, "memory_get_holders: the process has no memory for them");
+    ek_holders_clear(&all);
+    return count;
+}
+
 int ek_memory_reset_peak(ek_device device)
 {
     ek_dev *dev = ek_dev_get(device);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "core/backend.h"
+#include "core/holders.h"
 
 /* Returns the device (borrowed), which is opened if necessary; NULL with EK_E_DEVICE if it doesn't
  * exist. Any thread. */
@@ -64,9 +65,10 @@ void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes
  * use. */
 void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins);
 
-/* Moves nbytes that are in use from one category to another. */
-void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
-                         ek_memory_category to);
+/* Counts nbytes that are in use under another category and another module's path. `pointer` is
+ * NULL for memory that the allocator hasn't allocated. */
+void ek_dev_assign(ek_dev *dev, const void *pointer, size_t nbytes, ek_memory_category from,
+                   ek_memory_category to, const char *path);
 
 /* A watch measures the peak of the memory in use from its own start on, besides the peak in
  * ek_memory_stats. Any number of watches may run at a time. The caller owns the struct, which is
@@ -101,6 +103,11 @@ void ek_ledger_reset_peak(ek_dev *dev);
 /* Sets the capacity; 0: no limit. If more than nbytes (not 0) are in use, returns false and changes
  * nothing. In either case *in_use becomes how many bytes are in use. */
 bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use);
+
+/* Adds the holders of the memory in use, but not those whose number is larger than `until`. The
+ * number of the last holder so far is stats.allocations. The caller holds the lock of the device's
+ * allocator. */
+void ek_ledger_add_holders(const ek_dev *dev, uint64_t until, ek_holders *holders);
 
 /* Returns the size of the largest free block. The caller holds the lock of the device's
  * allocator. */

@@ -6,9 +6,12 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/locale.h"
+#include "core/path.h"
 #include "core/trace.h"
 
 /* ---- sentences ---- */
+
+enum { MOST_PATH = 80 }; /* bytes of a path in a sentence */
 
 const char *ek_ledger_amount_text(uint64_t nbytes, char text[32])
 {
@@ -23,9 +26,30 @@ const char *ek_ledger_amount_text(uint64_t nbytes, char text[32])
     return text;
 }
 
-int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
-                            const ek_memory_stats *stats, bool exhausted)
+/* Writes the three largest holders to `text`, beginning with a semicolon; nothing if no module
+ * holds memory. */
+static void ledger_holders_text(const ek_shortage *lack, char text[360])
 {
+    enum { TOLD = 3 };
+    char amount[32];
+    size_t used = 0;
+    bool modules = false;
+    for (int i = 0; i < lack->count; i++)
+        modules = modules || lack->holders[i].path[0];
+    text[0] = '\0';
+    for (int i = 0; i < lack->count && i < TOLD && modules && used < 360; i++) {
+        const ek_memory_holder *holder = &lack->holders[i];
+        const char *path = holder->path[0] ? ek_path_end(holder->path, MOST_PATH) : "no module";
+        used += (size_t)snprintf(text + used, 360 - used, "%s%s (%s) %s",
+                                 i ? ", " : "; largest holders: ", path,
+                                 ek_memory_category_name(holder->category),
+                                 ek_ledger_amount_text(holder->nbytes, amount));
+    }
+}
+
+int ek_ledger_out_of_memory(const ek_dev *dev, const ek_shortage *lack)
+{
+    const ek_memory_stats *stats = &lack->stats;
     char breakdown[320] = "";
     char text[4][32];
     size_t used = 0;
@@ -41,19 +65,22 @@ int ek_ledger_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category categ
                   ek_ledger_amount_text(stats->reserved - stats->in_use, text[0]),
                   ek_ledger_amount_text(stats->largest_free, text[1]));
     /* Also tells the lack in bytes, because rounded amounts can look as if there were room. */
-    char lack[64] = "";
+    char missing[64] = "", holders[360];
     const uint64_t room = stats->capacity > stats->in_use ? stats->capacity - stats->in_use : 0;
-    if (stats->capacity && nbytes > room)
-        snprintf(lack, sizeof lack, ": %llu bytes lack", (unsigned long long)(nbytes - room));
-    return EK_FAIL(EK_E_OUT_OF_MEMORY,
-                   "%s is out of memory: %s requested for %s, %s in use%s%s%s%s, capacity %s%s%s",
-                   dev->name, ek_ledger_amount_text(nbytes, text[0]),
-                   ek_memory_category_name(category), ek_ledger_amount_text(stats->in_use, text[1]),
-                   used ? " (" : "", breakdown, used ? ")" : "", gaps,
-                   stats->capacity ? ek_ledger_amount_text(stats->capacity, text[2])
-                                   : "that of the machine",
-                   stats->capacity && exhausted ? ", of which the system has no more left" : "",
-                   lack);
+    if (stats->capacity && lack->nbytes > room)
+        snprintf(missing, sizeof missing, ": %llu bytes lack",
+                 (unsigned long long)(lack->nbytes - room));
+    ledger_holders_text(lack, holders);
+    return EK_FAIL(
+        EK_E_OUT_OF_MEMORY,
+        "%s is out of memory: %s requested for %s%s%s, %s in use%s%s%s%s, capacity %s%s%s%s",
+        dev->name, ek_ledger_amount_text(lack->nbytes, text[0]),
+        ek_memory_category_name(lack->category), lack->path[0] ? " of " : "",
+        ek_path_end(lack->path, MOST_PATH), ek_ledger_amount_text(stats->in_use, text[1]),
+        used ? " (" : "", breakdown, used ? ")" : "", gaps,
+        stats->capacity ? ek_ledger_amount_text(stats->capacity, text[2]) : "that of the machine",
+        stats->capacity && lack->exhausted ? ", of which the system has no more left" : "", missing,
+        holders);
 }
 
 /* ---- counting ---- */
@@ -71,7 +98,7 @@ void ek_ledger_add(ek_dev *dev, size_t counted, ek_memory_category category)
     for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
         if (stats->in_use > watch->peak)
             watch->peak = stats->in_use;
-    ek_trace_memory(dev, stats);
+    ek_trace_memory(dev, stats, NULL);
 }
 
 void ek_ledger_subtract(ek_dev *dev, size_t counted, ek_memory_category category)
@@ -102,21 +129,46 @@ void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category categor
     } else {
         a->stats.reserved -= counted;
         ek_ledger_subtract(dev, counted, category);
-        ek_trace_memory(dev, &a->stats);
+        ek_trace_memory(dev, &a->stats, NULL);
     }
     pthread_mutex_unlock(&a->lock);
 }
 
-void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek_memory_category to)
+void ek_dev_assign(ek_dev *dev, const void *pointer, size_t nbytes, ek_memory_category from,
+                   ek_memory_category to, const char *path)
 {
+    struct ek_allocator *a = dev->allocator;
     if (ek_forked())
         return;
     size_t counted = ek_ledger_counted(nbytes);
-    pthread_mutex_lock(&dev->allocator->lock);
-    dev->allocator->stats.now[from] -= counted;
-    dev->allocator->stats.now[to] += counted;
-    ek_trace_memory(dev, &dev->allocator->stats);
-    pthread_mutex_unlock(&dev->allocator->lock);
+    pthread_mutex_lock(&a->lock);
+    ek_block *block = pointer ? ek_segments_find(&a->segments, pointer) : NULL;
+    const ek_held left = block ? block->held : (ek_held){.nbytes = 0};
+    if (block)
+        block->held = (ek_held){path, counted, a->stats.allocations + 1, to};
+    a->stats.now[from] -= counted;
+    a->stats.now[to] += counted;
+    ek_trace_memory(dev, &a->stats, block ? &left : NULL);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- holders ---- */
+
+void ek_ledger_add_holders(const ek_dev *dev, uint64_t until, ek_holders *holders)
+{
+    if (!ek_forked()) /* a thread of the parent may have been changing the segments */
+        ek_segments_add_holders(&dev->allocator->segments, until, holders);
+}
+
+void ek_ledger_note_shortage(ek_dev *dev, ek_shortage *lack)
+{
+    ek_holders holders = {0};
+    lack->stats = dev->allocator->stats;
+    lack->stats.largest_free = ek_ledger_largest_free(dev);
+    ek_ledger_add_holders(dev, UINT64_MAX, &holders);
+    lack->count = ek_holders_largest(&holders, lack->holders, EK_MEMORY_HOLDERS);
+    ek_holders_clear(&holders);
+    ek_trace_shortage(dev, lack);
 }
 
 /* ---- watches ---- */

@@ -140,6 +140,18 @@ ek_block *ek_segments_find(const ek_segments *s, const void *pointer)
     return block;
 }
 
+void ek_segments_add_holders(const ek_segments *s, uint64_t until, ek_holders *holders)
+{
+    for (size_t i = 0; i < s->room; i++) {
+        for (const ek_block *block = s->table[i]; block; block = block->chain) {
+            const ek_held *held = &block->held;
+            if (held->nbytes > 0 && held->since <= until)
+                ek_holders_add(holders,
+                               (ek_memory_holder){held->path, held->category, held->nbytes});
+        }
+    }
+}
+
 /* ---- records ---- */
 
 static ek_block *segment_new_record(ek_segments *s)

@@ -25,6 +25,7 @@
 #define EK_CORE_SEGMENTS_H
 
 #include "core/backend.h"
+#include "core/holders.h"
 
 typedef struct ek_block {
     char *start;
@@ -35,6 +36,7 @@ typedef struct ek_block {
     uint64_t released;     /* the event's number; later events have larger numbers */
     uint8_t stream, large; /* the segment's ek_stream; whether it is for large requests */
     bool free;
+    ek_held held;
     struct ek_block *before, *after; /* neighbours in the segment */
 } ek_block;
 
@@ -77,6 +79,9 @@ ek_block *ek_segments_idle(const ek_segments *s, uint64_t nbytes);
 
 /* Removes an idle segment, whose memory and event the caller then owns. */
 void ek_segments_remove(ek_segments *s, ek_block *segment);
+
+/* Adds the holders of blocks to `holders`, but not those whose number is larger than `until`. */
+void ek_segments_add_holders(const ek_segments *s, uint64_t until, ek_holders *holders);
 
 /* Returns the size of the largest free block. */
 uint64_t ek_segments_largest(const ek_segments *s);

@@ -71,6 +71,7 @@ static ek_storage *storage_new_empty(ek_dev *dev, size_t nbytes)
     storage->dev = dev;
     storage->nbytes = nbytes;
     storage->category = ek_thread_self()->modes.category;
+    storage->path = ek_thread_self()->modes.path;
     storage->stream = EK_STREAM_COMPUTE;
     return storage;
 }
@@ -182,13 +183,17 @@ int ek_storage_hold(ek_storage *storage)
     return ek_scope_adopt(hold) ? 0 : ek_error_pending();
 }
 
-void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
+void ek_storage_assign(ek_storage *storage, ek_memory_category category, const char *path)
 {
-    if (storage->category == category || storage->residence)
+    if ((storage->category == category && storage->path == path) || storage->residence)
         return;
-    ek_object_release(atomic_exchange(&storage->derived, NULL));
-    ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
+    const bool foreign = storage->owner || storage->pinned_by;
+    if (storage->category != category)
+        ek_object_release(atomic_exchange(&storage->derived, NULL));
+    ek_dev_assign(storage->dev, foreign ? NULL : storage->data, storage->nbytes, storage->category,
+                  category, path);
     storage->category = category;
+    storage->path = path;
 }
 
 static void version_destroy(ek_object *object)

@@ -37,6 +37,7 @@ typedef struct ek_storage {
     void *data; /* NULL while a storage with a residence has no memory */
     size_t nbytes;
     ek_memory_category category;
+    const char *path;              /* of the module that the memory belongs to (core/path.h) */
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
     ek_object *owner;              /* one reference to the holder of `data`; NULL: `dev` */
     const ek_backend *pinned_by;   /* the backend that pinned `data`; NULL: `dev`'s own memory */
@@ -116,9 +117,10 @@ void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
  * becomes its derived object. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_write_count *ek_version_new(void);
-/* Moves the storage's bytes to another category of the ledger, and drops what was derived from the
- * elements. A storage with a residence keeps its category. Any thread. */
-void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
+/* Counts the storage's bytes under another category and another module's path. A change of category
+ * drops what was derived from the elements. A storage with a residence stays unchanged. Any
+ * thread. */
+void ek_storage_assign(ek_storage *storage, ek_memory_category category, const char *path);
 
 /* Releases `count` references (NULL: none) and frees the list. NULL does nothing. */
 void ek_tensors_release(ek_tensor **tensors, int count);

@@ -41,7 +41,7 @@ ek_thread *ek_thread_begin(void)
 {
     static _Thread_local ek_thread self;
     ek_thread_state = &self;
-    self.modes.category = EK_MEMORY_ACTIVATION;
+    self.modes = (ek_thread_modes){.category = EK_MEMORY_ACTIVATION, .path = ek_path_root};
     pthread_once(&exit_once, thread_make_exit_key);
     pthread_setspecific(exit_key, &self);
     return &self;

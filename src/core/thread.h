@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/path.h"
 #include "evenkeel/device.h"
 
 typedef struct ek_dev ek_dev;
@@ -14,7 +15,8 @@ typedef struct ek_dev ek_dev;
 typedef struct ek_thread_modes {
     unsigned flags;
     ek_memory_category category;
-    unsigned stream; /* the ek_stream of what the thread issues and allocates (lane.h) */
+    unsigned stream;  /* the ek_stream of what the thread issues and allocates (lane.h) */
+    const char *path; /* of the module whose forward or backward the thread runs (path.h) */
 } ek_thread_modes;
 
 enum {

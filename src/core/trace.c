@@ -99,6 +99,7 @@ void ek_span_open(ek_span *span)
         span->dev = self->own_device;
     else if (!span->dev)
         span->dev = span->outer ? span->outer->dev : self->current_device;
+    span->path = self->modes.path;
     span->open = true;
     self->span = span;
     span->began = ek_clock_ns();
@@ -119,12 +120,22 @@ void ek_span_close(ek_span *span)
     trace_leave(at);
 }
 
-void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats)
+void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_held *left)
 {
     ek_thread *self = ek_thread_self();
     place *at = trace_place(self);
     const ek_tracer *tracer = trace_enter(at);
     if (tracer)
-        tracer->memory(dev, stats, self->span, tracer->user);
+        tracer->memory(dev, stats, self->span, left, tracer->user);
+    trace_leave(at);
+}
+
+void ek_trace_shortage(const ek_dev *dev, const ek_shortage *lack)
+{
+    ek_thread *self = ek_thread_self();
+    place *at = trace_place(self);
+    const ek_tracer *tracer = trace_enter(at);
+    if (tracer && tracer->shortage)
+        tracer->shortage(dev, lack, self->span, tracer->user);
     trace_leave(at);
 }

@@ -15,7 +15,7 @@
 
 #include <stdatomic.h>
 
-#include "evenkeel/device.h"
+#include "core/holders.h"
 
 typedef struct ek_dev ek_dev;
 
@@ -28,6 +28,7 @@ typedef enum ek_span_kind {
 
 typedef struct ek_span {
     const char *what, *name; /* either may be NULL; borrowed until the span has ended */
+    const char *path;        /* of the module to which the work belongs (path.h) */
     ek_dev *dev;
     uint64_t began, inner; /* nanoseconds: when the span began; how long the spans within it took */
     struct ek_span *outer; /* the enclosing span, on the same thread */
@@ -39,10 +40,13 @@ typedef struct ek_span {
  * spans, or wait for a thread that does. */
 typedef struct ek_tracer {
     void (*span)(const ek_span *span, uint64_t ended, void *user); /* the span ended at `ended` */
-    /* The memory of a device has changed. `span` is the thread's innermost span, or NULL. The lock
-     * of the device's allocator is held. */
+    /* The memory of a device has changed. `span` is the thread's innermost span, or NULL. `left`
+     * held a block that is free, or counted otherwise, from now on; NULL: there is no such block.
+     * The lock of the device's allocator is held. */
     void (*memory)(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
-                   void *user);
+                   const ek_held *left, void *user);
+    /* Optional: a request found no memory. The lock of the device's allocator is held. */
+    void (*shortage)(const ek_dev *dev, const ek_shortage *lack, const ek_span *span, void *user);
     void *user;
 } ek_tracer;
 
@@ -56,7 +60,8 @@ extern atomic_bool ek_trace_on;
 
 void ek_span_open(ek_span *span);
 void ek_span_close(ek_span *span);
-void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats);
+void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_held *left);
+void ek_trace_shortage(const ek_dev *dev, const ek_shortage *lack);
 
 /* Begins a span. On a worker the span belongs to the worker's device, whatever span_dev is. On
  * another thread a NULL span_dev means the device of the enclosing span; if there is no such span,
@@ -81,10 +86,11 @@ static inline void ek_span_end(ek_span *span)
 }
 
 /* Reports a change of memory. For the allocator, with its lock held. */
-static inline void ek_trace_memory(const ek_dev *dev, const ek_memory_stats *stats)
+static inline void ek_trace_memory(const ek_dev *dev, const ek_memory_stats *stats,
+                                   const ek_held *left)
 {
     if (atomic_load_explicit(&ek_trace_on, memory_order_relaxed))
-        ek_trace_tell_memory(dev, stats);
+        ek_trace_tell_memory(dev, stats, left);
 }
 
 #endif

@@ -60,7 +60,6 @@ static int job_run_timed(job_group *group, int index, ek_dev *dev)
 /* Calls the function for one job, in a separate scope, and moves an error to the group. */
 static void job_call(job_group *group, int index, ek_dev *dev)
 {
-    ek_thread_self()->modes = group->modes; /* the thread's last job may have changed them */
     ek_dev *drawn_for = ek_generator_draw_for(dev);
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
@@ -80,6 +79,7 @@ static void job_run(job_group *group, int index, ek_dev *dev)
 {
     ek_work part;
     ek_span span;
+    ek_thread_self()->modes = group->modes; /* the thread's last job may have changed them */
     ek_span_begin(&span, EK_SPAN_COMPUTE, group->what, NULL, dev);
     ek_work_begin(&part, dev);
     if (group->barrier) {

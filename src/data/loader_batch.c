@@ -231,7 +231,7 @@ static call_context context_enter(const ek_loader *loader, ek_generator *generat
     call_context before = {.modes = self->modes,
                            .stands_in = generator != NULL,
                            .stop = ek_dataset_stop_when(&loader->stop)};
-    self->modes = (ek_thread_modes){.category = EK_MEMORY_ACTIVATION};
+    self->modes = (ek_thread_modes){.category = EK_MEMORY_ACTIVATION, .path = ek_path_root};
     if (generator)
         before.generator = ek_generator_stand_in(generator);
     before.scope = ek_scope_begin();

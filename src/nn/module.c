@@ -81,6 +81,7 @@ static ek_module *module_with_layout(const ek_module_type *type, ek_layout *layo
     }
     atomic_init(&members->references, 1);
     members->layout = layout;
+    members->name = members->path = ek_path_root;
     module->type = type;
     module->members = members;
     module->training = true;
@@ -112,6 +113,7 @@ ek_module *ek_module_replicate_struct(const ek_module *module)
     members->hooks = ek_object_retain(module->members->hooks);
     members->is_shard_unit = module->members->is_shard_unit;
     members->is_checkpointed = module->members->is_checkpointed;
+    members->path = module->members->path;
     replica->is_replica = true;
     for (int i = 0; i < layout->count; i++)
         *ek_module_slot(replica, i) = NULL;
@@ -164,7 +166,6 @@ void ek_module_free(ek_module *module)
     ek_object_release(members->layout);
     ek_object_release(members->hooks);
     free(members->slots);
-    free(members->name);
     free(members);
     free(module);
 }
@@ -273,6 +274,15 @@ int ek_module_admit(const ek_module *module, ek_member_kind kind, const char *na
     return 0;
 }
 
+/* The memory may have been allocated under another category. What another module has, too, keeps
+ * that module's path. */
+void ek_module_count_memory(const ek_module *module, ek_tensor *tensor)
+{
+    const char *path = tensor->storage->path;
+    ek_storage_assign(tensor->storage, EK_MEMORY_PARAMETER,
+                      path == ek_path_root ? module->members->path : path);
+}
+
 static int module_register_tensor(ek_module *module, ek_member_kind kind, const char *name,
                                   ek_tensor **member, ek_tensor *tensor)
 {
@@ -285,9 +295,8 @@ static int module_register_tensor(ek_module *module, ek_member_kind kind, const 
     EK_TRY(ek_module_admit(module, kind, name, tensor));
     EK_TRY(module_enter(module, kind, name, member, tensor));
     ek_object_retain(tensor);
-    /* The memory may have been allocated under another category. */
     if (tensor)
-        ek_storage_recategorise(tensor->storage, EK_MEMORY_PARAMETER);
+        ek_module_count_memory(module, tensor);
     return 0;
 }
 
@@ -315,20 +324,58 @@ bool ek_module_contains(const ek_module *module, const ek_module *part)
     return false;
 }
 
-void ek_module_adopt(ek_module *child, const char *name)
-{
-    if (child->members->has_parent) {
-        ek_module_retain(child);
-        return;
-    }
-    child->members->has_parent = true;
-    child->members->name = strdup(name); /* for sentences only: may be NULL */
-}
-
 void ek_module_discard(ek_module *module)
 {
     if (module && !module->members->has_parent)
         ek_module_free(module);
+}
+
+int ek_module_set_path(ek_module *module, const char *path)
+{
+    const char *before = module->members->path;
+    module->members->path = path;
+    for (int i = 0; i < ek_module_member_count(module) && path != before; i++) {
+        const ek_member member = ek_module_member(module, i);
+        ek_module *child = member.kind == EK_MEMBER_MODULE ? *member.slot.module : NULL;
+        ek_tensor *tensor = member.kind != EK_MEMBER_MODULE ? *member.slot.tensor : NULL;
+        if (tensor && tensor->storage->path == before)
+            ek_storage_assign(tensor->storage, tensor->storage->category, path);
+        if (!child)
+            continue;
+        const char *old = ek_path_join(before, member.name), *new = ek_path_join(path, member.name);
+        if (!old || !new)
+            return EK_E_NO_MEMORY;
+        if (child->members->path == old)
+            EK_TRY(ek_module_set_path(child, new));
+    }
+    return 0;
+}
+
+int ek_module_adopt(ek_module *parent, const char *name, ek_module *child)
+{
+    struct ek_module_members *members = child->members;
+    if (members->has_parent) {
+        ek_module_retain(child);
+        return 0;
+    }
+    const char *path = ek_path_join(parent->members->path, name);
+    const char *own = ek_path_join(ek_path_root, name);
+    if (!path || !own)
+        return EK_E_NO_MEMORY;
+    EK_TRY(ek_module_set_path(child, path));
+    members->has_parent = true;
+    members->name = own;
+    return 0;
+}
+
+const char *ek_module_path(const ek_module *module)
+{
+    return module ? module->members->path : NULL;
+}
+
+const char *ek_current_module_path(void)
+{
+    return ek_thread_self()->modes.path;
 }
 
 int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
@@ -350,7 +397,5 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
             ek_module_discard(child);
         return rc;
     }
-    if (child)
-        ek_module_adopt(child, name);
-    return 0;
+    return child ? ek_module_adopt(module, name, child) : 0;
 }

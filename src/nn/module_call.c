@@ -49,6 +49,10 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
             EK_FAIL(EK_E_INVALID, "%s: an argument is NULL", module->type->name);
         return ek_value_error();
     }
+    ek_thread *self = ek_thread_self();
+    const char *outer = self->modes.path, *path = module->members->path;
+    if (path != ek_path_root) /* a module without a parent is a part of the module that calls it */
+        self->modes.path = path;
     /* Only the output leaves this scope. Activations that no graph holds are freed here. */
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, call_dev_of(args));
@@ -64,6 +68,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
         observer->leave(observer, module, args, output);
     output = ek_scope_return_value(&scope, output);
     ek_span_end(&span);
+    self->modes.path = outer;
     if (output.kind != EK_VALUE_ERROR)
         return output;
     if (ek_error_status() == 0)
@@ -72,7 +77,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
         /* Each module prefixes its name, so that a sentence begins with the outermost: "features
          * (sequential): 0 (conv2d): ..." */
         const char *name = module->members->name;
-        if (name && name[0])
+        if (name[0])
             ek_error_prefix(before, "%s (%s)", name, module->type->name);
         else
             ek_error_prefix(before, "%s", module->type->name);

@@ -42,9 +42,11 @@ static ek_tensor *copy_tensor(copying *c, ek_tensor *tensor)
     if (*known)
         return ek_object_retain(*known);
     ek_scope scope = ek_scope_begin();
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    ek_thread_modes *modes = &ek_thread_self()->modes, before = *modes;
+    modes->category = EK_MEMORY_PARAMETER;
+    modes->path = tensor->storage->path;
     ek_tensor *copy = ek_is_dense(tensor) ? ek_tensor_like(tensor) : ek_clone(tensor);
-    ek_memory_set_category(before);
+    *modes = before;
     if (copy && ek_is_dense(tensor))
         copy = ek_copy_(copy, tensor);
     if (copy && tensor->requires_grad && ek_tensor_set_requires_grad(copy, true) < 0)
@@ -70,10 +72,8 @@ static int copy_members(copying *c, const ek_module *module, ek_module *copy)
             ek_module *child = *to.slot.module = copy_module(c, *from.slot.module);
             if (!child)
                 return ek_error_pending();
-            if (!child->members->has_parent) {
-                child->members->has_parent = true;
-                child->members->name = strdup(from.name); /* for sentences only: may be NULL */
-            }
+            if (!child->members->has_parent)
+                EK_TRY(ek_module_adopt(copy, from.name, child));
         } else if (!(*to.slot.tensor = copy_tensor(c, *from.slot.tensor))) {
             return ek_error_pending();
         }
@@ -123,5 +123,9 @@ ek_module *ek_module_copy(ek_module *module)
     ek_module *copy = copy_module(&c, module);
     ek_set_grad_enabled(grad_enabled);
     ek_map_clear(&c.known);
+    if (copy && ek_module_set_path(copy, ek_path_root) < 0) {
+        ek_module_free(copy);
+        return NULL;
+    }
     return copy;
 }

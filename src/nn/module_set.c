@@ -31,7 +31,7 @@ static int set_child(ek_module *module, const char *path, ek_module *child)
                        path);
     void **slot = ek_module_slot(place.parent, place.index);
     ek_module *old = *slot;
-    ek_module_adopt(child, ek_module_member(place.parent, place.index).name);
+    EK_TRY(ek_module_adopt(place.parent, ek_module_member(place.parent, place.index).name, child));
     *slot = child;
     ek_module_free(old);
     return 0;
@@ -84,7 +84,7 @@ int ek_module_set_tensor(ek_module *module, const char *path, ek_tensor *tensor)
     EK_TRY(set_check_tensor(&place, &member, path, old, tensor));
     EK_TRY(ek_module_admit(place.parent, member.kind, member.name, tensor));
     if (tensor)
-        ek_storage_recategorise(tensor->storage, EK_MEMORY_PARAMETER);
+        ek_module_count_memory(place.parent, tensor);
     if (tensor == old)
         return 0;
     ek_object_retain(old);

@@ -62,9 +62,6 @@ const char *ek_module_origin(const ek_module *top, const ek_module *module,
 /* Returns true if `part` is `module` or below it. */
 bool ek_module_contains(const ek_module *module, const ek_module *part);
 
-/* Gives `child` one more parent, which has it under `name`. The first parent takes the caller's
- * reference, each further parent adds a reference. */
-void ek_module_adopt(ek_module *child, const char *name);
 /* Frees a module that could not get a parent, unless another module is its parent. */
 void ek_module_discard(ek_module *module);
 
@@ -108,7 +105,9 @@ struct ek_module_members {
     bool is_shard_unit;   /* marked by ek_shard_unit (parallel/units.c) */
     bool is_checkpointed; /* marked by ek_module_checkpoint (checkpoint.c) */
     bool after_error;     /* an unrelated error was pending when the module was made */
-    char *name; /* the module's name in its first parent, for sentences; owned; NULL for a root */
+    const char *name;     /* the module's name in its first parent, for sentences (core/path.h); "":
+                           none */
+    const char *path;     /* from its outermost parent, along first parents (core/path.h) */
     ek_layout *layout;
     /* One reference to its hooks (module_hook.c), shared with copies; or NULL. */
     struct ek_hook_list *hooks;
@@ -118,6 +117,17 @@ struct ek_module_members {
 
 /* Returns the slot of entry `index`: the address of an ek_tensor * or ek_module *. */
 void **ek_module_slot(const ek_module *module, int index);
+
+/* Gives `child` one more parent, which has it under `name`. The first parent takes the caller's
+ * reference, and gives the child its path; each further parent adds a reference. */
+int ek_module_adopt(ek_module *parent, const char *name, ek_module *child);
+
+/* Counts a tensor's memory as the module's parameter. */
+void ek_module_count_memory(const ek_module *module, ek_tensor *tensor);
+
+/* Gives the module, what is below it, and the memory of its tensors the paths that begin with
+ * `path`. What belongs to another parent, too, and has its path from there, keeps that path. */
+int ek_module_set_path(ek_module *module, const char *path);
 
 /* Returns true if a call of the module runs the forward of its type and nothing else, so that the
  * caller may run another forward instead. */

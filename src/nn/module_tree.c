@@ -19,41 +19,18 @@ typedef struct walk {
     void *user;
     bool all_paths; /* shared tensors are visited by each of their paths */
     ek_map seen;    /* tensors and modules; empty with all_paths */
-    char *path;
-    size_t path_capacity;
 } walk;
-
-/* Writes ".name" (or "name" at the start) at `length` of the path. Returns the new length; SIZE_MAX
- * if memory is short. An empty name (a wrapper's child) doesn't change the path. */
-static size_t path_append(walk *w, size_t length, const char *name)
-{
-    size_t name_length = strlen(name);
-    if (name_length == 0)
-        return length;
-    size_t need = length + name_length + 2;
-    if (need > w->path_capacity) {
-        char *grown = ek_realloc(w->path, 2 * need);
-        if (!grown)
-            return SIZE_MAX;
-        w->path = grown;
-        w->path_capacity = 2 * need;
-    }
-    if (length > 0)
-        w->path[length++] = '.';
-    memcpy(w->path + length, name, name_length + 1);
-    return length + name_length;
-}
 
 /* Visits a module and its descendants. A module's tensors precede its children's, as in PyTorch.
  * `top` is the outermost of the wrappers around the module. */
-static int walk_module(walk *w, ek_module *module, const ek_module *top, size_t length)
+static int walk_module(walk *w, ek_module *module, const ek_module *top, const char *path)
 {
     int status = 0;
     if (!w->all_paths && !ek_map_add(&w->seen, module, &status))
         return status;
     int count = ek_module_member_count(module);
     if (w->visit_module)
-        status = w->visit_module(w->path, module, w->user);
+        status = w->visit_module(path, module, w->user);
     if (status != 0)
         return status;
     for (int i = 0; i < count && !w->visit_module; i++) {
@@ -65,9 +42,10 @@ static int walk_module(walk *w, ek_module *module, const ek_module *top, size_t 
             EK_TRY(status);
             continue;
         }
-        if (path_append(w, length, member.name) == SIZE_MAX)
+        const char *own = ek_path_join(path, member.name);
+        if (!own)
             return EK_E_NO_MEMORY;
-        status = w->visit(w->path, *member.slot.tensor, w->user);
+        status = w->visit(own, *member.slot.tensor, w->user);
         if (status != 0)
             return status;
     }
@@ -75,8 +53,8 @@ static int walk_module(walk *w, ek_module *module, const ek_module *top, size_t 
         ek_member member = ek_module_member(module, i);
         if (member.kind != EK_MEMBER_MODULE || !*member.slot.module)
             continue;
-        size_t longer = path_append(w, length, member.name);
-        if (longer == SIZE_MAX)
+        const char *longer = ek_path_join(path, member.name);
+        if (!longer)
             return EK_E_NO_MEMORY;
         ek_module *child = *member.slot.module;
         status = walk_module(w, child, member.name[0] ? child : top, longer);
@@ -99,7 +77,7 @@ static bool walk_has_seen(const ek_module *module, int index)
 }
 
 /* Visits children, then the module, which `visit` may replace: the walk has a reference. */
-static int walk_children_first(walk *w, ek_module *module, size_t length)
+static int walk_children_first(walk *w, ek_module *module, const char *path)
 {
     int status = 0;
     ek_module_retain(module);
@@ -107,13 +85,11 @@ static int walk_children_first(walk *w, ek_module *module, size_t length)
         ek_member member = ek_module_member(module, i);
         if (member.kind != EK_MEMBER_MODULE || !*member.slot.module || walk_has_seen(module, i))
             continue;
-        size_t longer = path_append(w, length, member.name);
-        status = longer == SIZE_MAX ? EK_E_NO_MEMORY
-                                    : walk_children_first(w, *member.slot.module, longer);
+        const char *longer = ek_path_join(path, member.name);
+        status = longer ? walk_children_first(w, *member.slot.module, longer) : EK_E_NO_MEMORY;
     }
-    w->path[length] = '\0';
     if (status == 0)
-        status = w->visit_module(w->path, module, w->user);
+        status = w->visit_module(path, module, w->user);
     ek_module_free(module);
     return status;
 }
@@ -131,9 +107,8 @@ static int walk_tensors(ek_module *module, ek_member_kind kind, bool all_paths,
 {
     EK_TRY(walk_check(module, visit != NULL));
     walk w = {.kind = kind, .visit = visit, .user = user, .all_paths = all_paths};
-    int status = walk_module(&w, module, module, 0);
+    int status = walk_module(&w, module, module, ek_path_root);
     ek_map_clear(&w.seen);
-    free(w.path);
     return status;
 }
 
@@ -157,12 +132,10 @@ static int walk_modules(ek_module *module, bool children_first, ek_module_visito
                         void *user)
 {
     EK_TRY(walk_check(module, visit != NULL));
-    walk w = {.visit_module = visit, .user = user, .path = ek_strdup(""), .path_capacity = 1};
-    int status = !w.path          ? EK_E_NO_MEMORY
-                 : children_first ? walk_children_first(&w, module, 0)
-                                  : walk_module(&w, module, module, 0);
+    walk w = {.visit_module = visit, .user = user};
+    int status = children_first ? walk_children_first(&w, module, ek_path_root)
+                                : walk_module(&w, module, module, ek_path_root);
     ek_map_clear(&w.seen);
-    free(w.path);
     return status;
 }
 
@@ -288,11 +261,13 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
     int status = 0;
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
-    ek_memory_category category = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    ek_thread_modes *modes = &ek_thread_self()->modes, before = *modes;
+    modes->category = EK_MEMORY_PARAMETER;
     ek_tensor **converted = ek_calloc((size_t)list.count, sizeof *converted);
     if (!converted)
         status = EK_E_NO_MEMORY;
     for (int i = 0; i < list.count && status == 0; i++) {
+        modes->path = list.tensors[i]->storage->path;
         ek_scope own = ek_scope_begin(); /* parameters that are gathered are held one by one */
         converted[i] = ek_scope_return(&own, convert(list.tensors[i], user));
         if (!converted[i])
@@ -306,7 +281,7 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
         ek_tensor_rebind(tensor, converted[i]);
     }
     free(converted);
-    ek_memory_set_category(category);
+    *modes = before;
     ek_set_grad_enabled(grad_enabled);
     ek_scope_end(&scope);
     ek_tensor_list_clear(&list);

@@ -172,9 +172,11 @@ static int state_lay_out(ek_part *const *parts, int count, int s)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++)
         tensors[i] = parts[i]->shard.tensor;
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
+    ek_thread_modes *modes = &ek_thread_self()->modes, before = *modes;
+    modes->category = EK_MEMORY_OPTIMIZER;
+    modes->path = tensors[0]->storage->path;
     ek_slab *slab = ek_slab_new(ek_tensor_dev(tensors[0]), tensors, count);
-    ek_memory_set_category(before);
+    *modes = before;
     free(tensors);
     if (!slab)
         return ek_error_pending();

@@ -482,7 +482,7 @@ int ek_gathering_end(ek_gathering *g)
             gathered_release(&unit->residence);
         } else if (unit) {
             unit->storage->residence = NULL;
-            ek_storage_recategorise(unit->storage, EK_MEMORY_PARAMETER);
+            ek_storage_assign(unit->storage, EK_MEMORY_PARAMETER, unit->storage->path);
             ek_object_release(unit);
         }
     }

@@ -190,8 +190,7 @@ ek_module *ek_data_parallel_unwrap(ek_module *data_parallel)
     ek_module_free(data_parallel);
     if (atomic_load(&child->members->references) == 1) {
         child->members->has_parent = false;
-        free(child->members->name);
-        child->members->name = NULL;
+        child->members->name = ek_path_root;
     }
     return child;
 }

@@ -110,10 +110,17 @@ static int slowest_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+/* Returns what a label says after the module's path. */
+static const char *operation(const char *label)
+{
+    const char *end = strstr(label, ": ");
+    return end ? end + 2 : label;
+}
+
 static void fill(table *t, const ek_report_span *spans, int count)
 {
     for (int i = 0; i < count; i++) {
-        row *r = row_of(t, spans[i].label);
+        row *r = row_of(t, operation(spans[i].label));
         double own = spans[i].end - spans[i].begin - within(spans, count, i);
         r->calls++;
         r->seconds += own;

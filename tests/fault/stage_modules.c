@@ -127,6 +127,8 @@ static ek_tensor *own(ek_tensor *x)
     if (count >= 0 && ek_module_child(module, 0) && ek_module_tensor(module, "body.weight") &&
         ek_module_buffers(module, count_visited, &buffers) >= 0 &&
         ek_module_to_device(module, ek_host(0)) >= 0 && ek_module_to_dtype(module, EK_F64) >= 0) {
+        fault_note_bytes(ek_module_path(ek_module_child(module, 0)), 4);
+        fault_note_bytes(ek_current_module_path(), 1);
         ek_module_train(module, false);
         ek_module_set_requires_grad(module, false);
         ek_module_zero_grad(module); /* what these three could not do is pending */

@@ -100,6 +100,9 @@ static int query(void)
     if (!(ek_report_seconds(run.report) >= 0 && ek_report_step_seconds(run.report) >= 0 &&
           ek_report_imbalance(run.report) >= 1))
         fault_broken("a report has its times and its imbalance");
+    ek_memory_holder holders[4];
+    if (ek_memory_get_holders(ek_host(0), holders, 4) < 0)
+        return ek_error_status();
     int count = ek_report_memory(run.report, 0, samples, 4);
     return count < 0 ? count : 0;
 }

@@ -92,14 +92,32 @@ static const json_node *written(ek_report *report, json_tree *tree)
     return root;
 }
 
-/* Spans of a device in the last step whose label begins so. */
+/* Returns what a label says after the module's path. */
+static const char *without_path(const char *label)
+{
+    const char *end = strstr(label, ": ");
+    return end ? end + 2 : label;
+}
+
+/* Spans of a device in the last step whose label begins so, after a path. */
 static int labelled(const json_node *root, int device, const char *label)
 {
     const json_node *report = json_item(json_at(root, "reports"), 0);
     int count = 0;
     json_each(span, json_at(json_at(report, "last_step"), "spans")) count +=
         (int)json_number_at(span, "device") == device &&
-        strncmp(json_text_at(span, "label"), label, strlen(label)) == 0;
+        strncmp(without_path(json_text_at(span, "label")), label, strlen(label)) == 0;
+    return count;
+}
+
+/* Spans of a device in the last step with this label. */
+static int named(const json_node *root, int device, const char *label)
+{
+    const json_node *report = json_item(json_at(root, "reports"), 0);
+    int count = 0;
+    json_each(span, json_at(json_at(report, "last_step"), "spans")) count +=
+        (int)json_number_at(span, "device") == device &&
+        strcmp(json_text_at(span, "label"), label) == 0;
     return count;
 }
 
@@ -113,8 +131,24 @@ static void assert_operation(const char *operation)
 {
     bool known = false;
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
-        known = known || strncmp(operation, operations[i], strlen(operations[i])) == 0;
+        known =
+            known || strncmp(without_path(operation), operations[i], strlen(operations[i])) == 0;
     ck_assert_msg(known, "the peak came with \"%s\"", operation);
+}
+
+/* The holders at the peak are no more than there was, and one is a layer. */
+static void assert_holders(const ek_device_report *device)
+{
+    uint64_t sum = 0;
+    bool layers = false;
+    ck_assert(device->holder_count > 3 && device->holder_count <= EK_MEMORY_HOLDERS);
+    for (int i = 0; i < device->holder_count; i++) {
+        sum += device->holders[i].nbytes;
+        layers = layers || device->holders[i].path[0];
+        ck_assert(i == 0 || device->holders[i].nbytes <= device->holders[i - 1].nbytes);
+    }
+    ck_assert(layers && sum <= device->peak.in_use);
+    ck_assert(device->holder_count == EK_MEMORY_HOLDERS || sum == device->peak.in_use);
 }
 
 static void assert_labels(ek_report *report, train_mode mode)
@@ -124,6 +158,8 @@ static void assert_labels(ek_report *report, train_mode mode)
     for (int d = 0; d < DEVICES; d++) {
         ck_assert_int_eq(labelled(root, d, "forward of conv2d"), 3);
         ck_assert_int_ge(labelled(root, d, "backward of conv2d"), 3);
+        ck_assert_int_eq(named(root, d, "3: forward of conv2d"), 1);
+        ck_assert_int_eq(named(root, d, "3: backward of conv2d"), 1);
         ck_assert_int_eq(labelled(root, d, "replica"), mode == CLASSIC ? 1 : 2);
         ck_assert_int_ge(labelled(root, d, "scatter"), 1);
         ck_assert_int_eq(labelled(root, d, "forward of criterion"), mode == BALANCED || d == 0);
@@ -158,6 +194,7 @@ static void check_training(train_mode mode)
         for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
             ck_assert_uint_eq(device.peak.now[c], stats.at_peak[c]);
         assert_operation(device.peak_operation);
+        assert_holders(&device);
         ck_assert(device.computing > 0 && device.communicating > 0);
         if (mode == CLASSIC && d == 0)
             ck_assert_str_eq(device.peak_operation, "backward of cross_entropy");

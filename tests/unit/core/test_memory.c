@@ -154,6 +154,98 @@ TEST(capacity_is_honoured_and_survived)
     ek_error_clear();
 }
 
+/* ---- holders ---- */
+
+static void *take_for(ek_dev *dev, const char *name, size_t nbytes, ek_memory_category category)
+{
+    void *pointer;
+    ek_thread_self()->modes.path = ek_path_join(ek_path_root, name);
+    assert_ok(ek_dev_alloc(dev, nbytes, category, &pointer));
+    ek_thread_self()->modes.path = ek_path_root;
+    return pointer;
+}
+
+static void assert_holder(const ek_memory_holder *holder, const char *path,
+                          ek_memory_category category, uint64_t nbytes)
+{
+    ck_assert_str_eq(holder->path, path);
+    ck_assert_int_eq(holder->category, category);
+    ck_assert_uint_eq(holder->nbytes, nbytes);
+}
+
+TEST(holders_are_told_by_module_and_category)
+{
+    ek_dev *dev = open_host("1");
+    ek_memory_holder holders[8];
+    ck_assert_int_eq(ek_memory_get_holders(ek_host(0), holders, 8), 0);
+    void *a = take_for(dev, "a", 1000, EK_MEMORY_PARAMETER);
+    void *b = take_for(dev, "b", 3 * MB, EK_MEMORY_ACTIVATION);
+    void *more = take_for(dev, "a", 64, EK_MEMORY_PARAMETER);
+    void *none = take_for(dev, "", 500, EK_MEMORY_WORKSPACE);
+    ck_assert_int_eq(ek_memory_get_holders(ek_host(0), holders, 8), 3);
+    assert_holder(&holders[0], "b", EK_MEMORY_ACTIVATION, 3 * MB);
+    assert_holder(&holders[1], "a", EK_MEMORY_PARAMETER, 1024 + 64);
+    assert_holder(&holders[2], "", EK_MEMORY_WORKSPACE, 512);
+    ck_assert_int_eq(ek_memory_get_holders(ek_host(0), holders, 1), 1);
+    ck_assert_int_eq(ek_memory_get_holders(ek_host(0), NULL, 0), 0);
+    ek_dev_assign(dev, a, 1000, EK_MEMORY_PARAMETER, EK_MEMORY_GRADIENT,
+                  ek_path_join(ek_path_root, "b"));
+    ek_dev_free(dev, b, 3 * MB, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, none, 500, EK_MEMORY_WORKSPACE);
+    ck_assert_int_eq(ek_memory_get_holders(ek_host(0), holders, 8), 2);
+    assert_holder(&holders[0], "b", EK_MEMORY_GRADIENT, 1024);
+    assert_holder(&holders[1], "a", EK_MEMORY_PARAMETER, 64);
+    ek_dev_free(dev, a, 1000, EK_MEMORY_GRADIENT);
+    ek_dev_free(dev, more, 64, EK_MEMORY_PARAMETER);
+    ck_assert_int_eq(ek_memory_get_holders(ek_host(0), holders, 8), 0);
+}
+
+/* Of a thousand holders the largest are found, in order. */
+TEST(the_largest_holders_come_first)
+{
+    enum { COUNT = 1000, LARGEST = 10 };
+    static void *blocks[COUNT];
+    ek_dev *dev = open_host("1");
+    ek_memory_holder holders[LARGEST];
+    char name[16];
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        blocks[i] = take_for(dev, name, (size_t)(1 + i * 7 % COUNT) * 64, EK_MEMORY_ACTIVATION);
+    }
+    ck_assert_int_eq(ek_memory_get_holders(ek_host(0), holders, LARGEST), LARGEST);
+    for (int i = 0; i < LARGEST; i++)
+        ck_assert_uint_eq(holders[i].nbytes, (uint64_t)(COUNT - i) * 64);
+    for (int i = 0; i < COUNT; i++)
+        ek_dev_free(dev, blocks[i], (size_t)(1 + i * 7 % COUNT) * 64, EK_MEMORY_ACTIVATION);
+}
+
+TEST(a_lack_of_memory_names_the_largest_holders)
+{
+    ek_dev *dev = open_host("1x64K");
+    void *e = take_for(dev, "encoder", 24 << 10, EK_MEMORY_ACTIVATION), *none = NULL;
+    void *d = take_for(dev, "decoder", 16 << 10, EK_MEMORY_PARAMETER);
+    void *o = take_for(dev, "", 8 << 10, EK_MEMORY_OPTIMIZER);
+    void *g = take_for(dev, "encoder", 4 << 10, EK_MEMORY_GRADIENT);
+    ek_thread_self()->modes.path = ek_path_join(ek_path_root, "decoder");
+    ck_assert_int_eq(ek_dev_alloc(dev, 16 << 10, EK_MEMORY_ACTIVATION, &none), EK_E_OUT_OF_MEMORY);
+    ek_thread_self()->modes.path = ek_path_root;
+    const char *const sentence =
+        "host:0 is out of memory: 16.00 KiB requested for activation of decoder, 52.00 KiB in use "
+        "(parameter 16.00 KiB, gradient 4.00 KiB, optimizer 8.00 KiB, activation 24.00 KiB), 12.00 "
+        "KiB free between them (12.00 KiB together at most), capacity 64.00 KiB: 4096 bytes lack; "
+        "largest holders: encoder (activation) 24.00 KiB, decoder (parameter) 16.00 KiB, no module "
+        "(optimizer) 8.00 KiB [ledger.c:";
+    ck_assert_msg(strncmp(ek_error_message(), sentence, strlen(sentence)) == 0, "%s",
+                  ek_error_message());
+    ek_error_clear();
+    ek_dev_free(dev, e, 24 << 10, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, d, 16 << 10, EK_MEMORY_PARAMETER);
+    ek_dev_free(dev, o, 8 << 10, EK_MEMORY_OPTIMIZER);
+    ek_dev_free(dev, g, 4 << 10, EK_MEMORY_GRADIENT);
+}
+
+/* ---- segments ---- */
+
 /* Gaps that no request fits make a device reserve more than its capacity, but only 20 MiB more. */
 TEST(gaps_are_bounded)
 {

@@ -14,7 +14,7 @@ static void setup(void)
     strcpy(directory, "/tmp/evenkeel-ranks-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/file", directory);
-    assert_ok(ek_host_devices_configure("2"));
+    assert_ok(ek_host_devices_configure("2x1M"));
 }
 
 static void teardown(void)
@@ -40,10 +40,15 @@ static ek_report *make_report(ek_process_group *world)
             if (ek_dist_barrier(.group = world) < 0)
                 return NULL;
         ek_scope scope = ek_scope_begin();
+        ek_thread_self()->modes.path = ek_path_join(ek_path_root, turn ? "second" : "first");
         for (int step = 0; mine && report && step < turn + 2; step++)
             if (!ek_zeros(EK_SHAPE(1000 * (turn + 1)), .device = ek_host(turn)) ||
                 ek_report_step(report) < 0)
                 return NULL;
+        if (mine && ek_zeros(EK_SHAPE(1 << 30), .device = ek_host(turn)))
+            return NULL;
+        ek_error_clear();
+        ek_thread_self()->modes.path = ek_path_root;
         ek_scope_end(&scope);
         if ((mine && ek_report_stop(report) < 0) || ek_dist_barrier(.group = world) < 0)
             return NULL;
@@ -69,6 +74,10 @@ static const char *knows_all(const ek_report *report)
         LOOP_CHECK_EQ(device.rank, r);
         LOOP_CHECK(ek_device_equal(device.device, ek_host(r)));
         LOOP_CHECK(device.peak.in_use >= 4000u * ((unsigned)r + 1));
+        LOOP_CHECK(device.holder_count == 1 && device.out_of_memory.holder_count == 1);
+        LOOP_CHECK(strcmp(device.holders[0].path, r ? "second" : "first") == 0);
+        LOOP_CHECK_EQ(device.holders[0].nbytes, device.peak.in_use);
+        LOOP_CHECK(strcmp(device.out_of_memory.holders[0].path, r ? "second" : "first") == 0);
         LOOP_CHECK(ek_report_memory(report, r, samples, 64) > 1);
         LOOP_CHECK_EQ(samples[0].in_use, 0);
     }

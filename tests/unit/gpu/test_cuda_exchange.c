@@ -60,7 +60,7 @@ static void count_sums(const ek_span *span, uint64_t ended, void *user)
 }
 
 static void ignore_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
-                          void *user)
+                          const ek_held *left, void *user)
 {
 }
 
@@ -219,7 +219,7 @@ static void assert_same(const job *a, const job *b)
 
 static void run_held(job *j)
 {
-    const ek_tracer tracer = {count_sums, ignore_memory, NULL};
+    const ek_tracer tracer = {.span = count_sums, .memory = ignore_memory};
     assert_ok(ek_synchronize(ek_cuda(0)));
     assert_ok(ek_synchronize(ek_cuda(1)));
     assert_ok(ek_trace_set(&tracer));
@@ -266,7 +266,7 @@ TEST_LOOP(backward_goes_on_while_a_bucket_is_summed, 0, 2 * ROUTES)
  */
 TEST_LOOP(a_bucket_waits_for_its_terms_alone, 0, ROUTES)
 {
-    const ek_tracer tracer = {count_sums, ignore_memory, NULL};
+    const ek_tracer tracer = {.span = count_sums, .memory = ignore_memory};
     job j;
     if (!open_route(&routes[_i]))
         return;

@@ -253,6 +253,36 @@ const tests = {
         page(report("empty", {steps: 0, step_seconds: 0, expected: {batch: 0, step_seconds: 0, means: []}}));
     },
 
+    holders_are_named() {
+        const holders = [{path: "layer1.0.conv1", category: "activation", nbytes: 2 * MIB},
+                         {path: "", category: "optimizer", nbytes: MIB}];
+        const [first, second] = report("a").devices;
+        const lack = {requested: 4 * MIB, category: "workspace", operation: "fc: forward of linear",
+                      at: sample(0.5, 2 * MIB, 1), holders};
+        const drawn = page(report("a", {devices: [{...first, holders, out_of_memory: lack}, second]}));
+        assertHas(drawn, "host:0 had no memory for 4.00\u00a0MiB of workspace, during fc: forward of linear, in step 1,",
+            "The largest holders were layer1.0.conv1 (activation) 2.00\u00a0MiB, no module (optimizer) 1.00\u00a0MiB.");
+        const cells = all(drawn, "table").at(-3).querySelectorAll("td").map(cell => cell.textContent).join("|");
+        assert.equal(cells, "host:0|layer1.0.conv1|activation|2.00|host:0|no module|optimizer|1.00");
+        assert(!page(report("a")).text.includes("olders"));
+    },
+
+    long_labels_lose_their_begin() {
+        const {shortened} = page(), label = "layer1.0.conv1: backward of conv2d";
+        const cases = [[34, label], [33, "0.conv1: backward of conv2d"], [26, "conv1: backward of conv2d"],
+                       [24, "backward of conv2d"], [17, "conv2d"], [1, "conv2d"]];
+        for (const [letters, text] of cases)
+            assert.equal(shortened(label, letters), text);
+        assert.equal(shortened("waiting for the workers", 5), "waiting for the workers");
+    },
+
+    lanes_of_one_device_name_their_threads() {
+        const spans = [span(0, 0, 0, "compute", 0, 0.004, "a"), span(0, 1, 0, "compute", 0, 0.004, "b")];
+        const step = {seconds: 0.005, dropped: 0, spans};
+        assertHas(page(report("a", {last_step: {...step, threads: ["caller", "worker"]}})), "host:0caller", "host:0worker");
+        assertHas(page(report("a", {last_step: step})), "host:0thread 1");
+    },
+
     every_number_of_the_tables_is_there() {
         const drawn = page(report("a"));
         const cells = all(drawn, "table").slice(-4).map(table =>

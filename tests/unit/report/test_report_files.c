@@ -36,13 +36,16 @@ static void pass(uint64_t microseconds)
         ;
 }
 
-/* Allocates in spans within spans. */
+/* Allocates in spans within spans, half of it for a module, and once more than there is. */
 static int part(void *user, int index)
 {
     ek_dev *dev = ek_dev_get(ek_host(index));
-    void *memory[8];
+    const char *const paths[] = {ek_path_root, ek_path_join(ek_path_root, "layer")};
+    ek_span large;
+    void *memory[8], *none;
     for (int i = 0; i < 8; i++) {
         ek_span outer, inner;
+        ek_thread_self()->modes.path = paths[i % 2];
         ek_span_begin(&outer, EK_SPAN_COMPUTE, "forward of", "net \"1\"\n", dev);
         EK_TRY(ek_dev_alloc(dev, 4096, i % EK_MEMORY_CATEGORIES, &memory[i]));
         ek_span_begin(&inner, i % EK_SPAN_KINDS, "part", "\xFF", dev); /* no UTF-8 */
@@ -50,9 +53,13 @@ static int part(void *user, int index)
         ek_span_end(&inner);
         ek_span_end(&outer);
     }
+    ek_span_begin(&large, EK_SPAN_COMPUTE, "large", NULL, dev);
+    int rc = ek_dev_alloc(dev, 2 << 20, EK_MEMORY_WORKSPACE, &none);
+    ek_span_end(&large);
+    ek_error_clear();
     for (int i = 0; i < 8; i++)
         ek_dev_free(dev, memory[i], 4096, i % EK_MEMORY_CATEGORIES);
-    return 0;
+    return rc == EK_E_OUT_OF_MEMORY ? 0 : EK_E_STATE;
 }
 
 static ek_report *make_report(const char *name)
@@ -109,6 +116,18 @@ static void assert_sample(const json_node *json, const ek_memory_sample *sample)
                      (double)sample->now[c]);
 }
 
+static void assert_holders(const json_node *json, const ek_memory_holder *holders, int count)
+{
+    ck_assert_int_eq(json_count(json), count);
+    for (int i = 0; i < count; i++) {
+        const json_node *holder = json_item(json, i);
+        ck_assert_str_eq(json_text_at(holder, "path"), holders[i].path);
+        ck_assert_str_eq(json_text_at(holder, "category"),
+                         ek_memory_category_name(holders[i].category));
+        assert_equal(json_number_at(holder, "nbytes"), (double)holders[i].nbytes);
+    }
+}
+
 static void assert_device(const json_node *json, const ek_report *report, int index)
 {
     enum { ROOM = 2048 };
@@ -128,6 +147,13 @@ static void assert_device(const json_node *json, const ek_report *report, int in
     assert_equal(json_number_at(json, "communicating"), device.communicating);
     assert_equal(json_number_at(json, "waiting"), device.waiting);
     assert_sample(json_at(json, "peak"), &device.peak);
+    assert_holders(json_at(json, "holders"), device.holders, device.holder_count);
+    const json_node *lack = json_at(json, "out_of_memory");
+    assert_equal(json_number_at(lack, "requested"), 2 << 20);
+    ck_assert_str_eq(json_text_at(lack, "category"), "workspace");
+    ck_assert_str_eq(json_text_at(lack, "operation"), "layer: large");
+    assert_sample(json_at(lack, "at"), &device.out_of_memory.at);
+    assert_holders(json_at(lack, "holders"), device.out_of_memory.holders, 8);
     const json_node *memory = json_at(json, "memory");
     const int count = ek_report_memory(report, index, samples, ROOM);
     ck_assert_int_eq(json_count(memory), count);
@@ -167,6 +193,19 @@ TEST(json_has_all_numbers_of_all_reports)
         assert_equal(json_number_at(last, "seconds"), seconds);
         assert_equal(json_number_at(last, "dropped"), 0);
         ck_assert_int_eq(json_count(json_at(last, "spans")), count);
+        ck_assert_int_eq(json_count(json_at(last, "threads")), DEVICES + 1);
+        int workers = 0;
+        json_each(span, json_at(last, "spans"))
+        {
+            const int thread = (int)json_number_at(span, "thread");
+            const ek_json_value *name = &json_item(json_at(last, "threads"), thread)->value;
+            const bool worker = strcmp(name->text, "worker") == 0;
+            ck_assert(worker || strcmp(name->text, "caller") == 0);
+            ck_assert(worker == (strcmp(json_text_at(span, "label"), "replica") == 0) ||
+                      json_number_at(span, "depth") > 0);
+            workers += worker;
+        }
+        ck_assert_int_gt(workers, 0);
     }
     json_free(&tree);
     ek_report_free(reports[0]);
@@ -270,7 +309,8 @@ TEST(the_trace_is_sorted_and_nests)
         else
             ck_assert_int_eq(json_count(json_at(event, "args")), EK_MEMORY_CATEGORIES);
     }
-    ck_assert_int_eq(counts['X'], 2 + DEVICES * (1 + 2 * 8)); /* the caller waits for the parts */
+    ck_assert_int_eq(counts['X'],
+                     2 + DEVICES * (1 + 2 * 8 + 1)); /* the caller waits for the parts */
     ck_assert_int_ge(counts['C'], DEVICES * 3);
     ck_assert_int_eq(names, DEVICES + 1);
     ck_assert_int_eq(counts['M'], names + 1);
@@ -300,7 +340,9 @@ TEST(the_table_names_devices_and_operations)
                                  "0.03",
                                  "3 %",
                                  "waiting",
-                                 "forward of net",
+                                 "layer: forward of net",
+                                 "The largest holders",
+                                 "host:0   no module (parameter) 0.00, no module (gradient) 0.00,",
                                  "communicating",
                                  "reserved",
                                  "system",
