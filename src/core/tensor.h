@@ -158,10 +158,17 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
 }
 
 /* Makes sure that the tensor has memory and elements until the calling thread's scope ends. Called
- * for the operands of operations, for saved tensors and before copies. 0 or a negative status. */
+ * for the operands of operations, for saved tensors and before copies. 0 or a negative status:
+ * EK_E_STATE for a tensor that was retired (check.h). */
+int ek_tensor_hold_resident(const ek_tensor *tensor);
 static inline int ek_tensor_hold(const ek_tensor *tensor)
 {
-    return tensor->storage->residence ? ek_storage_hold(tensor->storage) : 0;
+    return tensor->storage->residence ? ek_tensor_hold_resident(tensor) : 0;
+}
+/* Returns true for a tensor that was retired, without the load of ek_checks. */
+static inline bool ek_tensor_is_retired(const ek_tensor *tensor)
+{
+    return tensor->storage->residence && ek_is_retired(tensor);
 }
 
 /* Returns the address of the first element on its device. */
@@ -193,6 +200,9 @@ bool ek_repeats(const ek_tensor *tensor);
 /* Records a write by `writer` (a static string): increments the version's count and marks the
  * derived object outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
+
+/* Returns the object if it is a tensor, else NULL. */
+const ek_tensor *ek_object_tensor(const void *object);
 
 /* Writes a text such as "f32[2, 3] on host:0", for sentences, and returns `text`. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);

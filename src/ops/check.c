@@ -5,6 +5,8 @@
 
 bool ek_given(const char *operation, const char *name, const ek_tensor *x)
 {
+    if (x && ek_tensor_is_retired(x))
+        return ek_retired_fail(operation, name, x) == 0;
     if (x)
         return ek_fork_check() == 0 && ek_tensor_hold(x) >= 0;
     return EK_FAIL(EK_E_INVALID, "%s: %s is NULL", operation, name) == 0;
