@@ -128,44 +128,54 @@ typedef struct tombstone {
     int zeros[2];
     const char *kind;
     ek_releaser releaser;
-    size_t cell_nbytes; /* 0: memory of malloc */
+    size_t cell_nbytes; /* 0: `memory` is of malloc */
+    void *memory;
 } tombstone;
 _Static_assert(sizeof(tombstone) <= EK_TOMBSTONE_NBYTES, "handles have room for a tombstone");
 
-/* The queue: a ring. A tombstone's place is freed for the one RETIRED_MOST later. Cells of tensors
- * have 320 bytes, so that the queue holds about 40 MiB. */
-enum { RETIRED_MOST = 1 << 17, RETIRED_MOST_NBYTES = 1 << 12 };
-static _Atomic(tombstone *) retired[RETIRED_MOST];
-static atomic_uint retired_count;
+/* Queues, for handles of at most SMALL_NBYTES (tensors have 320) and for others. The tombstone that
+ * comes MOST later in a queue takes its place. So tensors' tombstones have 40 MiB. */
+enum { SMALL_NBYTES = 1 << 12, SMALL_MOST = 1 << 17, LARGE_NBYTES = 1 << 16, LARGE_MOST = 1 << 8 };
+static _Atomic(tombstone *) small_retired[SMALL_MOST], large_retired[LARGE_MOST];
+static atomic_uint small_count, large_count;
 static const char tombstone_mark;
 
 static void tombstone_free(tombstone *stone)
 {
     if (stone && stone->cell_nbytes)
         ek_cell_free(stone, stone->cell_nbytes);
-    else
-        free(stone);
+    else if (stone)
+        free(stone->memory);
 }
 
-void ek_retire(void *handle, size_t nbytes, const char *kind, bool is_cell)
+static void retire(tombstone *stone, size_t nbytes, const char *kind, size_t cell_nbytes,
+                   void *memory)
 {
-    tombstone *stone = handle;
-    if (!ek_checks_for(EK_CHECK_LIFETIMES) || nbytes < sizeof *stone ||
-        nbytes > RETIRED_MOST_NBYTES) {
-        if (is_cell)
-            ek_cell_free(handle, nbytes);
-        else
-            free(handle);
-        return;
-    }
     *stone = (tombstone){.first = stone->first,
                          .mark = &tombstone_mark,
                          .kind = kind,
                          .releaser = ek_thread_self()->checks.releaser,
-                         .cell_nbytes = is_cell ? nbytes : 0};
-    const unsigned i = atomic_fetch_add_explicit(&retired_count, 1, memory_order_relaxed);
-    tombstone_free(
-        atomic_exchange_explicit(&retired[i % RETIRED_MOST], stone, memory_order_acq_rel));
+                         .cell_nbytes = cell_nbytes,
+                         .memory = memory};
+    const bool is_small = nbytes <= SMALL_NBYTES;
+    const unsigned most = is_small ? SMALL_MOST : LARGE_MOST;
+    const unsigned i =
+        atomic_fetch_add_explicit(is_small ? &small_count : &large_count, 1, memory_order_relaxed);
+    tombstone_free(atomic_exchange_explicit(&(is_small ? small_retired : large_retired)[i % most],
+                                            stone, memory_order_acq_rel));
+}
+
+void ek_retire(void *handle, size_t nbytes, const char *kind, void *memory)
+{
+    if (ek_checks_for(EK_CHECK_LIFETIMES) && nbytes >= sizeof(tombstone) && nbytes <= LARGE_NBYTES)
+        retire(handle, nbytes, kind, 0, memory);
+    else
+        free(memory);
+}
+
+void ek_retire_cell(void *handle, size_t nbytes, const char *kind)
+{
+    retire(handle, nbytes, kind, nbytes, NULL);
 }
 
 bool ek_is_retired(const void *handle)

@@ -1,7 +1,7 @@
 /* check.h: finds mistakes with lifetimes, and where NaN begins, if EVENKEEL_CHECK asks for it.
  *
  * A tensor or handle that is released is retired: its contents are freed, and its memory becomes a
- * tombstone, which tells what released the handle. Tombstones wait in a queue of RETIRED_MOST
+ * tombstone, which tells what released the handle. Tombstones wait in queues of bounded length
  * (check.c), and then their memory is freed. So a stale handle is found to be one, unless very many
  * handles were retired since.
  *
@@ -80,9 +80,10 @@ ek_releaser ek_release_take_place(const char *what);
 /* Handles of less memory are not retired, so that they are allocated with EK_RETIRABLE(nbytes). */
 enum { EK_TOMBSTONE_NBYTES = 80 };
 #define EK_RETIRABLE(nbytes) ((nbytes) < EK_TOMBSTONE_NBYTES ? EK_TOMBSTONE_NBYTES : (nbytes))
-/* Frees memory of `nbytes` that begins with a pointer: a handle of this kind. `is_cell`: the memory
- * is of ek_cell_new. */
-void ek_retire(void *handle, size_t nbytes, const char *kind, bool is_cell);
+/* Frees `memory`, in which a handle of `nbytes` and this kind begins or lies. The handle begins
+ * with a pointer or an ek_object. ek_retire_cell frees a handle that is a cell of ek_cell_new. */
+void ek_retire(void *handle, size_t nbytes, const char *kind, void *memory);
+void ek_retire_cell(void *handle, size_t nbytes, const char *kind);
 /* Returns true if the handle, which isn't NULL, was retired. */
 bool ek_is_retired(const void *handle);
 /* Fails with "<what>: <operand> was released by ...". */

@@ -108,7 +108,7 @@ static void tensor_retire(ek_tensor *tensor)
 {
     *tensor = (ek_tensor){.storage = &retired_storage, .version = &retired_version};
     ek_object_retire(&tensor->object);
-    ek_retire(tensor, sizeof *tensor, "tensor", true);
+    ek_retire_cell(tensor, sizeof *tensor, "tensor");
 }
 
 static void tensor_destroy(ek_object *object)

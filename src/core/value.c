@@ -113,7 +113,7 @@ static void list_destroy(ek_object *object)
     for (int i = 0; i < list->count; i++)
         ek_object_release(ek_value_object(list->items[i]));
     ek_object_retire(object);
-    ek_retire(list, list_nbytes(list->count), "list", false);
+    ek_retire(list, list_nbytes(list->count), "list", list);
 }
 
 ek_value ek_value_list(const ek_value *items, int count)
@@ -165,7 +165,7 @@ static void dict_destroy(ek_object *object)
         ek_object_release(ek_value_object(dict->entries[i].value));
     }
     ek_object_retire(object);
-    ek_retire(dict, dict_nbytes(dict->count), "dictionary", false);
+    ek_retire(dict, dict_nbytes(dict->count), "dictionary", dict);
 }
 
 static int dict_fail_twice(const char *key)

@@ -53,7 +53,9 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
                                              : forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
         output = ek_value_error();
+    const ek_releaser outer = ek_release_named("the forward of", module->type->name);
     output = ek_scope_return_value(&scope, output);
+    ek_release_end(&outer);
     ek_span_end(&span);
     if (output.kind != EK_VALUE_ERROR)
         return output;
@@ -78,6 +80,8 @@ ek_value ek_module_forward(ek_module *module, const ek_args *args)
             EK_FAIL(EK_E_INVALID, "the %s NULL", !module ? "module is" : "arguments are");
         return ek_value_error();
     }
+    if (ek_check_alive("module_forward", "the module", module) < 0)
+        return ek_value_error();
     const ek_value_kind keywords = args->keywords.kind;
     if (keywords != EK_VALUE_NONE && keywords != EK_VALUE_DICT && keywords != EK_VALUE_ERROR) {
         EK_FAIL(EK_E_INVALID, "%s: keyword arguments have to be a dictionary or none",

@@ -91,6 +91,7 @@ static int walk_tensors(ek_module *module, ek_member_kind kind, ek_tensor_visito
         return ek_error_status() < 0
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
+    EK_TRY(ek_check_alive("module_parameters", "the module", module));
     walk w = {.kind = kind, .visit = visit, .user = user};
     int status = walk_module(&w, module, 0);
     ek_map_clear(&w.seen);
@@ -114,6 +115,7 @@ int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user)
         return ek_error_status() < 0
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
+    EK_TRY(ek_check_alive("module_modules", "the module", module));
     walk w = {.visit_module = visit, .user = user, .path = ek_strdup(""), .path_capacity = 1};
     int status = w.path ? walk_module(&w, module, 0) : EK_E_NO_MEMORY;
     ek_map_clear(&w.seen);
@@ -125,6 +127,8 @@ int ek_module_modules(ek_module *module, ek_module_visitor *visit, void *user)
 
 const char *ek_module_child_name(const ek_module *module, int index)
 {
+    if (ek_check_alive("module_child_name", "the module", module) < 0)
+        return NULL;
     for (int i = 0; module && index >= 0 && i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind == EK_MEMBER_MODULE && index-- == 0)
@@ -159,6 +163,8 @@ ek_module *ek_module_at(ek_module *module, const char *path)
             EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
         return NULL;
     }
+    if (ek_check_alive("module_at", "the module", module) < 0)
+        return NULL;
     const char *rest = path;
     for (ek_module *at = module; at;) {
         if (!*rest)
@@ -175,7 +181,7 @@ ek_module *ek_module_at(ek_module *module, const char *path)
 
 ek_module *ek_module_child(ek_module *module, int index)
 {
-    if (!module || index < 0)
+    if (!module || index < 0 || ek_check_alive("module_child", "the module", module) < 0)
         return NULL;
     for (int i = 0; i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);
@@ -192,6 +198,8 @@ ek_tensor *ek_module_tensor(ek_module *module, const char *path)
             EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
         return NULL;
     }
+    if (ek_check_alive("module_tensor", "the module", module) < 0)
+        return NULL;
     const char *rest = path;
     for (const ek_module *at = module; at;) {
         size_t length = strcspn(rest, ".");
@@ -292,7 +300,7 @@ void ek_module_set_requires_grad(ek_module *module, bool requires_grad)
 
 void ek_module_train(ek_module *module, bool training)
 {
-    if (!module)
+    if (!module || ek_check_alive("module_train", "the module", module) < 0)
         return;
     module->training = training;
     for (int i = 0; i < ek_module_member_count(module); i++) {

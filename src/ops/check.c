@@ -125,7 +125,7 @@ int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim)
 
 bool ek_is_scalar_dim(const ek_tensor *x, int64_t dim)
 {
-    return x && x->ndim == 0 && (dim == 0 || dim == -1);
+    return x && x->ndim == 0 && (dim == 0 || dim == -1) && !ek_tensor_is_retired(x);
 }
 
 int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim)
