@@ -1,4 +1,5 @@
 /* module_call.c: calling modules, and reading the arguments of a call. */
+#include "autograd/anomaly.h"
 #include "core/tensor.h"
 #include "core/trace.h"
 #include "core/value.h"
@@ -49,10 +50,13 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, call_dev_of(args));
     ek_scope scope = ek_scope_begin();
+    const ek_anomaly_module around =
+        ek_anomaly_enter((ek_anomaly_module){module->members->name, module->type->name});
     ek_value output = module->members->hooks ? ek_module_call_hooked(module, args, forward)
                                              : forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
         output = ek_value_error();
+    ek_anomaly_enter(around);
     const ek_releaser outer = ek_release_named("the forward of", module->type->name);
     output = ek_scope_return_value(&scope, output);
     ek_release_end(&outer);

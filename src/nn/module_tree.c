@@ -12,6 +12,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/module.h"
 #include "evenkeel/ops.h"
+#include "nn/module_check.h"
 #include "nn/module_table.h"
 
 typedef struct walk {
@@ -432,6 +433,8 @@ ek_module *ek_module_copy_with(ek_module *module, ek_tensor *const *sources,
             goto done;
         *handle = handles[i];
     }
+    if (ek_checks_for(EK_CHECK_LIFETIMES))
+        ek_module_check_members(module);
     copy = copy_module(module, &map);
 done:
     ek_map_clear(&map);
