@@ -2,7 +2,6 @@
 #include "check_setup.h"
 
 NAMES_DEVICES
-OWN_PROCESSES
 
 static ek_tensor *released_by_scope(void)
 {
@@ -57,6 +56,7 @@ static void register_parameter(void)
 {
     ek_module *list = ek_parameter_list(a_tensor());
     ck_assert_int_lt(ek_parameter_list_append(list, released_by_scope()), 0);
+    ek_module_free(list);
 }
 
 static void scope_of_block(void)
@@ -165,7 +165,9 @@ static void child_freed_alone(void)
 
 static ek_optimizer *freed_optimizer(void)
 {
-    ek_optimizer *optimizer = ek_sgd(ek_linear(2, 2), .lr = 0.1);
+    ek_module *module = ek_linear(2, 2);
+    ek_optimizer *optimizer = ek_sgd(module, .lr = 0.1);
+    ek_module_free(module);
     HERE, ek_optimizer_free(optimizer);
     return optimizer;
 }
@@ -187,10 +189,13 @@ static void optimizer_twice(void)
 
 static void schedule_after_optimizer(void)
 {
-    ek_optimizer *optimizer = ek_sgd(ek_linear(2, 2), .lr = 0.1);
+    ek_module *module = ek_linear(2, 2);
+    ek_optimizer *optimizer = ek_sgd(module, .lr = 0.1);
     ek_schedule *schedule = ek_step_lr(optimizer, 1, 0.5);
     HERE, ek_optimizer_free(optimizer);
     ck_assert_int_eq(ek_schedule_step(schedule), EK_E_STATE);
+    ek_schedule_free(schedule);
+    ek_module_free(module);
 }
 
 static void loader(void)
@@ -218,7 +223,9 @@ static void scaler(void)
 
 static void ema(void)
 {
-    ek_ema *made = ek_ema_new(ek_linear(2, 2));
+    ek_module *module = ek_linear(2, 2);
+    ek_ema *made = ek_ema_new(module);
+    ek_module_free(module);
     HERE, ek_ema_free(made);
     ck_assert_int_eq(ek_ema_update(made), EK_E_STATE);
 }
@@ -265,6 +272,7 @@ static void activation_after_forward(void)
     ek_module *net = ek_module_new(&type);
     assert_made(ek_apply(net, a_tensor()));
     ek_neg(((keeper *)net)->last);
+    ek_module_free(net);
 }
 
 static const check_mistake mistakes[] = {

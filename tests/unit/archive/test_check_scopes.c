@@ -5,7 +5,6 @@
 #include "check_setup.h"
 
 NAMES_DEVICES
-OWN_PROCESSES
 
 /* A module that calls a part of its child through a plain member. */
 typedef struct caller {
@@ -26,8 +25,10 @@ static void member_of_replica(void)
     caller *self = (caller *)ek_module_new(&type);
     ek_register_module(&self->module, "body", &self->body, ek_sequential(ek_linear(2, 2)));
     self->first = ek_module_at(self->body, "0");
-    ek_forward(ek_data_parallel_model(&self->module), a_tensor());
+    ek_module *wrapper = ek_data_parallel_model(&self->module);
+    ek_forward(wrapper, a_tensor());
     ek_error_clear();
+    ek_module_free(wrapper);
 }
 
 static void scope_ended_twice(void)
@@ -222,6 +223,7 @@ TEST(the_operation_that_makes_an_infinity_is_named)
         assert_made(ek_exp(ek_apply(net, a_tensor())));
     ck_assert_str_eq(sentences(), "log has made an infinity of finite operands: f32[2, 2] on cpu, "
                                   "in 1 (logarithm)\n");
+    ek_module_free(net);
 }
 
 TEST(the_operation_that_makes_a_nan_is_named)
