@@ -6,20 +6,23 @@
  * longer, add a reference with ek_keep and drop it with ek_release. Every thread has a root scope,
  * which ends with the thread or with ek_shutdown. Scopes nest; each belongs to one thread.
  *
- * Mistakes with lifetimes are undefined, as in all of C, but the library can watch: in a process
- * with EVENKEEL_CHECK=1 in its environment, the use of a tensor, module, optimizer or other handle
- * after its release is EK_E_STATE, with a sentence that names the file and the line of the release,
- * if it isn't among the first of the last 100 000 releases. Void functions and accessors of a
- * released handle do nothing. Warnings (ek_set_log, else stderr), each once, tell of double
- * releases; of scopes that are ended twice, on another thread, or only by the scope around them; of
- * scopes that grow from step to step; of unregistered members that point to registered ones; and of
- * errors that nobody has read when their thread or the process ends. EVENKEEL_CHECK=anomaly warns
- * of the first operation that makes a NaN or an infinity of finite operands, forward and backward;
- * both is EVENKEEL_CHECK=1,anomaly. An infinity that the call has given as a number, as to
- * ek_masked_fill, isn't reported, nor one in f16 in backward, because those are ek_grad_scaler's.
+ * Mistakes with lifetimes are undefined, as in all of C, but the library can watch for them. With
+ * EVENKEEL_CHECK=1 in the environment, the use of a tensor, module, optimizer or other handle after
+ * its release fails with EK_E_STATE and a sentence that names the file and line of the release.
+ * Functions that cannot fail do and return what they do for NULL. The last 131072 released tensors
+ * and lists are known, in about 40 MiB. Warnings (to ek_set_log's function, else to stderr), each
+ * once, tell of double releases; of scopes that are ended twice, by another thread, or only by the
+ * scope around them; of a scope that has grown at each of the last 100 steps of an optimizer; of
+ * members of a replicated module's struct that aren't registered and point to what is; and of an
+ * error whose sentence nobody has read when its thread or the process ends.
  *
- * The functions that release are also macros, which tell the library the place of the call. To
- * leave file names out of a program, define EK_WITHOUT_PLACES before the headers. */
+ * EVENKEEL_CHECK=anomaly warns of the operation, and its module, that first makes a NaN or an
+ * infinity of finite operands, in forward and in backward. Nothing fails, because such a number may
+ * be multiplied away. Not reported are infinities that the call gives as a number (ek_masked_fill),
+ * and those in f16 in backward, for which ek_grad_scaler looks. EVENKEEL_CHECK=1,anomaly does both.
+ *
+ * Calls that release are also macros, which tell the library their place. To leave file names out
+ * of a program, define EK_WITHOUT_PLACES before the headers. */
 #ifndef EVENKEEL_SCOPE_H
 #define EVENKEEL_SCOPE_H
 #pragma GCC system_header /* see base.h */
@@ -33,9 +36,9 @@ struct ek_tensor;
 /** A position in the thread's list of owned objects. */
 typedef struct ek_scope {
     size_t mark;
-    unsigned depth; /**< 0: the scope has ended */
-    int line;       /**< of `file`, where the scope began; NULL and 0: unknown */
-    const char *file;
+    unsigned depth;     /**< 0: the scope has ended */
+    int line;           /**< of `file`, where the scope began */
+    const char *file;   /**< NULL: unknown */
     const void *thread; /**< identifies the thread that began the scope */
 } ek_scope;
 
@@ -62,7 +65,8 @@ EK_API void ek_release(struct ek_tensor *tensor);
  * kept. */
 EK_API int ek_shutdown(void);
 
-/** Tells EVENKEEL_CHECK the place of the releasing call that follows at once. Returns `pointer`. */
+/** Notes the place of the call that releases or begins a scope and follows at once: for the macros
+ * below. Returns `pointer`. */
 EK_API void *ek_placed(const void *pointer, const char *file, int line);
 
 EK_END_DECLARATIONS
@@ -79,8 +83,8 @@ template <class type> static inline type ek_placed_as(type pointer, const char *
 class ek_scope_of_block : public ek_scope
 {
   public:
-    ek_scope_of_block(const char *file, int line)
-        : ek_scope((ek_placed(nullptr, file, line), ek_scope_begin()))
+    ek_scope_of_block(const char *in_file, int at_line)
+        : ek_scope((ek_placed(nullptr, in_file, at_line), ek_scope_begin()))
     {
     }
     ~ek_scope_of_block()

@@ -42,10 +42,11 @@ ek_scope ek_scope_begin(void)
 static void scope_release_since(ek_thread *thread, size_t mark)
 {
     const bool checked = ek_checks_for(EK_CHECK_LIFETIMES);
+    const char *what = thread->checks.releaser.what;
     while (thread->owned_count > mark) {
         void *object = thread->owned[--thread->owned_count];
         if (checked && ek_is_retired(object))
-            ek_retired_warn("the scope that ended", object);
+            ek_retired_warn(what ? what : "a scope", object);
         else
             ek_object_release(object);
     }

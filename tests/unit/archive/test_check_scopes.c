@@ -5,6 +5,7 @@
 #include "check_setup.h"
 
 NAMES_DEVICES
+OWN_PROCESSES
 
 /* A module that calls a part of its child through a plain member. */
 typedef struct caller {
