@@ -24,7 +24,7 @@ static int job_run(job *j, int64_t until, double *loss)
 {
     int rc = 0;
     for (; j->step < until && rc == 0; j->step++) {
-        ek_scope step = ek_scope_begin();
+        EK_SCOPE(step);
         ek_tensor *x = ek_randn(EK_SHAPE(64, 8)), *y = ek_sum(x, EK_DIMS(1), .keepdim = true);
         ek_tensor *l = ek_f_mse_loss(ek_apply(j->net, x), y);
         ek_zero_grad(j->optimizer);
@@ -32,7 +32,6 @@ static int job_run(job *j, int64_t until, double *loss)
             rc = -1;
         else
             rc = ek_item(l, loss);
-        ek_scope_end(&step);
     }
     return rc;
 }
