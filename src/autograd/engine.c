@@ -132,9 +132,11 @@ static int run_node(ek_run *run, int queue, ek_task *task)
         if (rc >= 0)
             rc = engine_call_backward(run, task, gradients, results);
         ek_thread_self()->modes = run->modes;
+        const ek_releaser outer = ek_release_named("the backward of", node->operation->name);
         for (int i = 0; i < node->output_count; i++)
             ek_release(gradients[i]);
         ek_scope_end(&scope);
+        ek_release_end(&outer);
     }
     if (!run->retain_graph)
         ek_node_free_saved(node);

@@ -116,7 +116,10 @@ static ek_value dataset_sample(ek_dataset *dataset, int64_t index)
         ek_error_prefix(before, "%s: sample %lld", dataset->type->name, (long long)index);
         sample = ek_value_error();
     }
-    return ek_scope_return_value(&scope, sample);
+    const ek_releaser outer = ek_release_named("the sample of", dataset->type->name);
+    sample = ek_scope_return_value(&scope, sample);
+    ek_release_end(&outer);
+    return sample;
 }
 
 ek_value ek_dataset_get(ek_dataset *dataset, int64_t index)
