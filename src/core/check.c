@@ -106,10 +106,10 @@ ek_releaser ek_release_set(ek_releaser releaser)
 
 bool ek_release_begin(ek_releaser *outer, const char *function, const void *handle)
 {
-    ek_releaser place = ek_release_take_place(function);
-    *outer = ek_thread_self()->checks.releaser;
-    if (place.file)
-        ek_release_set(place);
+    ek_thread_checks *checks = &ek_thread_self()->checks;
+    *outer = checks->releaser;
+    if (checks->place.file)
+        checks->releaser = ek_release_take_place(function);
     if (!handle)
         return false;
     if (!ek_is_retired(handle))
@@ -161,6 +161,12 @@ static void retire(tombstone *stone, size_t nbytes, const char *kind, size_t cel
     const unsigned most = is_small ? SMALL_MOST : LARGE_MOST;
     const unsigned i =
         atomic_fetch_add_explicit(is_small ? &small_count : &large_count, 1, memory_order_relaxed);
+    if (is_small) { /* the tombstones that are freed soon, whose cells new tensors take */
+        const char *soon = (const char *)atomic_load_explicit(&small_retired[(i + 8) % SMALL_MOST],
+                                                              memory_order_relaxed);
+        for (size_t at = 0; soon && at < 320; at += 64)
+            __builtin_prefetch(soon + at, 1);
+    }
     tombstone_free(atomic_exchange_explicit(&(is_small ? small_retired : large_retired)[i % most],
                                             stone, memory_order_acq_rel));
 }

@@ -106,7 +106,9 @@ static ek_write_count retired_version;
 
 static void tensor_retire(ek_tensor *tensor)
 {
-    *tensor = (ek_tensor){.storage = &retired_storage, .version = &retired_version};
+    memset(&tensor->storage, 0, sizeof *tensor - offsetof(ek_tensor, storage));
+    tensor->storage = &retired_storage;
+    tensor->version = &retired_version;
     ek_object_retire(&tensor->object);
     ek_retire_cell(tensor, sizeof *tensor, "tensor");
 }
