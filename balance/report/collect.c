@@ -291,6 +291,7 @@ static int report_check_open(const ek_report *report)
 int ek_report_step(ek_report *report)
 {
     ek_busy busy[EK_MAX_DEVICES] = {{0, 0}};
+    EK_TRY(ek_check_alive("report_step", "the report", report));
     if (!report || !report->collecting)
         return EK_FAIL(EK_E_STATE, "report_step: the report %s",
                        report ? "has been stopped" : "is NULL");
@@ -418,6 +419,7 @@ int ek_report_stop(ek_report *report)
 {
     if (!report)
         return EK_FAIL(EK_E_STATE, "report_stop: the report is NULL");
+    EK_TRY(ek_check_alive("report_stop", "the report", report));
     if (!report->collecting)
         return 0;
     EK_TRY(ek_trace_set(NULL));
@@ -437,8 +439,8 @@ int ek_report_stop(ek_report *report)
 
 void ek_report_free(ek_report *report)
 {
-    if (!report ||
-        (report->collecting && ek_forked())) /* threads of the parent may hold the report's locks */
+    EK_RELEASES("ek_report_free", report);
+    if (report->collecting && ek_forked()) /* threads of the parent may hold the report's locks */
         return;
     ek_report_stop(report);
     report_end_watches(report); /* a report that failed to start may have watches */
@@ -464,5 +466,5 @@ void ek_report_free(ek_report *report)
     free(report->devices);
     free(report->name);
     pthread_mutex_destroy(&report->logs_lock);
-    free(report);
+    ek_retire(report, sizeof *report, "report", report);
 }

@@ -153,4 +153,10 @@ void ek_report_free_waits(ek_report *report);
 /* What this process knows of itself. */
 void ek_report_own_rank(const ek_report *report, ek_rank_report *rank);
 
+/* Returns true if the report is neither NULL nor freed. */
+static inline bool ek_report_is_usable(const char *what, const ek_report *report)
+{
+    return report && ek_check_alive(what, "the report", report) == 0;
+}
+
 #endif

@@ -87,6 +87,8 @@ static int page_check(const char *what, const char *path, ek_report *const *repo
     for (int r = 0; r < count; r++)
         if (!reports[r])
             return EK_FAIL(EK_E_INVALID, "%s: %s: report %d of %d is NULL", what, path, r, count);
+        else
+            EK_TRY(ek_check_alive(what, "a report", reports[r]));
     return 0;
 }
 

@@ -227,6 +227,8 @@ static int json_check(const char *path, ek_report *const *reports, int count)
     for (int i = 0; i < count; i++)
         if (!reports[i])
             return EK_FAIL(EK_E_INVALID, "report_json: report %d is NULL", i);
+        else
+            EK_TRY(ek_check_alive("report_json", "a report", reports[i]));
     return 0;
 }
 

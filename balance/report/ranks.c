@@ -324,7 +324,7 @@ static int gather_from(ek_report *report, ek_ranks *ranks)
 
 int ek_report_gather(ek_report *report)
 {
-    EK_TRY(ek_check_pointer("report_gather", "the report", report));
+    EK_TRY(ek_check_handle("report_gather", "the report", report));
     ek_ranks *ranks;
     EK_TRY(ranks_of(report->group, &ranks));
     int rc = gather_from(report, ranks);

@@ -35,32 +35,35 @@ static uint64_t report_ns(const ek_report *report)
 
 const char *ek_report_name(const ek_report *report)
 {
-    return report ? report->name : "";
+    return ek_report_is_usable("report_name", report) ? report->name : "";
 }
 
 int ek_report_device_count(const ek_report *report)
 {
-    return !report ? 0 : report->sent->rank_count ? report->sent->device_count : report->count;
+    return !ek_report_is_usable("report_device_count", report) ? 0
+           : report->sent->rank_count                          ? report->sent->device_count
+                                                               : report->count;
 }
 
 int64_t ek_report_step_count(const ek_report *report)
 {
-    return report ? report->steps.total : 0;
+    return ek_report_is_usable("report_step_count", report) ? report->steps.total : 0;
 }
 
 double ek_report_seconds(const ek_report *report)
 {
-    return report ? nanosecond * (double)report->steps.ns : 0;
+    return ek_report_is_usable("report_seconds", report) ? nanosecond * (double)report->steps.ns
+                                                         : 0;
 }
 
 double ek_report_step_seconds(const ek_report *report)
 {
-    return report ? ek_steps_median(&report->steps) : 0;
+    return ek_report_is_usable("report_step_seconds", report) ? ek_steps_median(&report->steps) : 0;
 }
 
 void ek_report_set_largest_batch(ek_report *report, int64_t batch)
 {
-    if (report)
+    if (ek_report_is_usable("report_set_largest_batch", report))
         report->largest_batch = batch > 0 ? batch : 0;
 }
 
@@ -117,7 +120,7 @@ static int expected_check(const ek_report *report, const ek_expectation *expecte
 
 int ek_report_expect(ek_report *report, const ek_expectation *expectation)
 {
-    EK_TRY(ek_check_pointer("report_expect", "the report", report));
+    EK_TRY(ek_check_handle("report_expect", "the report", report));
     EK_TRY(ek_check_pointer("report_expect", "the expectation", expectation));
     EK_TRY(expected_check(report, expectation));
     report->expected = *expectation;
@@ -148,6 +151,7 @@ static int report_check_index(const ek_report *report, int index)
 {
     if (!report)
         return EK_FAIL(EK_E_INVALID, "report: it is NULL");
+    EK_TRY(ek_check_alive("report", "the report", report));
     if (report->collecting)
         EK_TRY(ek_fork_check());
     const int count = ek_report_device_count(report);
@@ -294,12 +298,14 @@ int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *
 
 int ek_report_rank_count(const ek_report *report)
 {
-    return !report ? 0 : report->sent->rank_count ? report->sent->rank_count : 1;
+    return !ek_report_is_usable("report_rank_count", report) ? 0
+           : report->sent->rank_count                        ? report->sent->rank_count
+                                                             : 1;
 }
 
 int ek_report_get_rank(const ek_report *report, int index, ek_rank_report *rank)
 {
-    EK_TRY(ek_check_pointer("report_get_rank", "the report", report));
+    EK_TRY(ek_check_handle("report_get_rank", "the report", report));
     EK_TRY(ek_check_pointer("report_get_rank", "where to put the numbers", rank));
     const int count = ek_report_rank_count(report);
     if (index < 0 || index >= count)

@@ -209,6 +209,8 @@ int ek_report_table(const ek_report *report, FILE *stream)
     int rc = report && stream ? 0
                               : EK_FAIL(EK_E_INVALID, "report_table: the %s is NULL",
                                         report ? "stream" : "report");
+    if (rc >= 0)
+        rc = ek_check_alive("report_table", "the report", report);
     int writes = ek_report_begin_writing(&written, 1, rc);
     if (writes < 0)
         return writes;

@@ -240,6 +240,7 @@ static int trace_check(const char *path, const ek_report *report)
     if (!path || !*path || !report)
         return EK_FAIL(EK_E_INVALID, "report_trace: the %s",
                        report ? "path is missing" : "report is NULL");
+    EK_TRY(ek_check_alive("report_trace", "the report", report));
     if (ek_report_step_count(report) == 0)
         return EK_FAIL(EK_E_STATE, "report_trace: no step has ended (ek_report_step)");
     return 0;

@@ -54,6 +54,7 @@ typedef struct ek_training_state {
 } ek_training_state;
 
 EK_API void ek_archive_free(ek_archive *archive); /**< NULL is ignored */
+#define ek_archive_free(archive) ek_archive_free(EK_PLACED(archive))
 
 /* ---- writing ----
  *

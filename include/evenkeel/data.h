@@ -111,6 +111,7 @@ EK_API int ek_safetensors_save(const char *path, const ek_named_tensor *tensors,
 typedef struct ek_safetensors ek_safetensors;
 EK_API ek_safetensors *ek_safetensors_open(const char *path);
 EK_API void ek_safetensors_close(ek_safetensors *file);
+#define ek_safetensors_close(file) ek_safetensors_close(EK_PLACED(file))
 
 /** The number of tensors, and their names in the order of their elements in the file. Names are
  * valid as long as the file is open. Negative or NULL with EK_E_INVALID for a NULL file or an index

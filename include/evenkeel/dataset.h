@@ -90,6 +90,7 @@ EK_API ek_dataset *ek_dataset_new(const ek_dataset_type *type);
 EK_API ek_dataset *ek_dataset_keep(ek_dataset *dataset);
 /** Drops a reference; NULL is ignored. Any thread. */
 EK_API void ek_dataset_free(ek_dataset *dataset);
+#define ek_dataset_free(dataset) ek_dataset_free(EK_PLACED(dataset))
 
 /** The number of samples, or a negative status: the error that the type's `length` has set
  * (EK_E_INVALID if it has set none), or EK_E_INVALID for a data set without a length. */

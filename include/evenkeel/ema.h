@@ -35,6 +35,7 @@ EK_API ek_ema *ek_ema_new_with(ek_ema_options options);
 #define ek_ema_new(...) EK_CALL_1(ek_ema_new_with, ek_ema_options, module, __VA_ARGS__)
 /** NULL is ignored. */
 EK_API void ek_ema_free(ek_ema *ema);
+#define ek_ema_free(ema) ek_ema_free(EK_PLACED(ema))
 
 /** Adds the parameters' present values to the averages. If there is not enough memory, nothing has
  * changed. After an error of a device some averages may be updated, but ek_ema_updates doesn't

@@ -52,6 +52,7 @@ typedef struct ek_iterator ek_iterator;
  * orders depend. */
 EK_API ek_iterator *ek_iterate(ek_dataset *dataset, int64_t epoch);
 EK_API void ek_iterator_free(ek_iterator *iterator); /**< NULL is ignored */
+#define ek_iterator_free(iterator) ek_iterator_free(EK_PLACED(iterator))
 /** Returns 1 with the next sample, in the scope; 0 at the end, and from then on; or a negative
  * status. For one thread at a time. */
 EK_API int ek_iterator_next(ek_iterator *iterator, ek_value *sample);

@@ -116,6 +116,7 @@ EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
 /** Frees a loader at any time. Waits for samples that are being read, not for whole batches. Free
  * loaders before ek_shutdown, because their threads use the library. NULL is ignored. */
 EK_API void ek_loader_free(ek_loader *loader);
+#define ek_loader_free(loader) ek_loader_free(EK_PLACED(loader))
 
 /** One batch. The loader owns values and indices: they are valid in any scope until the next call
  * of ek_loader_next, or until the loader is reset, loaded or freed. ek_value_keep keeps a value

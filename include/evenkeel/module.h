@@ -135,6 +135,7 @@ EK_API ek_module *ek_module_new(const ek_module_type *type);
 /** Frees a module with its children, parameters and buffers; NULL is ignored. A parameter that is
  * kept elsewhere keeps its gradient, but without a history (create_graph). */
 EK_API void ek_module_free(ek_module *module);
+#define ek_module_free(module) ek_module_free(EK_PLACED(module))
 
 /** Registers *member under `name` (copied; no dots) and stores `tensor` there with a reference of
  * its own. A parameter is made to require a gradient, unless it is a module's parameter already.

@@ -232,6 +232,7 @@ EK_API ek_optimizer *ek_lbfgs_with(ek_lbfgs_options options);
 
 /** Frees the optimizer, not its parameters and their gradients; NULL is ignored. */
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
+#define ek_optimizer_free(optimizer) ek_optimizer_free(EK_PLACED(optimizer))
 
 /** Adds a group with the options that the optimizer was made with, and returns its index;
  * ek_optimizer_set changes them. EK_E_INVALID for a parameter that is in a group already, is no

@@ -34,6 +34,7 @@ typedef enum ek_random_engine { EK_RANDOM_TWISTER, EK_RANDOM_PHILOX } ek_random_
  * NULL with an error if memory is short. For one thread at a time. */
 EK_API ek_generator *ek_generator_new(uint64_t seed);
 EK_API void ek_generator_free(ek_generator *generator);
+#define ek_generator_free(generator) ek_generator_free(EK_PLACED(generator))
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
 
 /** Changes the engine of a generator, or with NULL of the default one. The generator begins anew

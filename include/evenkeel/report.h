@@ -54,6 +54,7 @@ EK_API int ek_report_step(ek_report *report);
 EK_API int ek_report_stop(ek_report *report);
 /** Frees the report, and stops it first if it still collects. NULL is ignored. */
 EK_API void ek_report_free(ek_report *report);
+#define ek_report_free(report) ek_report_free(EK_PLACED(report))
 
 /* ---- reading ---- */
 

@@ -65,6 +65,7 @@ struct ek_sampler {
  * too. */
 EK_API ek_sampler *ek_sampler_new(const ek_sampler_type *type);
 EK_API void ek_sampler_free(ek_sampler *sampler); /**< NULL is ignored */
+#define ek_sampler_free(sampler) ek_sampler_free(EK_PLACED(sampler))
 
 /** How many samples, or batches, a pass has; of a distributed sampler, this rank's share. */
 EK_API int64_t ek_sampler_length(ek_sampler *sampler);

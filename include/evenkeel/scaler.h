@@ -54,6 +54,7 @@ EK_API ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options);
 #define ek_grad_scaler_new(...) \
     EK_CALL_1(ek_grad_scaler_new_with, ek_grad_scaler_options, init_scale, __VA_ARGS__)
 EK_API void ek_grad_scaler_free(ek_grad_scaler *scaler); /**< NULL is ignored */
+#define ek_grad_scaler_free(scaler) ek_grad_scaler_free(EK_PLACED(scaler))
 
 /** The loss times the scale, in the loss's dtype. Differentiable. */
 EK_API ek_tensor *ek_grad_scaler_scale(ek_grad_scaler *scaler, ek_tensor *loss);

@@ -161,6 +161,7 @@ EK_API int64_t ek_schedule_steps(const ek_schedule *schedule);
 EK_API int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps);
 /** NULL is ignored. */
 EK_API void ek_schedule_free(ek_schedule *schedule);
+#define ek_schedule_free(schedule) ek_schedule_free(EK_PLACED(schedule))
 
 EK_END_DECLARATIONS
 #endif

@@ -48,6 +48,7 @@ struct ek_transform {
  * name, describe or apply. */
 EK_API ek_transform *ek_transform_new(const ek_transform_type *type);
 EK_API void ek_transform_free(ek_transform *transform); /**< NULL is ignored */
+#define ek_transform_free(transform) ek_transform_free(EK_PLACED(transform))
 
 EK_API ek_dataset *ek_transformed_of(ek_dataset *dataset, int field,
                                      ek_transform *const *transforms, int count);

@@ -98,6 +98,17 @@ EK_API ek_value ek_value_keep(ek_value value);
 EK_API void ek_value_release(ek_value value);
 /** Ends a scope, but moves the value to the enclosing one; returns it. */
 EK_API ek_value ek_scope_return_value(ek_scope *scope, ek_value value);
+#ifndef EK_WITHOUT_PLACES
+/* Notes the place of the call that releases the value or returns it from a scope. */
+static inline ek_value ek_value_placed(ek_value value, const char *file, int line)
+{
+    ek_placed(NULL, file, line);
+    return value;
+}
+#define ek_value_release(value) ek_value_release(ek_value_placed((value), __FILE__, __LINE__))
+#define ek_scope_return_value(scope, value) \
+    ek_scope_return_value(scope, ek_value_placed((value), __FILE__, __LINE__))
+#endif
 
 /** EK_VALUE(x): a value of x, which is a tensor or a value. */
 #ifdef __cplusplus

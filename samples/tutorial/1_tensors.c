@@ -4,10 +4,10 @@
 /* The mean of the columns whose mean is above `limit`, for the caller's scope. */
 static ek_tensor *large_columns(ek_tensor *x, double limit)
 {
-    ek_scope scope = ek_scope_begin(); /* owns what is made from here on */
+    EK_SCOPE(scope); /* owns what is made from here on, until the block ends */
     ek_tensor *means = ek_mean(x, EK_DIMS(0));
     ek_tensor *chosen = ek_masked_select(means, ek_gt_scalar(means, limit));
-    return ek_scope_return(&scope, ek_mean(chosen)); /* ends the scope, hands on one tensor */
+    return ek_scope_return(&scope, ek_mean(chosen)); /* hands on one tensor */
 }
 
 int main(void)

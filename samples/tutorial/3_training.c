@@ -4,13 +4,11 @@
 /* Points of the plane, and whether they lie in a ring: samples of (point, class). */
 static ek_dataset *points(int64_t count)
 {
-    ek_scope scope = ek_scope_begin();
+    EK_SCOPE(scope);
     ek_tensor *at = ek_add_scalar(ek_mul_scalar(ek_rand(EK_SHAPE(count, 2)), 2), -1);
     ek_tensor *radius = ek_norm(at, EK_DIMS(1));
     ek_tensor *within = ek_logical_and(ek_gt_scalar(radius, 0.4), ek_lt_scalar(radius, 0.9));
-    ek_dataset *set = ek_tensor_dataset(at, ek_to_dtype(within, EK_I64)); /* keeps both */
-    ek_scope_end(&scope);
-    return set;
+    return ek_tensor_dataset(at, ek_to_dtype(within, EK_I64)); /* keeps both */
 }
 
 /* One pass over the loader, with training steps if there is an optimizer. Writes the share of right
@@ -24,14 +22,13 @@ static int run(ek_module *net, ek_module *criterion, ek_optimizer *optimizer, ek
     ek_module_train(net, optimizer != NULL); /* dropout and batch norm care */
     int rc;
     while ((rc = ek_loader_next(loader, &batch)) > 0) { /* 0: the end of the pass */
-        ek_scope step = ek_scope_begin();
+        EK_SCOPE(step); /* ends with this pass of the loop, also by break */
         ek_tensor *target = ek_value_tensor(batch.target);
         ek_tensor *output = ek_apply(net, ek_value_tensor(batch.input));
         ek_tensor *found = ek_eq(ek_argmax(output, 1, false), target);
         rc = ek_item(ek_sum(ek_to_dtype(found, EK_F64)), &count);
         if (rc == 0 && optimizer)
             rc = ek_minimize(optimizer, ek_loss(criterion, output, target));
-        ek_scope_end(&step); /* before a break, too */
         if (rc < 0)
             break;
         hits += count;

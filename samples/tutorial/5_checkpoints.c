@@ -24,13 +24,12 @@ static int job_run(job *j, int64_t until, double *loss)
 {
     int rc = 0;
     for (; j->step < until && rc == 0; j->step++) {
-        ek_scope step = ek_scope_begin();
+        EK_SCOPE(step);
         ek_tensor *x = ek_randn(EK_SHAPE(64, 8)), *y = ek_sum(x, EK_DIMS(1), .keepdim = true);
         ek_tensor *l = ek_f_mse_loss(ek_apply(j->net, x), y);
         rc = ek_minimize(j->optimizer, l, .value = loss);
         if (rc == 0)
             rc = ek_schedule_step(j->schedule);
-        ek_scope_end(&step);
     }
     return rc;
 }

@@ -11,7 +11,7 @@ static int learn(ek_module *model, int rank, double *loss)
     ek_generator *samples = ek_generator_new((uint64_t)rank);
     int rc = samples ? 0 : ek_error_status();
     for (int i = 0; i < STEPS && rc == 0; i++) {
-        ek_scope step = ek_scope_begin();
+        EK_SCOPE(step);
         ek_tensor *x = ek_empty(EK_SHAPE(BATCH, 4));
         ek_normal_(x, 0, 1, samples);
         ek_tensor *l =
@@ -19,7 +19,6 @@ static int learn(ek_module *model, int rank, double *loss)
         rc = ek_minimize(optimizer, l, .value = loss);
         if (rc == 0 && rank == 0 && (i + 1) % 5 == 0)
             printf("step %d: loss of both ranks' samples %.4f\n", i + 1, *loss);
-        ek_scope_end(&step);
     }
     ek_generator_free(samples);
     ek_optimizer_free(optimizer);

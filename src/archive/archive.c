@@ -20,12 +20,12 @@ int ek_archive_noted(ek_archive *archive, int status)
 
 int ek_archive_check_given(const ek_archive_put_call *put, const char *operand, const void *pointer)
 {
-    return ek_archive_noted(put->archive, ek_check_given(put->what, operand, pointer));
+    return ek_archive_noted(put->archive, ek_check_handle(put->what, operand, pointer));
 }
 
 int ek_archive_check_written(const ek_archive_put_call *put)
 {
-    EK_TRY(ek_check_given(put->what, "the archive", put->archive));
+    EK_TRY(ek_check_handle(put->what, "the archive", put->archive));
     return put->archive->file
                ? EK_FAIL(EK_E_STATE, "%s: %s is open to be read; ek_archive_new makes one to write",
                          put->what, put->archive->path)
@@ -35,7 +35,7 @@ int ek_archive_check_written(const ek_archive_put_call *put)
 int ek_archive_check_put(const ek_archive_put_call *put)
 {
     EK_TRY(ek_archive_check_written(put));
-    return ek_archive_check_given(put, "the name", put->name);
+    return ek_archive_noted(put->archive, ek_check_given(put->what, "the name", put->name));
 }
 
 /* ---- the table of names ---- */
@@ -247,15 +247,14 @@ ek_archive *ek_archive_new(void)
 
 void ek_archive_free(ek_archive *archive)
 {
-    if (!archive)
-        return;
+    EK_RELEASES("ek_archive_free", archive);
     archive_cut(archive, (ek_archive_mark){0});
     ek_safetensors_close(archive->file);
     ek_map_clear(&archive->names);
     free(archive->entries);
     free(archive->texts);
     free(archive->path);
-    free(archive);
+    ek_retire(archive, sizeof *archive, "archive", archive);
 }
 
 /* ---- putting values ---- */
@@ -298,7 +297,7 @@ static int archive_put(const ek_archive_put_call *put, const char *path, ek_valu
     case EK_VALUE_NONE:
         return 0;
     case EK_VALUE_TENSOR:
-        EK_TRY(ek_check_given(put->what, "the tensor", value.as.tensor));
+        EK_TRY(ek_check_handle(put->what, "the tensor", value.as.tensor));
         return ek_archive_add(put, path, value.as.tensor, ek_tensor_device(value.as.tensor));
     case EK_VALUE_INT:
         return ek_archive_add_data(put, path, &value.as.integer, ek_scalar_shape(), EK_I64,

@@ -52,7 +52,7 @@ int ek_archive_load_ema(const ek_archive *archive, const char *name, ek_ema *ema
     const char *path;
     ek_tensor *average;
     EK_TRY(ek_archive_check_get(&get));
-    EK_TRY(ek_check_given(get.what, "the ema", ema));
+    EK_TRY(ek_check_handle(get.what, "the ema", ema));
     EK_TRY(ek_archive_view_int(&get, "updates", &updates));
     if (updates < 0 || updates == INT64_MAX)
         return EK_FAIL_IN(EK_E_FORMAT, &get, "\"%.200s\" is of an ema after %lld updates", name,

@@ -334,7 +334,7 @@ int ek_archive_load_module_with(ek_load_options options)
     const char *name = options.name;
     loading l = {.get = {archive, "archive_load_module", name, NULL}, .module = options.module};
     EK_TRY(ek_archive_check_get(&l.get));
-    EK_TRY(ek_check_given(l.get.what, "the module", options.module));
+    EK_TRY(ek_check_handle(l.get.what, "the module", options.module));
     l.file = archive->file;
     l.below = ek_archive_below(archive, name);
     int status = loading_run(&l, options.strict);

@@ -308,8 +308,8 @@ int ek_archive_load_optimizer(const ek_archive *archive, const char *name, ek_op
 {
     reader r = {.get = {archive, "archive_load_optimizer", name, NULL}, .optimizer = optimizer};
     EK_TRY(ek_archive_check_get(&r.get));
-    EK_TRY(ek_check_given(r.get.what, "the optimizer", optimizer));
-    EK_TRY(ek_check_given(r.get.what, "the module", module));
+    EK_TRY(ek_check_handle(r.get.what, "the optimizer", optimizer));
+    EK_TRY(ek_check_handle(r.get.what, "the module", module));
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
     int status = reader_load(&r, module);
@@ -344,7 +344,7 @@ int ek_archive_load_grad_scaler(const ek_archive *archive, const char *name, ek_
     double scale = 0;
     int64_t tracker = 0;
     EK_TRY(ek_archive_check_get(&get));
-    EK_TRY(ek_check_given(get.what, "the scaler", scaler));
+    EK_TRY(ek_check_handle(get.what, "the scaler", scaler));
     int count = ek_archive_view_floats(&get, "scale", &scale, 1);
     EK_TRY(count);
     EK_TRY(ek_archive_view_int(&get, "tracker", &tracker));

@@ -143,6 +143,6 @@ int ek_archive_load_generator(const ek_archive *archive, const char *name, ek_ge
 {
     ek_archive_get_call get = {archive, "archive_load_generator", name, NULL};
     EK_TRY(ek_archive_check_get(&get));
-    EK_TRY(ek_check_given(get.what, "the generator", generator));
+    EK_TRY(ek_check_handle(get.what, "the generator", generator));
     return random_read(&get, "", generator);
 }

@@ -10,7 +10,7 @@
 
 int ek_archive_check_get(ek_archive_get_call *get)
 {
-    EK_TRY(ek_check_given(get->what, "the archive", get->archive));
+    EK_TRY(ek_check_handle(get->what, "the archive", get->archive));
     if (!get->archive->file)
         return EK_FAIL(EK_E_STATE,
                        "%s: the archive is being written; ek_archive_save it, and open the file",
@@ -45,7 +45,7 @@ ek_archive_range ek_archive_below(const ek_archive *archive, const char *name)
 
 bool ek_archive_has(const ek_archive *archive, const char *name)
 {
-    if (!archive || !name)
+    if (!archive || !name || ek_check_alive("archive_has", "the archive", archive) < 0)
         return false;
     if (!archive->file)
         return ek_archive_has_put(archive, name);
@@ -75,7 +75,7 @@ const char *ek_archive_text_name(const ek_archive *archive, int index)
 
 const char *ek_archive_get_text(const ek_archive *archive, const char *name)
 {
-    if (ek_check_given("archive_text", "the archive", archive) < 0 ||
+    if (ek_check_handle("archive_text", "the archive", archive) < 0 ||
         ek_check_given("archive_text", "the name", name) < 0)
         return NULL;
     if (archive->file)

@@ -138,7 +138,7 @@ int ek_archive_load_schedule(const ek_archive *archive, const char *name, ek_sch
 {
     ek_archive_get_call get = {archive, "archive_load_schedule", name, NULL};
     EK_TRY(ek_archive_check_get(&get));
-    EK_TRY(ek_check_given(get.what, "the schedule", schedule));
+    EK_TRY(ek_check_handle(get.what, "the schedule", schedule));
     ek_optimizer *optimizer = ek_schedule_optimizer(schedule);
     int groups = ek_optimizer_group_count(optimizer);
     double *numbers = ek_calloc(2 * (size_t)groups, sizeof *numbers);

@@ -15,6 +15,7 @@
  *     ek_run_leaf_arrived  grad_hook.c: calls the leaf's hook */
 #include <string.h>
 
+#include "autograd/anomaly.h"
 #include "autograd/run.h"
 #include "core/lane.h"
 #include "core/trace.h"
@@ -86,6 +87,8 @@ static int engine_call_backward(ek_run *run, ek_task *task, ek_tensor *const *gr
     int rc = node->operation->backward(node, gradients, results);
     ek_execution_end(&execution);
     rc = ek_error_outcome(rc);
+    if (rc >= 0 && ek_checks_for(EK_CHECK_ANOMALY))
+        ek_anomaly_check_backward(node, gradients, results);
     for (int i = 0; i < node->input_count; i++) {
         if (rc >= 0 && results[i] && task->routes[i].task)
             rc = engine_result_check(node, i, results[i]);
@@ -130,9 +133,11 @@ static int run_node(ek_run *run, int queue, ek_task *task)
             rc = engine_call_backward(run, task, gradients, results);
         ek_thread_self()->modes = run->modes;
         ek_thread_self()->modes.path = node->path;
+        const ek_releaser outer = ek_release_named("the backward of", node->operation->name);
         for (int i = 0; i < node->output_count; i++)
             ek_release(gradients[i]);
         ek_scope_end(&scope);
+        ek_release_end(&outer);
     }
     if (!run->retain_graph)
         ek_node_free_saved(node);

@@ -9,6 +9,7 @@ static int grad_check_root(const char *function, int index, const ek_tensor *out
     char text[200];
     if (!output)
         return EK_FAIL(EK_E_INVALID, "%s: output %d is NULL", function, index);
+    EK_TRY(ek_check_alive(function, "an output", output));
     if (!output->requires_grad)
         return EK_FAIL(
             EK_E_AUTOGRAD,
@@ -23,6 +24,8 @@ static ek_tensor *grad_of_root(const char *function, int index, ek_tensor *outpu
                                ek_tensor *gradient)
 {
     char texts[2][200];
+    if (ek_check_alive(function, "a gradient that is given", gradient) < 0)
+        return NULL;
     if (gradient) {
         if (ek_same_shape(gradient, output) && gradient->dtype == output->dtype &&
             ek_tensor_dev(gradient) == ek_tensor_dev(output))
@@ -99,6 +102,7 @@ static int grad_check_options(const ek_grad_options *options)
         char text[200];
         if (!options->inputs[i])
             return EK_FAIL(EK_E_INVALID, "ek_grad: input %d is NULL", i);
+        EK_TRY(ek_check_alive("ek_grad", "an input", options->inputs[i]));
         if (!options->inputs[i]->requires_grad)
             return EK_FAIL(EK_E_AUTOGRAD, "ek_grad: input %d, %s, does not require a gradient", i,
                            ek_tensor_text(options->inputs[i], text));

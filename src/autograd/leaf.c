@@ -23,27 +23,28 @@ bool ek_set_grad_enabled(bool enabled)
     return before;
 }
 
-static int leaf_missing(const char *function)
+static int leaf_check(const char *function, const ek_tensor *tensor)
 {
+    if (tensor)
+        return ek_check_alive(function, "the tensor", tensor);
     int status = ek_error_status();
     return status < 0 ? status : EK_FAIL(EK_E_INVALID, "%s: tensor is NULL", function);
 }
 
 bool ek_tensor_requires_grad(const ek_tensor *tensor)
 {
-    return tensor && tensor->requires_grad;
+    return tensor && leaf_check("tensor_requires_grad", tensor) == 0 && tensor->requires_grad;
 }
 
 bool ek_tensor_is_leaf(const ek_tensor *tensor)
 {
-    return tensor && !tensor->history;
+    return tensor && leaf_check("tensor_is_leaf", tensor) == 0 && !tensor->history;
 }
 
 int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
 {
     char text[200];
-    if (!tensor)
-        return leaf_missing("ek_tensor_set_requires_grad");
+    EK_TRY(leaf_check("ek_tensor_set_requires_grad", tensor));
     if (tensor->history)
         return EK_FAIL(EK_E_AUTOGRAD,
                        "%s is the result of an operation; only leaves can be told whether they "
@@ -60,7 +61,7 @@ int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
 
 ek_tensor *ek_tensor_grad(const ek_tensor *tensor)
 {
-    return tensor ? tensor->grad : NULL;
+    return tensor && leaf_check("tensor_grad", tensor) == 0 ? tensor->grad : NULL;
 }
 
 static int leaf_grad_check(const char *function, const ek_tensor *tensor, const ek_tensor *grad)
@@ -82,8 +83,8 @@ static void leaf_grad_replace(ek_tensor *tensor, ek_tensor *grad)
 
 int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad)
 {
-    if (!tensor)
-        return leaf_missing("ek_tensor_set_grad");
+    EK_TRY(leaf_check("ek_tensor_set_grad", tensor));
+    EK_TRY(ek_check_alive("ek_tensor_set_grad", "the gradient", grad));
     if (grad)
         EK_TRY(leaf_grad_check("ek_tensor_set_grad", tensor, grad));
     ek_leaf_drop_shard_gradients(tensor);
@@ -110,11 +111,7 @@ int ek_leaf_set_grad_buffer(ek_tensor *leaf, ek_tensor *slot)
 
 ek_tensor *ek_detach(ek_tensor *tensor)
 {
-    if (!tensor) {
-        leaf_missing("ek_detach");
-        return NULL;
-    }
-    return ek_tensor_alias(tensor);
+    return leaf_check("ek_detach", tensor) < 0 ? NULL : ek_tensor_alias(tensor);
 }
 
 /* ---- shards ---- */
@@ -425,9 +422,9 @@ static int leaf_gather_gradient(ek_tensor *whole, const ek_tensor *leaf)
 
 ek_tensor *ek_gather_grad(ek_tensor *parameter)
 {
-    if (!parameter)
-        leaf_missing("ek_gather_grad");
-    if (!parameter || !parameter->shards)
+    if (leaf_check("ek_gather_grad", parameter) < 0)
+        return NULL;
+    if (!parameter->shards)
         return ek_tensor_grad(parameter);
     if (!ek_leaf_has_gradient(parameter))
         return NULL;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/anomaly.h"
 #include "autograd/observer.h"
 #include "core/cells.h"
 #include "kernels/kernels.h"
@@ -199,6 +200,8 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
     self->meetings += operation->meets;
     if (self->observer)
         self->observer->operation(self->observer, operation->name, outputs, output_count, options);
+    if (ek_checks_for(EK_CHECK_ANOMALY))
+        ek_anomaly_check(outputs, output_count, operation, options);
     if (!ek_records(options->inputs, options->input_count))
         return 0;
     ek_node *node = NULL;
@@ -240,8 +243,11 @@ ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
 {
     if (!x)
         return NULL;
-    if (!ek_records(options->inputs, options->input_count))
+    if (!ek_records(options->inputs, options->input_count)) {
+        if (ek_checks_for(EK_CHECK_ANOMALY))
+            ek_anomaly_check(&x, 1, operation, options);
         return ek_observed(x, operation->name, options);
+    }
     if (x->is_view)
         return EK_FAIL_NULL(
             EK_E_AUTOGRAD,
@@ -254,6 +260,8 @@ ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
 
 int ek_check_in_place(const char *operation, const ek_tensor *x)
 {
+    if (ek_checks_for(EK_CHECK_ANOMALY))
+        ek_anomaly_note(x);
     if (!x->requires_grad || (ek_thread_self()->modes.flags & EK_MODE_NO_GRAD))
         return 0;
     char text[200];

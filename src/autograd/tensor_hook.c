@@ -21,6 +21,7 @@ int64_t ek_tensor_register_hook(ek_tensor *tensor, ek_tensor_hook *hook, void *u
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "register_hook: the %s is NULL",
                                                tensor ? "hook" : "tensor");
+    EK_TRY(ek_check_alive("register_hook", "the tensor", tensor));
     if (!tensor->requires_grad)
         return EK_FAIL(EK_E_AUTOGRAD, "register_hook: %s requires no gradient",
                        ek_tensor_text(tensor, text));
@@ -36,6 +37,7 @@ int ek_tensor_remove_hook(ek_tensor *tensor, int64_t id)
     if (!tensor)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "remove_hook: the tensor is NULL");
+    EK_TRY(ek_check_alive("remove_hook", "the tensor", tensor));
     int removed = ek_hook_list_remove(hook_place(tensor), id);
     if (removed == 0)
         return EK_FAIL(EK_E_INVALID, "remove_hook: the tensor has no hook %lld", (long long)id);

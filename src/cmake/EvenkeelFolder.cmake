@@ -50,6 +50,7 @@ function(ek_folder name)
         target_include_directories(ek_${name} PRIVATE ${arrows}
                                    PUBLIC ${PROJECT_SOURCE_DIR}/include)
         target_link_libraries(ek_${name} PRIVATE ${ARG_LIBRARIES})
+        target_compile_definitions(ek_${name} PRIVATE EK_WITHOUT_PLACES)
     endif()
 endfunction()
 

@@ -6,6 +6,7 @@ endif()
 
 option(EVENKEEL_TESTS "Build the tests (needs Check)" ${PROJECT_IS_TOP_LEVEL})
 option(EVENKEEL_SAMPLES "Build the samples" ${PROJECT_IS_TOP_LEVEL})
+option(EVENKEEL_CHECK "Debug builds find mistakes with lifetimes, unless EVENKEEL_CHECK=0 is in the environment" ON)
 option(EVENKEEL_WERROR "Treat warnings as errors" OFF)
 set(EVENKEEL_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")
 

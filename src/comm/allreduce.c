@@ -87,6 +87,7 @@ static int allreduce_sum_shares(void *const *brought, int parts)
 static int allreduce_detach_all(ek_tensor **tensors, int count)
 {
     for (int i = 0; i < count; i++) {
+        EK_TRY(ek_check_alive("allreduce", "a tensor", tensors[i]));
         if (!ek_grad_enabled() && tensors[i])
             tensors[i] = ek_detach(tensors[i]);
         if (!tensors[i]) {

@@ -120,6 +120,7 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
             EK_FAIL(EK_E_INVALID, "broadcast_coalesced: tensor %d is NULL", i);
             return ek_error_pending();
         }
+        EK_TRY(ek_check_alive("broadcast_coalesced", "a tensor", tensors[i]));
         if (ek_tensor_dev(tensors[i]) != devs[0])
             return EK_FAIL(EK_E_DEVICE,
                            "broadcast_coalesced: all tensors must be on devices[0], which is %s; "
@@ -144,6 +145,7 @@ static int coalesced_check_alike(const char *what, ek_tensor *const *inputs, int
             EK_FAIL(EK_E_INVALID, "%s: input %d is NULL", what, d);
             return ek_error_pending();
         }
+        EK_TRY(ek_check_alive(what, "an input", input));
         if (input->dtype != first->dtype)
             return EK_FAIL(EK_E_DTYPE, "%s: input %d is %s, but input 0 is %s", what, d,
                            ek_tensor_text(input, text), ek_tensor_text(first, expected));

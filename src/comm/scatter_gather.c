@@ -193,6 +193,7 @@ static int chunks_unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **p
     for (int i = 0; i < count; i++) {
         if (!tensors[i])
             return EK_FAIL(EK_E_INVALID, "gather: input tensor at index %d is NULL", i);
+        EK_TRY(ek_check_alive("gather", "an input", tensors[i]));
         parts[i] = tensors[i]->ndim == 0 && tensors[0]->ndim == 0
                        ? ek_reshape(tensors[i], EK_SHAPE(1))
                        : tensors[i];

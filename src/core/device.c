@@ -82,7 +82,7 @@ int ek_device_parse(const char *text, ek_device *device)
 
 static ek_dev *open_device(const ek_backend *backend, ek_device device)
 {
-    ek_dev *dev = ek_calloc(1, sizeof *dev);
+    ek_dev *dev = ek_checks_validate() < 0 ? NULL : ek_calloc(1, sizeof *dev);
     if (!dev)
         return NULL;
     dev->id = device;
@@ -290,6 +290,7 @@ int ek_shutdown(void)
     if (ek_forked())
         return 0; /* a child has no threads to join */
     EK_TRY(device_check_not_worker("ek_shutdown"));
+    const ek_releaser outer = ek_release_set(ek_release_take_place("ek_shutdown"));
     int rc = device_leave ? device_leave() : 0;
     ek_thread_clear();
     ek_workers_join();
@@ -299,6 +300,7 @@ int ek_shutdown(void)
         rc = rc < 0 ? rc : closed;
     }
     pthread_mutex_unlock(&registry_lock);
+    ek_release_set(outer);
     return rc;
 }
 

@@ -136,7 +136,7 @@ static void generator_seed_device(device_generator *own, ek_device device, ek_ra
 
 ek_generator *ek_generator_lock(ek_generator *generator)
 {
-    if (generator)
+    if (generator && ek_check_alive("generator", "the generator", generator) == 0)
         return generator;
     if (stand_in) {
         if (stand_in->left == 0)
@@ -254,7 +254,8 @@ ek_generator *ek_generator_new(uint64_t seed)
 
 void ek_generator_free(ek_generator *generator)
 {
-    free(generator);
+    EK_RELEASES("ek_generator_free", generator);
+    ek_retire(generator, sizeof *generator, "generator", generator);
 }
 
 void ek_generator_seed(ek_generator *generator, uint64_t seed)

@@ -2,6 +2,7 @@
 #ifndef EK_CORE_OBJECT_H
 #define EK_CORE_OBJECT_H
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -36,6 +37,13 @@ static inline void ek_object_release(void *object)
     if (counted && (atomic_load_explicit(&counted->references, memory_order_acquire) == 1 ||
                     atomic_fetch_sub_explicit(&counted->references, 1, memory_order_acq_rel) == 1))
         counted->destroy(counted);
+}
+
+/* Gives an object that is about to be retired (check.h) a count at which neither a retain nor a
+ * release of a stale handle destroys the object. */
+static inline void ek_object_retire(ek_object *object)
+{
+    atomic_store_explicit(&object->references, INT_MIN / 2, memory_order_relaxed);
 }
 
 /* Hands one reference over to the calling thread's innermost scope and returns `object`. If the

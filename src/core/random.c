@@ -203,6 +203,8 @@ static int random_check_tensor(const ek_tensor *tensor, bool must_float, const c
     EK_TRY(ek_fork_check());
     char text[200];
 
+    if (tensor && ek_check_alive(name, "the tensor", tensor) < 0)
+        return ek_error_pending();
     if (!tensor)
         return ek_error_status() ? ek_error_status()
                                  : EK_FAIL(EK_E_INVALID, "%s: the tensor is NULL", name);
@@ -287,12 +289,16 @@ ek_tensor *ek_randn_with(ek_tensor_options options)
 
 ek_tensor *ek_rand_like(const ek_tensor *x)
 {
+    if (ek_check_alive("rand_like", "x", x) < 0)
+        return NULL;
     ek_tensor *tensor = x ? ek_tensor_like(x) : EK_FAIL_NULL(EK_E_INVALID, "rand_like: x is NULL");
     return tensor && ek_uniform_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
 }
 
 ek_tensor *ek_randn_like(const ek_tensor *x)
 {
+    if (ek_check_alive("randn_like", "x", x) < 0)
+        return NULL;
     ek_tensor *tensor = x ? ek_tensor_like(x) : EK_FAIL_NULL(EK_E_INVALID, "randn_like: x is NULL");
     return tensor && ek_normal_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
 }

@@ -46,7 +46,9 @@ int ek_error_status(void)
 
 const char *ek_error_message(void)
 {
-    const ek_error_record *error = &ek_thread_self()->error;
+    ek_thread *thread = ek_thread_self();
+    const ek_error_record *error = &thread->error;
+    thread->checks.error_is_read = true;
     return error->status ? error->message : "";
 }
 
@@ -149,6 +151,7 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
                  base ? base + 1 : file, line);
     }
     error->status = status ? status : EK_E_STATE;
+    ek_thread_self()->checks.error_is_read = false;
     error->told = false;
     error->origin = 0;
     return error->status;
@@ -214,10 +217,11 @@ void ek_set_log(ek_log_function *function, void *user)
     pthread_mutex_unlock(&log_lock);
 }
 
-void ek_log_line(ek_log_level level, const char *format, ...)
+bool ek_log_line(ek_log_level level, const char *format, ...)
 {
     pthread_mutex_lock(&log_lock);
-    if (log_function) {
+    const bool is_set = log_function != NULL;
+    if (is_set) {
         char line[1024];
         va_list arguments;
         va_start(arguments, format);
@@ -226,6 +230,7 @@ void ek_log_line(ek_log_level level, const char *format, ...)
         log_function(level, line, log_user);
     }
     pthread_mutex_unlock(&log_lock);
+    return is_set;
 }
 
 /* ---- memory ---- */

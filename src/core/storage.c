@@ -224,11 +224,13 @@ void ek_tensor_written(ek_tensor *tensor, const char *writer)
 
 void ek_tensor_touch(ek_tensor *tensor)
 {
-    if (tensor)
+    if (tensor && ek_check_alive("tensor_touch", "the tensor", tensor) == 0)
         ek_tensor_written(tensor, "a direct write");
 }
 
 uint64_t ek_tensor_version(const ek_tensor *tensor)
 {
-    return tensor ? atomic_load_explicit(&tensor->version->count, memory_order_acquire) : 0;
+    return tensor && ek_check_alive("tensor_version", "the tensor", tensor) == 0
+               ? atomic_load_explicit(&tensor->version->count, memory_order_acquire)
+               : 0;
 }

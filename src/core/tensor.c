@@ -85,7 +85,7 @@ bool ek_repeats(const ek_tensor *tensor)
 
 bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format)
 {
-    if (!tensor)
+    if (!tensor || ek_check_alive("tensor_is_contiguous", "the tensor", tensor) < 0)
         return false;
     ek_shape shape = ek_tensor_shape(tensor);
     int64_t strides[EK_MAX_DIMS];
@@ -98,6 +98,21 @@ bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format)
 
 /* ---- handles ---- */
 
+/* What a retired tensor has: a storage that cannot be held, on no real device. */
+static ek_dev retired_dev = {.name = "no device"};
+static ek_residence retired_residence;
+static ek_storage retired_storage = {.dev = &retired_dev, .residence = &retired_residence};
+static ek_write_count retired_version;
+
+static void tensor_retire(ek_tensor *tensor)
+{
+    memset(&tensor->storage, 0, sizeof *tensor - offsetof(ek_tensor, storage));
+    tensor->storage = &retired_storage;
+    tensor->version = &retired_version;
+    ek_object_retire(&tensor->object);
+    ek_retire_cell(tensor, sizeof *tensor, "tensor");
+}
+
 static void tensor_destroy(ek_object *object)
 {
     ek_tensor *tensor = (ek_tensor *)object;
@@ -109,7 +124,21 @@ static void tensor_destroy(ek_object *object)
     ek_object_release(tensor->hooks);
     ek_object_release(tensor->version);
     ek_object_release(tensor->storage);
-    ek_cell_free(tensor, sizeof *tensor);
+    if (ek_checks_for(EK_CHECK_LIFETIMES))
+        tensor_retire(tensor);
+    else
+        ek_cell_free(tensor, sizeof *tensor);
+}
+
+const ek_tensor *ek_object_tensor(const void *object)
+{
+    return ((const ek_object *)object)->destroy == tensor_destroy ? object : NULL;
+}
+
+int ek_tensor_hold_resident(const ek_tensor *tensor)
+{
+    return ek_is_retired(tensor) ? ek_retired_fail("a tensor", "an operand", tensor)
+                                 : ek_storage_hold(tensor->storage);
 }
 
 /* Checks that no size is negative and that the number of elements is at most INT64_MAX / 16, so
@@ -298,20 +327,26 @@ ek_tensor *ek_empty_with(ek_tensor_options options)
     return tensor;
 }
 
+/* Returns true if the tensor is neither NULL nor retired. */
+static bool tensor_is_usable(const char *what, const ek_tensor *tensor)
+{
+    return tensor && ek_check_alive(what, "the tensor", tensor) == 0;
+}
+
 ek_dtype ek_tensor_dtype(const ek_tensor *tensor)
 {
-    return tensor ? tensor->dtype : EK_F32;
+    return tensor_is_usable("tensor_dtype", tensor) ? tensor->dtype : EK_F32;
 }
 
 ek_device ek_tensor_device(const ek_tensor *tensor)
 {
-    return tensor ? tensor->storage->dev->id : ek_cpu();
+    return tensor_is_usable("tensor_device", tensor) ? tensor->storage->dev->id : ek_cpu();
 }
 
 ek_shape ek_tensor_shape(const ek_tensor *tensor)
 {
     ek_shape shape = {0};
-    if (tensor) {
+    if (tensor_is_usable("tensor_shape", tensor)) {
         shape.ndim = tensor->ndim;
         memcpy(shape.dims, tensor->shape, sizeof shape.dims);
     }
@@ -321,7 +356,7 @@ ek_shape ek_tensor_shape(const ek_tensor *tensor)
 ek_shape ek_tensor_strides(const ek_tensor *tensor)
 {
     ek_shape strides = {0};
-    if (tensor) {
+    if (tensor_is_usable("tensor_strides", tensor)) {
         strides.ndim = tensor->ndim;
         memcpy(strides.dims, tensor->stride, sizeof strides.dims);
     }
@@ -330,12 +365,12 @@ ek_shape ek_tensor_strides(const ek_tensor *tensor)
 
 int ek_tensor_ndim(const ek_tensor *tensor)
 {
-    return tensor ? tensor->ndim : 0;
+    return tensor_is_usable("tensor_ndim", tensor) ? tensor->ndim : 0;
 }
 
 int64_t ek_tensor_size(const ek_tensor *tensor, int dim)
 {
-    if (!tensor)
+    if (!tensor_is_usable("tensor_size", tensor))
         return ek_error_pending();
     int index = dim < 0 ? dim + tensor->ndim : dim;
     if (index < 0 || index >= tensor->ndim) {
@@ -347,12 +382,13 @@ int64_t ek_tensor_size(const ek_tensor *tensor, int dim)
 
 int64_t ek_tensor_count(const ek_tensor *tensor)
 {
-    return tensor ? ek_count(tensor) : 0;
+    return tensor_is_usable("tensor_count", tensor) ? ek_count(tensor) : 0;
 }
 
 void *ek_tensor_data(const ek_tensor *tensor)
 {
-    return tensor && ek_dev_is_host(tensor->storage->dev) && ek_tensor_hold(tensor) >= 0
+    return tensor_is_usable("tensor_data", tensor) && ek_dev_is_host(tensor->storage->dev) &&
+                   ek_tensor_hold(tensor) >= 0
                ? ek_tensor_address(tensor)
                : NULL;
 }
@@ -360,8 +396,8 @@ void *ek_tensor_data(const ek_tensor *tensor)
 char *ek_tensor_text(const ek_tensor *tensor, char text[200])
 {
     char shape_text[160];
-    if (!tensor) {
-        snprintf(text, 200, "NULL");
+    if (!tensor || ek_tensor_is_retired(tensor)) {
+        snprintf(text, 200, "%s", tensor ? "a released tensor" : "NULL");
         return text;
     }
     ek_shape shape = ek_tensor_shape(tensor);

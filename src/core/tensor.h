@@ -164,10 +164,17 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
 }
 
 /* Makes sure that the tensor has memory and elements until the calling thread's scope ends. Called
- * for the operands of operations, for saved tensors and before copies. 0 or a negative status. */
+ * for the operands of operations, for saved tensors and before copies. 0 or a negative status:
+ * EK_E_STATE for a tensor that was retired (check.h). */
+int ek_tensor_hold_resident(const ek_tensor *tensor);
 static inline int ek_tensor_hold(const ek_tensor *tensor)
 {
-    return tensor->storage->residence ? ek_storage_hold(tensor->storage) : 0;
+    return tensor->storage->residence ? ek_tensor_hold_resident(tensor) : 0;
+}
+/* Returns true for a tensor that was retired, without the load of ek_checks. */
+static inline bool ek_tensor_is_retired(const ek_tensor *tensor)
+{
+    return tensor->storage->residence && ek_is_retired(tensor);
 }
 
 /* Returns the address of the first element on its device. */
@@ -209,6 +216,9 @@ typedef struct ek_rows {
  * scope ends. ek_rows_free frees the copy, also after a failure. */
 int ek_rows_of(const ek_tensor *tensor, ek_rows *rows);
 void ek_rows_free(ek_rows *rows);
+
+/* Returns the object if it is a tensor, else NULL. */
+const ek_tensor *ek_object_tensor(const void *object);
 
 /* Writes a text such as "f32[2, 3] on host:0", for sentences, and returns `text`. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);

@@ -63,6 +63,7 @@ static int io_check_room(const char *what, const ek_tensor *tensor, const void *
     if (!tensor)
         return ek_error_status() ? ek_error_pending()
                                  : EK_FAIL(EK_E_INVALID, "%s: the tensor is NULL", what);
+    EK_TRY(ek_check_alive(what, "the tensor", tensor));
     *needed = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
     if (!data && *needed)
         return EK_FAIL(EK_E_INVALID, "%s: the memory is NULL", what);
@@ -200,6 +201,7 @@ int ek_item(const ek_tensor *tensor, double *value)
     if (!tensor)
         return ek_error_status() ? ek_error_pending()
                                  : EK_FAIL(EK_E_INVALID, "item: the tensor is NULL");
+    EK_TRY(ek_check_alive("item", "the tensor", tensor));
     EK_TRY(ek_check_pointer("item", "where to put the value", value));
     if (ek_count(tensor) != 1)
         return EK_FAIL(EK_E_SHAPE, "item: %s has %lld elements, one is wanted",

@@ -125,6 +125,7 @@ static void print_tensor(printer *p)
 int ek_tensor_print(const ek_tensor *tensor, FILE *stream)
 {
     EK_TRY(ek_check_pointer("tensor_print", "the stream", stream));
+    EK_TRY(ek_check_alive("tensor_print", "the tensor", tensor));
     if (tensor) {
         int64_t count = ek_count(tensor);
         size_t nbytes = (size_t)count * ek_dtype_size(tensor->dtype);

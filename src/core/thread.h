@@ -3,10 +3,12 @@
 #ifndef EK_CORE_THREAD_H
 #define EK_CORE_THREAD_H
 
+#include "core/check.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/path.h"
 #include "evenkeel/device.h"
+#include "evenkeel/scope.h"
 
 typedef struct ek_dev ek_dev;
 
@@ -42,6 +44,17 @@ typedef struct ek_cell_list {
     size_t nbytes; /* the sum over the cells in the list */
 } ek_cell_list;
 
+/* What checks of lifetimes know of a thread (check.c, scope_check.c). */
+typedef struct ek_thread_checks {
+    ek_releaser place;    /* noted by ek_placed for the call that follows */
+    ek_releaser releaser; /* what releases objects now */
+    ek_scope *open;       /* copies of the open scopes, by depth - 1 */
+    unsigned open_room;
+    size_t owned_before, owned_first; /* counts of owned objects: at the last step; before growth */
+    int growing;                      /* how many steps in a row have found more owned objects */
+    bool error_is_read;               /* the pending error's sentence was asked for */
+} ek_thread_checks;
+
 typedef struct ek_thread {
     ek_thread_modes modes;
     ek_error_record error;
@@ -60,6 +73,7 @@ typedef struct ek_thread {
     unsigned trace_number;        /* owned by trace.c */
     unsigned meetings;            /* calls so far of operations that meet (autograd/graph.h) */
     struct ek_observer *observer; /* learns of operations (autograd/observer.h); NULL: none */
+    ek_thread_checks checks;
     ek_cell_list cells[EK_CELL_LISTS];
 } ek_thread;
 

@@ -79,12 +79,15 @@ void *ek_value_object(ek_value value)
 
 ek_value ek_value_keep(ek_value value)
 {
+    if (ek_check_alive("value_keep", "the value", ek_value_object(value)) < 0)
+        return ek_value_error();
     ek_object_retain(ek_value_object(value));
     return value;
 }
 
 void ek_value_release(ek_value value)
 {
+    EK_RELEASES("ek_value_release", ek_value_object(value));
     ek_object_release(ek_value_object(value));
 }
 
@@ -98,12 +101,19 @@ ek_value ek_scope_return_value(ek_scope *scope, ek_value value)
 
 /* ---- lists ---- */
 
+static size_t list_nbytes(int count)
+{
+    const size_t nbytes = sizeof(ek_list) + (size_t)count * sizeof(ek_value);
+    return EK_RETIRABLE(nbytes);
+}
+
 static void list_destroy(ek_object *object)
 {
     ek_list *list = (ek_list *)object;
     for (int i = 0; i < list->count; i++)
-        ek_value_release(list->items[i]);
-    free(list);
+        ek_object_release(ek_value_object(list->items[i]));
+    ek_object_retire(object);
+    ek_retire(list, list_nbytes(list->count), "list", list);
 }
 
 ek_value ek_value_list(const ek_value *items, int count)
@@ -112,9 +122,10 @@ ek_value ek_value_list(const ek_value *items, int count)
         return EK_FAIL_VALUE(EK_E_INVALID, "a list of %d values%s", count,
                              items ? "" : ", which are NULL");
     for (int i = 0; i < count; i++)
-        if (items[i].kind == EK_VALUE_ERROR)
+        if (items[i].kind == EK_VALUE_ERROR ||
+            ek_check_alive("value_list", "an element", ek_value_object(items[i])) < 0)
             return ek_value_error();
-    ek_list *list = ek_calloc(1, sizeof *list + (size_t)count * sizeof *items);
+    ek_list *list = ek_calloc(1, list_nbytes(count));
     if (!list)
         return ek_value_error();
     ek_object_init(&list->object, list_destroy);
@@ -140,14 +151,21 @@ const ek_value *ek_value_items(ek_value list)
 
 /* ---- dictionaries ---- */
 
+static size_t dict_nbytes(int count)
+{
+    const size_t nbytes = sizeof(ek_dict) + (size_t)count * sizeof((ek_dict *)0)->entries[0];
+    return EK_RETIRABLE(nbytes);
+}
+
 static void dict_destroy(ek_object *object)
 {
     ek_dict *dict = (ek_dict *)object;
     for (int i = 0; i < dict->count; i++) {
         free(dict->entries[i].key);
-        ek_value_release(dict->entries[i].value);
+        ek_object_release(ek_value_object(dict->entries[i].value));
     }
-    free(dict);
+    ek_object_retire(object);
+    ek_retire(dict, dict_nbytes(dict->count), "dictionary", dict);
 }
 
 static int dict_fail_twice(const char *key)
@@ -198,6 +216,7 @@ static int dict_check(const ek_value_entry *entries, int count)
             return EK_FAIL(EK_E_INVALID, "entry %d of a dictionary has no key", i);
         if (entries[i].value.kind == EK_VALUE_ERROR)
             return ek_error_pending();
+        EK_TRY(ek_check_alive("value_dict", entries[i].key, ek_value_object(entries[i].value)));
     }
     return count <= FEW ? dict_check_few_keys(entries, count)
                         : dict_check_many_keys(entries, count);
@@ -207,7 +226,7 @@ ek_value ek_value_dict(const ek_value_entry *entries, int count)
 {
     if (dict_check(entries, count) < 0)
         return ek_value_error();
-    ek_dict *dict = ek_calloc(1, sizeof *dict + (size_t)count * sizeof dict->entries[0]);
+    ek_dict *dict = ek_calloc(1, dict_nbytes(count));
     if (!dict)
         return ek_value_error();
     ek_object_init(&dict->object, dict_destroy);
@@ -311,7 +330,8 @@ const char *ek_value_kind_name(ek_value value)
 ek_tensor *ek_value_tensor(ek_value value)
 {
     if (value.kind == EK_VALUE_TENSOR)
-        return value.as.tensor;
+        return ek_check_alive("value_tensor", "the tensor", value.as.tensor) < 0 ? NULL
+                                                                                 : value.as.tensor;
     if (value.kind != EK_VALUE_ERROR || !ek_error_status())
         EK_FAIL(
             EK_E_INVALID, "a tensor is wanted, but the value is %s%s", ek_value_kind_name(value),
@@ -324,6 +344,8 @@ ek_tensor *ek_value_tensor(ek_value value)
 
 int ek_value_length(ek_value value)
 {
+    if (ek_check_alive("value_length", "the value", ek_value_object(value)) < 0)
+        return 0;
     if (value.kind == EK_VALUE_LIST)
         return value.as.list->count;
     return value.kind == EK_VALUE_DICT ? value.as.dict->count : 0;
@@ -331,6 +353,8 @@ int ek_value_length(ek_value value)
 
 ek_value ek_value_at(ek_value value, int index)
 {
+    if (ek_check_alive("value_at", "the value", ek_value_object(value)) < 0)
+        return ek_value_error();
     int length = ek_value_length(value);
     if (index < 0 || index >= length)
         return EK_FAIL_VALUE(EK_E_INVALID, "element %d of %s of %d", index,
@@ -341,6 +365,8 @@ ek_value ek_value_at(ek_value value, int index)
 
 const char *ek_value_key(ek_value value, int index)
 {
+    if (ek_check_alive("value_key", "the dictionary", ek_value_object(value)) < 0)
+        return NULL;
     if (value.kind != EK_VALUE_DICT || index < 0 || index >= value.as.dict->count)
         return EK_FAIL_NULL(EK_E_INVALID, "key %d of %s of %d", index, ek_value_kind_name(value),
                             ek_value_length(value));
@@ -349,6 +375,8 @@ const char *ek_value_key(ek_value value, int index)
 
 ek_value ek_value_get(ek_value value, const char *key)
 {
+    if (ek_check_alive("value_get", "the dictionary", ek_value_object(value)) < 0)
+        return ek_value_error();
     for (int i = 0; key && value.kind == EK_VALUE_DICT && i < value.as.dict->count; i++)
         if (strcmp(value.as.dict->entries[i].key, key) == 0)
             return value.as.dict->entries[i].value;

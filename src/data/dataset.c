@@ -39,7 +39,7 @@ ek_dataset *ek_dataset_new(const ek_dataset_type *type)
                             "dataset_new: %s has a size of %zu bytes; its struct begins with an "
                             "ek_dataset of %zu",
                             type->name, type->size, sizeof(ek_dataset));
-    dataset_counter *count = ek_calloc(1, sizeof *count + type->size);
+    dataset_counter *count = ek_calloc(1, sizeof *count + EK_RETIRABLE(type->size));
     if (!count)
         return NULL;
     atomic_init(&count->references, 1);
@@ -50,6 +50,8 @@ ek_dataset *ek_dataset_new(const ek_dataset_type *type)
 
 ek_dataset *ek_dataset_keep(ek_dataset *dataset)
 {
+    if (ek_check_alive("dataset_keep", "the data set", dataset) < 0)
+        return NULL;
     if (dataset)
         atomic_fetch_add_explicit(&dataset_counter_of(dataset)->references, 1,
                                   memory_order_relaxed);
@@ -59,12 +61,13 @@ ek_dataset *ek_dataset_keep(ek_dataset *dataset)
 void ek_dataset_free(ek_dataset *dataset)
 {
     /* acq_rel: the thread that destroys the data set sees what other owners wrote before. */
-    if (!dataset || atomic_fetch_sub_explicit(&dataset_counter_of(dataset)->references, 1,
-                                              memory_order_acq_rel) != 1)
+    EK_RELEASES("ek_dataset_free", dataset);
+    if (atomic_fetch_sub_explicit(&dataset_counter_of(dataset)->references, 1,
+                                  memory_order_acq_rel) != 1)
         return;
     if (dataset->type->destroy)
         dataset->type->destroy(dataset);
-    free(dataset_counter_of(dataset));
+    ek_retire(dataset, EK_RETIRABLE(dataset->type->size), "data set", dataset_counter_of(dataset));
 }
 
 /* ---- results of a type's function ---- */
@@ -81,7 +84,7 @@ static bool dataset_failed(ek_value value, int before)
 
 int64_t ek_dataset_length(ek_dataset *dataset)
 {
-    EK_TRY(ek_check_given("dataset_length", "the data set", dataset));
+    EK_TRY(ek_check_handle("dataset_length", "the data set", dataset));
     if (dataset->type->next)
         return EK_FAIL(EK_E_INVALID,
                        "%s has no length, and no samples by index: it is read from beginning to "
@@ -113,12 +116,15 @@ static ek_value dataset_sample(ek_dataset *dataset, int64_t index)
         ek_error_prefix(before, "%s: sample %lld", dataset->type->name, (long long)index);
         sample = ek_value_error();
     }
-    return ek_scope_return_value(&scope, sample);
+    const ek_releaser outer = ek_release_named("the sample of", dataset->type->name);
+    sample = ek_scope_return_value(&scope, sample);
+    ek_release_end(&outer);
+    return sample;
 }
 
 ek_value ek_dataset_get(ek_dataset *dataset, int64_t index)
 {
-    if (ek_check_given("dataset_get", "the data set", dataset) < 0)
+    if (ek_check_handle("dataset_get", "the data set", dataset) < 0)
         return ek_value_error();
     int64_t length = ek_dataset_length(dataset);
     if (length < 0)
@@ -212,7 +218,7 @@ ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64
                               ek_device device)
 {
     ek_dev *dev = NULL;
-    if (ek_check_given("dataset_get_batch", "the data set", dataset) < 0 ||
+    if (ek_check_handle("dataset_get_batch", "the data set", dataset) < 0 ||
         dataset_check_samples(dataset, samples, count) < 0 ||
         !(dev = ek_batch_dev(device, "dataset_get_batch")))
         return ek_value_error();

@@ -108,7 +108,7 @@ static view_dataset *view_new(const ek_dataset_type types[2], ek_dataset *const 
 {
     bool batches = true;
     for (int i = 0; i < count; i++) {
-        if (ek_check_given(types->name, "the data set", parts[i]) < 0)
+        if (ek_check_handle(types->name, "the data set", parts[i]) < 0)
             return NULL;
         batches = batches && parts[i]->type->get_batch;
     }
@@ -270,7 +270,7 @@ static int split_checked(ek_dataset *dataset, const int64_t *lengths, const doub
 {
     for (int i = 0; parts && i < count; i++)
         parts[i] = NULL;
-    EK_TRY(ek_check_given("random_split", "the data set", dataset));
+    EK_TRY(ek_check_handle("random_split", "the data set", dataset));
     if (count < 1)
         return EK_FAIL(EK_E_INVALID, "random_split: %d parts; at least one is wanted", count);
     if (!parts || (!lengths && !fractions))
@@ -342,7 +342,7 @@ static ek_dataset *partition_cut(int part, const ek_partition_options *options, 
 
 ek_dataset *ek_partition_with(int part, ek_partition_options options)
 {
-    if (ek_check_given("partition", "the data set", options.dataset) < 0)
+    if (ek_check_handle("partition", "the data set", options.dataset) < 0)
         return NULL;
     if (!options.sizes && options.count == 0) {
         options.sizes = tutorial_sizes;

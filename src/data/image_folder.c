@@ -427,7 +427,7 @@ ek_dataset *ek_image_folder_with(ek_image_folder_options options)
 
 static const image_folder *folder_given(const ek_dataset *dataset, const char *caller)
 {
-    if (ek_check_given(caller, "the data set", dataset) < 0)
+    if (ek_check_handle(caller, "the data set", dataset) < 0)
         return NULL;
     if (dataset->type != &folder_type)
         return EK_FAIL_NULL(EK_E_INVALID,

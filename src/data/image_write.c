@@ -37,7 +37,7 @@ static void pictures_convert(ek_dtype dtype, const void *from, float *to, int64_
 static int pictures_check(const ek_tensor *x)
 {
     char text[200];
-    EK_TRY(ek_check_given("make_grid", "the tensor of pictures", x));
+    EK_TRY(ek_check_handle("make_grid", "the tensor of pictures", x));
     if (!ek_dtype_is_floating(x->dtype) && x->dtype != EK_U8)
         return EK_FAIL(EK_E_DTYPE, "make_grid: %s; pictures are floating, in [0, 1], or u8",
                        ek_tensor_text(x, text));

@@ -32,8 +32,9 @@ static int iterator_open(ek_iterator *self, int64_t epoch)
 
 ek_iterator *ek_iterate(ek_dataset *dataset, int64_t epoch)
 {
-    ek_iterator *self =
-        ek_check_given("iterate", "the data set", dataset) < 0 ? NULL : ek_calloc(1, sizeof *self);
+    ek_iterator *self = ek_check_handle("iterate", "the data set", dataset) < 0
+                            ? NULL
+                            : ek_calloc(1, EK_RETIRABLE(sizeof *self));
     if (!self) {
         ek_dataset_free(dataset);
         return NULL;
@@ -48,12 +49,11 @@ ek_iterator *ek_iterate(ek_dataset *dataset, int64_t epoch)
 
 void ek_iterator_free(ek_iterator *iterator)
 {
-    if (!iterator)
-        return;
+    EK_RELEASES("ek_iterator_free", iterator);
     if (iterator->cursor)
         iterator->dataset->type->close(iterator->dataset, iterator->cursor);
     ek_dataset_free(iterator->dataset);
-    free(iterator);
+    ek_retire(iterator, EK_RETIRABLE(sizeof *iterator), "iterator", iterator);
 }
 
 /* ---- samples ---- */
@@ -113,7 +113,7 @@ ek_value ek_dataset_convert(ek_dataset *dataset, ek_value sample)
 
 int ek_iterator_next(ek_iterator *iterator, ek_value *sample)
 {
-    EK_TRY(ek_check_given("iterator_next", "the iterator", iterator));
+    EK_TRY(ek_check_handle("iterator_next", "the iterator", iterator));
     EK_TRY(ek_check_pointer("iterator_next", "the sample", sample));
     ek_scope scope = ek_scope_begin();
     int rc = ek_iterator_read(iterator, sample);
@@ -140,7 +140,7 @@ static int64_t iterator_skip_one_by_one(ek_iterator *self, int64_t count)
 
 int64_t ek_iterator_skip(ek_iterator *iterator, int64_t count)
 {
-    EK_TRY(ek_check_given("iterator_skip", "the iterator", iterator));
+    EK_TRY(ek_check_handle("iterator_skip", "the iterator", iterator));
     if (count < 0)
         return EK_FAIL(EK_E_INVALID, "iterator_skip: %lld samples; at least 0 are skipped",
                        (long long)count);

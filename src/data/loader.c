@@ -95,7 +95,8 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
 
 void ek_loader_free(ek_loader *loader)
 {
-    if (!loader || (loader->started && ek_forked())) /* a forked child lacks the threads */
+    EK_RELEASES("ek_loader_free", loader);
+    if (loader->started && ek_forked()) /* a forked child lacks the threads */
         return;
     bool whole = loader->after != NULL; /* `after` is the last thing that loader_fill allocates */
     if (whole)
@@ -115,7 +116,7 @@ void ek_loader_free(ek_loader *loader)
     free(loader->after);
     free(loader->workers);
     free(loader->slots);
-    free(loader);
+    ek_retire(loader, sizeof *loader, "loader", loader);
 }
 
 /* ---- passes ---- */
@@ -364,6 +365,7 @@ int ek_loader_next(ek_loader *loader, ek_batch *batch)
     if (!batch)
         return EK_FAIL(EK_E_INVALID, "loader_next: the batch is NULL");
     *batch = (ek_batch){0};
+    EK_TRY(ek_check_alive("loader_next", "the loader", loader));
     EK_TRY(ek_fork_check());
     ek_error_take(&before);
     ek_loader_forget(loader);
@@ -379,6 +381,7 @@ int ek_loader_reset(ek_loader *loader)
 {
     if (!loader)
         return ek_error_pending();
+    EK_TRY(ek_check_alive("loader_reset", "the loader", loader));
     EK_TRY(ek_fork_check());
     ek_loader_settle(loader, 0);
     ek_loader_forget(loader);
@@ -390,6 +393,7 @@ int64_t ek_loader_length(ek_loader *loader)
 {
     if (!loader)
         return ek_error_pending();
+    EK_TRY(ek_check_alive("loader_length", "the loader", loader));
     if (loader->iterates)
         return ek_dataset_length(loader->options.dataset); /* an error that says so */
     int64_t length = ek_sampler_length(loader->sampler), longest = ek_loader_longest(loader);
@@ -412,12 +416,15 @@ int ek_loader_set_epoch(ek_loader *loader, int64_t epoch)
 
 ek_dataset *ek_loader_dataset(ek_loader *loader)
 {
-    return loader ? loader->options.dataset : NULL;
+    return loader && ek_check_alive("loader_dataset", "the loader", loader) == 0
+               ? loader->options.dataset
+               : NULL;
 }
 
 ek_sampler *ek_loader_sampler(ek_loader *loader)
 {
-    return loader ? loader->sampler : NULL;
+    return loader && ek_check_alive("loader_sampler", "the loader", loader) == 0 ? loader->sampler
+                                                                                 : NULL;
 }
 
 int ek_loader_get_stats(ek_loader *loader, ek_loader_stats *stats)
@@ -426,6 +433,7 @@ int ek_loader_get_stats(ek_loader *loader, ek_loader_stats *stats)
         return ek_error_pending();
     if (!stats)
         return EK_FAIL(EK_E_INVALID, "loader_get_stats: the statistics are NULL");
+    EK_TRY(ek_check_alive("loader_get_stats", "the loader", loader));
     *stats = loader->stats;
     ek_lock(&loader->lock);
     stats->worked_ns = loader->worked_ns;

@@ -89,7 +89,7 @@ ek_value ek_loader_state(ek_loader *loader)
     ek_state_writer writer = {.count = 0};
     if (!loader)
         ek_error_pending();
-    if (!loader || ek_fork_check() < 0)
+    if (!loader || ek_check_alive("loader_state", "the loader", loader) < 0 || ek_fork_check() < 0)
         return ek_value_error();
     const ek_loader_options *options = &loader->options;
     int64_t samples = loader_samples(loader);
@@ -219,6 +219,7 @@ int ek_loader_load_state(ek_loader *loader, ek_value value)
     loader_loaded from = {0};
     if (!loader)
         return ek_error_pending();
+    EK_TRY(ek_check_alive(state.function, "the loader", loader));
     EK_TRY(ek_fork_check());
     int rc = loader_read(loader, &state, &from);
     if (rc == 0 && !loader->iterates) {

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "data/pth.h"
@@ -50,8 +51,7 @@ ek_safetensors *ek_tensor_file_open(const char *path)
 
 void ek_safetensors_close(ek_safetensors *file)
 {
-    if (!file)
-        return;
+    EK_RELEASES("ek_safetensors_close", file);
     ek_file_unmap(&(ek_mapped){file->bytes, file->nbytes});
     free(file->header);
     free(file->entries);
@@ -61,7 +61,7 @@ void ek_safetensors_close(ek_safetensors *file)
         free(file->owned[i]);
     free(file->owned);
     free(file->path);
-    free(file);
+    ek_retire(file, EK_RETIRABLE(sizeof *file), "file", file);
 }
 
 void *ek_safetensors_keep(ek_safetensors *file, const void *bytes, size_t nbytes, size_t room)
@@ -88,7 +88,7 @@ void *ek_safetensors_keep(ek_safetensors *file, const void *bytes, size_t nbytes
 
 static int safetensors_check(const ek_safetensors *file)
 {
-    return ek_check_given("safetensors", "the file", file);
+    return ek_check_handle("safetensors", "the file", file);
 }
 
 int ek_safetensors_count(const ek_safetensors *file)

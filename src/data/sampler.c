@@ -90,7 +90,7 @@ ek_sampler *ek_sampler_new(const ek_sampler_type *type)
                             : !type->length ? "the type has no length"
                             : !type->draw   ? "the type has no draw"
                                             : "the type's size is too small");
-    ek_sampler *sampler = ek_calloc(1, type->size);
+    ek_sampler *sampler = ek_calloc(1, EK_RETIRABLE(type->size));
     if (!sampler)
         return NULL;
     sampler->type = type;
@@ -100,13 +100,12 @@ ek_sampler *ek_sampler_new(const ek_sampler_type *type)
 
 void ek_sampler_free(ek_sampler *sampler)
 {
-    if (!sampler)
-        return;
+    EK_RELEASES("ek_sampler_free", sampler);
     if (sampler->type->destroy)
         sampler->type->destroy(sampler);
     ek_sampler_free(sampler->inner);
     ek_pass_free(&sampler->pass);
-    free(sampler);
+    ek_retire(sampler, EK_RETIRABLE(sampler->type->size), "sampler", sampler);
 }
 
 /* Returns the checked result of a type's `length` or `longest`. */
@@ -120,13 +119,13 @@ static int64_t sampler_check_length(const char *function, const ek_sampler *samp
 
 int64_t ek_sampler_length(ek_sampler *sampler)
 {
-    EK_TRY(ek_check_given("sampler_length", "the sampler", sampler));
+    EK_TRY(ek_check_handle("sampler_length", "the sampler", sampler));
     return sampler_check_length("sampler_length", sampler, sampler->type->length(sampler));
 }
 
 int64_t ek_sampler_longest(ek_sampler *sampler)
 {
-    EK_TRY(ek_check_given("sampler_longest", "the sampler", sampler));
+    EK_TRY(ek_check_handle("sampler_longest", "the sampler", sampler));
     if (!sampler->type->longest)
         return ek_sampler_length(sampler);
     return sampler_check_length("sampler_longest", sampler, sampler->type->longest(sampler));
@@ -134,7 +133,7 @@ int64_t ek_sampler_longest(ek_sampler *sampler)
 
 int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch)
 {
-    EK_TRY(ek_check_given("sampler_set_epoch", "the sampler", sampler));
+    EK_TRY(ek_check_handle("sampler_set_epoch", "the sampler", sampler));
     for (; sampler; sampler = sampler->inner)
         sampler->epoch = epoch;
     return 0;
@@ -169,7 +168,7 @@ static int sampler_check_pass(const ek_sampler *sampler, const ek_pass *pass)
 
 int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass)
 {
-    EK_TRY(ek_check_given("sampler_draw", "the sampler", sampler));
+    EK_TRY(ek_check_handle("sampler_draw", "the sampler", sampler));
     EK_TRY(ek_check_pointer("sampler_draw", "the pass", pass));
     pass->count = pass->batches = 0;
     int rc = sampler->type->draw(sampler, pass);
@@ -205,7 +204,7 @@ static int sampler_stand(ek_sampler *sampler)
 
 int ek_sampler_next(ek_sampler *sampler, int64_t *index)
 {
-    EK_TRY(ek_check_given("sampler_next", "the sampler", sampler));
+    EK_TRY(ek_check_handle("sampler_next", "the sampler", sampler));
     EK_TRY(ek_check_pointer("sampler_next", "the place for the index", index));
     if (sampler->type->makes_batches)
         return EK_FAIL(EK_E_INVALID,
@@ -220,7 +219,7 @@ int ek_sampler_next(ek_sampler *sampler, int64_t *index)
 
 int ek_sampler_next_batch(ek_sampler *sampler, const int64_t **indices, int64_t *count)
 {
-    EK_TRY(ek_check_given("sampler_next_batch", "the sampler", sampler));
+    EK_TRY(ek_check_handle("sampler_next_batch", "the sampler", sampler));
     EK_TRY(ek_check_pointer("sampler_next_batch", "the place for the indices", indices));
     EK_TRY(ek_check_pointer("sampler_next_batch", "the place for the count", count));
     if (!sampler->type->makes_batches)
@@ -292,7 +291,7 @@ static const ek_sampler_type batch_type = {.name = "batch",
 ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_last)
 {
     batch_sampler *self = NULL;
-    if (ek_check_given("batch_sampler", "the sampler", sampler) < 0)
+    if (ek_check_handle("batch_sampler", "the sampler", sampler) < 0)
         return NULL;
     if (sampler->type->makes_batches)
         EK_FAIL(EK_E_INVALID, "batch_sampler: sampler \"%s\" makes batches already",
@@ -358,7 +357,7 @@ void *ek_index_sampler_new(const ek_index_sampler_type *type, int64_t high, int6
 ek_value ek_sampler_state(ek_sampler *sampler)
 {
     ek_state_writer writer = {.count = 0};
-    if (ek_check_given("sampler_state", "the sampler", sampler) < 0)
+    if (ek_check_handle("sampler_state", "the sampler", sampler) < 0)
         return ek_value_error();
     const ek_pass *pass = &sampler->pass;
     int64_t position = sampler->position;
@@ -446,7 +445,7 @@ int ek_sampler_load_state(ek_sampler *sampler, ek_value value)
 {
     const ek_state state = {"sampler_load_state", value};
     sampler_loaded *from = NULL;
-    EK_TRY(ek_check_given(state.function, "the sampler", sampler));
+    EK_TRY(ek_check_handle(state.function, "the sampler", sampler));
     int rc = sampler_read(sampler, &state, &from);
     if (rc == 0)
         sampler_take(sampler, from);

@@ -100,7 +100,7 @@ ek_dataset *ek_shuffled_with(ek_shuffled_options options)
 {
     int64_t size = options.buffer;
     shuffled *self = NULL;
-    if (ek_check_given("shuffled", "the data set", options.dataset) == 0) {
+    if (ek_check_handle("shuffled", "the data set", options.dataset) == 0) {
         if (size < 1)
             EK_FAIL(EK_E_INVALID, "shuffled: a buffer of %lld samples; at least 1 is needed",
                     (long long)size);

@@ -156,7 +156,7 @@ static int tensors_check(ek_tensor *const *tensors, int count)
                        count < 1 ? "no tensor is given" : "the tensors are NULL");
     for (int i = 0; i < count; i++) {
         snprintf(text, sizeof text, "tensor %d", i);
-        EK_TRY(ek_check_given("tensor_dataset", text, tensors[i]));
+        EK_TRY(ek_check_handle("tensor_dataset", text, tensors[i]));
         ek_tensor_text(tensors[i], text);
         if (ek_tensor_dev(tensors[i])->id.kind != EK_CPU)
             return EK_FAIL(EK_E_DEVICE, "tensor_dataset: tensor %d is %s; samples lie on cpu", i,

@@ -26,7 +26,7 @@ ek_transform *ek_transform_new(const ek_transform_type *type)
                             "transform_new: %s has a size of %zu bytes; a struct that begins with "
                             "an ek_transform has at least %zu",
                             type->name, type->size, sizeof(ek_transform));
-    ek_transform *transform = ek_calloc(1, type->size);
+    ek_transform *transform = ek_calloc(1, EK_RETIRABLE(type->size));
     if (transform)
         transform->type = type;
     return transform;
@@ -34,11 +34,10 @@ ek_transform *ek_transform_new(const ek_transform_type *type)
 
 void ek_transform_free(ek_transform *transform)
 {
-    if (!transform)
-        return;
+    EK_RELEASES("ek_transform_free", transform);
     if (transform->type->destroy)
         transform->type->destroy(transform);
-    free(transform);
+    ek_retire(transform, EK_RETIRABLE(transform->type->size), "transform", transform);
 }
 
 void ek_transforms_free(ek_transform *const *transforms, int count)
@@ -57,6 +56,8 @@ int ek_transforms_check(const char *caller, ek_transform *const *transforms, int
             return ek_error_status() < 0
                        ? ek_error_status()
                        : EK_FAIL(EK_E_INVALID, "%s: transform %d of %d is NULL", caller, i, count);
+        else
+            EK_TRY(ek_check_alive(caller, "a transform", transforms[i]));
     return 0;
 }
 
@@ -182,7 +183,7 @@ int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator 
 static int transform_check_tensor(const ek_tensor *tensor)
 {
     char text[200];
-    EK_TRY(ek_check_given("transform_apply", "the tensor", tensor));
+    EK_TRY(ek_check_handle("transform_apply", "the tensor", tensor));
     if (ek_tensor_dev(tensor)->id.kind != EK_CPU)
         return EK_FAIL(EK_E_DEVICE, "transform_apply: %s; transforms take tensors on cpu",
                        ek_tensor_text(tensor, text));

@@ -23,7 +23,7 @@ static double operation_chance(const ek_operation *operation, const void *transf
 ek_transform *ek_operation_new(const ek_operation *operation, const void *options, size_t extra)
 {
     size_t size = operation->type.size;
-    ek_transform *self = ek_calloc(1, size + extra);
+    ek_transform *self = ek_calloc(1, EK_RETIRABLE(size + extra));
     if (!self)
         return NULL;
     self->type = &operation->type;

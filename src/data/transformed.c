@@ -270,7 +270,7 @@ static int transformed_add_parts(ek_transformed_set *self, const ek_field_transf
 static ek_transformed_set *transformed_new(const ek_dataset *of, const ek_field_transforms *fields,
                                            int count)
 {
-    if (ek_check_given("transformed", "the data set", of) < 0 ||
+    if (ek_check_handle("transformed", "the data set", of) < 0 ||
         transformed_check_fields(fields, count) < 0)
         return NULL;
     ek_transformed_set *self =
@@ -316,7 +316,7 @@ ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
     const ek_field_transforms one = {0, key, transforms, count};
     if (key)
         return ek_transformed_alike_of(dataset, &one, 1);
-    if (ek_check_given("transformed_key", "the data set", dataset) == 0)
+    if (ek_check_handle("transformed_key", "the data set", dataset) == 0)
         ek_check_pointer("transformed_key", "the key", key);
     ek_transforms_free(transforms, count);
     ek_dataset_free(dataset);

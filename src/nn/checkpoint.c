@@ -277,7 +277,7 @@ ek_value ek_module_call_checkpointed(ek_module *body, const ek_args *args)
 
 int ek_module_checkpoint(ek_module *module, bool on)
 {
-    EK_TRY(ek_check_given("module_checkpoint", "the module", module));
+    EK_TRY(ek_check_handle("module_checkpoint", "the module", module));
     module->members->is_checkpointed = on;
     return 0;
 }

@@ -95,6 +95,7 @@ ek_module *ek_module_list_of(ek_module *const *modules, int count)
 int ek_module_list_append(ek_module *list, ek_module *module)
 {
     char name[16];
+    EK_TRY(ek_check_alive("module_list_append", "the list", list));
     if (!list || (list->type != &list_type && !ek_module_is_sequential(list))) {
         ek_module_discard(module);
         return ek_error_status() < 0
@@ -151,6 +152,7 @@ ek_module *ek_parameter_list_of(ek_tensor *const *parameters, int count)
 int ek_parameter_list_append(ek_module *list, ek_tensor *parameter)
 {
     char name[16];
+    EK_TRY(ek_check_alive("parameter_list_append", "the parameter", parameter));
     if (!list || list->type != &parameter_list_type || !parameter)
         return ek_error_status() < 0
                    ? ek_error_pending()

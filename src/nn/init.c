@@ -16,6 +16,7 @@ static int init_fans(const ek_tensor *tensor, fans *result)
     if (!tensor)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "the tensor is NULL");
+    EK_TRY(ek_check_alive("init", "the tensor", tensor));
     if (tensor->ndim < 2) {
         char text[200];
         return EK_FAIL(EK_E_SHAPE, "fan in and fan out need 2 dimensions or more, not %s",

@@ -17,6 +17,7 @@ static int matrix_check(const char *name, const ek_tensor *tensor, int least, in
     if (!tensor)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "%s: the tensor is NULL", name);
+    EK_TRY(ek_check_alive(name, "the tensor", tensor));
     if (most == least)
         limit[0] = '\0';
     else if (most < EK_MAX_DIMS)

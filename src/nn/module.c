@@ -68,7 +68,7 @@ static int table_grow(struct ek_module_members *members)
 static ek_module *module_with_layout(const ek_module_type *type, ek_layout *layout)
 {
     struct ek_module_members *members = ek_calloc(1, sizeof *members);
-    ek_module *module = members ? ek_calloc(1, type->size) : NULL;
+    ek_module *module = members ? ek_calloc(1, EK_RETIRABLE(type->size)) : NULL;
     if (layout && layout->count > 0 && module) {
         members->slots = ek_calloc((size_t)layout->count, sizeof *members->slots);
         members->slot_capacity = members->slots ? layout->count : 0;
@@ -145,8 +145,7 @@ void ek_module_cut_gradient(ek_tensor *leaf)
 
 void ek_module_free(ek_module *module)
 {
-    if (!module)
-        return;
+    EK_RELEASES("ek_module_free", module);
     struct ek_module_members *members = module->members;
     if (atomic_fetch_sub_explicit(&members->references, 1, memory_order_acq_rel) != 1)
         return;
@@ -167,11 +166,13 @@ void ek_module_free(ek_module *module)
     ek_object_release(members->hooks);
     free(members->slots);
     free(members);
-    free(module);
+    ek_retire(module, EK_RETIRABLE(module->type->size), "module", module);
 }
 
 ek_module *ek_module_finish(ek_module *module)
 {
+    if (ek_check_alive("module_finish", "the module", module) < 0)
+        return NULL;
     if (module && ek_error_status() == 0)
         return module;
     if (module && module->members->after_error)
@@ -288,6 +289,8 @@ static int module_register_tensor(ek_module *module, ek_member_kind kind, const 
 {
     if (!module)
         return EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
+    EK_TRY(ek_check_alive("register", "the module", module));
+    EK_TRY(ek_check_alive(module->type->name, name ? name : "the tensor", tensor));
     if (!tensor && ek_error_status() < 0) {
         module->members->after_error = false;
         return ek_error_pending();
@@ -380,6 +383,12 @@ const char *ek_current_module_path(void)
 
 int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
 {
+    if (ek_check_alive("register_module", "the child", child) < 0)
+        return ek_error_pending();
+    if (ek_check_alive("register_module", "the module", module) < 0) {
+        ek_module_discard(child);
+        return ek_error_pending();
+    }
     bool cycle = child && module && ek_module_contains(child, module);
     int rc = 0;
     if (!module)

@@ -57,7 +57,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, call_dev_of(args));
     ek_scope scope = ek_scope_begin();
-    ek_observer *observer = ek_thread_self()->observer;
+    ek_observer *observer = self->observer;
     if (observer)
         observer->enter(observer, module);
     ek_value output = module->members->hooks ? ek_module_call_hooked(module, args, forward)
@@ -66,7 +66,9 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
         output = ek_value_error();
     if (observer)
         observer->leave(observer, module, args, output);
+    const ek_releaser releaser = ek_release_named("the forward of", module->type->name);
     output = ek_scope_return_value(&scope, output);
+    ek_release_end(&releaser);
     ek_span_end(&span);
     self->modes.path = outer;
     if (output.kind != EK_VALUE_ERROR)
@@ -92,6 +94,8 @@ ek_value ek_module_forward(ek_module *module, const ek_args *args)
             EK_FAIL(EK_E_INVALID, "the %s NULL", !module ? "module is" : "arguments are");
         return ek_value_error();
     }
+    if (ek_check_alive("module_forward", "the module", module) < 0)
+        return ek_value_error();
     const ek_value_kind keywords = args->keywords.kind;
     if (keywords != EK_VALUE_NONE && keywords != EK_VALUE_DICT && keywords != EK_VALUE_ERROR) {
         EK_FAIL(EK_E_INVALID, "%s: keyword arguments have to be a dictionary or none",

@@ -113,6 +113,8 @@ ek_module *ek_module_copy(ek_module *module)
         return ek_error_status() < 0
                    ? NULL
                    : EK_FAIL_NULL(EK_E_INVALID, "module_copy: the module is NULL");
+    if (ek_check_alive("module_copy", "the module", module) < 0)
+        return NULL;
     if (module->is_replica)
         return EK_FAIL_NULL(EK_E_STATE,
                             "module_copy: a replica can't be copied; copy its original");

@@ -22,6 +22,7 @@ static int64_t hook_register(ek_module *module, hook_kind kind, ek_any_function 
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "register_hook: the %s is NULL",
                                                module ? "hook" : "module");
+    EK_TRY(ek_check_alive("register_hook", "the module", module));
     return ek_hook_list_add(&module->members->hooks, kind, hook, user);
 }
 
@@ -47,6 +48,7 @@ int ek_module_remove_hook(ek_module *module, int64_t id)
     if (!module)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "remove_hook: the module is NULL");
+    EK_TRY(ek_check_alive("remove_hook", "the module", module));
     int removed = ek_hook_list_remove(&module->members->hooks, id);
     if (removed == 0)
         return EK_FAIL(EK_E_INVALID, "remove_hook: the %s has no hook %lld", module->type->name,

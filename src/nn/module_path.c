@@ -7,6 +7,8 @@
 
 const char *ek_module_child_name(const ek_module *module, int index)
 {
+    if (ek_check_alive("module_child_name", "the module", module) < 0)
+        return NULL;
     for (int i = 0; module && index >= 0 && i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind == EK_MEMBER_MODULE && index-- == 0)
@@ -85,6 +87,7 @@ int ek_module_find(ek_module *module, const char *path, bool tensor, ek_member_p
         return ek_error_status() < 0
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
+    EK_TRY(ek_check_alive("module_at", "the module", module));
     const char *rest = path;
     for (ek_module *at = module; at;) {
         const size_t length = strcspn(rest, ".");
@@ -129,7 +132,7 @@ ek_tensor *ek_module_tensor(ek_module *module, const char *path)
 
 ek_module *ek_module_child(ek_module *module, int index)
 {
-    if (!module || index < 0)
+    if (!module || index < 0 || ek_check_alive("module_child", "the module", module) < 0)
         return NULL;
     for (int i = 0; i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);

@@ -64,6 +64,7 @@ static void print_module(const ek_module *module, int depth, FILE *stream)
 int ek_module_print(const ek_module *module, FILE *stream)
 {
     EK_TRY(ek_check_pointer("module_print", "the stream", stream));
+    EK_TRY(ek_check_alive("module_print", "the module", module));
     if (module)
         print_module(module, 0, stream);
     else

@@ -10,6 +10,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/module.h"
 #include "evenkeel/ops.h"
+#include "nn/module_check.h"
 #include "nn/module_table.h"
 
 typedef struct walk {
@@ -96,10 +97,11 @@ static int walk_children_first(walk *w, ek_module *module, const char *path)
 
 static int walk_check(const ek_module *module, bool has_visitor)
 {
-    return module && has_visitor ? 0
-           : ek_error_status() < 0
-               ? ek_error_pending()
-               : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
+    if (!module || !has_visitor)
+        return ek_error_status() < 0
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
+    return ek_check_alive("a walk", "the module", module);
 }
 
 static int walk_tensors(ek_module *module, ek_member_kind kind, bool all_paths,
@@ -230,7 +232,7 @@ void ek_module_set_requires_grad(ek_module *module, bool requires_grad)
 
 void ek_module_train(ek_module *module, bool training)
 {
-    if (!module)
+    if (!module || ek_check_alive("module_train", "the module", module) < 0)
         return;
     module->training = training;
     for (int i = 0; i < ek_module_member_count(module); i++) {
@@ -364,6 +366,8 @@ ek_module *ek_module_copy_with(ek_module *module, ek_tensor *const *sources,
             goto done;
         *handle = handles[i];
     }
+    if (ek_checks_for(EK_CHECK_LIFETIMES))
+        ek_module_check_members(module);
     copy = copy_module(module, &map);
 done:
     ek_map_clear(&map);

@@ -5,6 +5,8 @@
 
 bool ek_given(const char *operation, const char *name, const ek_tensor *x)
 {
+    if (x && ek_tensor_is_retired(x))
+        return ek_retired_fail(operation, name, x) == 0;
     if (x)
         return ek_fork_check() == 0 && ek_tensor_hold(x) >= 0;
     return EK_FAIL(EK_E_INVALID, "%s: %s is NULL", operation, name) == 0;
@@ -123,7 +125,7 @@ int ek_dimension(const char *operation, const ek_tensor *x, int64_t dim)
 
 bool ek_is_scalar_dim(const ek_tensor *x, int64_t dim)
 {
-    return x && x->ndim == 0 && (dim == 0 || dim == -1);
+    return x && x->ndim == 0 && (dim == 0 || dim == -1) && !ek_tensor_is_retired(x);
 }
 
 int ek_reduced_dimension(const char *operation, const ek_tensor *x, int64_t dim)

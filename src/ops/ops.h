@@ -77,7 +77,7 @@ bool ek_floating(const char *operation, const char *name, const ek_tensor *x);
  * made it NULL, and the check fails. */
 static inline bool ek_optional(const ek_tensor *x)
 {
-    return x || ek_error_status() == 0;
+    return x ? ek_check_alive("an operation", "an operand", x) == 0 : ek_error_status() == 0;
 }
 /* ek_alike checks that x and y have one device and one dtype, ek_same_device that they have one
  * device. */

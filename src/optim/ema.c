@@ -30,6 +30,8 @@ struct ek_ema {
 
 static int ema_check(const ek_ema *ema)
 {
+    if (ema && ek_check_alive("ema", "the ema", ema) < 0)
+        return ek_error_pending();
     if (ema)
         return ek_fork_check();
     return ek_error_status() < 0 ? ek_error_pending() : EK_FAIL(EK_E_INVALID, "the ema is NULL");
@@ -102,13 +104,13 @@ static int ema_add_buffer(const char *path, ek_tensor *tensor, void *user)
 ek_ema *ek_ema_new_with(ek_ema_options options)
 {
     const double decay = options.decay;
-    if (ek_check_given("ema", "the module", options.module) < 0)
+    if (ek_check_handle("ema", "the module", options.module) < 0)
         return NULL;
     if (!(decay >= 0 && decay <= 1))
         return EK_FAIL_NULL(EK_E_INVALID, "ema: decay has to be 0 to 1, not %g", decay);
     if (options.buffers != EK_EMA_BUFFERS_COPY && options.buffers != EK_EMA_BUFFERS_AVERAGE)
         return EK_FAIL_NULL(EK_E_INVALID, "ema: there is no %d for buffers", (int)options.buffers);
-    ek_ema *ema = ek_calloc(1, sizeof *ema);
+    ek_ema *ema = ek_calloc(1, EK_RETIRABLE(sizeof *ema));
     if (!ema)
         return NULL;
     ema->options = options;
@@ -127,13 +129,14 @@ ek_ema *ek_ema_new_with(ek_ema_options options)
 
 void ek_ema_free(ek_ema *ema)
 {
-    for (int i = 0; ema && i < ema->count; i++) {
+    EK_RELEASES("ek_ema_free", ema);
+    for (int i = 0; i < ema->count; i++) {
         free(ema->entries[i].path);
         ek_object_release(ema->entries[i].source);
         ek_object_release(ema->entries[i].average);
     }
-    free(ema ? ema->entries : NULL);
-    free(ema);
+    free(ema->entries);
+    ek_retire(ema, EK_RETIRABLE(sizeof *ema), "ema", ema);
 }
 
 /* ---- updates ---- */

@@ -40,6 +40,7 @@ int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_
     const int given = (optimizer != NULL) + (module != NULL) + (tensors != NULL);
     if (given == 0)
         return ek_check_given(name, "the optimizer", NULL);
+    EK_TRY(ek_check_alive(name, "the optimizer", optimizer));
     if (given > 1)
         return EK_FAIL(EK_E_INVALID, "%s: give an optimizer, a module or tensors, not several",
                        name);

@@ -19,7 +19,7 @@ unsigned ek_states_of(const ek_algorithm *algorithm, const ek_optimizer_options 
 int ek_optimizer_check(const ek_optimizer *optimizer)
 {
     if (optimizer)
-        return 0;
+        return ek_check_alive("optimizer", "the optimizer", optimizer);
     return ek_error_status() < 0 ? ek_error_pending()
                                  : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
 }
@@ -34,6 +34,7 @@ static int optimizer_parameter_check(ek_optimizer *optimizer, ek_tensor *paramet
         return ek_error_status() < 0
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "%s: parameter %d of the group is NULL", name, position);
+    EK_TRY(ek_check_alive(name, "a parameter of the group", parameter));
     if (parameter->history)
         return EK_FAIL(EK_E_INVALID,
                        "%s: parameter %d of the group, %s, is the result of an operation; only "
@@ -118,7 +119,7 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
 
 int ek_optimizer_group_count(const ek_optimizer *optimizer)
 {
-    return optimizer ? optimizer->group_count : 0;
+    return optimizer && ek_optimizer_check(optimizer) == 0 ? optimizer->group_count : 0;
 }
 
 int ek_optimizer_check_group(const ek_optimizer *optimizer, int group)
@@ -141,6 +142,8 @@ double ek_optimizer_lr(const ek_optimizer *optimizer, int group)
 
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given, ek_module *module)
 {
+    if (ek_check_alive(algorithm->name, "the module", module) < 0)
+        return NULL;
     if (!module && ek_error_status() < 0)
         return NULL; /* the module could not be made */
     ek_optimizer *optimizer = ek_calloc(1, sizeof *optimizer);
@@ -168,8 +171,7 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const void *given,
 
 void ek_optimizer_free(ek_optimizer *optimizer)
 {
-    if (!optimizer)
-        return;
+    EK_RELEASES("ek_optimizer_free", optimizer);
     for (int i = 0; i < optimizer->slot_count; i++)
         ek_slot_free(optimizer->slots[i]);
     if (optimizer->memory)
@@ -180,13 +182,15 @@ void ek_optimizer_free(ek_optimizer *optimizer)
     free(optimizer->groups);
     free(optimizer->initial_lr);
     free(optimizer->table);
-    free(optimizer);
+    ek_retire(optimizer, sizeof *optimizer, "optimizer", optimizer);
 }
 
 /* ---- gradients ---- */
 
 void ek_zero_grad(ek_optimizer *optimizer)
 {
+    if (ek_check_alive("zero_grad", "the optimizer", optimizer) < 0)
+        return;
     for (int i = 0; optimizer && i < optimizer->slot_count; i++)
         ek_tensor_set_grad(optimizer->slots[i]->parameter, NULL);
 }

@@ -43,7 +43,7 @@ static int scaler_check_options(const ek_grad_scaler *scaler)
 
 ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options)
 {
-    ek_grad_scaler *scaler = ek_calloc(1, sizeof *scaler);
+    ek_grad_scaler *scaler = ek_calloc(1, EK_RETIRABLE(sizeof *scaler));
     if (!scaler)
         return NULL;
     scaler->enabled = options.enabled;
@@ -59,16 +59,16 @@ ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options)
 
 void ek_grad_scaler_free(ek_grad_scaler *scaler)
 {
-    if (!scaler)
-        return;
+    EK_RELEASES("ek_grad_scaler_free", scaler);
     free(scaler->entries);
-    free(scaler);
+    ek_retire(scaler, EK_RETIRABLE(sizeof *scaler), "scaler", scaler);
 }
 
 /* Returns 0, or the error of a scaler that is NULL. */
 static int scaler_check(const char *what, const ek_grad_scaler *scaler)
 {
     EK_TRY(ek_check_pointer(what, "the scaler", scaler));
+    EK_TRY(ek_check_alive(what, "the scaler", scaler));
     return ek_fork_check();
 }
 
@@ -205,17 +205,19 @@ int ek_grad_scaler_update(ek_grad_scaler *scaler)
 
 double ek_grad_scaler_factor(const ek_grad_scaler *scaler)
 {
-    return !scaler ? 0 : scaler->enabled ? (double)scaler->scale : 1;
+    return !scaler || scaler_check("grad_scaler_factor", scaler) < 0 ? 0
+           : scaler->enabled                                         ? (double)scaler->scale
+                                                                     : 1;
 }
 
 int64_t ek_grad_scaler_tracker(const ek_grad_scaler *scaler)
 {
-    return scaler ? scaler->tracker : 0;
+    return scaler && scaler_check("grad_scaler_tracker", scaler) == 0 ? scaler->tracker : 0;
 }
 
 int64_t ek_grad_scaler_skipped(const ek_grad_scaler *scaler)
 {
-    return scaler ? scaler->skipped : 0;
+    return scaler && scaler_check("grad_scaler_skipped", scaler) == 0 ? scaler->skipped : 0;
 }
 
 int ek_grad_scaler_set(ek_grad_scaler *scaler, double scale, int64_t tracker)

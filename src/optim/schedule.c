@@ -41,7 +41,9 @@ int ek_schedule_milestones_before(const ek_schedule *schedule, int64_t step)
 static int schedule_check_made(const ek_schedule *schedule)
 {
     if (schedule)
-        return 0;
+        return ek_check_alive("schedule", "the schedule", schedule) < 0
+                   ? ek_error_pending()
+                   : ek_check_alive("schedule", "the optimizer", schedule->optimizer);
     return ek_error_status() < 0 ? ek_error_pending()
                                  : EK_FAIL(EK_E_INVALID, "the schedule is NULL");
 }
@@ -205,7 +207,9 @@ static int schedule_begin(ek_schedule *schedule)
 ek_schedule *ek_schedule_new(const ek_schedule *settings)
 {
     ek_schedule *schedule = NULL;
-    if (settings->optimizer)
+    if (ek_check_alive(settings->kind->name, "the optimizer", settings->optimizer) < 0)
+        schedule = NULL;
+    else if (settings->optimizer)
         schedule = ek_calloc(1, sizeof *schedule);
     else if (ek_error_status() == 0)
         EK_FAIL(EK_E_INVALID, "%s: the optimizer is NULL", settings->kind->name);
@@ -224,15 +228,14 @@ ek_schedule *ek_schedule_new(const ek_schedule *settings)
 
 void ek_schedule_free(ek_schedule *schedule)
 {
-    if (!schedule)
-        return;
+    EK_RELEASES("ek_schedule_free", schedule);
     for (int i = 0; i < schedule->child_count; i++)
         ek_schedule_free(schedule->children[i]);
     free(schedule->children);
     free(schedule->milestones);
     free((double *)schedule->one_cycle.max_lrs);
     free(schedule->initial);
-    free(schedule);
+    ek_retire(schedule, sizeof *schedule, "schedule", schedule);
 }
 
 /* ---- for checkpoints ---- */

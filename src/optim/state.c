@@ -44,7 +44,8 @@ static ek_slot *state_slot_of(const ek_optimizer *optimizer, const ek_tensor *pa
 
 ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
 {
-    if (!optimizer || !name)
+    if (!optimizer || !name || ek_optimizer_check(optimizer) < 0 ||
+        ek_check_alive("optimizer_state", "the parameter", parameter) < 0)
         return NULL;
     const ek_slot *slot = state_slot_of(optimizer, parameter);
     const ek_vector_algorithm *vector = optimizer->algorithm->vector;
@@ -98,12 +99,14 @@ static int state_slot_find(ek_optimizer *optimizer, const ek_tensor *parameter, 
 
 bool ek_optimizer_has(ek_optimizer *optimizer, const ek_tensor *parameter)
 {
-    return optimizer && state_slot_of(optimizer, parameter);
+    return optimizer && ek_optimizer_check(optimizer) == 0 &&
+           ek_check_alive("optimizer_has", "the parameter", parameter) == 0 &&
+           state_slot_of(optimizer, parameter);
 }
 
 int ek_optimizer_parameter_count(const ek_optimizer *optimizer)
 {
-    return optimizer ? optimizer->slot_count : 0;
+    return optimizer && ek_optimizer_check(optimizer) == 0 ? optimizer->slot_count : 0;
 }
 
 int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
@@ -115,7 +118,7 @@ int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
 
 const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
 {
-    if (!optimizer || index < 0)
+    if (!optimizer || index < 0 || ek_optimizer_check(optimizer) < 0)
         return NULL;
     const ek_algorithm *algorithm = optimizer->algorithm;
     if (algorithm->vector)

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/scope_check.h"
 #include "core/trace.h"
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
@@ -253,6 +254,8 @@ int ek_step(ek_optimizer *optimizer)
     EK_TRY(ek_optimizer_check(optimizer));
     EK_TRY(ek_fork_check());
     EK_TRY(ek_optimizer_check_step(optimizer, "", 0));
+    if (ek_checks_for(EK_CHECK_LIFETIMES))
+        ek_scope_check_growth(optimizer->algorithm->name);
     step this = {.optimizer = optimizer};
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,

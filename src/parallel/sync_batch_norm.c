@@ -374,7 +374,8 @@ ek_module *ek_convert_sync_batch_norm_over(ek_module *module, ek_process_group *
     sync_conversion conversion = {.group = group};
     if (!module)
         return EK_FAIL_NULL(EK_E_INVALID, "convert_sync_batch_norm: module is NULL");
-    if (sync_ranks_of(group, &conversion.ranks) < 0)
+    if (ek_check_alive("convert_sync_batch_norm", "the module", module) < 0 ||
+        sync_ranks_of(group, &conversion.ranks) < 0)
         return NULL;
     sync_visit(module, true, sync_converted, &conversion);
     ek_object_release(conversion.ranks);

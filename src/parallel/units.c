@@ -132,6 +132,7 @@ int ek_shard_unit(ek_module *module)
     if (!module)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "shard_unit: the module is NULL");
+    EK_TRY(ek_check_alive("shard_unit", "the module", module));
     module->members->is_shard_unit = true;
     return 0;
 }

@@ -158,7 +158,10 @@ void ek_wrapper_destroy(ek_module *module)
 
 ek_wrapper *ek_wrapper_of(ek_module *module)
 {
-    return module && module->type->family == ek_wrapper_family ? (ek_wrapper *)module : NULL;
+    return module && ek_check_alive("data_parallel", "the module", module) == 0 &&
+                   module->type->family == ek_wrapper_family
+               ? (ek_wrapper *)module
+               : NULL;
 }
 
 ek_module *ek_data_parallel_module(ek_module *data_parallel)

@@ -348,6 +348,39 @@ static void carrying()
     ek_module_free(net);
 }
 
+static uint64_t in_use()
+{
+    ek_memory_stats stats;
+    CHECK(ek_memory_get_stats(ek_cpu(), &stats) == 0);
+    return stats.in_use;
+}
+
+static ek_tensor *returned()
+{
+    EK_SCOPE(scope);
+    return ek_scope_return(&scope, ek_neg(ek_ones(EK_SHAPE(2))));
+}
+
+// Scopes end by break, by return and by an exception.
+static void scopes()
+{
+    const uint64_t before = in_use();
+    for (int i = 0; i < 2; i++) {
+        EK_SCOPE(outer);
+        CHECK(number(returned()) == -2);
+        if (i == 0)
+            break;
+    }
+    try {
+        EK_SCOPE(scope);
+        CHECK(ek_ones(EK_SHAPE(2)));
+        throw 1;
+    } catch (int) {
+    }
+    ek_release(ek_keep(nullptr));
+    CHECK(in_use() == before);
+}
+
 static void training()
 {
     ek_manual_seed(1);
@@ -358,7 +391,7 @@ static void training()
     CHECK(model && loss && optimizer);
     double first = 0, last = 0;
     for (int i = 0; i < 40; i++) {
-        ek_scope step = ek_scope_begin();
+        EK_SCOPE(step);
         ek_tensor *x = ek_randn(EK_SHAPE(32, 8));
         ek_tensor *target = ek_argmax(ek_narrow(x, 1, 0, 3), 1, false);
         if (i % 2) {
@@ -369,7 +402,6 @@ static void training()
             ek_tensor *l = ek_loss(loss, ek_forward(model, x), target);
             CHECK(ek_minimize(optimizer, l, .value = i ? &last : &first) == 0);
         }
-        ek_scope_end(&step);
     }
     CHECK(last < 0.8 * first);
     ek_optimizer_free(optimizer);
@@ -439,6 +471,7 @@ int main()
     data();
     ranks();
     ek_scope_end(&scope);
+    scopes();
     training();
     fitting();
     looking();

@@ -54,7 +54,8 @@ static void free_everything(void)
     ek_module_free(parent.loss);
     ek_module_free(parent.model);
     ek_release(parent.tensor);
-    ek_scope root = {0, 1};
+    ek_scope root = ek_scope_begin();
+    root.mark = 0;
     ek_scope_end(&root);
 }
 
@@ -258,7 +259,8 @@ static int a_first_use(void)
     ek_module *model = ek_data_parallel_model(ek_linear(4, 4));
     CHILD(model && ek_forward(model, ek_ones(EK_SHAPE(6, 4))).kind == EK_VALUE_LIST);
     ek_module_free(model);
-    ek_scope root = {0, 1};
+    ek_scope root = ek_scope_begin();
+    root.mark = 0;
     ek_scope_end(&root);
     CHILD(ek_shutdown() == 0);
     return 0;
