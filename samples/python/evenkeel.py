@@ -39,7 +39,7 @@ def _struct(*fields):
 
 
 _Device = _struct(("kind", c_int), ("index", c_int))
-_Scope = _struct(("mark", ctypes.c_size_t), ("depth", ctypes.c_uint))
+_Scope = _struct(("mark", ctypes.c_size_t), ("depth", ctypes.c_uint), ("line", c_int), ("file", c_char_p), ("thread", c_void_p))
 _Shape = _struct(("ndim", c_int), ("dims", c_int64 * 8))
 _Value = _struct(("kind", c_int), ("marks", c_uint8 * 4), ("tensor", c_void_p))
 _Entry = _struct(("key", c_char_p), ("value", _Value))
@@ -62,6 +62,8 @@ def _load():
     built = pathlib.Path(__file__).resolve().parents[2] / "build" / "libevenkeel.so"
     path = os.environ.get("EVENKEEL_LIBRARY") or (str(built) if built.exists() else ctypes.util.find_library("evenkeel"))
     library = ctypes.CDLL(path or "libevenkeel.so")
+    if library.ek_abi() != 1:
+        raise ImportError(f"{path or 'libevenkeel.so'} has the interface {library.ek_abi()}; this module knows 1")
     for name, types in (signature.split() for signature in _FUNCTIONS.split(",")):
         function = getattr(library, "ek_" + name)
         function.restype, *function.argtypes = (_CODES[code] for code in types)

@@ -478,7 +478,7 @@ static int npy_save(const char *path, const ek_tensor *tensor)
 int ek_save_npy(const char *path, const ek_tensor *tensor)
 {
     EK_TRY(ek_check_given("save_npy", "the path", path));
-    EK_TRY(ek_check_given("save_npy", "the tensor", tensor));
+    EK_TRY(ek_check_handle("save_npy", "the tensor", tensor));
     ek_scope scope = ek_scope_begin();
     int rc = npy_save(path, tensor);
     ek_scope_end(&scope);

@@ -373,7 +373,9 @@ int ek_module_adopt(ek_module *parent, const char *name, ek_module *child)
 
 const char *ek_module_path(const ek_module *module)
 {
-    return module ? module->members->path : NULL;
+    return ek_check_alive("module_path", "the module", module) == 0 && module
+               ? module->members->path
+               : NULL;
 }
 
 const char *ek_current_module_path(void)

@@ -188,6 +188,8 @@ int ek_criterion_args(const ek_module *criterion, const ek_args *args, ek_args *
 ek_value ek_criterion_forward(ek_module *criterion, const ek_args *args)
 {
     ek_args own = *args;
+    if (ek_check_alive("loss", "the criterion", criterion) < 0)
+        return ek_value_error();
     ek_scope scope = ek_scope_begin();
     ek_value loss = criterion && ek_criterion_args(criterion, args, &own) < 0
                         ? ek_value_error()

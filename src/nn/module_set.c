@@ -39,6 +39,7 @@ static int set_child(ek_module *module, const char *path, ek_module *child)
 
 int ek_module_set(ek_module *module, const char *path, ek_module *child)
 {
+    EK_TRY(ek_check_alive("module_set", "the child", child));
     const int rc = set_child(module, path, child);
     const bool above = child && module && ek_module_contains(child, module);
     if (rc < 0 && !above)

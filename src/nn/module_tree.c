@@ -153,7 +153,8 @@ int ek_module_apply(ek_module *module, ek_module_visitor *visit, void *user)
 
 bool ek_module_is(const ek_module *module, const char *type)
 {
-    return module && type && strcmp(module->type->name, type) == 0;
+    return ek_check_alive("module_is", "the module", module) == 0 && module && type &&
+           strcmp(module->type->name, type) == 0;
 }
 
 /* ---- lists ---- */
