@@ -74,7 +74,10 @@ static void anomaly_warn(anomaly found, bool in_backward, const char *operation,
     char text[200];
     if (atomic_exchange(&told[in_backward][found], true))
         return;
-    const char *path = ek_thread_self()->modes.path;
+    const ek_thread *self = ek_thread_self();
+    const char *path = *self->modes.path     ? self->modes.path
+                       : self->checks.module ? self->checks.module
+                                             : "";
     ek_check_warn("%s%s has made %s of finite %s: %s%s%s", in_backward ? "the backward of " : "",
                   operation, found == A_NAN ? "a NaN" : "an infinity",
                   in_backward ? "gradients" : "operands", ek_tensor_text(result, text),
@@ -139,7 +142,8 @@ void ek_anomaly_check(ek_tensor *const *outputs, int output_count, const ek_oper
         anomaly_were_finite(options->inputs, options->input_count, outputs, output_count, true) &&
         anomaly_were_finite(options->saved, options->saved_count, outputs, output_count, false))
         anomaly_warn(found, false, operation->name, anomaly_find(outputs, output_count, found));
-    written = NULL;
+    if (anomaly_is_among(written, outputs, output_count))
+        written = NULL; /* other operations prepare the operands of one in place */
 }
 
 /* ---- backward ---- */

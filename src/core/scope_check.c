@@ -98,7 +98,9 @@ void ek_scope_check_growth(const char *what)
         tensors += tensor != NULL;
         nbytes += tensor && !tensor->is_view ? tensor->storage->nbytes : 0;
     }
-    const ek_scope *open = scope_open(thread, thread->scope_depth);
+    const ek_scope *open = NULL; /* the program's innermost; those of the library have no place */
+    for (unsigned depth = thread->scope_depth; depth > 0 && !open; depth--)
+        open = scope_open(thread, depth);
     char scope[200] = "the root scope";
     if (open)
         snprintf(scope, sizeof scope, "the scope that began at %s:%d", open->file, open->line);

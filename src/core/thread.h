@@ -53,6 +53,7 @@ typedef struct ek_thread_checks {
     size_t owned_before, owned_first; /* counts of owned objects: at the last step; before growth */
     int growing;                      /* how many steps in a row have found more owned objects */
     bool error_is_read;               /* the pending error's sentence was asked for */
+    const char *module;               /* the type of the outermost module that runs; NULL: none */
 } ek_thread_checks;
 
 typedef struct ek_thread {

@@ -60,10 +60,15 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     ek_observer *observer = self->observer;
     if (observer)
         observer->enter(observer, module);
+    const bool is_outermost = !self->checks.module;
+    if (is_outermost)
+        self->checks.module = module->type->name;
     ek_value output = module->members->hooks ? ek_module_call_hooked(module, args, forward)
                                              : forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
         output = ek_value_error();
+    if (is_outermost)
+        self->checks.module = NULL;
     if (observer)
         observer->leave(observer, module, args, output);
     const ek_releaser releaser = ek_release_named("the forward of", module->type->name);

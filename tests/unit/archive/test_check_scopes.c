@@ -103,8 +103,7 @@ static void steps(int count, bool scoped)
         ek_scope scope = {0};
         if (scoped)
             scope = ek_scope_begin();
-        assert_ok(ek_backward(ek_sum(ek_apply(module, ek_ones(EK_SHAPE(8, 4))))));
-        assert_ok(ek_step(optimizer));
+        assert_ok(ek_minimize(optimizer, ek_sum(ek_apply(module, ek_ones(EK_SHAPE(8, 4))))));
         ek_scope_end(&scope);
     }
     ek_optimizer_free(optimizer);
@@ -225,6 +224,23 @@ TEST(the_operation_that_makes_an_infinity_is_named)
     ck_assert_str_eq(sentences(), "log has made an infinity of finite operands: f32[2, 2] on cpu, "
                                   "in 1\n");
     ek_module_free(net);
+}
+
+TEST(the_module_without_a_parent_is_named)
+{
+    check_with("anomaly");
+    ek_module *log = ek_module_new(&log_type);
+    assert_made(ek_apply(log, ek_zeros(EK_SHAPE(2))));
+    ck_assert_str_eq(sentences(), "log has made an infinity of finite operands: f32[2] on cpu, "
+                                  "in logarithm\n");
+    ek_module_free(log);
+}
+
+TEST(operations_in_place_that_broadcast_are_named)
+{
+    check_with("anomaly");
+    assert_made(ek_div_(ek_ones(EK_SHAPE(2)), ek_zeros(EK_SHAPE(1))));
+    ck_assert_ptr_nonnull(strstr(sentences(), "has made an infinity of finite operands: f32[2]"));
 }
 
 TEST(the_operation_that_makes_a_nan_is_named)
