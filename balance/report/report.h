@@ -63,6 +63,14 @@ int ek_report_end_writing(ek_report *const *reports, int count, int rc);
 /* Writes "host:0", or "rank 1 host:0" if there are several ranks. Returns `text`. */
 char *ek_report_device_text(const ek_report *report, const ek_device_report *device, char text[40]);
 
+/* Writes the page of one report, of the devices that the report has at hand. Not collective. A page
+ * that is `live` tells when it was written, and reloads itself if page->every > 0. */
+int ek_report_write_page(const char *what, const char *path, ek_report *report,
+                         const ek_report_page *page, bool live);
+
+/* Returns the report's first curve. */
+const struct ek_curve *ek_report_curves(const ek_report *report);
+
 /* Writes the reports as JSON. With in_html, on one line, for a script element. */
 int ek_report_put(FILE *stream, bool in_html, ek_report *const *reports, int count);
 

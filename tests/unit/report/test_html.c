@@ -145,7 +145,7 @@ static void assert_has(const char *page, const char *part)
  * script elements, for data and code, and one for each chart. */
 static void assert_whole(const char *page, int charts)
 {
-    static const char *const parts[] = {"http",   "src=",    "href=",      "@import",  "url(",
+    static const char *const parts[] = {"http",   "src=",    "href=\"h",   "@import",  "url(",
                                         "fetch(", "{{title", "{{subtitle", "{{report", ":nan"};
     assert_well_formed(page);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
