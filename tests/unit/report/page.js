@@ -188,7 +188,7 @@ const tests = {
         const data = JSON.parse(/id="data">([^]*?)<\/script>/.exec(written)[1]), drawn = run(data);
         const [one] = data.reports;
         assertHas(drawn, one.name, drawn.bytes(one.devices[0].peak.in_use), one.devices[0].peak_operation);
-        assert.equal(drawn.charts.length, 4);
+        assert.equal(drawn.charts.length, 4 + one.scalars.length);
     },
 
     it_says_what_is_full() {
