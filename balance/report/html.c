@@ -60,8 +60,11 @@ static int page_end(FILE *page, const page_job *job)
 {
     const char *more = "{{more}}", *rest = strstr((const char *)ek_page_html, more) + strlen(more);
     rest = page_write_until(page, rest, "{{written}}");
-    if (job->live)
-        fprintf(page, "%lld", (long long)time(NULL));
+    if (job->live) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        fprintf(page, "%lld", (long long)now.tv_sec);
+    }
     rest = page_write_until(page, rest, "{{every}}");
     if (job->page.every > 0)
         fprintf(page, "%.0f", job->page.every < 1 ? 1 : job->page.every);
