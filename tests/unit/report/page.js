@@ -450,6 +450,19 @@ const tests = {
         drawn.resize();
     },
 
+    a_finger_shows_numbers_and_zooms() {
+        const drawn = page(report("a")), [{host, axis}] = drawn.charts, touch = {pointerType: "touch"};
+        host.fire("pointerdown", {...touch, clientX: clientX(0.3)});
+        host.fire("pointerup", {...touch, clientX: clientX(0.3)});
+        host.fire("pointerleave", touch);
+        assert.equal(drawn.tip.hidden, false);
+        assert.equal(drawn.tip.textContent, "0.300\u00a0s, step 1host:03.00\u00a0MiBhost:11.00\u00a0MiB");
+        host.fire("pointerdown", {...touch, clientX: clientX(0.2)});
+        host.fire("pointerup", {...touch, clientX: clientX(0.4)});
+        assert.equal(drawn.tip.hidden, true);
+        assert(Math.abs(axis.to - axis.from - 0.2) < 1e-9);
+    },
+
     keys_move_and_zoom() {
         const drawn = page(report("a")), [{host, axis}] = drawn.charts;
         assert(host.fire("keydown", {key: "ArrowRight"}).prevented);
@@ -594,7 +607,7 @@ const tests = {
         const data = {reports: [report("a"), report("b")]}, kept = {}, now = Math.floor(Date.now() / 1000);
         const said = drawn => drawn.document.getElementById("written").textContent;
         const first = run(data, "", {written: now, every: 30}, kept), [{axis, host}] = first.charts;
-        assert(/^Written .*; rewritten every 30 seconds\.$/.test(said(first)), said(first));
+        assert(/^Written .*; reloads every 30 seconds\.$/.test(said(first)), said(first));
         axis.show(0.25, 0.5);
         first.document.getElementById("common").click();
         all(first, "details")[1].open = true;

@@ -386,6 +386,19 @@ TEST(live_page_is_rewritten_in_steps_and_at_the_end)
     ek_report_free(report);
 }
 
+/* A run that fails leaves its page, and the error stays. */
+TEST(live_page_of_a_failed_run_is_written)
+{
+    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(0)));
+    assert_ok(ek_report_live(report, path, &(ek_report_page){.title = "running"}));
+    assert_rewritten(0, true);
+    ck_assert_int_eq(ek_error(EK_E_USER, "the run fails"), EK_E_USER);
+    ek_report_free(report);
+    ck_assert_int_eq(ek_error_status(), EK_E_USER);
+    ek_error_clear();
+    assert_rewritten(0, false);
+}
+
 static void use_memory(FILE *page, void *user)
 {
     void *held;
