@@ -112,7 +112,7 @@ typedef struct ek_waited {
 /* The page that is rewritten while the report collects (live.c). */
 typedef struct ek_live {
     char *path;             /* owned; NULL: there is no live page */
-    char *title, *subtitle; /* owned; NULL: page.title, page.subtitle are NULL */
+    char *title, *subtitle; /* of `page`; owned; NULL: none */
     ek_report_page page;
     uint64_t written; /* a time of ek_clock_ns: the end of the last writing */
 } ek_live;

@@ -71,6 +71,7 @@ static int live_set(ek_live *live, const char *path, const ek_report_page *page)
     return 0;
 }
 
+/* Writes the page. The time of writing belongs to no step. */
 static int live_write(ek_report *report)
 {
     ek_live *live = &report->live;
@@ -91,7 +92,7 @@ int ek_live_step(ek_report *report)
 int ek_live_end(ek_report *report)
 {
     report->live.page.every = 0;
-    int rc = report->live.path ? live_write(report) : 0;
+    int rc = report->live.path && !ek_forked() ? live_write(report) : 0;
     live_clear(&report->live);
     return rc;
 }

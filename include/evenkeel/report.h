@@ -58,8 +58,8 @@ EK_API int ek_report_step(ek_report *report);
 /** Adds a value to the curve `name`, such as "loss". The page has a chart per name, with a curve of
  * each report. A value that is not finite is a gap. A curve keeps at most 1024 points: when a curve
  * is full, pairs of points are merged, with their mean, minimum and maximum. With several ranks the
- * curves are those of rank 0. Also for a report that was stopped. EK_E_INVALID for a name that is
- * empty or not UTF-8, and for a step before the curve's last. */
+ * curves are those of rank 0. A stopped report takes values, too. EK_E_INVALID for a name that is
+ * empty or not UTF-8, and for a step before the curve's last step. */
 EK_API int ek_report_scalar(ek_report *report, const char *name, int64_t step, double value);
 /** Ends collecting; collected data is kept. Time after the last step belongs to no step. Writes the
  * live page for the last time. */
@@ -221,8 +221,8 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *     "ranks": [{"rank", "host", "steps", "seconds", "exposed", "waited", "waited_for", "last",
  *       "calls"}]
  *
- * After ek_report_scalar a report has its curves. A point is the mean, minimum and maximum of the
- * values from the step after the point before to `step`; null: no value was finite.
+ * After ek_report_scalar a report has its curves. A point has the mean, minimum and maximum of
+ * successive values, and the step of the last one. They are null if no value is finite.
  *
  *     "scalars": [{"name": "loss", "points": [[step, mean, minimum, maximum], ...]}]
  *
