@@ -86,6 +86,17 @@ static ek_value mode_next_scenes(mode_run *self)
     return loader_next(self->loader, &batch) < 0 ? ek_value_error() : batch.data;
 }
 
+/* Begins the report, which --html shows while the mode trains. */
+static int mode_begin_report(mode_run *self)
+{
+    mode_result *result = self->result;
+    const char *html = self->settings->html;
+    result->report = ek_report_start(.name = result->name, .device_ids = self->job.devices);
+    for (int64_t i = 0; i < result->losses.count; i++)
+        ek_report_scalar(result->report, "Loss", i + 1, result->losses.values[i]);
+    return html ? ek_report_live(result->report, html, NULL) : ek_error_status();
+}
+
 static void mode_step(mode_run *self)
 {
     mode_result *result = self->result;
@@ -94,10 +105,12 @@ static void mode_step(mode_run *self)
     double begin = seconds_now();
     int rc = job_step(&self->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
     double seconds = seconds_now() - begin;
-    if (rc == 0 && result->report)
-        rc = ek_report_step(result->report);
     if (rc == 0)
         rc = series_add(&result->losses, loss);
+    if (rc == 0 && result->report)
+        rc = ek_report_scalar(result->report, "Loss", result->losses.count, loss);
+    if (rc == 0 && result->report)
+        rc = ek_report_step(result->report);
     if (rc == 0)
         series_add(&result->seconds, seconds);
 }
@@ -119,7 +132,7 @@ static int mode_steps(mode_run *self, int64_t steps)
              .stopped = self->settings->stopped};
     while (run_next(&r)) {
         if (r.step == first_reported + 1)
-            result->report = ek_report_start(.name = result->name, .device_ids = self->job.devices);
+            mode_begin_report(self);
         if (ek_error_status() == 0)
             mode_step(self);
         ek_progress_step(r.progress, 1, "loss %.4f", series_last(&result->losses));

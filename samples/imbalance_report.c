@@ -1,5 +1,5 @@
 /* imbalance_report.c: results of the modes as tables, as JSON, and as a page. The page is the
- * library's, of memory and time, with the losses, accuracy and throughput below. */
+ * library's, of memory, time and losses, with accuracy and throughput below. */
 #include <inttypes.h>
 
 #include "imbalance.h"
@@ -158,7 +158,6 @@ typedef struct page_modes {
 static void page_results(FILE *page, void *user)
 {
     const page_modes *modes = user;
-    series losses[MODES];
     if (modes->count == 0 || !modes->results[0].sha256[0])
         return; /* the job searched the largest batches only */
     fputs("<section>\n<h2>Results</h2>\n<table>\n<tr><th>mode</th><th>shares of the batch</th>"
@@ -166,7 +165,6 @@ static void page_results(FILE *page, void *user)
           page);
     for (int m = 0; m < modes->count; m++) {
         const mode_result *r = &modes->results[m];
-        losses[m] = (series){r->name, r->losses.values, r->losses.count};
         fprintf(page, "<tr><td>%s</td><td>", r->name);
         for (int d = 0; d < ek_report_device_count(r->report); d++)
             fprintf(page, "%s%" PRId64, d ? ", " : "", r->share[d]);
@@ -175,7 +173,6 @@ static void page_results(FILE *page, void *user)
                 100 * r->pixel_accuracy, r->mean_iou);
     }
     fputs("</table>\n</section>\n", page);
-    page_curves(page, "Loss", "step", losses, modes->count);
 }
 
 int report_html(const char *path, const run_settings *settings, const mode_result *results,

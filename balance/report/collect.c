@@ -249,6 +249,15 @@ static void report_on_shortage(const ek_dev *dev, const ek_shortage *lack, const
 
 /* ---- steps ---- */
 
+/* Begins the device's running step at `clock`. The device's ledger is held. */
+static void tracked_begin_step(ek_report *report, ek_tracked *device, uint64_t clock,
+                               const ek_memory_stats *stats)
+{
+    ek_series_restart(&device->running, &device->finished);
+    device->step_began = clock;
+    tracked_note(report, device, clock, stats, NULL);
+}
+
 /* Ends the device's step at `clock`, or at the last change of its memory if the change is later. */
 static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
 {
@@ -261,10 +270,8 @@ static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
     device->finished = device->running;
     device->finished_ns = clock - device->step_began;
     device->running = before;
-    ek_series_restart(&device->running, &device->finished);
     device->step++;
-    device->step_began = clock;
-    tracked_note(report, device, clock, stats, NULL);
+    tracked_begin_step(report, device, clock, stats);
     ek_ledger_release(device->open.dev);
 }
 
@@ -274,6 +281,19 @@ static void report_turn_logs(ek_report *report, ek_busy *busy)
     for (ek_log *log = report->logs; log; log = log->next)
         log_turn(log, report->count, busy);
     pthread_mutex_unlock(&report->logs_lock);
+}
+
+void ek_report_restart_step(ek_report *report)
+{
+    for (int d = 0; d < report->count; d++) {
+        ek_tracked *device = &report->devices[d];
+        if (!device->open.dev)
+            continue;
+        const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
+        tracked_begin_step(report, device, ek_clock_ns(), stats);
+        ek_ledger_release(device->open.dev);
+    }
+    atomic_store(&report->step_began, ek_clock_ns());
 }
 
 static int report_check_open(const ek_report *report)
@@ -311,7 +331,7 @@ int ek_report_step(ek_report *report)
     if (atomic_load(&report->lost))
         return EK_FAIL(EK_E_NO_MEMORY, "report_step: the process had no memory for a thread's "
                                        "spans: times are incomplete");
-    return 0;
+    return ek_live_step(report);
 }
 
 /* ---- a report's begin and end ---- */
@@ -434,7 +454,7 @@ int ek_report_stop(ek_report *report)
         ek_ledger_release(device->open.dev);
     }
     report_end_watches(report);
-    return 0;
+    return ek_live_end(report);
 }
 
 void ek_report_free(ek_report *report)
@@ -454,6 +474,11 @@ void ek_report_free(ek_report *report)
         ek_log *next = report->logs->next;
         log_free(report->logs);
         report->logs = next;
+    }
+    while (report->curves) {
+        ek_curve *next = report->curves->next;
+        ek_curve_free(report->curves);
+        report->curves = next;
     }
     ek_steps_free(&report->steps);
     if (report->gathered)

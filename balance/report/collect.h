@@ -109,6 +109,14 @@ typedef struct ek_waited {
     ek_ranks_wait *of; /* by rank */
 } ek_waited;
 
+/* The page that is rewritten while the report collects (live.c). */
+typedef struct ek_live {
+    char *path;             /* owned; NULL: there is no live page */
+    char *title, *subtitle; /* of `page`; owned; NULL: none */
+    ek_report_page page;
+    uint64_t written; /* a time of ek_clock_ns: the end of the last writing */
+} ek_live;
+
 struct ek_report {
     char *name;
     int count; /* number of devices */
@@ -125,6 +133,8 @@ struct ek_report {
     int64_t largest_batch;
     bool expects; /* `expected` was set */
     ek_expectation expected;
+    ek_curve *curves; /* a list, in the order of first values */
+    ek_live live;
 
     ek_process_group *group;       /* the ranks that write together; NULL: the world */
     int rank, rank_count;          /* when the report began */
@@ -140,6 +150,14 @@ struct ek_report {
 
 /* Writes "layer1.0.conv1: backward of conv2d". Leaves out the begin of a path that is too long. */
 void ek_label_write(const ek_label *label, char text[EK_REPORT_LABEL]);
+
+/* Begins the running step anew: the time since the last step belongs to no step. */
+void ek_report_restart_step(ek_report *report);
+
+/* Rewrites the live page if `every` seconds have passed since its last writing. */
+int ek_live_step(ek_report *report);
+/* Writes the live page for the last time, if there is one, and frees its description. */
+int ek_live_end(ek_report *report);
 
 /* Drops the gathered spans: a step has ended. */
 void ek_gathered_clear(ek_gathered *gathered);

@@ -1,6 +1,7 @@
-/* history.c: keeps the peak of each stretch of time, and records of steps. */
+/* history.c: keeps the peak of each stretch of time, records of steps, and curves. */
 #include "report/history.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,4 +220,61 @@ double ek_steps_median(const ek_steps *steps)
         seconds[i] = 1e-9 * (double)steps->records[i].ns / (double)steps->records[i].count;
     qsort(seconds, (size_t)n, sizeof *seconds, steps_compare);
     return n == 0 ? 0 : (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
+}
+
+/* ---- curves ---- */
+
+ek_curve *ek_curve_new(const char *name)
+{
+    ek_curve *curve = ek_calloc(1, sizeof *curve);
+    if (!curve)
+        return NULL;
+    curve->name = ek_strdup(name);
+    curve->points = ek_calloc(EK_CURVE_POINTS, sizeof *curve->points);
+    curve->stride = 1;
+    if (curve->name && curve->points)
+        return curve;
+    ek_curve_free(curve);
+    return NULL;
+}
+
+void ek_curve_free(ek_curve *curve)
+{
+    if (!curve)
+        return;
+    free(curve->name);
+    free(curve->points);
+    free(curve);
+}
+
+static void curve_merge(ek_curve_point *to, const ek_curve_point *from)
+{
+    if (from->finite > 0) {
+        to->least = to->finite > 0 ? fmin(to->least, from->least) : from->least;
+        to->most = to->finite > 0 ? fmax(to->most, from->most) : from->most;
+    }
+    to->step = from->step;
+    to->values += from->values;
+    to->finite += from->finite;
+    to->sum += from->sum;
+}
+
+void ek_curve_add(ek_curve *curve, int64_t step, double value)
+{
+    const double finite = isfinite(value) ? value : 0;
+    const ek_curve_point point = {step, 1, isfinite(value) ? 1 : 0, finite, finite, finite};
+    ek_curve_point *points = curve->points;
+    if (curve->count > 0 && points[curve->count - 1].values < curve->stride) {
+        curve_merge(&points[curve->count - 1], &point);
+        return;
+    }
+    if (curve->count == EK_CURVE_POINTS) {
+        curve->count /= 2;
+        curve->stride *= 2;
+        for (int i = 0; i < curve->count; i++) {
+            points[i] = points[2 * i];
+            curve_merge(&points[i], &points[2 * i + 1]);
+        }
+    }
+    points[curve->count++] = point;
 }

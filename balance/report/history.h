@@ -1,5 +1,5 @@
 /* history.h: the history of a run in bounded memory, which gets coarser as the run gets longer: a
- * device's memory over time, the duration of steps, and the devices' times in them. */
+ * device's memory over time, the duration of steps, the devices' times in them, and curves. */
 #ifndef EK_REPORT_HISTORY_H
 #define EK_REPORT_HISTORY_H
 
@@ -86,5 +86,33 @@ void ek_steps_add(ek_steps *steps, uint64_t ns, const ek_busy *busy);
 
 /* Returns the median of the records' seconds per step, or 0 if there are no records. */
 double ek_steps_median(const ek_steps *steps);
+
+/* ---- curves ----
+ *
+ * At first each value has a point. When the room is full, pairs of points are merged, so that a
+ * point has twice as many values. */
+
+typedef struct ek_curve_point {
+    int64_t step;            /* the point's last step */
+    int64_t values, finite;  /* how many values; how many of them are finite */
+    double sum, least, most; /* of the finite values; 0 without one */
+} ek_curve_point;
+
+enum { EK_CURVE_POINTS = 1024 };
+
+typedef struct ek_curve {
+    struct ek_curve *next;
+    char *name;
+    ek_curve_point *points; /* room for EK_CURVE_POINTS */
+    int count;
+    int64_t stride; /* values of one point; the last point may have fewer */
+} ek_curve;
+
+/* Returns a new curve, or NULL with a pending error. */
+ek_curve *ek_curve_new(const char *name);
+void ek_curve_free(ek_curve *curve); /* NULL is ignored */
+
+/* Adds a value. Steps don't descend. */
+void ek_curve_add(ek_curve *curve, int64_t step, double value);
 
 #endif

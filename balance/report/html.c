@@ -1,6 +1,7 @@
 /* html.c: the report as one page: page.html with its {{marks}} replaced by texts and by the
  * reports' JSON, which its script draws. */
 #include <string.h>
+#include <time.h>
 
 #include "core/file.h"
 #include "core/locale.h"
@@ -46,22 +47,32 @@ static void page_begin(FILE *page, const char *title, const char *subtitle)
     page_write_until(page, rest, "{{more}}");
 }
 
-static int page_end(FILE *page, ek_report *const *reports, int count)
-{
-    const char *more = "{{more}}", *rest = strstr((const char *)ek_page_html, more) + strlen(more);
-    rest = page_write_until(page, rest, "{{report}}");
-    EK_TRY(ek_report_put(page, true, reports, count));
-    fputs(rest, page);
-    return 0;
-}
-
 /* ---- the file ---- */
 
 typedef struct page_job {
     ek_report *const *reports;
     int count;
     ek_report_page page;
+    bool live; /* the page tells when it was written */
 } page_job;
+
+static int page_end(FILE *page, const page_job *job)
+{
+    const char *more = "{{more}}", *rest = strstr((const char *)ek_page_html, more) + strlen(more);
+    rest = page_write_until(page, rest, "{{written}}");
+    if (job->live) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        fprintf(page, "%lld", (long long)now.tv_sec);
+    }
+    rest = page_write_until(page, rest, "{{every}}");
+    if (job->page.every > 0)
+        fprintf(page, "%.0f", job->page.every < 1 ? 1 : job->page.every);
+    rest = page_write_until(page, rest, "{{report}}");
+    EK_TRY(ek_report_put(page, true, job->reports, job->count));
+    fputs(rest, page);
+    return 0;
+}
 
 static int page_write(FILE *stream, void *user)
 {
@@ -74,7 +85,7 @@ static int page_write(FILE *stream, void *user)
         page->more(stream, page->user);
         ek_locale_end(before);
     }
-    return page_end(stream, job->reports, job->count);
+    return page_end(stream, job);
 }
 
 static int page_check(const char *what, const char *path, ek_report *const *reports, int count)
@@ -96,11 +107,19 @@ static int page_make(const char *what, const char *path, ek_report *const *repor
                      const ek_report_page *page)
 {
     page_job job = {.reports = reports, .count = count, .page = page ? *page : (ek_report_page){0}};
+    job.live = job.page.every > 0;
     int writes = ek_report_begin_writing(reports, count, page_check(what, path, reports, count));
     if (writes < 0)
         return writes;
     return ek_report_end_writing(reports, count,
                                  writes ? ek_file_replace_text(what, path, page_write, &job) : 0);
+}
+
+int ek_report_write_page(const char *what, const char *path, ek_report *report,
+                         const ek_report_page *page, bool live)
+{
+    page_job job = {.reports = &report, .count = 1, .page = *page, .live = live};
+    return ek_file_replace_text(what, path, page_write, &job);
 }
 
 int ek_report_html_page(const char *path, ek_report *const *reports, int count,

@@ -1,9 +1,11 @@
 /* json.c: reports for programs. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/file.h"
 #include "core/json.h"
 #include "core/thread.h"
+#include "report/history.h"
 #include "report/report.h"
 
 static const char *const json_kinds[EK_SPAN_KINDS] = {"compute", "communicate", "wait"};
@@ -172,6 +174,30 @@ static void json_put_expected(ek_json_writer *json, const ek_expectation *expect
     ek_json_close(json, '}');
 }
 
+static void json_put_curves(ek_json_writer *json, const ek_curve *curve)
+{
+    if (!curve)
+        return;
+    ek_json_begin(json, "scalars", '[');
+    for (; curve; curve = curve->next) {
+        ek_json_begin(json, NULL, '{');
+        ek_json_put_text(json, "name", curve->name);
+        ek_json_begin(json, "points", '[');
+        for (int i = 0; i < curve->count; i++) {
+            const ek_curve_point *point = &curve->points[i];
+            ek_json_begin(json, NULL, '[');
+            ek_json_put_integer(json, NULL, point->step);
+            ek_json_put_real(json, NULL, point->sum / (double)point->finite, DIGITS);
+            ek_json_put_real(json, NULL, point->finite ? point->least : NAN, DIGITS);
+            ek_json_put_real(json, NULL, point->finite ? point->most : NAN, DIGITS);
+            ek_json_close(json, ']');
+        }
+        ek_json_close(json, ']');
+        ek_json_close(json, '}');
+    }
+    ek_json_close(json, ']');
+}
+
 static int json_put_report(ek_json_writer *json, const ek_report *report)
 {
     ek_json_begin(json, NULL, '{');
@@ -183,6 +209,7 @@ static int json_put_report(ek_json_writer *json, const ek_report *report)
     ek_json_put_integer(json, "largest_batch", ek_report_largest_batch(report));
     if (ek_report_expected(report))
         json_put_expected(json, ek_report_expected(report));
+    json_put_curves(json, ek_report_curves(report));
     EK_TRY(json_put_ranks(json, report));
     ek_json_begin(json, "devices", '[');
     for (int d = 0; d < ek_report_device_count(report); d++)

@@ -63,6 +63,15 @@ int ek_report_end_writing(ek_report *const *reports, int count, int rc);
 /* Writes "host:0", or "rank 1 host:0" if there are several ranks. Returns `text`. */
 char *ek_report_device_text(const ek_report *report, const ek_device_report *device, char text[40]);
 
+/* Writes the page of one report with the devices of this rank, or of all ranks if the report was
+ * gathered since its last step. Not collective. With `live` the page tells when it was written;
+ * with page->every > 0 the page also reloads itself. */
+int ek_report_write_page(const char *what, const char *path, ek_report *report,
+                         const ek_report_page *page, bool live);
+
+/* Returns the report's first curve. */
+const struct ek_curve *ek_report_curves(const ek_report *report);
+
 /* Writes the reports as JSON. With in_html, on one line, for a script element. */
 int ek_report_put(FILE *stream, bool in_html, ek_report *const *reports, int count);
 

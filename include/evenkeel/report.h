@@ -2,7 +2,12 @@
  * report.h: reports of memory and time per device.
  *
  *     ek_report *report = ek_report_start(.name = "balanced");
- *     for (...) { ... one training step ...; ek_report_step(report); }
+ *     ek_report_live(report, "live.html", NULL);
+ *     for (int64_t step = 1; step <= steps; step++) {
+ *         ... one training step ...
+ *         ek_report_scalar(report, "loss", step, loss);
+ *         ek_report_step(report);
+ *     }
  *     ek_report_stop(report);
  *     ek_report_table(report, stdout);
  *     ek_report_json("run.json", &report, 1);
@@ -48,9 +53,16 @@ EK_API ek_report *ek_report_start_with(ek_report_options options);
  * NULL with EK_E_STATE if another report collects. Stop or free a report before ek_shutdown. */
 #define ek_report_start(...) EK_CALL_1(ek_report_start_with, ek_report_options, name, __VA_ARGS__)
 
-/** Ends a step and begins the next. */
+/** Ends a step and begins the next. Rewrites the live page (ek_report_live) if the page is due. */
 EK_API int ek_report_step(ek_report *report);
-/** Ends collecting; collected data is kept. Time after the last step belongs to no step. */
+/** Adds a value to the curve `name`, such as "loss". The page has a chart per name, with a curve of
+ * each report. A value that is not finite is a gap. A curve keeps at most 1024 points: when a curve
+ * is full, pairs of points are merged, with their mean, minimum and maximum. With several ranks the
+ * curves are those of rank 0. A stopped report takes values, too. EK_E_INVALID for a name that is
+ * empty or not UTF-8, and for a step before the curve's last step. */
+EK_API int ek_report_scalar(ek_report *report, const char *name, int64_t step, double value);
+/** Ends collecting; collected data is kept. Time after the last step belongs to no step. Writes the
+ * live page for the last time. */
 EK_API int ek_report_stop(ek_report *report);
 /** Frees the report, and stops it first if it still collects. NULL is ignored. */
 EK_API void ek_report_free(ek_report *report);
@@ -209,6 +221,11 @@ EK_API int ek_report_table(const ek_report *report, FILE *stream);
  *     "ranks": [{"rank", "host", "steps", "seconds", "exposed", "waited", "waited_for", "last",
  *       "calls"}]
  *
+ * After ek_report_scalar a report has its curves. A point has the mean, minimum and maximum of
+ * successive values, and the step of the last one. They are null if no value is finite.
+ *
+ *     "scalars": [{"name": "loss", "points": [[step, mean, minimum, maximum], ...]}]
+ *
  * After a request that found no memory its device also has
  *
  *     "out_of_memory": {"requested", "category", "operation", "at": SAMPLE,
@@ -236,10 +253,21 @@ typedef struct ek_report_page {
      * "value"}]}. */
     void (*more)(FILE *page, void *user);
     void *user;
+    double every; /**< > 0: the page says when it was written, and reloads after so many seconds */
 } ek_report_page;
 /** ek_report_html with a title, and with more below the report's sections. */
 EK_API int ek_report_html_page(const char *path, ek_report *const *reports, int count,
                                const ek_report_page *page);
+
+/** Writes the report's page now, again in each ek_report_step that is `every` seconds after the
+ * last writing (0: 30), and for the last time in ek_report_stop. Until then the page reloads
+ * itself, keeping its zoom and place. A reader sees a whole page at any time. Writing belongs to no
+ * step. Copies the path and the texts of `page`; NULL: all by default. A second call replaces the
+ * first.
+ *
+ * Not collective: rank 0 of the group writes its own devices, and calls of other ranks do nothing.
+ * An error of writing is an error of the call that writes; later calls try again. */
+EK_API int ek_report_live(ek_report *report, const char *path, const ek_report_page *page);
 
 /** Writes the last finished step, operation by operation, in the Chrome trace format, for Perfetto
  * or chrome://tracing. Each rank is a process there; its times count from the begin of its step. */

@@ -62,7 +62,10 @@ static int write_json(void)
 
 static int write_html(void)
 {
-    ek_report_page page = {"title", "subtitle", more, "<p>more</p>"};
+    ek_report_page page = {.title = "title",
+                           .subtitle = "subtitle",
+                           .more = more,
+                           .user = "<p>more</p>"};
     return ek_report_html_page(fault_path("report.html"), &run.report, 1, &page);
 }
 
@@ -113,6 +116,11 @@ static int collect(void)
     ek_report_free(run.report);
     run.report = ek_report_start(.name = "run", .device_ids = fault_devices());
     int status = run.report ? step(5) : ek_error_status();
+    if (status >= 0)
+        status = ek_report_live(run.report, fault_path("report.live"),
+                                &(ek_report_page){.title = "title", .subtitle = "subtitle"});
+    if (status >= 0)
+        status = ek_report_scalar(run.report, "loss", 1, 0.5);
     if (status >= 0)
         status = ek_report_step(run.report);
     if (status >= 0)

@@ -50,7 +50,7 @@ keys() {
 # page HTML: it is complete and needs no other files.
 page() {
     grep -q '</html>' "$1" || wrong "$1 is not complete"
-    ! grep -qE '(src|href)=|url\(|@import' "$1" || wrong "$1 needs other files"
+    ! grep -qE 'src=|href="[^#]|url\(|@import' "$1" || wrong "$1 needs other files"
 }
 
 # png FILE WIDTH HEIGHT: it begins with the signature and a header of this size.

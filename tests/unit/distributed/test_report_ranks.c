@@ -134,6 +134,27 @@ RANKS_TEST(expectations_of_devices_travel, RANKS, 1)
 
 /* ---- writing ---- */
 
+/* A live page is not collective: rank 0 writes alone, and calls of rank 1 write nothing. */
+RANKS_TEST(rank_0_writes_the_live_page, RANKS, 1)
+{
+    for (int turn = 0; turn < RANKS; turn++) {
+        if (turn == world->rank) {
+            const int written = turn == 0 ? 0 : -1;
+            ek_report *report =
+                ek_report_start(.process_group = world, .device_ids = EK_DEVICES(ek_host(turn)));
+            RANKS_OK(ek_report_live(report, path, &(ek_report_page){.every = 1e-9}));
+            LOOP_CHECK_EQ(unlink(path), written);
+            RANKS_OK(ek_report_step(report));
+            LOOP_CHECK_EQ(unlink(path), written);
+            RANKS_OK(ek_report_stop(report));
+            LOOP_CHECK_EQ(unlink(path), written);
+            ek_report_free(report);
+        }
+        RANKS_OK(ek_dist_barrier(.group = world));
+    }
+    return NULL;
+}
+
 RANKS_TEST(rank_0_prints_the_table, RANKS, 1)
 {
     char *text = NULL;

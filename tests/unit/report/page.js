@@ -28,7 +28,14 @@ class Element {
         this.offsetWidth = this.offsetHeight = 50;
     }
     get classes() { return (this.attributes.class ?? "").split(" "); }
-    get dataset() { return {tip: this.attributes["data-tip"]}; }
+    get dataset() {
+        return Object.fromEntries(["tip", "written", "every"].map(name => [name, this.attributes[`data-${name}`]]));
+    }
+    getAttribute(name) { return this.attributes[name] ?? null; }
+    setAttribute(name, value) { this.attributes[name] = value; }
+    set textContent(text) { this.children = [text]; }
+    click() { this.fire("click"); }
+    focus() { this.focused = true; }
     get all() { return this.children.flatMap(child => child instanceof Element ? [child, ...child.all] : []); }
     get textContent() { return this.children.map(child => child.textContent ?? child).join(""); }
     set innerHTML(text) { this.children = parse(text, this); }
@@ -104,13 +111,19 @@ const written = fs.readFileSync(process.argv[2], "utf8");
 const [before, behind] = written.split(/(?<=id="data">)[^]*?(?=<\/script>)/);
 
 /* Runs the page on data. Returns the document, the script's functions and its charts. */
-function run(data, more = "") {
+function run(data, more = "", live = {written: "", every: ""}, kept = {}) {
     const document = new Element("document");
-    document.innerHTML = before.replace("</main>", `${more}</main>`) +
+    const from = before.replace(/data-written="\d*" data-every="\d*"/, `data-written="${live.written}" data-every="${live.every}"`);
+    document.innerHTML = from.replace("</main>", `${more}</main>`) +
         JSON.stringify(data).replaceAll("<", "\\u003c") + behind;
     document.activeElement = null;
     const listeners = {};
-    const page = vm.createContext({document, innerWidth: 1280, innerHeight: 900,
+    const page = vm.createContext({document, innerWidth: 1280, innerHeight: 900, scrollY: 700, Date,
+                                   location: {pathname: "/page.html", reload: () => { page.reloads++; }},
+                                   sessionStorage: {getItem: key => kept[key], removeItem: key => delete kept[key],
+                                                    setItem: (key, value) => { kept[key] = value; }},
+                                   scrollTo: (x, y) => { page.scrolled = y; }, reloads: 0,
+                                   setTimeout: (call, after) => page.timers.push({call, after}), timers: [],
                                    addEventListener: (type, listener) => { listeners[type] = listener; }});
     vm.runInContext(document.querySelectorAll("script").find(script => !script.attributes.type).textContent, page);
     page.charts = vm.runInContext("charts", page);
@@ -175,7 +188,7 @@ const tests = {
         const data = JSON.parse(/id="data">([^]*?)<\/script>/.exec(written)[1]), drawn = run(data);
         const [one] = data.reports;
         assertHas(drawn, one.name, drawn.bytes(one.devices[0].peak.in_use), one.devices[0].peak_operation);
-        assert.equal(drawn.charts.length, 4);
+        assert.equal(drawn.charts.length, 4 + one.scalars.length);
     },
 
     it_says_what_is_full() {
@@ -243,7 +256,7 @@ const tests = {
         const bars = all(drawn, "div.track").filter(one => one.attributes["aria-label"]?.startsWith("host:0"))
             .map(one => one.querySelector("div.bar").attributes.style);
         assert.deepEqual(bars.slice(0, 2), ["width:75.000%", "width:100.000%"]);
-        assert.equal(drawn.charts[1].host.querySelectorAll("text.mark").at(-1).textContent,
+        assert.equal(drawn.charts[1].host.querySelectorAll("text.mark")[0].textContent,
             "expected peak 4.00\u00a0MiB");
         const cells = all(drawn, "table").slice(-2).map(table =>
             table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
@@ -437,6 +450,19 @@ const tests = {
         drawn.resize();
     },
 
+    a_finger_shows_numbers_and_zooms() {
+        const drawn = page(report("a")), [{host, axis}] = drawn.charts, touch = {pointerType: "touch"};
+        host.fire("pointerdown", {...touch, clientX: clientX(0.3)});
+        host.fire("pointerup", {...touch, clientX: clientX(0.3)});
+        host.fire("pointerleave", touch);
+        assert.equal(drawn.tip.hidden, false);
+        assert.equal(drawn.tip.textContent, "0.300\u00a0s, step 1host:03.00\u00a0MiBhost:11.00\u00a0MiB");
+        host.fire("pointerdown", {...touch, clientX: clientX(0.2)});
+        host.fire("pointerup", {...touch, clientX: clientX(0.4)});
+        assert.equal(drawn.tip.hidden, true);
+        assert(Math.abs(axis.to - axis.from - 0.2) < 1e-9);
+    },
+
     keys_move_and_zoom() {
         const drawn = page(report("a")), [{host, axis}] = drawn.charts;
         assert(host.fire("keydown", {key: "ArrowRight"}).prevented);
@@ -538,6 +564,70 @@ const tests = {
         assert.equal(gaps.querySelectorAll("circle").length, 1);
         assert.deepEqual(gaps.querySelectorAll("path").map(path => path.attributes.d.match(/[ML]/g).join("")),
             ["MLML"]);
+    },
+
+    the_scalars_of_runs_lie_over_one_another() {
+        const scalars = (...points) => ({scalars: [{name: "loss <a>", points}]});
+        const drawn = page(report("a", scalars([1, 3, 3, 3], [2, null, null, null], [4, 2, 1, 4], [6, 1, 1, 1])),
+                           report("b", scalars([3, 2.5, 2.5, 2.5])), report("c"));
+        const [{host, axis}] = drawn.charts, label = host.attributes["aria-label"];
+        assert.deepEqual([axis.low, axis.high, axis.unit], [1, 6, "step"]);
+        assert.equal(label, "loss <a> by step; the last values: a 1, b 2.5");
+        assert.equal(host.querySelectorAll("path").length, 2); /* the band of a, and its line after the gap */
+        assert.equal(host.querySelectorAll("path.band").length, 1);
+        assert.equal(host.querySelectorAll("circle").length, 2); /* a before the gap, and b */
+        host.fire("pointermove", {clientX: clientX(0.6)});
+        assert.equal(drawn.tip.textContent, "step 4a2b2.5");
+        assertHas(page(report("a", scalars([1, null, null, null]))), "loss <a>No values yet.");
+    },
+
+    last_steps_have_a_scale_for_each_and_one_for_all() {
+        const long = report("long", {last_step: {...report("a").last_step, seconds: 0.02}});
+        const drawn = page(report("short"), long), button = drawn.document.getElementById("common");
+        const ends = () => [...new Set(drawn.charts.slice(4).map(chart => chart.axis))].map(axis => axis.to);
+        assert.deepEqual(ends(), [0.005, 0.02]);
+        button.click();
+        assert.equal(button.getAttribute("aria-pressed"), "true");
+        assert.deepEqual(ends(), [0.02, 0.02]);
+        button.click();
+        assert.deepEqual(ends(), [0.005, 0.02]);
+        assert.equal(page(long).document.getElementById("common"), null);
+    },
+
+    the_menu_links_to_the_sections() {
+        const drawn = page(report("a"), report("b")), links = all(drawn, "a");
+        assert.deepEqual(links.map(link => link.textContent), ["Summary", "Peak memory per device", "Memory over time",
+            "Time per device", "The last step", "The numbers"]);
+        for (const link of links)
+            assert(drawn.document.getElementById(link.attributes.href.slice(1)));
+        assert(run({reports: []}, "<h2>alone</h2>").document.getElementById("menu").hidden);
+    },
+
+    a_live_page_reloads_and_stays_where_it_was() {
+        const data = {reports: [report("a"), report("b")]}, kept = {}, now = Math.floor(Date.now() / 1000);
+        const said = drawn => drawn.document.getElementById("written").textContent;
+        const first = run(data, "", {written: now, every: 30}, kept), [{axis, host}] = first.charts;
+        assert(/^Written .*; reloads every 30 seconds\.$/.test(said(first)), said(first));
+        axis.show(0.25, 0.5);
+        first.document.getElementById("common").click();
+        all(first, "details")[1].open = true;
+        host.fire("pointermove", {clientX: 500});
+        const [{call, after}] = first.timers;
+        assert.equal(after, 30000);
+        call(); /* not while the reader points at a number */
+        assert.equal(first.reloads, 0);
+        host.fire("pointerleave");
+        first.timers[1].call();
+        assert.equal(first.reloads, 1);
+        const last = run(data, "", {written: now, every: ""}, kept);
+        assert.deepEqual([last.charts[0].axis.from, last.charts[0].axis.to], [0.25, 0.5]);
+        assert.equal(last.document.getElementById("common").getAttribute("aria-pressed"), "true");
+        assert.deepEqual(all(last, "details").map(one => one.open), [false, true, false, false]);
+        assert.equal(last.scrolled, 700);
+        assert.deepEqual([last.timers.length, Object.keys(kept).length], [0, 0]);
+        assert(/when the run had ended\.$/.test(said(last)));
+        assert(/not rewritten since/.test(said(run(data, "", {written: now - 3600, every: 30}))));
+        assert(page(report("a")).document.getElementById("written").hidden);
     },
 };
 

@@ -1,5 +1,5 @@
 /* The report's page as it is written: well-formed, complete without other files, with every number
- * of the JSON; and what its script draws. */
+ * of the JSON; rewritten while a run goes on; and what its script draws. */
 #include <locale.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -145,7 +145,7 @@ static void assert_has(const char *page, const char *part)
  * script elements, for data and code, and one for each chart. */
 static void assert_whole(const char *page, int charts)
 {
-    static const char *const parts[] = {"http",   "src=",    "href=",      "@import",  "url(",
+    static const char *const parts[] = {"http",   "src=",    "href=\"h",   "@import",  "url(",
                                         "fetch(", "{{title", "{{subtitle", "{{report", ":nan"};
     assert_well_formed(page);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -335,6 +335,107 @@ TEST(errors_leave_the_old_file)
     ek_report_free(report);
 }
 
+/* ---- while a run goes on ---- */
+
+/* Returns the page's text, or NULL if the page was not written since the last call. */
+static char *rewritten(void)
+{
+    char *page = access(path, F_OK) == 0 ? read_file(path) : NULL;
+    if (page)
+        assert_whole(page, 0);
+    unlink(path);
+    return page;
+}
+
+static void assert_rewritten(int64_t steps, bool live)
+{
+    char *page = rewritten();
+    ck_assert_ptr_nonnull(page);
+    json_tree tree;
+    const json_node *report = json_item(json_at(json_of(page, &tree), "reports"), 0);
+    ck_assert(json_number_at(report, "steps") == (double)steps);
+    ck_assert_int_eq(count_of(page, "data-every=\"\""), !live);
+    ck_assert_int_eq(count_of(page, "data-written=\"\""), 0);
+    assert_has(page, "<h1>running</h1>");
+    json_free(&tree);
+    free(page);
+}
+
+/* A step that is not due leaves the page alone. Writing belongs to no step. */
+TEST(live_page_is_rewritten_in_steps_and_at_the_end)
+{
+    char title[] = "running";
+    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(0)));
+    assert_ok(ek_report_live(report, path, &(ek_report_page){.title = title, .every = 1e-9}));
+    title[0] = 'x'; /* the report has a copy */
+    assert_rewritten(0, true);
+    for (int step = 1; step < 4; step++) {
+        assert_ok(ek_report_step(report));
+        assert_rewritten(step, true);
+    }
+    strcpy(title, "running");
+    assert_ok(ek_report_live(report, path, &(ek_report_page){.title = title, .every = 1e9}));
+    assert_rewritten(3, true);
+    assert_ok(ek_report_step(report));
+    ck_assert_ptr_null(rewritten());
+    assert_ok(ek_report_stop(report));
+    assert_rewritten(4, false);
+    assert_ok(ek_report_stop(report));
+    ck_assert_ptr_null(rewritten());
+    assert_refused(ek_report_live(report, path, NULL), EK_E_STATE, "stopped");
+    ek_report_free(report);
+}
+
+/* A run that fails leaves its page, and the error stays. */
+TEST(live_page_of_a_failed_run_is_written)
+{
+    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(0)));
+    assert_ok(ek_report_live(report, path, &(ek_report_page){.title = "running"}));
+    assert_rewritten(0, true);
+    ck_assert_int_eq(ek_error(EK_E_USER, "the run fails"), EK_E_USER);
+    ek_report_free(report);
+    ck_assert_int_eq(ek_error_status(), EK_E_USER);
+    ek_error_clear();
+    assert_rewritten(0, false);
+}
+
+static void use_memory(FILE *page, void *user)
+{
+    void *held;
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    assert_ok(ek_dev_alloc(dev, 4096, EK_MEMORY_WORKSPACE, &held));
+    ek_dev_free(dev, held, 4096, EK_MEMORY_WORKSPACE);
+}
+
+TEST(writing_belongs_to_no_step)
+{
+    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(0)));
+    assert_ok(ek_report_live(report, path, &(ek_report_page){.every = 1e-9, .more = use_memory}));
+    for (int step = 0; step < 3; step++) {
+        ek_memory_sample samples[64];
+        assert_ok(ek_report_step(report));
+        const int count = ek_report_step_memory(report, 0, samples, 64);
+        ck_assert_int_gt(count, 0);
+        for (int i = 0; i < count; i++)
+            ck_assert_uint_eq(samples[i].in_use, 0);
+    }
+    ek_report_free(report);
+}
+
+TEST(live_page_that_cannot_be_written_is_an_error_of_the_step)
+{
+    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(0)));
+    const ek_report_page page = {.title = "running", .every = 1e-9};
+    assert_refused(ek_report_live(report, directory, &page), EK_E_IO, directory);
+    assert_refused(ek_report_step(report), EK_E_IO, directory);
+    ck_assert_int_eq(ek_report_step_count(report), 1);
+    assert_ok(ek_report_live(report, path, &page));
+    assert_ok(ek_report_step(report));
+    assert_rewritten(2, true);
+    ek_report_free(report);
+    assert_rewritten(2, false);
+}
+
 /* ---- the script ---- */
 
 static bool node_is_here(void)
@@ -376,6 +477,7 @@ static void run_script(ek_report *report)
 {
     char command[512];
     expect_something(report);
+    assert_ok(ek_report_scalar(report, "</script>", 1, 0.5));
     free(page_of(&report, 1, NULL));
     snprintf(command, sizeof command, "node '%s/../unit/report/page.js' '%s'", EK_GOLDEN_DIR, path);
     int status = system(command);

@@ -1,4 +1,5 @@
 /* What a report writes: the table, JSON, and a trace that viewers take. */
+#include <math.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -282,6 +283,45 @@ static void take_span(nest *nests, const json_node *event)
                      (long long)(end - n->ends[n->depth - 1]));
     ck_assert_int_lt(n->depth, DEPTHS);
     n->ends[n->depth++] = end;
+}
+
+/* Returns the number `index` of a point of a curve; NAN if the JSON has null. */
+static double point_number(const json_node *points, int point, int index)
+{
+    const json_node *number = json_item(json_item(points, point), index);
+    return number->value.kind == EK_JSON_NULL ? NAN : strtod(number->value.text, NULL);
+}
+
+/* The curve of 100,000 values has few points, which have the extremes of all values. */
+TEST(curves_of_long_runs_are_merged)
+{
+    enum { VALUES = 100000 };
+    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(0)));
+    assert_made(report);
+    for (int step = 1; step <= VALUES; step++)
+        assert_ok(ek_report_scalar(report, "loss", step, step == 4321 ? 9 : step == 77 ? NAN : 2));
+    assert_ok(ek_report_scalar(report, "accuracy", 5, INFINITY));
+    assert_ok(ek_report_stop(report));
+    assert_ok(ek_report_scalar(report, "accuracy", 5, 0.5));
+    assert_ok(ek_report_json(path, &report, 1));
+    json_tree tree;
+    const json_node *root = json_item(json_at(json_load(&tree, path), "reports"), 0);
+    const json_node *loss = json_item(json_at(root, "scalars"), 0);
+    const json_node *points = json_at(loss, "points");
+    const int count = json_count(points);
+    double most = 0;
+    ck_assert_str_eq(json_text_at(loss, "name"), "loss");
+    ck_assert(count > 512 && count <= 1024);
+    for (int i = 0; i < count; i++) {
+        most = fmax(most, point_number(points, i, 3));
+        ck_assert(point_number(points, i, 2) == 2);
+        ck_assert(point_number(points, i, 1) >= 2 && point_number(points, i, 1) < 2.1);
+    }
+    ck_assert(most == 9 && point_number(points, count - 1, 0) == VALUES);
+    points = json_at(json_item(json_at(root, "scalars"), 1), "points");
+    ck_assert(isnan(point_number(points, 0, 1)) && point_number(points, 1, 1) == 0.5);
+    json_free(&tree);
+    ek_report_free(report);
 }
 
 TEST(the_trace_is_sorted_and_nests)

@@ -121,11 +121,33 @@ TEST(devices_may_close_before_the_report)
     ek_report_free(report);
 }
 
+TEST(curves_and_live_pages_are_checked)
+{
+    assert_ok(ek_host_devices_configure("1"));
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_HOST, 0));
+    assert_made(report);
+    assert_refused(ek_report_scalar(report, NULL, 1, 0.5), EK_E_INVALID, "the name is NULL");
+    assert_refused(ek_report_scalar(report, "", 1, 0.5), EK_E_INVALID, "the name is empty");
+    assert_refused(ek_report_scalar(report, "\xff", 1, 0.5), EK_E_INVALID, "not UTF-8");
+    assert_ok(ek_report_scalar(report, "loss", 5, 0.5));
+    assert_refused(ek_report_scalar(report, "loss", 4, 0.5), EK_E_INVALID,
+                   "loss: step 4 after step 5");
+    assert_refused(ek_report_live(report, NULL, NULL), EK_E_INVALID, "there is no path");
+    assert_refused(ek_report_live(report, "", NULL), EK_E_INVALID, "there is no path");
+    assert_refused(ek_report_live(report, "page.html", &(ek_report_page){.every = -1}),
+                   EK_E_INVALID, "every -1 seconds");
+    assert_refused(ek_report_live(report, "page.html", &(ek_report_page){.every = NAN}),
+                   EK_E_INVALID, "every nan seconds");
+    ek_report_free(report);
+}
+
 TEST(no_report_has_collected_nothing)
 {
     ek_device_report device;
     assert_refused(ek_report_step(NULL), EK_E_STATE, "NULL");
     assert_refused(ek_report_stop(NULL), EK_E_STATE, "NULL");
+    assert_refused(ek_report_scalar(NULL, "loss", 1, 0.5), EK_E_INVALID, "NULL");
+    assert_refused(ek_report_live(NULL, "page.html", NULL), EK_E_INVALID, "NULL");
     ck_assert_str_eq(ek_report_name(NULL), "");
     ck_assert_int_eq(ek_report_device_count(NULL), 0);
     ck_assert_int_eq(ek_report_step_count(NULL), 0);
