@@ -172,7 +172,8 @@ static int tree_cut_plan(const ek_tree_survey *survey, int devices, const int64_
     if (given && total != survey->size)
         return EK_FAIL(EK_E_SHAPE,
                        "scatter: the elements of a scattered list have batch sizes that add up to "
-                       "%lld, but a tensor to be cut has %lld",
+                       "%lld, but a tensor to be cut has %lld; a wrapper's .dim says which "
+                       "dimension is the batch, and ek_value_batched for a tensor with another",
                        (long long)total, (long long)survey->size);
     int parts =
         given ? survey->parts : ek_comm_chunk_sizes("scatter", survey->size, devices, NULL, sizes);

@@ -1,5 +1,6 @@
 /* Sharded state through the lives of its modules, wrappers and optimizers: what is made, changed
  * and freed in between, in any order. */
+#include "kit/exact.h"
 #include "nn/module_table.h"
 #include "sharded.h"
 
