@@ -75,10 +75,15 @@ EK_END_DECLARATIONS
  * by break, continue, return and goto, too. Ending it earlier, with ek_scope_return say, is fine.
  */
 #ifdef __cplusplus
-template <class type> static inline type ek_placed_as(type pointer, const char *file, int line)
+template <class T> static inline T *ek_placed_as(T *pointer, const char *file, int line)
 {
     ek_placed(nullptr, file, line);
     return pointer;
+}
+/** Of nullptr, NULL and 0. */
+static inline decltype(nullptr) ek_placed_as(decltype(nullptr), const char *, int)
+{
+    return nullptr;
 }
 class ek_scope_of_block : public ek_scope
 {

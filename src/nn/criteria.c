@@ -51,7 +51,8 @@ static void *criterion_option(const criterion *self, size_t place)
 static int criterion_spread(const ek_args *args, ek_args *own)
 {
     const ek_value outputs = args->count == 2 ? args->inputs[0] : ek_value_none();
-    const bool turns = outputs.kind == EK_VALUE_LIST && ek_value_length(outputs) == 2;
+    const bool turns =
+        outputs.kind == EK_VALUE_LIST && !outputs.per_device && ek_value_length(outputs) == 2;
     ek_value list = turns
                         ? EK_LIST(ek_value_at(outputs, 0), args->inputs[1], ek_value_at(outputs, 1))
                         : ek_spread(args->inputs, args->count);

@@ -80,6 +80,7 @@ int ek_module_set_tensor(ek_module *module, const char *path, ek_tensor *tensor)
 {
     ek_member_place place;
     EK_TRY(set_find(module, path, true, &place));
+    EK_TRY(ek_check_alive("module_set_tensor", "the tensor", tensor));
     const ek_member member = ek_module_member(place.parent, place.index);
     ek_tensor *old = *member.slot.tensor, **slot;
     EK_TRY(set_check_tensor(&place, &member, path, old, tensor));

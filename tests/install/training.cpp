@@ -378,6 +378,8 @@ static void scopes()
     } catch (int) {
     }
     ek_release(ek_keep(nullptr));
+    ek_release(NULL);
+    ek_module_free(0);
     CHECK(in_use() == before);
 }
 

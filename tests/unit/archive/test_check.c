@@ -59,6 +59,13 @@ static void register_parameter(void)
     ek_module_free(list);
 }
 
+static void set_buffer(void)
+{
+    ek_module *norm = ek_batch_norm1d(4);
+    ck_assert_int_eq(ek_module_set_tensor(norm, "running_mean", released_by_scope()), EK_E_STATE);
+    ek_module_free(norm);
+}
+
 static void scope_of_block(void)
 {
     ek_tensor *x = NULL;
@@ -285,6 +292,7 @@ static const check_mistake mistakes[] = {
     {data, "tensor_data: the tensor was released by the scope that ended at @"},
     {gradient, "tensor_grad: the tensor was released by the scope that ended at @"},
     {register_parameter, "the parameter was released by the scope that ended at @"},
+    {set_buffer, "module_set_tensor: the tensor was released by the scope that ended at @"},
     {scope_of_block, "neg: x was released by the scope that began at @; ek_keep it"},
     {release_then_use, "exp: x was released by ek_release at @ ["},
     {release_twice, "this tensor was released before by ek_release at @"},

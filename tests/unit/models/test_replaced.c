@@ -51,6 +51,7 @@ TEST_LOOP(parts_that_do_not_fit, 0, 2)
         _i ? ek_gpt2(5, .context = 3, .width = 4, .layers = 1, .heads = 2) : ek_resnet18(3);
     ek_tensor *x = _i ? ek_zeros(EK_SHAPE(2, 3), EK_I64) : ek_ones(EK_SHAPE(2, 3, 32, 32));
     int errors = 0;
+    w.count = 0;
     assert_ok(ek_module_modules(net, list_child, &w));
     for (int i = 0; i < w.count; i++) {
         ek_module *copy = ek_module_copy(net);

@@ -191,6 +191,7 @@ TEST(checkpoints_recompute_under_their_paths)
     assert_ok(ek_module_checkpoint(ek_module_at(module, "0"), true));
     ek_module *linear = ek_module_at(module, "0.first.0");
     ck_assert_int_gt(ek_module_register_forward_hook(linear, after_forward, NULL), 0);
+    said[0] = '\0';
     ek_tensor *y = ek_apply(module, ek_ones(EK_SHAPE(2, 4)));
     assert_ok(ek_backward(ek_sum(y)));
     ck_assert_str_eq(said, "post 0.first.0;post 0.first.0;");
