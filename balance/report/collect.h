@@ -16,7 +16,7 @@
 
 /* What a span does, and for which module. */
 typedef struct ek_label {
-    const char *path; /* of the module (core/path.h) */
+    const char *path; /* The module (core/path.h) */
     char text[96];    /* "backward of conv2d" */
 } ek_label;
 
@@ -112,7 +112,7 @@ typedef struct ek_waited {
 /* The page that is rewritten while the report collects (live.c). */
 typedef struct ek_live {
     char *path;             /* owned; NULL: there is no live page */
-    char *title, *subtitle; /* of `page`; owned; NULL: none */
+    char *title, *subtitle; /* The texts of `page`; owned; NULL: none */
     ek_report_page page;
     uint64_t written; /* a time of ek_clock_ns: the end of the last writing */
 } ek_live;

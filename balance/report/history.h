@@ -95,7 +95,7 @@ double ek_steps_median(const ek_steps *steps);
 typedef struct ek_curve_point {
     int64_t step;            /* the point's last step */
     int64_t values, finite;  /* how many values; how many of them are finite */
-    double sum, least, most; /* of the finite values; 0 without one */
+    double sum, least, most; /* Of finite values alone; 0 if there is none */
 } ek_curve_point;
 
 enum { EK_CURVE_POINTS = 1024 };

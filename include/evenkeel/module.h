@@ -279,7 +279,7 @@ EK_API bool ek_module_is(const ek_module *module, const char *type);
  * Wrappers are not named in it. If the module has several parents, it is the path through the first
  * one. Reports of memory and time name modules so. A path stays valid until the process ends. NULL,
  * without an error, for a NULL module. Registering a parent with another module gives all modules
- * below new paths. */
+ * below new paths. A shared module keeps its path if ek_module_set empties its first place. */
 EK_API const char *ek_module_path(const ek_module *module);
 /** The path of the module whose forward or backward the calling thread runs; "" outside of modules.
  * For hooks, and for functions that modules call. A module without a parent that another module

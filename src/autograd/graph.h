@@ -205,7 +205,7 @@ struct ek_node {
     uint64_t sequence; /* order of recording, over the whole process */
     int input_count, output_count, saved_count;
     bool freed;       /* the saved tensors were dropped */
-    const char *path; /* of the module in which it was recorded (core/path.h) */
+    const char *path; /* The module that recorded the node (core/path.h) */
     ek_edge *edges;
     struct ek_saved *saved;
     struct ek_output_info *outputs;

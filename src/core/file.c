@@ -415,7 +415,7 @@ int ek_file_make_directory(const char *what, const char *path)
     int rc = part ? 0 : EK_E_NO_MEMORY;
     for (char *slash = part; slash && *slash && (slash = strchr(slash + 1, '/'));) {
         *slash = '\0';
-        mkdir(part, 0777); /* what fails here fails at the end, too */
+        mkdir(part, 0777); /* A failure shows at the last part, too */
         *slash = '/';
     }
     if (part && mkdir(part, 0777) < 0 && errno != EEXIST)

@@ -37,7 +37,7 @@ typedef struct ek_storage {
     void *data; /* NULL while a storage with a residence has no memory */
     size_t nbytes;
     ek_memory_category category;
-    const char *path;              /* of the module that the memory belongs to (core/path.h) */
+    const char *path;              /* The module that owns the memory (core/path.h) */
     _Atomic(ek_derived *) derived; /* one reference; NULL: none */
     ek_object *owner;              /* one reference to the holder of `data`; NULL: `dev` */
     const ek_backend *pinned_by;   /* the backend that pinned `data`; NULL: `dev`'s own memory */

@@ -18,7 +18,7 @@ typedef struct ek_thread_modes {
     unsigned flags;
     ek_memory_category category;
     unsigned stream;  /* the ek_stream of what the thread issues and allocates (lane.h) */
-    const char *path; /* of the module whose forward or backward the thread runs (path.h) */
+    const char *path; /* The module whose forward or backward runs (path.h) */
 } ek_thread_modes;
 
 enum {
@@ -47,7 +47,7 @@ typedef struct ek_cell_list {
 /* What checks of lifetimes know of a thread (check.c, scope_check.c). */
 typedef struct ek_thread_checks {
     ek_releaser place;    /* noted by ek_placed for the call that follows */
-    ek_releaser releaser; /* what releases objects now */
+    ek_releaser releaser; /* What releases objects now */
     ek_scope *open;       /* copies of the open scopes, by depth - 1 */
     unsigned open_room;
     size_t owned_before, owned_first; /* counts of owned objects: at the last step; before growth */

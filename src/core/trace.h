@@ -28,7 +28,7 @@ typedef enum ek_span_kind {
 
 typedef struct ek_span {
     const char *what, *name; /* either may be NULL; borrowed until the span has ended */
-    const char *path;        /* of the module to which the work belongs (path.h) */
+    const char *path;        /* The module that the span works for (path.h) */
     ek_dev *dev;
     uint64_t began, inner; /* nanoseconds: when the span began; how long the spans within it took */
     struct ek_span *outer; /* the enclosing span, on the same thread */

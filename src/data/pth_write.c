@@ -27,7 +27,7 @@ typedef struct pth_writer {
     int written_count;
     unsigned char *pickle;
     int nbytes, room;
-    int status; /* of the pickle: 0 or a negative status */
+    int status; /* 0, or the negative status of the first failure */
 } pth_writer;
 
 /* ---- pickling: after an error, nothing more is appended ---- */

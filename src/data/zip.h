@@ -42,7 +42,8 @@ int ek_zip_view(const ek_zip *zip, const ek_zip_entry *entry, const unsigned cha
 
 /* ---- writing ---- */
 
-enum { EK_ZIP_ALIGNMENT = 64 }; /* of the first byte of each entry in the file */
+/* The data of each entry begins at a multiple of this in the file. */
+enum { EK_ZIP_ALIGNMENT = 64 };
 
 /* The members after `at` are zero before the first entry. */
 typedef struct ek_zip_writer {

@@ -122,7 +122,9 @@ static void *path_content(ek_module *module, const char *path, bool tensor)
 
 ek_module *ek_module_at(ek_module *module, const char *path)
 {
-    return module && path && !*path ? module : path_content(module, path, false);
+    if (!module || !path || *path)
+        return path_content(module, path, false);
+    return ek_check_alive("module_at", "the module", module) < 0 ? NULL : module;
 }
 
 ek_tensor *ek_module_tensor(ek_module *module, const char *path)

@@ -49,7 +49,7 @@ static const char *layer_reduce_mask(ek_onnx_graph *g, const char *type, const c
 static unsigned layer_reduced(const ek_tensor *x, const int64_t *reduced)
 {
     unsigned mask = 0;
-    for (int d = 0; d < x->ndim; d++)
+    for (int d = 0; d < x->ndim && d < EK_MAX_DIMS; d++)
         mask |= (unsigned)(x->shape[d] != reduced[d]) << d;
     return mask;
 }

@@ -143,6 +143,11 @@ static void apply(void)
     ck_assert_ptr_null(ek_apply(freed_module(), a_tensor()));
 }
 
+static void module_at_root(void)
+{
+    ck_assert_ptr_null(ek_module_at(freed_module(), ""));
+}
+
 static void optimizer_of_module(void)
 {
     ck_assert_ptr_null(ek_sgd(freed_module(), .lr = 0.1));
@@ -303,6 +308,7 @@ static const check_mistake mistakes[] = {
                       "at @"},
     {parameter_after_module, "sum: x was released by ek_module_free at @ ["},
     {apply, "module_forward: the module was released by ek_module_free at @"},
+    {module_at_root, "module_at: the module was released by ek_module_free at @"},
     {optimizer_of_module, "sgd: the module was released by ek_module_free at @"},
     {module_twice, "this module was released before by ek_module_free at @"},
     {wrap_module, "was released by ek_module_free at @"},
