@@ -1,30 +1,20 @@
 /* module_check.c: see module_check.h. */
 #include "nn/module_check.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/check.h"
 #include "core/map.h"
 #include "nn/module_table.h"
 
-/* From modules and tensors to their paths, which are owned. */
-typedef struct member_check {
-    ek_map paths;
-    char **owned;
-    int count, room;
-} member_check;
-
-static int check_note(member_check *check, const char *path, const void *target)
+/* Adds a module's or tensor's path to the map. */
+static int check_note(ek_map *paths, const char *path, const void *target)
 {
-    EK_TRY(ek_grow(&check->owned, &check->room, check->count + 1));
-    char *copy = ek_strdup(path);
-    void **place = copy ? ek_map_at(&check->paths, target) : NULL;
-    if (place)
-        *place = check->owned[check->count++] = copy;
-    else
-        free(copy);
-    return place ? 0 : ek_error_pending();
+    void **place = ek_map_at(paths, target);
+    if (!place)
+        return ek_error_pending();
+    *place = (void *)path;
+    return 0;
 }
 
 static int check_note_tensor(const char *path, ek_tensor *tensor, void *user)
@@ -48,12 +38,12 @@ static bool check_is_registered(const ek_module *module, size_t offset)
 
 static int check_members_of(const char *path, ek_module *module, void *user)
 {
-    const member_check *check = user;
+    const ek_map *paths = user;
     const size_t size = module->type->size;
     for (size_t at = sizeof(ek_module); at + sizeof(void *) <= size; at += sizeof(void *)) {
         void *target;
         memcpy(&target, (const char *)module + at, sizeof target);
-        const char *name = target ? ek_map_find(&check->paths, target) : NULL;
+        const char *name = target ? ek_map_find(paths, target) : NULL;
         if (!name || check_is_registered(module, at))
             continue;
         ek_check_warn("%s%s%s: the member at byte %zu of its struct isn't registered and points to "
@@ -66,17 +56,14 @@ static int check_members_of(const char *path, ek_module *module, void *user)
 
 void ek_module_check_members(ek_module *module)
 {
-    member_check check = {.count = 0};
+    ek_map paths = {0};
     ek_error_record before;
     ek_error_take(&before);
-    if (ek_module_modules(module, check_note_module, &check) == 0 &&
-        ek_module_parameters(module, check_note_tensor, &check) == 0 &&
-        ek_module_buffers(module, check_note_tensor, &check) == 0)
-        ek_module_modules(module, check_members_of, &check);
-    for (int i = 0; i < check.count; i++)
-        free(check.owned[i]);
-    free(check.owned);
-    ek_map_clear(&check.paths);
+    if (ek_module_modules(module, check_note_module, &paths) == 0 &&
+        ek_module_parameters(module, check_note_tensor, &paths) == 0 &&
+        ek_module_buffers(module, check_note_tensor, &paths) == 0)
+        ek_module_modules(module, check_members_of, &paths);
+    ek_map_clear(&paths);
     ek_error_clear();
     ek_error_raise(&before);
 }

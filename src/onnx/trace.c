@@ -254,30 +254,24 @@ static void trace_leave(ek_observer *observer, ek_module *module, const ek_args 
 
 /* ---- a run ---- */
 
-static char *trace_text(ek_onnx_trace *trace, const char *text)
-{
-    if (ek_grow(&trace->texts, &trace->text_room, trace->text_count + 1) < 0)
-        return NULL;
-    char *copy = ek_strdup(text);
-    if (copy)
-        trace->texts[trace->text_count++] = copy;
-    return copy;
-}
-
 static int trace_name_module(const char *path, ek_module *module, void *user)
 {
     ek_onnx_trace *trace = user;
     void **at = ek_map_at(&trace->paths, module);
-    return at && (*at = trace_text(trace, path)) ? 0 : ek_error_pending();
+    if (!at)
+        return ek_error_pending();
+    *at = (void *)path;
+    return 0;
 }
 
 static int trace_name_tensor(const char *path, ek_tensor *tensor, void *user)
 {
     ek_onnx_trace *trace = user;
     const int number = trace_add(trace, tensor, EK_ONNX_PARAMETER, -1);
-    if (number >= 0)
-        trace->values[number].name = trace_text(trace, path);
-    return number >= 0 && trace->values[number].name ? 0 : ek_error_pending();
+    if (number < 0)
+        return ek_error_pending();
+    trace->values[number].name = path;
+    return 0;
 }
 
 /* Adds the tensors of the forward's result, one after the other. */
@@ -339,11 +333,8 @@ void ek_onnx_trace_clear(ek_onnx_trace *trace)
         for (int k = 0; k < 4; k++)
             free(owned[k]);
     }
-    for (int i = 0; i < trace->text_count; i++)
-        free(trace->texts[i]);
-    void *const owned[] = {trace->values, trace->records, trace->texts, trace->stack,
-                           trace->outputs};
-    for (int k = 0; k < 5; k++)
+    void *const owned[] = {trace->values, trace->records, trace->stack, trace->outputs};
+    for (int k = 0; k < 4; k++)
         free(owned[k]);
     ek_map_clear(&trace->numbers);
     ek_map_clear(&trace->paths);

@@ -38,10 +38,8 @@ typedef struct ek_onnx_trace {
     ek_onnx_value *values;
     ek_onnx_record *records;
     int value_count, value_room, record_count, record_room;
-    ek_map numbers; /* of each tensor: 1 + the number of its last value */
-    ek_map paths;   /* of each module */
-    char **texts;   /* owns the paths */
-    int text_count, text_room;
+    ek_map numbers;    /* of each tensor: 1 + the number of its last value */
+    ek_map paths;      /* of each module, from the exported one (core/path.h) */
     ek_module **stack; /* the modules that are being called */
     int depth, stack_room;
     int *outputs; /* values of the forward's result */
