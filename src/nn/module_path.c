@@ -87,7 +87,6 @@ int ek_module_find(ek_module *module, const char *path, bool tensor, ek_member_p
         return ek_error_status() < 0
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
-    EK_TRY(ek_check_alive("module_at", "the module", module));
     const char *rest = path;
     for (ek_module *at = module; at;) {
         const size_t length = strcspn(rest, ".");
@@ -122,14 +121,16 @@ static void *path_content(ek_module *module, const char *path, bool tensor)
 
 ek_module *ek_module_at(ek_module *module, const char *path)
 {
-    if (!module || !path || *path)
-        return path_content(module, path, false);
-    return ek_check_alive("module_at", "the module", module) < 0 ? NULL : module;
+    if (ek_check_alive("module_at", "the module", module) < 0)
+        return NULL;
+    return module && path && !*path ? module : path_content(module, path, false);
 }
 
 ek_tensor *ek_module_tensor(ek_module *module, const char *path)
 {
-    return path_content(module, path, true);
+    return ek_check_alive("module_tensor", "the module", module) < 0
+               ? NULL
+               : path_content(module, path, true);
 }
 
 ek_module *ek_module_child(ek_module *module, int index)

@@ -5,6 +5,7 @@
 /* Finds what is to be replaced, in a module that is no replica. */
 static int set_find(ek_module *module, const char *path, bool tensor, ek_member_place *place)
 {
+    EK_TRY(ek_check_alive(tensor ? "module_set_tensor" : "module_set", "the module", module));
     EK_TRY(ek_module_find(module, path, tensor, place));
     return place->parent->is_replica
                ? EK_FAIL(EK_E_STATE,
