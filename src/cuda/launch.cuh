@@ -319,19 +319,21 @@ EK_DEVICE void ek_combine_terms(const Terms &terms, int count, R (&sum)[V])
     unsigned present = 0; /* bit l: level l has a term that is present */
 #pragma unroll 4
     for (int t = 0; t < count; t++) {
-        bool carries = terms.load(t, sum);
+        bool carries = terms.load(t, sum), moves = true;
         EK_EACH(l, Levels) {
-            if (!(t >> l & 1)) {
+            bool joins = present >> l & 1;
+            if (moves && !(t >> l & 1)) {
                 EK_EACH(j, V)
                     level[l][j] = sum[j];
                 present |= (unsigned)carries << l;
-                break;
+                moves = false;
+            } else if (moves) {
+                if (joins)
+                    EK_EACH(j, V)
+                        sum[j] = carries ? terms.pair(level[l][j], sum[j]) : level[l][j];
+                carries |= joins;
+                present &= ~(1u << l);
             }
-            if (present >> l & 1)
-                EK_EACH(j, V)
-                    sum[j] = carries ? terms.pair(level[l][j], sum[j]) : level[l][j];
-            carries |= present >> l & 1;
-            present &= ~(1u << l);
         }
     }
     bool carries = false;
