@@ -12,9 +12,10 @@
 #include "kit/ranks.h"
 #include "launch/launcher.h"
 
-enum { MOST = 8, STEPS = 50, EACH = 2 /* samples of a device */ };
+enum { MOST = 8, EACH = 2 /* samples of a device */ };
 
 typedef struct shape {
+    int steps;
     int devices;                   /* of a rank */
     int offset;                    /* rank r has the devices from r * offset on */
     uint64_t bits[EXACT_TASKS][2]; /* by dtype */
@@ -31,7 +32,7 @@ static uint64_t bits_of(exact_task task, ek_dtype dtype, const shape *s, ek_proc
     exact_job job = exact_make(task, dtype);
     CHECK_OK(exact_wrap_devices(&job, EXACT_BALANCED, devices, group));
     ek_optimizer *optimizer = ek_sgd(job.model, .lr = 0.02, .momentum = 0.9);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < s->steps; step++) {
         ek_zero_grad(optimizer);
         CHECK_OK(ek_backward(exact_loss(&job, step * total + rank * count, count)));
         CHECK_OK(ek_step(optimizer));
@@ -72,7 +73,7 @@ TEST(shapes)
     for (int d = 0; d < MOST; d++)
         CHECK_OK(ek_device_set_threads(ek_host(d), 1));
     if (leaves) {
-        shape s = {.devices = atoi(leaves) / launched.size};
+        shape s = {.steps = 50, .devices = atoi(leaves) / launched.size};
         CHECK_OK(ek_dist_init_process_group());
         job_rank = ek_dist_get_rank(NULL);
         job_size = ek_dist_get_world_size(NULL);
@@ -80,17 +81,18 @@ TEST(shapes)
         CHECK_OK(ek_shutdown());
         return;
     }
+    /* With 3 leaves the average of 3 ranks is not exact, and bits may differ. */
     for (int all = 4; all <= MOST; all *= 2) {
-        shape first = {.devices = all};
+        shape first = {.steps = 5, .devices = all};
         ranks_check(1, 7, run, &first);
         for (int ranks = 2; ranks <= all; ranks *= 2) {
-            shape s = {.devices = all / ranks, .offset = all / ranks};
+            shape s = {.steps = 5, .devices = all / ranks, .offset = all / ranks};
             ranks_check(ranks, 7, run, &s);
             for (int task = 0; task < EXACT_TASKS; task++)
                 for (int wide = 0; wide < 2; wide++)
-                    if (s.bits[task][wide] != first.bits[task][wide])
-                        printf("DIFFERS: %s %d, %d ranks\n", exact_name((exact_task)task), wide,
-                               ranks);
+                    CHECK(s.bits[task][wide] == first.bits[task][wide],
+                          "%s: %d ranks of %d devices have other bits than %d devices",
+                          exact_name((exact_task)task), ranks, s.devices, all);
         }
     }
 }
