@@ -9,9 +9,10 @@
  * joining, which is init once the others wait in it, or shutdown. Mute is a stop while rank 0, the
  * first whose call is late, hangs before it prints its error.
  *
- * In FOLDER each rank writes its process id to the file `pids`, and to `marks` the time in
- * milliseconds at which it comes to a place that not all ranks leave. */
+ * In FOLDER each rank writes to the file `marks` the time in milliseconds at which it comes to a
+ * place that not all ranks leave, and in joining to `come` once it waits for the others. */
 #include <glob.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,14 +95,13 @@ static long long milliseconds(void)
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Whether the process has joined, or waits to: it has a communication thread. */
-static bool has_come(long pid)
+/* Tells whether this process has joined, or waits to: it has a communication thread. */
+static bool has_come(void)
 {
-    char path[64], name[64] = "";
+    char name[64] = "";
     glob_t threads;
     bool found = false;
-    snprintf(path, sizeof path, "/proc/%ld/task/*/comm", pid);
-    int rc = glob(path, 0, NULL, &threads);
+    int rc = glob("/proc/self/task/*/comm", 0, NULL, &threads);
     for (size_t i = 0; rc == 0 && i < threads.gl_pathc && !found; i++) {
         FILE *file = fopen(threads.gl_pathv[i], "r");
         found = file && fgets(name, sizeof name, file) && strcmp(name, "ek communicate\n") == 0;
@@ -113,17 +113,27 @@ static bool has_come(long pid)
     return found;
 }
 
+/* Beside the program: other machines do not see this process. */
+static void *note_coming(void *unused)
+{
+    (void)unused;
+    while (!has_come())
+        usleep(1000);
+    note("come", getpid());
+    return NULL;
+}
+
 static void await_others(void)
 {
     char path[4096];
-    snprintf(path, sizeof path, "%s/pids", folder);
-    for (int come = 0; come < job_size - 1;) {
+    snprintf(path, sizeof path, "%s/come", folder);
+    for (int come = 0; come < job_size - 1; usleep(1000)) {
         FILE *file = fopen(path, "r");
-        CHECK(file, "%s cannot be read", path);
         come = 0;
-        for (long pid; fscanf(file, "%ld", &pid) == 1;)
-            come += has_come(pid);
-        fclose(file);
+        for (int c; file && (c = fgetc(file)) != EOF;)
+            come += c == '\n';
+        if (file)
+            fclose(file);
     }
 }
 
@@ -493,7 +503,10 @@ int main(int argc, char **argv)
     job_size = 3;
     folder = getenv("FOLDER");
     CHECK(folder && argc > 1, "FOLDER or cells are missing");
-    note("pids", getpid());
+    pthread_t watcher;
+    if (strstr(argv[1], ":joining") && job_rank != WRONG &&
+        pthread_create(&watcher, NULL, note_coming, NULL) == 0)
+        pthread_detach(watcher);
     for (int i = 1; i < argc; i++) {
         size_t length = strcspn(argv[i], ":");
         const char *name = argv[i] + length + 1;

@@ -83,10 +83,12 @@ static void ranks_are_the_launchers(const ek_launched *launched)
           size);
     CHECK(launched->local_rank < 0 || ek_dist_local_rank() == launched->local_rank,
           "local rank %d, not %d", ek_dist_local_rank(), launched->local_rank);
-    CHECK(ek_dist_local_size() == size, "%d processes on this machine", ek_dist_local_size());
+    CHECK(launched->local_size == 0 || ek_dist_local_size() == launched->local_size,
+          "%d processes on this machine, not %d", ek_dist_local_size(), launched->local_size);
+    int here = 0;
     for (int r = 0; r < size; r++)
-        CHECK(ek_dist_host(r) && strcmp(ek_dist_host(r), ek_dist_host(0)) == 0,
-              "all ranks are on one machine");
+        here += strcmp(ek_dist_host(r), ek_dist_host(rank)) == 0;
+    CHECK(here == ek_dist_local_size(), "%d ranks on %s", here, ek_dist_host(rank));
     CHECK(!ek_dist_host(-1) && !ek_dist_host(size), "machines of ranks that there are not");
     CHECK(ek_dist_devices(EK_HOST).count == ek_device_count(EK_HOST), "the host's devices");
 }

@@ -386,8 +386,8 @@ static void place_is_the_launchers(const ek_launched *launched)
           "rank %d of %d, not %d of %d", place.rank, place.size, launched->rank, launched->size);
     CHECK(place.local_rank == launched->local_rank || launched->local_rank < 0,
           "local rank %d, not %d", place.local_rank, launched->local_rank);
-    CHECK(place.local_size == place.size, "local size %d: all are on one machine",
-          place.local_size);
+    CHECK(place.local_size == launched->local_size || launched->local_size == 0,
+          "local size %d, not %d", place.local_size, launched->local_size);
     const char *digit = strpbrk(transport->name, "0123456789");
     CHECK(strncmp(transport->name, launched->mpi, strlen(launched->mpi)) == 0 && digit &&
               strchr(digit, '.') && digit[-1] == ' ',

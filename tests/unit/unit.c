@@ -483,75 +483,95 @@ typedef struct header {
     int64_t dims[EK_MAX_DIMS];
 } header;
 
-static void read_exactly(void *data, size_t nbytes, FILE *stream, const char *file)
+/* The golden file that was opened last, whole. Tests read many tensors of one file. */
+typedef struct golden_file {
+    char name[64];
+    char *data;
+    size_t nbytes, at;
+} golden_file;
+
+/* Returns the next nbytes of the file. */
+static const char *golden_read(golden_file *file, size_t nbytes)
 {
-    if (fread(data, 1, nbytes, stream) != nbytes)
-        ck_abort_msg("golden file %s ends too early", file);
+    if (nbytes > file->nbytes - file->at)
+        ck_abort_msg("golden file %s ends too early", file->name);
+    file->at += nbytes;
+    return file->data + file->at - nbytes;
 }
 
-/* The stream stands at the data of the tensor `name`, whose header is filled; NULL if there is
- * none. */
-static FILE *find(const char *file, const char *name, header *found)
+/* Returns the file, at the header of its first tensor. */
+static golden_file *golden_open(const char *name)
 {
-    char path[512], magic[8];
-    snprintf(path, sizeof path, "%s/%s", EK_GOLDEN_DIR, file);
-    FILE *stream = fopen(path, "rb");
-    if (!stream)
-        ck_abort_msg("golden file %s cannot be opened", path);
-    read_exactly(magic, sizeof magic, stream, file);
-    if (memcmp(magic, "EKGOLD01", sizeof magic) != 0)
-        ck_abort_msg("golden file %s has another magic", file);
-    uint32_t length;
-    while (fread(&length, 1, sizeof length, stream) == sizeof length) {
-        char entry[256];
-        /* No ck_assert in this loop: each writes to Check's pipe. */
-        if (length >= sizeof entry)
-            ck_abort_msg("golden file %s has a name of %u bytes", file, length);
-        read_exactly(entry, length, stream, file);
-        entry[length] = '\0';
-        *found = (header){0};
-        read_exactly(&found->dtype, sizeof found->dtype, stream, file);
-        read_exactly(&found->ndim, sizeof found->ndim, stream, file);
-        if (found->ndim > EK_MAX_DIMS)
-            ck_abort_msg("golden file %s: %s has %u dimensions", file, entry, found->ndim);
-        read_exactly(found->dims, found->ndim * sizeof found->dims[0], stream, file);
-        if (strcmp(entry, name) == 0)
-            return stream;
-        int64_t nbytes = (int64_t)ek_dtype_size((ek_dtype)found->dtype);
-        for (uint32_t i = 0; i < found->ndim; i++)
-            nbytes *= found->dims[i];
-        if (fseek(stream, (long)nbytes, SEEK_CUR) != 0)
-            ck_abort_msg("golden file %s ends in %s", file, entry);
+    static golden_file opened;
+    if (strcmp(opened.name, name) != 0) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", EK_GOLDEN_DIR, name);
+        free(opened.data);
+        opened = (golden_file){.nbytes = 0};
+        FILE *stream = fopen(path, "rb");
+        if (!stream || fseek(stream, 0, SEEK_END) != 0)
+            ck_abort_msg("golden file %s cannot be opened", path);
+        opened.nbytes = (size_t)ftell(stream);
+        rewind(stream);
+        opened.data = malloc(opened.nbytes + 1);
+        if (!opened.data || fread(opened.data, 1, opened.nbytes, stream) != opened.nbytes)
+            ck_abort_msg("golden file %s cannot be read", path);
+        fclose(stream);
+        snprintf(opened.name, sizeof opened.name, "%s", name);
     }
-    fclose(stream);
+    opened.at = 0;
+    if (memcmp(golden_read(&opened, 8), "EKGOLD01", 8) != 0)
+        ck_abort_msg("golden file %s has another magic", name);
+    return &opened;
+}
+
+/* Returns the data of the tensor `name`, and fills its header; NULL if there is none. */
+static const char *golden_find(const char *name_of_file, const char *name, header *found)
+{
+    golden_file *file = golden_open(name_of_file);
+    while (file->at < file->nbytes) {
+        uint32_t length;
+        memcpy(&length, golden_read(file, sizeof length), sizeof length);
+        const char *entry = golden_read(file, length);
+        *found = (header){0};
+        memcpy(&found->dtype, golden_read(file, sizeof found->dtype), sizeof found->dtype);
+        memcpy(&found->ndim, golden_read(file, sizeof found->ndim), sizeof found->ndim);
+        if (found->ndim > EK_MAX_DIMS)
+            ck_abort_msg("golden file %s: %.*s has %u dimensions", file->name, (int)length, entry,
+                         found->ndim);
+        size_t nbytes = ek_dtype_size((ek_dtype)found->dtype);
+        for (uint32_t i = 0; i < found->ndim; i++) {
+            memcpy(&found->dims[i], golden_read(file, sizeof found->dims[i]),
+                   sizeof found->dims[i]);
+            nbytes *= (size_t)found->dims[i];
+        }
+        const char *data = golden_read(file, nbytes);
+        if (strlen(name) == length && memcmp(entry, name, length) == 0)
+            return data;
+    }
     return NULL;
 }
 
 bool golden_has(const char *file, const char *name)
 {
     header found;
-    FILE *stream = find(file, name, &found);
-    if (stream)
-        fclose(stream);
-    return stream != NULL;
+    return golden_find(file, name, &found) != NULL;
 }
 
 ek_tensor *golden(const char *file, const char *name)
 {
     header found;
-    FILE *stream = find(file, name, &found);
-    if (!stream)
+    const char *data = golden_find(file, name, &found);
+    if (!data)
         ck_abort_msg("golden file %s has no tensor %s", file, name);
     ek_shape shape = {.ndim = (int)found.ndim};
     memcpy(shape.dims, found.dims, sizeof shape.dims);
-    ek_dtype dtype = (ek_dtype)found.dtype;
-    size_t nbytes = (size_t)ek_shape_count(&shape) * ek_dtype_size(dtype);
-    void *data = malloc(nbytes ? nbytes : 1);
-    ck_assert_ptr_nonnull(data);
-    read_exactly(data, nbytes, stream, file);
-    fclose(stream);
-    ek_tensor *tensor = ek_from_data(data, shape, .dtype = dtype);
-    free(data);
+    size_t nbytes = (size_t)ek_shape_count(&shape) * ek_dtype_size((ek_dtype)found.dtype);
+    void *aligned = malloc(nbytes ? nbytes : 1);
+    ck_assert_ptr_nonnull(aligned);
+    memcpy(aligned, data, nbytes);
+    ek_tensor *tensor = ek_from_data(aligned, shape, .dtype = (ek_dtype)found.dtype);
+    free(aligned);
     assert_made(tensor);
     return tensor;
 }

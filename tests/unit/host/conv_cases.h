@@ -20,44 +20,54 @@ typedef struct problem {
     double *wanted[RESULTS];
 } problem;
 
-/* All four results at once: each product of an input and a weight counts in three sums. */
+/* Returns which element of a plane of x tap `tap` of the window of output `at` reads; -1: none. */
+static inline int64_t problem_reads(const problem *p, int64_t at, int64_t tap)
+{
+    const int64_t *xs = p->x.host->shape, *ws = p->w.host->shape, *ys = p->dy.host->shape;
+    int64_t position = 0, step = 1;
+    for (int i = p->params.dims - 1; i >= 0; i--) {
+        int64_t q = at % ys[2 + i] * p->params.stride[i] - p->params.padding[i] +
+                    tap % ws[2 + i] * p->params.dilation[i];
+        if (q < 0 || q >= xs[2 + i])
+            return -1;
+        at /= ys[2 + i];
+        tap /= ws[2 + i];
+        position += q * step;
+        step *= xs[2 + i];
+    }
+    return position;
+}
+
+/* Computes all four results at once: each product of an input and a weight counts in three sums. */
 static inline void problem_solve(problem *p)
 {
     const int64_t *xs = p->x.host->shape, *ws = p->w.host->shape, *ys = p->dy.host->shape;
-    double *x = case_values(p->x.host), *w = case_values(p->w.host), *dys = case_values(p->dy.host);
-    int64_t taps = 1, in_plane = 1, plane = 1, inputs = ws[1];
+    double *x = case_values(p->x.host), *w = case_values(p->w.host), *dy = case_values(p->dy.host);
+    int64_t taps = 1, in_plane = 1, plane = 1, inputs = ws[1], each = ys[1] / p->params.groups;
     for (int i = 0; i < p->params.dims; i++) {
         taps *= ws[2 + i];
         in_plane *= xs[2 + i];
         plane *= ys[2 + i];
     }
     for (int64_t yi = 0; yi < ek_count(p->dy.host); yi++) {
-        int64_t o = yi / plane % ys[1], n = yi / plane / ys[1];
-        double dy = dys[yi], sum = p->bias.host ? case_get(p->bias.host, o) : 0;
-        p->wanted[DBIAS][o] += dy;
-        for (int64_t k = 0; k < inputs * taps; k++) {
-            int64_t rest = yi % plane, tap_rest = k % taps, position = 0, step = 1;
-            bool inside = true;
-            for (int i = p->params.dims - 1; i >= 0; i--) {
-                int64_t q = rest % ys[2 + i] * p->params.stride[i] - p->params.padding[i] +
-                            tap_rest % ws[2 + i] * p->params.dilation[i];
-                rest /= ys[2 + i];
-                tap_rest /= ws[2 + i];
-                inside = inside && q >= 0 && q < xs[2 + i];
-                position += q * step;
-                step *= xs[2 + i];
-            }
-            if (!inside)
-                continue;
-            int64_t channel = o / (ys[1] / p->params.groups) * inputs + k / taps;
-            int64_t xi = (n * xs[1] + channel) * in_plane + position, wi = o * inputs * taps + k;
-            sum += x[xi] * w[wi];
-            p->wanted[DX][xi] += dy * w[wi];
-            p->wanted[DW][wi] += dy * x[xi];
-        }
-        p->wanted[Y][yi] = sum;
+        int64_t o = yi / plane % ys[1];
+        p->wanted[Y][yi] = p->bias.host ? case_get(p->bias.host, o) : 0;
+        p->wanted[DBIAS][o] += dy[yi];
     }
-    free(x), free(w), free(dys);
+    for (int64_t at = 0; at < plane; at++)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            int64_t position = problem_reads(p, at, tap);
+            for (int64_t no = 0; no < ys[0] * ys[1] && position >= 0; no++) {
+                int64_t o = no % ys[1], yi = no * plane + at, wi = o * inputs * taps + tap;
+                int64_t xi = (no / ys[1] * xs[1] + o / each * inputs) * in_plane + position;
+                for (int64_t c = 0; c < inputs; c++, xi += in_plane, wi += taps) {
+                    p->wanted[Y][yi] += x[xi] * w[wi];
+                    p->wanted[DX][xi] += dy[yi] * w[wi];
+                    p->wanted[DW][wi] += dy[yi] * x[xi];
+                }
+            }
+        }
+    free(x), free(w), free(dy);
 }
 
 /* `unread`: windows at the end of each dimension that y lacks; layouts of x, w and y. */
