@@ -22,6 +22,14 @@ double seconds_now(void)
 
 #define CHECKPOINT_NAME "checkpoint.safetensors"
 
+char *run_path(const run *r, const char *name, char path[4096])
+{
+    const char *directory = r->out;
+    if (directory)
+        snprintf(path, 4096, "%s/%s", directory, name);
+    return directory ? path : NULL;
+}
+
 /* Checks that a directory `out` can be made: its parent must be writable. */
 static int run_check_parent(const char *out)
 {
@@ -58,6 +66,20 @@ static int run_settle(void)
 {
     int rc = ek_dist_raise();
     return rc == 0 && world_size() > 1 ? world_most(0) : rc;
+}
+
+/* If samples/mpirun has restarted the run, and rank 0 finds a checkpoint in --out, resumes from
+ * that checkpoint in place of --resume. */
+static int run_find_checkpoint(run *r)
+{
+    const char *restart = getenv("EVENKEEL_RESTART");
+    if (!r->out || !restart || atoi(restart) == 0)
+        return 0;
+    double found = access(run_path(r, CHECKPOINT_NAME, r->restarted_from), R_OK) == 0;
+    int rc = ek_dist_broadcast_number(&found, 0, NULL);
+    if (found > 0)
+        r->resume = r->restarted_from;
+    return rc;
 }
 
 /* Makes the directory if it is missing, after all ranks could open the run: a refused run leaves
@@ -110,6 +132,8 @@ bool run_begin(run *r, int argc, char **argv, int (*check)(void))
     r->every = *(const int64_t *)run_option(r, "every");
     r->batch = *(const int64_t *)run_option(r, "batch");
     r->name = mode_names[*(const int *)run_option(r, "mode")];
+    if (run_find_checkpoint(r) < 0)
+        return run_fail(r, REFUSED);
     rc = world_refuses(rc < 0 || check() < 0 || run_check_files(r) < 0);
     if (rc > 0)
         return false;
@@ -135,14 +159,6 @@ void run_hint(run *r, const char *format, ...)
 int64_t run_last(int64_t whole, int64_t stop)
 {
     return stop > 0 && stop < whole ? stop : whole;
-}
-
-char *run_path(const run *r, const char *name, char path[4096])
-{
-    const char *directory = r->out;
-    if (directory)
-        snprintf(path, 4096, "%s/%s", directory, name);
-    return directory ? path : NULL;
 }
 
 void run_picture(run *r, const char *name, ek_grid_options grid)

@@ -93,6 +93,7 @@ typedef struct run {
     ek_archive *from;      /* the checkpoint of a resumed run, until its first step; else NULL */
     /* Private. */
     const char *out, *resume, *log_path, *json_path; /* the options; NULL: not given */
+    char restarted_from[4096];                       /* the checkpoint of a restarted run */
     ek_run_log *log;                                 /* The log of --log; NULL: none */
     int64_t logged[RUN_SERIES];                      /* how many numbers of a series the log has */
     int argc, status;

@@ -31,12 +31,7 @@ int world_most(int value)
     if (world_size() == 1)
         return value;
     ek_error_take(&before);
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *all = ek_full(value, EK_SHAPE(1), EK_I64, ek_cpu());
-    int rc = ek_dist_all_reduce(all, .op = EK_DIST_MAX);
-    if (rc == 0)
-        rc = ek_item(all, &most);
-    ek_scope_end(&scope);
+    int rc = ek_dist_all_reduce_number(&most, EK_DIST_MAX, NULL);
     if (before.status < 0) {
         ek_error_clear();
         ek_error_raise(&before);

@@ -35,11 +35,11 @@ typedef struct ek_distributed_options {
     /** Ownership passes to the wrapper. A plain module; one whose parameters lie on several
      * devices; or a data-parallel wrapper of this process's devices (parallel.h, balance.h). */
     ek_module *module;
-    /** Several devices: ek_data_parallel over them inside of the rank. One: the module is moved
-     * there. EK_E_INVALID if the module lies on several devices or is a wrapper, as for
-     * output_device. */
+    /** ek_data_parallel over these devices inside of the rank: module and inputs are moved to one
+     * device, or inputs are cut for several. EK_E_INVALID if the module lies on several devices or
+     * is a wrapper, as for output_device. */
     ek_device_list device_ids;
-    ek_device output_device; /**< where several devices' outputs are joined; default: the first */
+    ek_device output_device; /**< where outputs of device_ids go; default: the first device */
     int dim;                 /**< the dimension along which inputs are cut for several devices */
     /** True: before each forward in training mode with gradient mode on, all ranks get rank 0's
      * buffers (running statistics). Never in evaluation. */

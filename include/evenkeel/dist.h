@@ -223,6 +223,10 @@ typedef struct ek_dist_barrier_options {
 EK_API int ek_dist_barrier_with(ek_dist_barrier_options options);
 /** Waits until all ranks of the group have called ek_dist_barrier. */
 #define ek_dist_barrier(...) EK_CALL(ek_dist_barrier_with, ek_dist_barrier_options, __VA_ARGS__)
+/** Gives all ranks the *number of rank src: a flag, a loss, a decision of one rank. */
+EK_API int ek_dist_broadcast_number(double *number, int src, ek_process_group *group);
+/** Gives all ranks the sum (or `op`) of their *number, in f64. */
+EK_API int ek_dist_all_reduce_number(double *number, ek_dist_op op, ek_process_group *group);
 /** A barrier with a time-out in seconds: EK_E_TIMEOUT names the first missing rank; with
  * wait_all_ranks all missing ranks. */
 EK_API int ek_dist_monitored_barrier(double seconds, bool wait_all_ranks, ek_process_group *group);

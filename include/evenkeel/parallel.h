@@ -159,7 +159,7 @@ EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
     EK_CALL_1(ek_data_parallel_with, ek_data_parallel_options, module, __VA_ARGS__)
 
 /** The wrapped module of a data-parallel wrapper of any kind (borrowed); NULL with EK_E_INVALID for
- * other modules. */
+ * other modules. For a wrapper of ddp.h around another wrapper it is the module within both. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
 /** Takes the wrapped module out of its wrapper, which is freed; the caller then owns the module.
  * Handles stay valid; the parameters are on the first device, and whole. NULL with an error; then

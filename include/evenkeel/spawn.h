@@ -54,8 +54,8 @@ EK_API int ek_spawn_with(ek_spawn_options options);
  *
  * With nprocs 1 no process is started: the function is called in this process, as rank 0. Several
  * processes need MPI: the mpirun of the installed plugin, or the one that the environment's MPIRUN
- * names; else EK_E_BACKEND says what to install. EK_E_STATE within a spawned function. For one
- * thread at a time. */
+ * names; else EK_E_BACKEND says what to install. EK_E_STATE within a spawned function, and in a
+ * process that mpirun or another launcher has started beside others. For one thread at a time. */
 #define ek_spawn(...) EK_CALL_1(ek_spawn_with, ek_spawn_options, function, __VA_ARGS__)
 
 /** Waits at most `seconds` (negative: without limit) for the processes to end. Returns 1 if all

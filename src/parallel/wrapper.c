@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/collectives.h"
+#include "core/ranks.h"
 #include "nn/module_table.h"
 #include "parallel/replica_copies.h"
 
@@ -164,25 +165,37 @@ ek_wrapper *ek_wrapper_of(ek_module *module)
                : NULL;
 }
 
-ek_module *ek_data_parallel_module(ek_module *data_parallel)
+/* Returns the module as a wrapper of this process's devices, or NULL with EK_E_INVALID. */
+static ek_wrapper *wrapper_checked(ek_module *data_parallel)
 {
     ek_wrapper *wrapper = ek_wrapper_of(data_parallel);
-    if (wrapper)
-        return wrapper->child;
-    return EK_FAIL_NULL(EK_E_INVALID, "%s is no data-parallel wrapper",
-                        data_parallel ? data_parallel->type->name : "NULL");
+    return wrapper ? wrapper
+                   : EK_FAIL_NULL(EK_E_INVALID, "%s is no data-parallel wrapper",
+                                  data_parallel ? data_parallel->type->name : "NULL");
+}
+
+ek_module *ek_data_parallel_module(ek_module *data_parallel)
+{
+    ek_module *within;
+    if (data_parallel && ek_check_alive("data_parallel", "the module", data_parallel) < 0)
+        return NULL;
+    ek_ranks_around(data_parallel, &within);
+    if (within == data_parallel && !wrapper_checked(data_parallel))
+        return NULL;
+    const ek_wrapper *wrapper = ek_wrapper_of(within);
+    return wrapper ? wrapper->child : within;
 }
 
 ek_module *ek_data_parallel_unwrap(ek_module *data_parallel)
 {
-    ek_module *child = ek_data_parallel_module(data_parallel);
-    if (!child)
+    ek_wrapper *wrapper = wrapper_checked(data_parallel);
+    if (!wrapper)
         return NULL;
+    ek_module *child = wrapper->child;
     if (data_parallel->members->has_parent)
         return EK_FAIL_NULL(EK_E_INVALID,
                             "data_parallel_unwrap: the %s is a part of another module",
                             data_parallel->type->name);
-    ek_wrapper *wrapper = ek_wrapper_of(data_parallel);
     if (ek_wrapper_enter(wrapper) < 0) /* another thread calls it */
         return NULL;
     int rc = wrapper->replicas ? ek_replica_set_make_whole(wrapper->replicas) : 0;
@@ -203,7 +216,7 @@ int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats 
     if (!stats)
         return EK_FAIL(EK_E_INVALID, "stats is NULL");
     *stats = (ek_data_parallel_stats){0};
-    if (!ek_data_parallel_module(data_parallel))
+    if (!wrapper_checked(data_parallel))
         return ek_error_pending();
     ek_wrapper *wrapper = (ek_wrapper *)data_parallel;
     EK_TRY(ek_wrapper_enter(wrapper));
@@ -281,7 +294,7 @@ void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *
 
 int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room)
 {
-    if (!ek_data_parallel_module(data_parallel))
+    if (!wrapper_checked(data_parallel))
         return ek_error_pending();
     if (!text && room > 0)
         return EK_FAIL(EK_E_INVALID, "%s: the text for the plan is NULL",
@@ -304,7 +317,7 @@ static int wrapper_peek(ek_wrapper *wrapper, int64_t batch, int64_t *sizes)
 
 int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes)
 {
-    if (!ek_data_parallel_module(data_parallel))
+    if (!wrapper_checked(data_parallel))
         return ek_error_pending();
     const char *what = data_parallel->type->name;
     ek_wrapper *wrapper = (ek_wrapper *)data_parallel;
@@ -322,7 +335,7 @@ int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *siz
 
 int ek_patch_replication_callback(ek_module *data_parallel)
 {
-    if (!ek_data_parallel_module(data_parallel))
+    if (!wrapper_checked(data_parallel))
         return ek_error_pending();
     ((ek_wrapper *)data_parallel)->calls_back = true;
     return 0;

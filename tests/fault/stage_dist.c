@@ -67,7 +67,11 @@ static int messages(void)
 static int values(void)
 {
     ek_value all = ek_value_none();
+    double number = 3;
     FAULT_TRY(join());
+    FAULT_TRY(ek_dist_broadcast_number(&number, 0, NULL));
+    FAULT_TRY(ek_dist_all_reduce_number(&number, EK_DIST_SUM, NULL));
+    fault_note(number);
     ek_value value = ek_value_dict((const ek_value_entry[]){{"a", EK_VALUE(numbers())},
                                                             {"b", EK_LIST(ek_value_of_int(3))}},
                                    2);

@@ -47,7 +47,7 @@ static int works(int rank, void *user)
     CHECK_OK(ek_item(ones, &sum));
     CHECK(sum == given->size, "the sum is %g", sum);
     ek_scope_end(&scope);
-    CHECK(given->size == 1 || ek_spawn(works, .nprocs = 2) == EK_E_STATE, "spawned in spawned");
+    CHECK(ek_spawn(works, .nprocs = 2) == EK_E_STATE, "spawned in spawned");
     ek_error_clear();
     return 0;
 }
@@ -175,6 +175,13 @@ static void refusals(void)
         setenv("PATH", kept_path, 1);
         if (*kept)
             setenv("MPIRUN", kept, 1);
+        setenv("PMI_SIZE", "2", 1); /* as if a launcher had started this process beside another */
+        setenv("PMI_RANK", "1", 1);
+        for (int nprocs = 1; nprocs <= 2; nprocs++)
+            EXPECT(ek_spawn(waits, .nprocs = nprocs), EK_E_STATE,
+                   "as rank 1 of several (PMI_RANK)");
+        unsetenv("PMI_SIZE");
+        unsetenv("PMI_RANK");
     }
 }
 

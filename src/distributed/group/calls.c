@@ -378,3 +378,34 @@ int ek_dist_all_to_all_with(ek_dist_all_to_all_options options)
                                 .inputs = options.inputs};
     return calls_make(&call, &(pattern){&ek_verb_all_to_all, .inputs = true}, calls_run_list);
 }
+
+/* ---- one number ---- */
+
+static ek_tensor *calls_tensor_of(const char *what, const double *number)
+{
+    return ek_check_pointer(what, "number", number) < 0
+               ? NULL
+               : ek_full(*number, EK_SHAPE(), EK_F64, ek_cpu());
+}
+
+int ek_dist_broadcast_number(double *number, int src, ek_process_group *group)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = calls_tensor_of("broadcast_number", number);
+    int rc = ek_dist_broadcast(x, src, .group = group);
+    if (rc >= 0)
+        rc = ek_item(x, number);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+int ek_dist_all_reduce_number(double *number, ek_dist_op op, ek_process_group *group)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = calls_tensor_of("all_reduce_number", number);
+    int rc = ek_dist_all_reduce(x, op, .group = group);
+    if (rc >= 0)
+        rc = ek_item(x, number);
+    ek_scope_end(&scope);
+    return rc;
+}

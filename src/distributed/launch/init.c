@@ -210,7 +210,7 @@ static int init_open(const ek_launched *launched, const ek_transport *transport,
 
 typedef struct init_joined {
     const ek_dist_options *options;
-    bool checks_place; /* the options' place is not checked yet: the launcher has not told it */
+    const ek_launched *launched;
 } init_joined;
 
 /* Checks the options once this process is in the world, and numbers the devices. */
@@ -219,8 +219,14 @@ static int init_check_joined(ek_process_group *world, void *user)
     static bool registered; /* calls come from one thread at a time */
     const init_joined *joined = user;
     EK_TRY(init_check_backend(joined->options->backend));
-    if (joined->checks_place)
+    if (joined->launched->size <= 0) /* only MPI tells the size */
         EK_TRY(init_check_place(joined->options, world->rank, world->size));
+    if (joined->launched->rank != world->rank)
+        return EK_FAIL(
+            EK_E_BACKEND,
+            "init_process_group: the launcher has made this process rank %d, and %s rank "
+            "%d of %d; start the program with the launcher of the same MPI",
+            joined->launched->rank, joined->launched->mpi, world->rank, world->size);
     if (!registered)
         registered = on_exit(init_at_exit, NULL) == 0;
     return init_number_devices();
@@ -252,7 +258,7 @@ int ek_dist_init_process_group_with(ek_dist_options options)
     ek_world = communication->place;
     communication->backend = options.backend;
     ek_world_set(communication, NULL);
-    init_joined joined = {&options, launched.size <= 0};
+    init_joined joined = {&options, &launched};
     return ek_group_call("init_process_group", NULL, init_check_joined, &joined);
 }
 

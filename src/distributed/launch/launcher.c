@@ -71,6 +71,13 @@ static int launcher_read(const launcher *read, ek_launched *launched)
         return EK_FAIL(EK_E_STATE, "%s is %d and %s is %d: ranks are smaller", read->size,
                        launched->size, read->rank, launched->rank);
     launched->several = launched->size != 1;
+    /* Without a server MPI would make a world of one of each process. */
+    if (!read->size && !variable("PMIX_NAMESPACE"))
+        return EK_FAIL(
+            EK_E_STATE,
+            "%s is %d, but PMIX_NAMESPACE is not set: there is no PMIx server to tell of "
+            "other processes; start all ranks with mpirun, or with srun --mpi=pmix",
+            read->rank, launched->rank);
     return 0;
 }
 

@@ -391,9 +391,28 @@ static int spawn_count(const ek_spawn_options *options)
 static int spawn_call_here(const ek_spawn_options *options)
 {
     bool joined = ek_dist_is_initialized();
+    spawn_self.running = true;
     int rc = ek_error_outcome(options->function(0, options->user));
+    spawn_self.running = false;
     int left = joined ? 0 : ek_dist_destroy_process_group(NULL);
     return rc < 0 ? rc : left;
+}
+
+/* Returns EK_E_STATE in a process that a launcher has started beside others, and ek_spawn has not.
+ */
+static int spawn_check_launcher(void)
+{
+    ek_launched launched;
+    if (spawn_self.call)
+        return 0;
+    EK_TRY(ek_launcher_find(&launched));
+    if (!launched.several)
+        return 0;
+    return EK_FAIL(
+        EK_E_STATE,
+        "spawn: a launcher has started this process as rank %d of several (%s); start the "
+        "program once, without a launcher: ek_spawn starts the ranks",
+        launched.rank, launched.rank_variable);
 }
 
 int ek_spawn_with(ek_spawn_options options)
@@ -407,6 +426,7 @@ int ek_spawn_with(ek_spawn_options options)
         *options.result = NULL;
     if (spawn_self.running)
         return EK_FAIL(EK_E_STATE, "spawn: a spawned function cannot spawn");
+    EK_TRY(spawn_check_launcher());
     spawn_calls++;
     if (spawn_self.call == spawn_calls)
         spawn_run(&options);

@@ -234,7 +234,7 @@ static int communication_set_up(ek_communication *communication, int several, do
     if (several > 0 && several != place->size)
         return EK_FAIL(EK_E_BACKEND,
                        "the launcher has started %d processes, but %s knows of %d; start the "
-                       "program with the launcher of the same MPI",
+                       "program with the launcher of the same MPI (under Slurm: srun --mpi=pmix)",
                        several, communication->transport->name, place->size);
     communication->waits.of = ek_calloc((size_t)place->size, sizeof *communication->waits.of);
     ek_process_group *world =

@@ -153,9 +153,10 @@ static int ddp_devices_of(ek_module *module, const ek_dev **dev, bool *several)
     return 0;
 }
 
-/* Places the child as the options ask: on one device, or replicated over several. Devices share the
- * optimizer's state, or offload it, here only if there are no other ranks. Parameters that will be
- * gathered stay where they are, so that they never lie whole on a device. */
+/* Places the child as the options ask: in a wrapper of the given devices, which moves inputs there.
+ * Devices share the optimizer's state, or offload it, here only if there are no other ranks.
+ * Parameters that will be gathered stay where they are, so that they never lie whole on a device.
+ */
 static int ddp_place(ek_module **child, const ek_distributed_options *options, int ranks)
 {
     const bool alone = ranks == 1, units = options->shard == EK_SHARD_PARAMETERS && !alone;
@@ -172,7 +173,7 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
                        "%s, and stays there",
                        ddp_name,
                        wrapper ? "is a data-parallel wrapper" : "lies on several devices");
-    if (ids->count > 1 || (ids->count == 1 && alone && options->offload)) {
+    if (ids->count > 0) {
         *child = ek_data_parallel(*child, .device_ids = *ids, .dim = options->dim,
                                   .output_device = options->output_device,
                                   .shard = alone ? options->shard : over_ranks,
@@ -186,8 +187,6 @@ static int ddp_place(ek_module **child, const ek_distributed_options *options, i
                        ddp_name);
     if (units)
         return 0;
-    if (ids->count == 1)
-        EK_TRY(ek_module_to_device(*child, ids->devices[0]));
     return several || wrapper ? 0 : ek_flatten_parameters(*child, true);
 }
 

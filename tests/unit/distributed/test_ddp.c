@@ -258,6 +258,44 @@ RANKS_TEST(a_backward_that_cannot_begin_on_one_rank_ends_on_all, 3, 1)
     return NULL;
 }
 
+/* ---- one device ---- */
+
+RANKS_LOOP(inputs_are_moved_to_the_one_device, 2, 0, 3)
+{
+    const ek_shard_policy shard = (ek_shard_policy) * (const int *)user;
+    ek_module *net = make_net(EK_F64, false);
+    ek_module *model = ek_distributed_data_parallel(net, .process_group = world, .shard = shard,
+                                                    .device_ids = EK_DEVICES(test_device(0)));
+    LOOP_CHECK(model && ek_data_parallel_module(model) == net);
+    ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1);
+    ek_tensor *y = ek_apply(model, same_rows(EACH, IN, EK_F64, 0));
+    LOOP_CHECK(y && ek_device_equal(ek_tensor_device(y), test_device(0)));
+    RANKS_OK(ek_backward(ek_mean(y)));
+    RANKS_OK(ek_step(optimizer));
+    ek_optimizer_free(optimizer);
+    ek_module_free(model);
+    return NULL;
+}
+
+RANKS_TEST(a_wrapper_shows_the_module_within, 2, 1)
+{
+    ek_module *net = make_net(EK_F64, false);
+    ek_module *model = ek_distributed_data_parallel(net, .process_group = world);
+    LOOP_CHECK(model && ek_data_parallel_module(model) == net);
+    RANKS_EXPECT(ek_data_parallel_unwrap(model) ? 0 : ek_error_status(), EK_E_INVALID,
+                 "distributed_data_parallel is no data-parallel wrapper");
+    ek_module_free(model);
+    net = make_net(EK_F64, false);
+    model = ek_distributed_data_parallel(ek_data_parallel_model(net), .process_group = world);
+    LOOP_CHECK(model && ek_data_parallel_module(model) == net);
+    ek_module_free(model);
+    ek_module *loss = ek_mse_loss(),
+              *criterion = ek_distributed_criterion(loss, .process_group = world);
+    LOOP_CHECK(criterion && ek_data_parallel_module(criterion) == loss);
+    ek_module_free(criterion);
+    return NULL;
+}
+
 /* ---- closures ---- */
 
 typedef struct fit {

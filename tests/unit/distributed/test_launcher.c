@@ -24,6 +24,7 @@ static void clear_environment(void)
                                         "SLURM_PROCID",
                                         "SLURM_LOCALID",
                                         "PMIX_RANK",
+                                        "PMIX_NAMESPACE",
                                         "RANK",
                                         "WORLD_SIZE",
                                         "EVENKEEL_DIST_LIBRARY"};
@@ -123,6 +124,8 @@ TEST(a_script_in_a_job_is_alone)
 TEST(pmix_tells_the_rank_only)
 {
     ENVIRONMENT("PMIX_RANK=3");
+    expect_state("PMIX_RANK is 3, but PMIX_NAMESPACE is not set");
+    ENVIRONMENT("PMIX_NAMESPACE=job");
     expect(find(), "Open MPI", 3, 0, -1, 0);
     ck_assert(find().either);
 }

@@ -49,6 +49,10 @@ CALL(ek_dist_reduce_scatter_with((ek_dist_reduce_scatter_options){.group = world
                                                                   .tensor = a_tensor()}));
 CALL(ek_dist_all_to_all_with((ek_dist_all_to_all_options){.group = world()}));
 CALL(ek_dist_all_to_all_with((ek_dist_all_to_all_options){.group = world(), .list = tensors()}));
+CALL(ek_dist_broadcast_number(NOTHING, 0, world()));
+CALL(ek_dist_broadcast_number(&(double){1}, 0, NOTHING));
+CALL(ek_dist_all_reduce_number(NOTHING, EK_DIST_SUM, world()));
+CALL(ek_dist_all_reduce_number(&(double){1}, EK_DIST_SUM, NOTHING));
 CALL(ek_dist_broadcast_value(EK_VALUE(a_tensor()), 0, NOTHING));
 CALL(ek_dist_all_gather_value(EK_VALUE(a_tensor()), NOTHING, world()));
 CALL(ek_dist_all_gather_value(EK_VALUE(a_tensor()), room.values, NOTHING));

@@ -104,6 +104,26 @@ RANKS_LOOP(nests_come_out_as_they_went_in, _i, 1, RANKS + 1)
     return NULL;
 }
 
+RANKS_LOOP(a_number_of_one_rank_or_of_all, _i, 1, RANKS + 1)
+{
+    for (int src = 0; src < world->size; src++) {
+        double number = world->rank == src ? 0.1 : NAN;
+        RANKS_OK(ek_dist_broadcast_number(&number, src, world));
+        LOOP_CHECK(number == 0.1);
+    }
+    double sum = 0.1 * world->rank, least = world->rank + 1, wanted = 0;
+    for (int r = 0; r < world->size; r++)
+        wanted += 0.1 * r;
+    RANKS_OK(ek_dist_all_reduce_number(&sum, EK_DIST_SUM, world));
+    RANKS_OK(ek_dist_all_reduce_number(&least, EK_DIST_MIN, world));
+    LOOP_CHECK(fabs(sum - wanted) < 1e-15 && least == 1);
+    if (world->size > 1) { /* the other ranks learn of one rank's mistake */
+        int rc = ek_dist_broadcast_number(world->rank == 1 ? NULL : &sum, 0, world);
+        RANKS_EXPECT(rc, world->rank == 1 ? EK_E_INVALID : EK_E_ABORTED, "number is NULL");
+    }
+    return NULL;
+}
+
 RANKS_TEST(large_tensors, RANKS, 1)
 {
     ek_value all[RANKS];

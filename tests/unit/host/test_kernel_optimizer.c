@@ -1,5 +1,7 @@
 /* Optimizer steps on lists of parameters: the host's against the formulas in double, the GPU's
  * against the host's. */
+#include "host/host.h"
+#include "host/isa.h"
 #include "kernels/steps.h"
 #include "twin.h"
 
@@ -214,23 +216,24 @@ static formula *const formulas[] = {
 #undef FORMULA
 };
 
+static const ek_step_numbers rule_numbers = {.sign = -1,
+                                             .decay = 0.1,
+                                             .shrink = 0.99,
+                                             .rate = 0.02,
+                                             .keep1 = 0.8,
+                                             .add1 = 0.2,
+                                             .keep2 = 0.9,
+                                             .add2 = 0.1,
+                                             .eps = 1e-2,
+                                             .correction = 0.7,
+                                             .initial = 1.25,
+                                             .low = 0.3,
+                                             .high = 1.9};
+
 TEST_LOOP(rules, 0, 2 * EK_STEP_RULE_COUNT)
 {
-    const ek_step_numbers numbers = {.sign = -1,
-                                     .decay = 0.1,
-                                     .shrink = 0.99,
-                                     .rate = 0.02,
-                                     .keep1 = 0.8,
-                                     .add1 = 0.2,
-                                     .keep2 = 0.9,
-                                     .add2 = 0.1,
-                                     .eps = 1e-2,
-                                     .correction = 0.7,
-                                     .initial = 1.25,
-                                     .low = 0.3,
-                                     .high = 1.9};
     const ek_step_rule rule = (ek_step_rule)(_i / 2);
-    const ek_step_constants_f64 constants = ek_step_constants_of_f64(&numbers);
+    const ek_step_constants_f64 constants = ek_step_constants_of_f64(&rule_numbers);
     stepped *all = stepped_new(_i % 2 ? EK_F64 : EK_F32, 8, (unsigned)_i);
     /* s[0] - s[1]^2 and s[0] - s[2]^2 have roots. */
     for (int t = 0; t < all->count; t++)
@@ -241,7 +244,7 @@ TEST_LOOP(rules, 0, 2 * EK_STEP_RULE_COUNT)
             case_set(all->both[2][t].host, i, all->wanted[2][t][i]);
         twin_push(all->both[2][t]);
     }
-    rule_step(all, rule, 2, &numbers);
+    rule_step(all, rule, 2, &rule_numbers);
     for (int t = 0; t < all->count; t++)
         for (int64_t i = 0; i < ek_count(all->both[0][t].host); i++) {
             double own[EK_STEP_STATES], *w = &all->wanted[0][t][i];
@@ -252,6 +255,51 @@ TEST_LOOP(rules, 0, 2 * EK_STEP_RULE_COUNT)
                 all->wanted[2 + k][t][i] = own[k];
         }
     stepped_compare(all, "rule", _i);
+}
+
+/* ---- the bits of all rules: those of the formula without vectors ---- */
+
+typedef float formula_f32(const ek_step_constants_f32 *c, float w, float g, float *s);
+
+static formula_f32 *const formulas_f32[] = {
+#define FORMULA(name, states) ek_step_##name##_f32,
+    EK_STEP_RULES(FORMULA)
+#undef FORMULA
+};
+
+/* Host kernels have versions for several processors, of which the program's start picks one. */
+TEST_LOOP(rules_have_equal_bits_with_any_instructions, 0, EK_STEP_RULE_COUNT)
+{
+    static const char *const isas[] = {"plain", "avx2", "avx512"};
+    enum { COUNT = 4099 };
+    static float first[ALL][COUNT], wanted[ALL][COUNT];
+    const ek_step_constants_f32 constants = ek_step_constants_of_f32(&rule_numbers);
+    ek_tensor *x[ALL];
+    for (int k = 0; k < ALL; k++) {
+        twin t = twin_uniform(twin_new(EK_F32, 1, (const int64_t[]){COUNT}, TWIN_ROWS),
+                              k == 2 ? 1 : 0, k == 2 ? 2 : 1, (unsigned)k + 1);
+        x[k] = t.host;
+        memcpy(first[k], ek_tensor_address(x[k]), sizeof first[k]);
+    }
+    memcpy(wanted, first, sizeof wanted);
+    for (int i = 0; i < COUNT; i++) {
+        float own[EK_STEP_STATES] = {wanted[2][i], wanted[3][i], wanted[4][i]};
+        wanted[0][i] = formulas_f32[_i](&constants, wanted[0][i], wanted[1][i], own);
+        for (int k = 0; k < ek_step_states((ek_step_rule)_i); k++)
+            wanted[2 + k][i] = own[k];
+    }
+    for (int isa = 0; isa < 3; isa++) {
+        setenv("EVENKEEL_HOST_ISA", isas[isa], 1);
+        assert_ok(ek_host_read_settings());
+        for (int k = 0; k < ALL; k++)
+            memcpy(ek_tensor_address(x[k]), first[k], sizeof first[k]);
+        assert_ok(ek_host_step_list(case_device(2), (ek_step_rule)_i, 1, &x[0], &x[1],
+                                    (ek_tensor *const *const[]){&x[2], &x[3], &x[4]},
+                                    &rule_numbers));
+        for (int k = 0; k < ALL; k++)
+            if (memcmp(ek_tensor_address(x[k]), wanted[k], sizeof wanted[k]) != 0)
+                ck_abort_msg("rule %d, %s: tensor %d has other bits", _i, isas[isa], k);
+    }
 }
 
 TEST(errors)
