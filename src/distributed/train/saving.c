@@ -138,7 +138,7 @@ static void saving_end(ek_saving *s, const outcome *of)
         ek_set_clean(s->path, s->parts);
     else if (s->in_parts && !of->commit)
         unlink(s->file);
-    if (error->status < 0 && s->communication && origin != s->ranks[s->rank]) {
+    if (error->status < 0 && origin >= 0 && s->size > 1 && origin != s->ranks[s->rank]) {
         error->status = EK_E_ABORTED;
         snprintf(error->message, sizeof error->message, "rank %d on %s: %.900s", origin,
                  s->communication->hosts[origin], of->error.message);
@@ -156,6 +156,7 @@ static void *saving_main(void *user)
     s->content.bytes = NULL;
     of = saving_meet(s, of);
     saving_end(s, &of);
+    s->work->ended = true; /* ek_dist_wait still waits for this thread's end */
     pthread_mutex_lock(&saving_lock);
     ek_saving **at = &saving_first;
     while (*at != s)
@@ -163,7 +164,6 @@ static void *saving_main(void *user)
     *at = s->next;
     pthread_cond_broadcast(&saving_ended);
     pthread_mutex_unlock(&saving_lock);
-    s->work->ended = true;
     if (communication)
         ek_posts_end(communication);
     return NULL;
