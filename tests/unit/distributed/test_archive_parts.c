@@ -30,6 +30,9 @@ static training training_of(double value)
                                 ek_linear(WIDTH, 1)),
                   NULL};
     t.optimizer = ek_adam(t.net, .lr = 0.1);
+    ek_scope scope = ek_scope_begin();
+    ek_minimize(t.optimizer, ek_sum(ek_apply(t.net, ek_rand(EK_SHAPE(4, WIDTH))))); /* has states */
+    ek_scope_end(&scope);
     bool enabled = ek_set_grad_enabled(false);
     for (int i = 0; i < PATHS; i++)
         ek_fill_(ek_module_tensor(t.net, paths[i]), value);
