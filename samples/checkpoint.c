@@ -150,7 +150,7 @@ int run_save(run *r, const char *path)
     int rc = ek_error_status();
     if (rc == 0)
         rc = world_size() == 1 ? ek_archive_save(archive, path)
-                               : ek_dist_archive_save(archive, path, 0, NULL);
+                               : ek_dist_archive_save(archive, path, 0);
     ek_archive_free(archive);
     ek_scope_end(&scope);
     return rc;
@@ -176,7 +176,7 @@ int run_load(run *r)
 int run_open(run *r)
 {
     const char *path = r->resume, *names = r->deciding;
-    r->from = ek_archive_open(path);
+    r->from = world_size() == 1 ? ek_archive_open(path) : ek_dist_archive_open(path, 0, NULL);
     if (!r->from)
         return ek_error_status();
     const char *found = ek_archive_get_text(r->from, "format");

@@ -18,7 +18,7 @@
  * parameter, buffer, optimizer state and number is one tensor with a dotted name ("model.0.weight",
  * "optimizer.0.weight.exp_avg"); texts are metadata. Tensors are written whole, sharded ones too
  * (EK_SHARD_OPTIMIZER), so that a file can be loaded with any number of devices, sharded or not.
- * States that are sharded over ranks are saved by ek_dist_archive_save (ddp.h). A name that ends in
+ * Several ranks use ek_dist_archive_save and ek_dist_archive_open (ddp.h). A name that ends in
  * .pth or .pt makes a file of PyTorch's instead (ek_archive_save).
  * Names skip wrappers such as data parallel: they are those of the wrapped module.
  *
@@ -123,6 +123,11 @@ EK_API int ek_archive_save(ek_archive *archive, const char *path);
 /** Opens and maps a file; tensors are read when they are loaded. Any safetensors file can be
  * opened, also a file that Python wrote. EK_E_IO and EK_E_FORMAT as in ek_safetensors_open. If
  * another process truncates the file, readers are killed (SIGBUS).
+ *
+ * A set of safetensors files is opened by its index ("model.safetensors.index.json", Hugging Face's
+ * layout), or by the index's path without ".index.json" if there is no file of this name. All its
+ * tensors and texts are then in one archive. EK_E_IO names a part that is missing, and the machine
+ * that wrote it if the index says so.
  *
  * A file of torch.save (.pth, .pt) can be opened too. Nested entries get dotted names:
  * {"model": {"0.weight": w}, "epoch": 7} has the tensor "model.0.weight" and the number "epoch".

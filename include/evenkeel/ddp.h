@@ -186,14 +186,55 @@ EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stat
  * averages the others too, and changes the averaged ones only by rounding. */
 EK_API int ek_dist_average_gradients(ek_module *module, ek_process_group *group);
 
-/** ek_archive_save on the rank `rank`, which all ranks of the group call. The other ranks' archives
- * may be NULL, unless states are sharded over ranks (EK_SHARD_OPTIMIZER): then each rank puts these
- * states into its own archive, and the file gets the whole states, so that it can be loaded on any
- * number of ranks, sharded or not. Nothing else of the other ranks' archives is read. Only one
- * whole state at a time takes memory. The call returns when the file is written: any rank may then
- * open it. If the file cannot be written, all ranks get an error. */
-EK_API int ek_dist_archive_save(ek_archive *archive, const char *path, int rank,
-                                ek_process_group *group);
+typedef struct ek_dist_archive_options {
+    int begin; /**< no option, see base.h */
+    ek_archive *archive;
+    const char *path;
+    int rank; /**< of the world */
+    ek_process_group *group;
+    bool parts;          /**< each rank writes a part of the archive: a set of files */
+    ek_dist_work **work; /**< PyTorch's async_save: the files are written beside the next steps */
+} ek_dist_archive_options;
+#define EK_DEFAULTS_ek_dist_archive_options EK_NO_DEFAULTS
+
+EK_API int ek_dist_archive_save_with(ek_dist_archive_options options);
+/** ek_dist_archive_save(archive, path, 0): ek_archive_save on rank 0, which all ranks of the group
+ * call. The other ranks' archives may be NULL, unless states are sharded over ranks
+ * (EK_SHARD_OPTIMIZER): then each rank puts these states into its own archive, and the file gets
+ * the whole states, so that it can be loaded on any number of ranks, sharded or not. Nothing else
+ * of the other ranks' archives is read. Only one whole state at a time takes memory. The call
+ * returns when the file is written: any rank may then open it. If the file cannot be written, all
+ * ranks get an error.
+ *
+ * With .parts each rank puts the same into its own archive and writes some of the parameters,
+ * states of optimizers and averages, of equal bytes as nearly as whole tensors allow. Everything
+ * else, buffers included, is written by `rank` from its archive. For the path "run.safetensors" the
+ * files are "run-00001-of-00002.safetensors" and so on (or "run.1-00001-...", in turn with the
+ * last save), and "run.safetensors.index.json", which lists them: Hugging Face's layout.
+ * ek_archive_open and ek_dist_archive_open load "run.safetensors" or the index, on any number of
+ * ranks and devices. All ranks write to one directory that they share. If each machine has a disk
+ * of its own, bring the files together before loading: an index names the machine that wrote a
+ * missing file. A save replaces the set whole: parts first, then the index, then older parts and a
+ * plain file at `path` are removed. If a rank is killed or its disk is full, the older set stays.
+ *
+ * With .work the call copies what this rank writes, once, into the host's memory (with .parts about
+ * the archive's bytes divided by the number of ranks; without .parts all of them on `rank`), stores
+ * the work and returns. Then training may go on, and archives may be freed. A thread writes the
+ * copy. ek_dist_wait returns 0 once the whole set is in place, else the first failed rank's error
+ * on all ranks. Failures of other calls do not stop the save. A save waits until this rank's
+ * earlier one has ended, and so does ek_shutdown.
+ *
+ * EK_E_INVALID for .parts or .work with a path of torch.save's files (.pth, .pt). */
+#define ek_dist_archive_save(...) \
+    EK_CALL_3(ek_dist_archive_save_with, ek_dist_archive_options, archive, path, rank, __VA_ARGS__)
+
+/** ek_archive_open for all ranks of the group: the rank `rank` of the world reads whatever
+ * ek_archive_open reads, and the other ranks need no file; their paths are not read and may be
+ * NULL. Each rank owns the archive that it gets, and uses and frees it without the others. Ranks on
+ * the machine of `rank` share its file. Each other machine gets one copy, in a file without a name
+ * in the environment's TMPDIR or in /tmp: the file's bytes of disk, and 8 MiB of memory while it is
+ * sent. NULL with an error on all ranks if the file cannot be read or copied. */
+EK_API ek_archive *ek_dist_archive_open(const char *path, int rank, ek_process_group *group);
 
 EK_END_DECLARATIONS
 #endif

@@ -167,11 +167,19 @@ EK_API int ek_loader_get_stats(ek_loader *loader, ek_loader_stats *stats);
 
 /** The loader's position, for checkpoints: a dictionary of tensors, with the sampler's state, in
  * the scope. It counts the batches that ek_loader_next has returned, not those made ahead.
- * ek_loader_load_state restores it in a loader with the same data set, sampler and batch size (else
+ * ek_loader_load_state restores it in a loader with the same data set and kind of sampler (else
  * EK_E_FORMAT or EK_E_INVALID); the pass continues with the next batch. Workers, devices and
  * prefetch may differ, but with EK_SEED_WORKER the number of workers must be the same. A data set
- * without a length is read, or skipped, up to the position when the next batch is made; for such a
- * data set the number of ranks must be the same. */
+ * without a length is read, or skipped, up to the position when the next batch is made.
+ *
+ * A position counts the samples of all ranks, so that one rank's state resumes on every rank, on
+ * any number of ranks and with any batch size, if the position is a whole number of batches of all
+ * ranks there: 2 ranks with batches of 6 continue as 3 ranks with batches of 4, and each step has
+ * the samples that it would have had. Else EK_E_INVALID says why. With several ranks this takes
+ * ek_distributed_sampler without .contiguous, or a data set without a length; contiguous shares
+ * resume on the same number of ranks. Other samplers count as giving all ranks the same samples.
+ * Batches of another size need EK_SEED_BATCH. Random numbers of samples continue as on the rank
+ * that saved. */
 EK_API ek_value ek_loader_state(ek_loader *loader);
 EK_API int ek_loader_load_state(ek_loader *loader, ek_value state);
 

@@ -32,7 +32,7 @@ static int training_open(training *run, const ek_device_list *devices)
     return run->optimizer && run->criterion ? 0 : ek_error_status();
 }
 
-/* Called by all ranks. Rank 0 writes; when the call returns, anyone may open the file. */
+/* Called by all ranks. Rank 0 writes. */
 static int training_save(const training *run, ek_tensor *input, const char *path)
 {
     ek_archive *archive = ek_archive_new();
@@ -40,7 +40,7 @@ static int training_save(const training *run, ek_tensor *input, const char *path
     if (rc == 0)
         rc = ek_archive_put(archive, "input", ek_value_of_tensor(input));
     /* A rank that has failed by itself tells the others, who are about to wait for it. */
-    rc = rc < 0 ? ek_dist_raise() : ek_dist_archive_save(archive, path, 0, NULL);
+    rc = rc < 0 ? ek_dist_raise() : ek_dist_archive_save(archive, path, 0);
     ek_archive_free(archive);
     return rc;
 }
@@ -48,7 +48,7 @@ static int training_save(const training *run, ek_tensor *input, const char *path
 /* Loads the module where it is, and the tensor, which lay on rank 0's device, on this rank's. */
 static ek_tensor *training_load(training *run, ek_device device_of_rank_0, const char *path)
 {
-    ek_archive *archive = ek_archive_open(path);
+    ek_archive *archive = ek_dist_archive_open(path, 0, NULL); /* only rank 0 needs the file */
     ek_device_map map = {1, {{device_of_rank_0, run->device}}};
     ek_tensor *input = NULL;
     if (ek_archive_load_module(archive, "model", run->model) == 0)

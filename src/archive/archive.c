@@ -174,6 +174,12 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
     return ek_archive_noted(archive, status);
 }
 
+void ek_archive_set_alike(ek_archive *archive, ek_archive_mark mark)
+{
+    for (int i = mark.count; i < archive->count; i++)
+        archive->entries[i].alike = true;
+}
+
 /* Appends an entry, and takes over entry.name. */
 static int archive_append(ek_archive *archive, const char *what, ek_archive_entry entry)
 {

@@ -7,7 +7,7 @@
 
 #include "core/map.h"
 #include "core/object.h"
-#include "data/safetensors.h"
+#include "data/safetensors_set.h"
 #include "evenkeel/archive.h"
 #include "evenkeel/status.h"
 
@@ -27,7 +27,8 @@ typedef struct ek_archive_entry {
     ek_tensor *(*make)(ek_object *object); /* result in the scope; NULL: `object` is the tensor */
     bool has_ranks;                        /* `make` is a call of several processes (ek_ranks) */
     bool number;                           /* a number, not a tensor without dimensions */
-    size_t nested;                         /* see ek_array_source */
+    bool alike;    /* equal on all ranks of a job: any of them can write it */
+    size_t nested; /* see ek_array_source */
     ek_dtype dtype;
     ek_shape shape;
     ek_device device; /* the device that the metadata notes */
@@ -88,6 +89,9 @@ int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_arc
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device);
 
+/* Notes that all ranks of a job have put what was put after the mark. */
+void ek_archive_set_alike(ek_archive *archive, ek_archive_mark mark);
+
 /* True if something was put under the name, or below it. */
 bool ek_archive_has_put(const ek_archive *archive, const char *name);
 
@@ -101,11 +105,29 @@ int ek_archive_put_rates(const ek_archive_put_call *put, const ek_optimizer *opt
 int ek_archive_save_with_ranks(ek_archive *archive, const char *path);
 /* Gives this process's shards of its archive's entries to the process that saves. */
 int ek_archive_give(const ek_archive *archive);
-/* Returns how many entries are sharded over ranks, and writes a digest of their names, dtypes and
- * shapes. */
-int ek_archive_count_with_ranks(const ek_archive *archive, uint64_t *digest);
+/* Returns how many entries are sharded over ranks (with `alike`: are alike or sharded), and writes
+ * a digest of their names, dtypes and shapes. */
+int ek_archive_count_with_ranks(const ek_archive *archive, bool alike, uint64_t *digest);
+/* Writes the owner of each entry, from 0 to ranks - 1. Alike and sharded entries are divided, so
+ * that owners have about equally many bytes; all others are the writer's. Equal on all ranks for
+ * alike and sharded entries. */
+int ek_archive_divide(const ek_archive *archive, int ranks, int writer, int *owners);
+/* Makes the safetensors file of the entries of one owner; with `texts`, also of all texts and of
+ * all entries' devices. Sharded entries are made with all other ranks, which make this call too.
+ * NULL is an empty archive. The caller frees image->bytes, also after an error. */
+int ek_archive_part(const ek_archive *archive, const int *owners, int owner, bool texts,
+                    ek_file_image *image);
+/* Makes the index of a set whose parts are those of the owners. Members of `list` for the sources
+ * are not read. */
+int ek_archive_index(const ek_archive *archive, const int *owners, ek_set_list list,
+                     ek_file_image *image);
+/* Returns true for the endings of torch.save's files. */
+bool ek_archive_is_pth(const char *path);
 
 /* ---- reading: archive_read.c ---- */
+
+/* ek_archive_open with a function that maps each file (ek_tensor_file_open). */
+ek_archive *ek_archive_open_mapped(const char *path, ek_tensor_file_map *map, void *user);
 
 /* A call that reads what is below `name`. */
 typedef struct ek_archive_get_call {

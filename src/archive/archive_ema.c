@@ -19,6 +19,7 @@ int ek_archive_put_ema(ek_archive *archive, const char *name, ek_ema *ema)
         ek_archive_add_data(&put, "updates", &updates, ek_scalar_shape(), EK_I64, ek_cpu());
     for (int i = 0; status == 0 && ek_ema_entry(ema, i, &path, &average); i++)
         status = ek_archive_add(&put, path, average, ek_tensor_device(average));
+    ek_archive_set_alike(archive, mark);
     return ek_archive_end(archive, mark, status);
 }
 

@@ -30,6 +30,7 @@ int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *modu
     EK_TRY(ek_archive_check_given(&put, "the module", module));
     ek_archive_mark mark = ek_archive_begin(archive);
     int status = ek_module_tensor_paths(module, EK_MEMBER_PARAMETER, module_put_tensor, &put);
+    ek_archive_set_alike(archive, mark); /* buffers may differ between ranks */
     if (status == 0)
         status = ek_module_tensor_paths(module, EK_MEMBER_BUFFER, module_put_tensor, &put);
     return ek_archive_end(archive, mark, status);

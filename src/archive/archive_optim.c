@@ -117,7 +117,9 @@ static int writer_put_parameter(const char *path, ek_tensor *parameter, void *us
 
 static int writer_put_all(writer *w, ek_module *module)
 {
+    const ek_archive_mark mark = ek_archive_begin(w->put.archive);
     EK_TRY(ek_module_parameters(module, writer_put_parameter, w));
+    ek_archive_set_alike(w->put.archive, mark);
     int all = ek_optimizer_parameter_count(w->optimizer);
     if (w->count != all)
         return EK_FAIL(EK_E_INVALID,

@@ -7,6 +7,7 @@
 #include "archive/archive.h"
 #include "core/error.h"
 #include "core/tensor.h"
+#include "core/world.h"
 
 int ek_archive_check_get(ek_archive_get_call *get)
 {
@@ -19,17 +20,30 @@ int ek_archive_check_get(ek_archive_get_call *get)
     return ek_check_given(get->what, "the name", get->name);
 }
 
-ek_archive *ek_archive_open(const char *path)
+ek_archive *ek_archive_open_mapped(const char *path, ek_tensor_file_map *map, void *user)
 {
     ek_archive *archive = ek_calloc(1, sizeof *archive);
     if (!archive)
         return NULL;
-    archive->file = ek_tensor_file_open(path);
+    archive->file = ek_tensor_file_open(path, map, user);
     archive->path = archive->file ? ek_strdup(path) : NULL;
     if (archive->path)
         return archive;
     ek_archive_free(archive);
     return NULL;
+}
+
+ek_archive *ek_archive_open(const char *path)
+{
+    const int before = ek_error_status();
+    if (ek_check_pointer("safetensors", "the path", path) < 0)
+        return NULL;
+    char *found = ek_set_find(path);
+    ek_archive *archive = found ? ek_archive_open_mapped(found, NULL, NULL) : NULL;
+    if (!archive && ek_error_status() == EK_E_IO && ek_world.size > 1)
+        ek_error_remark(before, "ek_dist_archive_open reads a file on one rank for all");
+    free(found);
+    return archive;
 }
 
 /* ---- names ---- */

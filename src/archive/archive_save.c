@@ -100,8 +100,7 @@ static int save_check_complete(const ek_archive *archive)
     return pending ? archive->failure.status : 0;
 }
 
-/* Returns true for the endings of torch.save's files. */
-static bool save_is_pth(const char *path)
+bool ek_archive_is_pth(const char *path)
 {
     const char *ending = strrchr(path, '.');
     return ending && (strcmp(ending, ".pth") == 0 || strcmp(ending, ".pt") == 0);
@@ -123,7 +122,7 @@ int ek_archive_save_with_ranks(ek_archive *archive, const char *path)
     int status = sources ? save_add_pairs(&list, archive) : EK_E_NO_MEMORY;
     for (int i = 0; i < archive->count && status == 0; i++)
         sources[i] = save_source(&archive->entries[i]);
-    if (status == 0 && save_is_pth(path)) /* without the devices, which follow the texts */
+    if (status == 0 && ek_archive_is_pth(path)) /* without the devices, which follow the texts */
         status = ek_pth_save_from(path, sources, archive->count, list.pairs, archive->text_count);
     else if (status == 0)
         status = ek_safetensors_save_from(path, sources, archive->count, list.pairs, list.count);
@@ -144,33 +143,112 @@ int ek_archive_save(ek_archive *archive, const char *path)
     return ek_archive_save_with_ranks(archive, path);
 }
 
-/* ---- parts that other processes have ---- */
+/* ---- parts that other processes write ---- */
 
-int ek_archive_count_with_ranks(const ek_archive *archive, uint64_t *digest)
+int ek_archive_count_with_ranks(const ek_archive *archive, bool alike, uint64_t *digest)
 {
     int count = 0;
     *digest = EK_DIGEST;
     for (int i = 0; archive && i < archive->count; i++) {
-        const ek_archive_entry *entry = &archive->entries[i];
+        const ek_array_source source = save_source(&archive->entries[i]);
         char shape[200];
-        if (!entry->has_ranks)
+        if (!archive->entries[i].has_ranks && !(alike && archive->entries[i].alike))
             continue;
         count++;
-        *digest = ek_digest_text(*digest, entry->name);
-        *digest = ek_digest_text(*digest, ek_shape_text(&entry->shape, shape));
-        *digest = ek_digest_word(*digest, (uint64_t)entry->dtype);
+        *digest = ek_digest_text(*digest, source.name);
+        *digest = ek_digest_text(*digest, ek_shape_text(&source.shape, shape));
+        *digest = ek_digest_word(*digest, (uint64_t)source.dtype);
     }
     return count;
 }
 
+/* An entry that is divided, and its bytes. */
+typedef struct save_load {
+    int entry;
+    int64_t nbytes;
+} save_load;
+
+static int save_compare_loads(const void *a, const void *b)
+{
+    const save_load *x = a, *y = b;
+    if (x->nbytes != y->nbytes)
+        return x->nbytes > y->nbytes ? -1 : 1;
+    return x->entry < y->entry ? -1 : x->entry > y->entry;
+}
+
+/* Gives the largest entries first, each to the owner that has the fewest bytes. Ranks may have put
+ * different entries that are not divided, so that these don't count. */
+int ek_archive_divide(const ek_archive *archive, int ranks, int writer, int *owners)
+{
+    int count = archive ? archive->count : 0, divided = 0;
+    save_load *loads = ek_calloc((size_t)count + 1, sizeof *loads);
+    int64_t *nbytes = ek_calloc((size_t)ranks, sizeof *nbytes);
+    bool made = loads && nbytes;
+    for (int i = 0; i < count && made; i++) {
+        const ek_array_source source = save_source(&archive->entries[i]);
+        owners[i] = writer;
+        if (archive->entries[i].alike || archive->entries[i].has_ranks)
+            loads[divided++] = (save_load){i, ek_shape_count(&source.shape) *
+                                                  (int64_t)ek_dtype_size(source.dtype)};
+    }
+    if (divided > 0)
+        qsort(loads, (size_t)divided, sizeof *loads, save_compare_loads);
+    for (int i = 0; i < divided; i++) {
+        int least = 0;
+        for (int r = 1; r < ranks; r++)
+            least = nbytes[r] < nbytes[least] ? r : least;
+        owners[loads[i].entry] = least;
+        nbytes[least] += loads[i].nbytes;
+    }
+    free(loads);
+    free(nbytes);
+    return made ? 0 : EK_E_NO_MEMORY;
+}
+
+int ek_archive_part(const ek_archive *archive, const int *owners, int owner, bool texts,
+                    ek_file_image *image)
+{
+    static const ek_archive empty;
+    save_pairs list = {0};
+    int count = 0;
+    archive = archive ? archive : &empty;
+    EK_TRY(save_check(archive, "a part"));
+    ek_array_source *sources = ek_calloc((size_t)archive->count + 1, sizeof *sources);
+    for (int i = 0; i < archive->count && sources; i++) {
+        const ek_archive_entry *entry = &archive->entries[i];
+        if (owners[i] != owner && !entry->has_ranks)
+            continue;
+        sources[count] = save_source(entry);
+        sources[count++].elsewhere = owners[i] != owner;
+    }
+    int status = !sources ? EK_E_NO_MEMORY : texts ? save_add_pairs(&list, archive) : 0;
+    if (status == 0)
+        status = ek_safetensors_image(sources, count, list.pairs, list.count, image);
+    save_pairs_free(&list);
+    free(sources);
+    return status;
+}
+
 int ek_archive_give(const ek_archive *archive)
 {
+    ek_file_image nothing = {NULL, 0};
+    int *owners = ek_calloc((size_t)archive->count + 1, sizeof *owners);
+    int status = owners ? ek_archive_part(archive, owners, 1, false, &nothing) : EK_E_NO_MEMORY;
+    free(nothing.bytes);
+    free(owners);
+    return status;
+}
+
+int ek_archive_index(const ek_archive *archive, const int *owners, ek_set_list list,
+                     ek_file_image *image)
+{
     ek_array_source *sources = ek_calloc((size_t)archive->count + 1, sizeof *sources);
-    int count = 0;
     for (int i = 0; i < archive->count && sources; i++)
-        if (archive->entries[i].has_ranks)
-            sources[count++] = save_source(&archive->entries[i]);
-    int status = sources ? ek_safetensors_make(sources, count) : EK_E_NO_MEMORY;
+        sources[i] = save_source(&archive->entries[i]);
+    list.sources = sources;
+    list.owners = owners;
+    list.count = archive->count;
+    int status = sources ? ek_set_index(&list, image) : EK_E_NO_MEMORY;
     free(sources);
     return status;
 }

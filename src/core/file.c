@@ -68,19 +68,26 @@ int ek_file_open(const char *what, const char *path, size_t *nbytes)
     return status;
 }
 
+int ek_file_map_open(const char *what, const char *path, int descriptor, size_t nbytes,
+                     ek_mapped *mapped)
+{
+    *mapped = (ek_mapped){NULL, nbytes};
+    if (nbytes == 0) /* an empty file can't be mapped */
+        return 0;
+    void *bytes = mmap(NULL, nbytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (bytes == MAP_FAILED)
+        return ek_file_fail(what, "read", path);
+    mapped->bytes = bytes;
+    return 0;
+}
+
 int ek_file_map(const char *what, const char *path, ek_mapped *mapped)
 {
-    *mapped = (ek_mapped){NULL, 0};
-    int descriptor = ek_file_open(what, path, &mapped->nbytes), status = 0;
+    size_t nbytes;
+    int descriptor = ek_file_open(what, path, &nbytes);
     EK_TRY(descriptor);
-    if (mapped->nbytes > 0) { /* an empty file can't be mapped */
-        void *bytes = mmap(NULL, mapped->nbytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-        if (bytes == MAP_FAILED)
-            status = ek_file_fail(what, "read", path);
-        else
-            mapped->bytes = bytes;
-    }
-    close(descriptor); /* the mapping stays valid */
+    int status = ek_file_map_open(what, path, descriptor, nbytes, mapped);
+    close(descriptor);
     return status;
 }
 
@@ -172,7 +179,7 @@ static int temporary_with_new_name(temporary *t, int (*give)(temporary *t, const
 
 static int temporary_open_named(temporary *t, const char *name)
 {
-    t->descriptor = ek_open(name, O_WRONLY | O_CREAT | O_EXCL);
+    t->descriptor = ek_open(name, O_RDWR | O_CREAT | O_EXCL);
     return t->descriptor < 0 ? -1 : 0;
 }
 
@@ -207,6 +214,19 @@ static int temporary_open(temporary *t)
     return EK_FAIL(errno == ENOMEM ? EK_E_NO_MEMORY : EK_E_IO,
                    "%s: cannot write %s: no file can be made in its directory: %s", t->what,
                    t->path, strerror(errno));
+}
+
+int ek_file_open_nameless(const char *what)
+{
+    const char *chosen = getenv("TMPDIR");
+    char directory[512];
+    snprintf(directory, sizeof directory, "%.500s/", chosen && *chosen ? chosen : "/tmp");
+    temporary t = {.what = what, .path = directory, .directory = directory};
+    EK_TRY(temporary_open(&t));
+    if (t.name)
+        unlink(t.name);
+    free(t.name);
+    return t.descriptor;
 }
 
 static int temporary_link(temporary *t, const char *name)

@@ -31,6 +31,10 @@ typedef struct ek_mapped {
 } ek_mapped;
 /* Maps a file that ek_file_open opens. After an error there is nothing to unmap. */
 int ek_file_map(const char *what, const char *path, ek_mapped *mapped);
+/* Maps the open file's first `nbytes` bytes; the mapping stays when the file is closed. `path` is
+ * for sentences. */
+int ek_file_map_open(const char *what, const char *path, int descriptor, size_t nbytes,
+                     ek_mapped *mapped);
 void ek_file_unmap(ek_mapped *mapped); /* an ek_mapped of zeros is ignored */
 
 /* Sets the error "<what>: cannot <verb> <path>: <the system's reason>" from errno. Returns
@@ -50,7 +54,11 @@ typedef struct ek_file {
 int ek_file_replace(const char *what, const char *path,
                     int (*write)(const ek_file *file, void *user), void *user);
 
-/* Writes bytes to the new file. Called by `write`. */
+/* Opens a new file without a name in the environment's TMPDIR, or in /tmp, for reading and writing.
+ * The file is gone once it is closed and unmapped. Returns the descriptor or a negative status. */
+int ek_file_open_nameless(const char *what);
+
+/* Writes bytes to the file. Called by `write`, and for a file of ek_file_open_nameless. */
 int ek_file_write(const ek_file *file, const void *data, size_t nbytes);
 
 /* Does what ek_file_replace does, for text that `write` writes to a stream, and checks the stream's

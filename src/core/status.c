@@ -61,12 +61,8 @@ int ek_error_pending(void)
 int ek_error_refused(const char *what)
 {
     ek_error_record *error = &ek_thread_self()->error;
-    const size_t used = strlen(error->message);
-    char note[128];
-    snprintf(note, sizeof note, "; %.48s was refused, because this error was not cleared", what);
-    if (error->status && !strstr(error->message, " was refused, because this error was") &&
-        used + strlen(note) < sizeof error->message)
-        memcpy(error->message + used, note, strlen(note) + 1);
+    if (!strstr(error->message, " was refused, because this error was"))
+        ek_error_remark(0, "%.48s was refused, because this error was not cleared", what);
     return error->status;
 }
 
@@ -183,6 +179,21 @@ void ek_error_prefix(int before, const char *format, ...)
     memcpy(error->message, prefix, used + 1);
     size_t room = sizeof error->message - used;
     snprintf(error->message + used, room, ": %.*s", (int)room, old.message);
+}
+
+void ek_error_remark(int before, const char *format, ...)
+{
+    ek_error_record *error = &ek_thread_self()->error;
+    if (before < 0 || !error->status)
+        return;
+    const size_t used = strlen(error->message), room = sizeof error->message - used;
+    char remark[sizeof error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    ek_format_list(remark, sizeof remark, format, arguments);
+    va_end(arguments);
+    if (strlen(remark) + 2 < room)
+        snprintf(error->message + used, room, "; %s", remark);
 }
 
 /* ---- log ---- */

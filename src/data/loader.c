@@ -8,6 +8,7 @@
 #include "core/device.h"
 #include "core/trace.h"
 #include "core/world.h"
+#include "data/sampler.h"
 #include "plan/split.h"
 
 /* ---- making and freeing ---- */
@@ -177,6 +178,8 @@ void ek_loader_go_on(ek_loader *loader)
 static int loader_begin_pass(ek_loader *loader)
 {
     uint64_t base_seed = ek_random_u64(loader->options.generator) & INT64_MAX;
+    const ek_index_sampler *share = ek_sampler_share(loader->sampler);
+    int64_t epoch = share ? share->sampler.epoch : 0;
     ek_scope scope = ek_scope_begin();
     int64_t longest = ek_loader_longest(loader); /* of this epoch, which drawing may end */
     int rc = longest < 0         ? (int)longest
@@ -189,7 +192,8 @@ static int loader_begin_pass(ek_loader *loader)
     ek_loader_reader_begin(loader, 0, 0);
     loader->base_seed = base_seed;
     loader->longest = longest;
-    loader->first = 0;
+    loader->first = loader->before = 0;
+    loader->epoch = epoch;
     for (int w = 0; w < loader->options.workers; w++)
         ek_generator_seed_late(&loader->after[w], base_seed + (uint64_t)w);
     ek_loader_go_on(loader);

@@ -2,6 +2,7 @@
 #ifndef EK_DATA_SAFETENSORS_H
 #define EK_DATA_SAFETENSORS_H
 
+#include "core/file.h"
 #include "core/object.h"
 #include "data/element.h"
 #include "evenkeel/data.h"
@@ -31,6 +32,8 @@ typedef struct ek_array_source {
      * with a dot behind it. The rest of the name is one key. */
     size_t nested;
     bool number; /* i64 or f64 without dimensions: torch.save's files have a number, not a tensor */
+    /* Another process writes the tensor, which all processes make together; this one drops it. */
+    bool elsewhere;
 } ek_array_source;
 
 /* What is written of a source. */
@@ -61,9 +64,17 @@ int ek_array_list_give(const ek_array_list *list, const ek_array_entry *entry,
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 
-/* Calls `make` of each source in the order in which all files of tensors are written, and drops the
- * tensors. For tensors that processes make together while one process saves them. */
-int ek_safetensors_make(const ek_array_source *sources, int count);
+/* The content of a file, in memory. */
+typedef struct ek_file_image {
+    char *bytes; /* owned */
+    size_t nbytes;
+} ek_file_image;
+/* Makes the content of the file that ek_safetensors_save_from would write. Sources that are
+ * elsewhere are made and dropped, in the order in which all files of tensors are written. */
+int ek_safetensors_image(const ek_array_source *sources, int count, const ek_metadata *metadata,
+                         int metadata_count, ek_file_image *image);
+/* Replaces the file at `path` by the content. */
+int ek_file_image_write(const char *what, const char *path, const ek_file_image *image);
 
 /* ---- reading ---- */
 
@@ -96,8 +107,10 @@ struct ek_safetensors {
     int metadata_count, metadata_room;
     char **owned; /* blocks of sizes, names, texts and numbers that are not in the mapped bytes */
     int owned_count, owned_room;
-    char *owned_at;    /* where the last block is free */
-    size_t owned_left; /* for so many bytes */
+    char *owned_at;                /* where the last block is free */
+    size_t owned_left;             /* for so many bytes */
+    struct ek_safetensors **parts; /* of a set (safetensors_set.c): what has the tensors; owned */
+    int part_count;
 };
 
 /* Reads a mapped file's header, and fills the other members, which are zero before. EK_E_FORMAT
@@ -108,8 +121,14 @@ int ek_safetensors_read_header(ek_safetensors *file);
 void *ek_safetensors_keep(ek_safetensors *file, const void *bytes, size_t nbytes, size_t room);
 /* Sorts names and metadata. EK_E_FORMAT if a name or a key occurs twice. */
 int ek_safetensors_sort(ek_safetensors *file);
-/* ek_safetensors_open that also opens files of torch.save (pth.h). */
-ek_safetensors *ek_tensor_file_open(const char *path);
+/* ek_safetensors_open that also opens files of torch.save (pth.h) and sets of files. Each file is
+ * mapped by `map`, as by ek_file_map (NULL: by ek_file_map). A set's files are mapped in an order
+ * that depends on the index alone. */
+typedef int ek_tensor_file_map(void *user, const char *path, ek_mapped *mapped);
+ek_safetensors *ek_tensor_file_open(const char *path, ek_tensor_file_map *map, void *user);
+/* Opens a file whose bytes are mapped already, and takes the mapping over. `archive`: it may be a
+ * file of torch.save. NULL with an error. */
+ek_safetensors *ek_safetensors_open_mapped(const char *path, ek_mapped mapped, bool archive);
 /* Returns the value of this key. NULL, without an error, if there is none. */
 const char *ek_safetensors_find_metadata(const ek_safetensors *file, const char *key);
 

@@ -7,46 +7,79 @@
 #include "core/file.h"
 #include "data/pth.h"
 #include "data/safetensors.h"
+#include "data/safetensors_set.h"
 
 /* ---- opening and closing ---- */
 
-/* Reads the tensors' names and places. `pth`: those of torch.save's files too. */
-static int safetensors_read_names(ek_safetensors *file, bool pth)
+/* Reads the tensors' names and places. `archive`: those of torch.save's files too. */
+static int safetensors_read_names(ek_safetensors *file, bool archive)
 {
     if (!ek_pth_begins(file->bytes, file->nbytes))
         return ek_safetensors_read_header(file);
-    return pth ? ek_pth_read(file)
-               : EK_FAIL(EK_E_FORMAT,
-                         "safetensors: %s was written by torch.save; ek_archive_open reads it",
-                         file->path);
+    return archive ? ek_pth_read(file)
+                   : EK_FAIL(EK_E_FORMAT,
+                             "safetensors: %s was written by torch.save; ek_archive_open reads it",
+                             file->path);
 }
 
-static ek_safetensors *safetensors_open(const char *path, bool pth)
+/* Takes the mapping over, also after an error. */
+static ek_safetensors *safetensors_new(const char *path, ek_mapped mapped)
 {
-    if (ek_check_pointer("safetensors", "the path", path) < 0)
-        return NULL;
     ek_safetensors *file = ek_calloc(1, sizeof *file);
-    if (!file)
+    char *copy = file ? ek_strdup(path) : NULL;
+    if (!copy) {
+        ek_file_unmap(&mapped);
+        free(file);
         return NULL;
-    file->path = ek_strdup(path);
-    ek_mapped mapped = {NULL, 0};
-    int rc = file->path ? ek_file_map("safetensors", path, &mapped) : EK_E_NO_MEMORY;
+    }
+    file->path = copy;
     file->bytes = mapped.bytes;
     file->nbytes = mapped.nbytes;
-    if (rc >= 0 && safetensors_read_names(file, pth) == 0)
+    return file;
+}
+
+/* Returns the file if it was read, else closes it and returns NULL. */
+static ek_safetensors *safetensors_opened(ek_safetensors *file, int rc)
+{
+    if (rc == 0)
         return file;
     ek_safetensors_close(file);
     return NULL;
 }
 
-ek_safetensors *ek_safetensors_open(const char *path)
+ek_safetensors *ek_safetensors_open_mapped(const char *path, ek_mapped mapped, bool archive)
 {
-    return safetensors_open(path, false);
+    ek_safetensors *file = safetensors_new(path, mapped);
+    return file ? safetensors_opened(file, safetensors_read_names(file, archive)) : NULL;
 }
 
-ek_safetensors *ek_tensor_file_open(const char *path)
+ek_safetensors *ek_safetensors_open(const char *path)
 {
-    return safetensors_open(path, true);
+    ek_mapped mapped;
+    if (ek_check_pointer("safetensors", "the path", path) < 0 ||
+        ek_file_map("safetensors", path, &mapped) < 0)
+        return NULL;
+    return ek_safetensors_open_mapped(path, mapped, false);
+}
+
+static int safetensors_map(void *user, const char *path, ek_mapped *mapped)
+{
+    (void)user;
+    return ek_file_map("safetensors", path, mapped);
+}
+
+ek_safetensors *ek_tensor_file_open(const char *path, ek_tensor_file_map *map, void *user)
+{
+    static const char index[] = EK_SET_INDEX;
+    ek_mapped mapped;
+    map = map ? map : safetensors_map;
+    if (ek_check_pointer("safetensors", "the path", path) < 0 || map(user, path, &mapped) < 0)
+        return NULL;
+    size_t length = strlen(path), ending = strlen(index);
+    if (length < ending || strcmp(path + length - ending, index) != 0)
+        return ek_safetensors_open_mapped(path, mapped, true);
+    ek_safetensors *file = safetensors_new(path, mapped);
+    return file ? safetensors_opened(file, ek_set_read(file, map, user)) : NULL;
 }
 
 void ek_safetensors_close(ek_safetensors *file)
@@ -57,6 +90,9 @@ void ek_safetensors_close(ek_safetensors *file)
     free(file->entries);
     free(file->by_name);
     free(file->metadata);
+    for (int i = 0; i < file->part_count; i++)
+        ek_safetensors_close(file->parts[i]);
+    free(file->parts);
     for (int i = 0; i < file->owned_count; i++)
         free(file->owned[i]);
     free(file->owned);

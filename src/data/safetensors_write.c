@@ -183,8 +183,12 @@ static size_t content_put_header(const ek_array_list *list, char *bytes)
             ek_json_put_text(&json, list->metadata[i].key, list->metadata[i].value);
         ek_json_close(&json, '}');
     }
-    for (int i = 0; i < list->count; end += list->entries[i++].nbytes)
+    for (int i = 0; i < list->count; i++) {
+        if (list->entries[i].source->elsewhere)
+            continue;
         content_put_entry(&json, &list->entries[i], end);
+        end += list->entries[i].nbytes;
+    }
     ek_json_close(&json, '}');
     return json.nbytes;
 }
@@ -241,6 +245,16 @@ int ek_safetensors_save_from(const char *path, const ek_array_source *sources, i
     return status;
 }
 
+/* ---- the content in memory ---- */
+
+static int content_copy_elements(const void *elements, size_t nbytes, void *to)
+{
+    char **at = to;
+    memcpy(*at, elements, nbytes);
+    *at += nbytes;
+    return 0;
+}
+
 /* Makes a tensor and drops it. */
 static int content_make_entry(const ek_array_list *list, const ek_array_entry *e)
 {
@@ -250,15 +264,48 @@ static int content_make_entry(const ek_array_list *list, const ek_array_entry *e
     return status;
 }
 
-int ek_safetensors_make(const ek_array_source *sources, int count)
+static int content_copy(const content *c, ek_file_image *image)
 {
-    ek_array_list list = {.what = "safetensors_save", .path = "another process's file"};
-    int status = ek_array_list_open(&list, sources, count);
-    for (int i = 0; i < count && status >= 0; i++)
-        if (list.entries[i].nbytes > 0)
-            status = content_make_entry(&list, &list.entries[i]);
-    ek_array_list_close(&list);
+    image->nbytes = c->header_nbytes;
+    for (int i = 0; i < c->list.count; i++)
+        image->nbytes += c->list.entries[i].source->elsewhere ? 0 : c->list.entries[i].nbytes;
+    char *at = image->bytes = ek_realloc(NULL, image->nbytes);
+    if (!at)
+        return EK_E_NO_MEMORY;
+    content_copy_elements(c->header, c->header_nbytes, &at);
+    for (int i = 0; i < c->list.count; i++) {
+        const ek_array_entry *e = &c->list.entries[i];
+        if (e->nbytes == 0)
+            continue;
+        EK_TRY(e->source->elsewhere ? content_make_entry(&c->list, e)
+                                    : ek_array_list_give(&c->list, e, content_copy_elements, &at));
+    }
+    return 0;
+}
+
+int ek_safetensors_image(const ek_array_source *sources, int count, const ek_metadata *metadata,
+                         int metadata_count, ek_file_image *image)
+{
+    content c = {.list = {"safetensors_save", "a part", metadata, metadata_count, NULL, 0}};
+    int status = ek_array_list_open(&c.list, sources, count);
+    if (status == 0)
+        status = content_make_header(&c);
+    if (status == 0)
+        status = content_copy(&c, image);
+    free(c.header);
+    ek_array_list_close(&c.list);
     return status;
+}
+
+static int image_write(const ek_file *file, void *user)
+{
+    const ek_file_image *image = user;
+    return ek_file_write(file, image->bytes, image->nbytes);
+}
+
+int ek_file_image_write(const char *what, const char *path, const ek_file_image *image)
+{
+    return ek_file_replace(what, path, image_write, (ek_file_image *)(uintptr_t)image);
 }
 
 int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,

@@ -310,6 +310,16 @@ ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, bool drop_
 
 /* ---- samplers of the library that give samples, not batches ---- */
 
+ek_index_sampler *ek_sampler_share(ek_sampler *sampler)
+{
+    while (sampler && sampler->type == &batch_type)
+        sampler = sampler->inner;
+    if (!sampler || sampler->type->draw != ek_index_sampler_draw)
+        return NULL;
+    ek_index_sampler *share = (ek_index_sampler *)sampler;
+    return share->ranks > 0 ? share : NULL;
+}
+
 int64_t ek_index_sampler_length(ek_sampler *sampler)
 {
     return ((ek_index_sampler *)sampler)->length;

@@ -15,6 +15,11 @@ typedef struct ek_index_sampler {
     int64_t length;    /* samples in a pass */
     int64_t lacks;     /* how many more samples the longest pass of any rank has */
     int64_t room;      /* how many samples `fill` may write; at least the length */
+    /* The pass is the share of `rank` of `ranks`, and depends on the epoch alone. ranks 0: all
+     * ranks draw the same pass. strided: sample i of a share is number i * ranks + rank of the order
+     * of all ranks. */
+    int rank, ranks;
+    bool strided;
     void *owned;       /* memory that is freed with the sampler; NULL: none */
 } ek_index_sampler;
 
@@ -42,6 +47,10 @@ void ek_index_sampler_destroy(ek_sampler *sampler);
 /* Makes a sampler of passes of `length` samples in [0, high). */
 void *ek_index_sampler_new(const ek_index_sampler_type *type, int64_t high, int64_t length);
 
+/* Returns the sampler that draws this rank's share for the sampler, which is this sampler or a batch
+ * sampler over it. NULL, without an error, if all ranks draw the same pass. */
+ek_index_sampler *ek_sampler_share(ek_sampler *sampler);
+
 /* ---- checks: EK_E_INVALID with a message in the name of `function` ---- */
 
 int ek_sampler_check_least(const char *function, const char *what, int64_t value, int64_t least);
@@ -56,7 +65,7 @@ int ek_sampler_find_rank(const char *function, int *num_replicas, int *rank);
  *
  * If a value cannot be written, it becomes an error value, and so does the whole dictionary. */
 
-enum { EK_STATE_MOST = 13 };
+enum { EK_STATE_MOST = 16 };
 
 typedef struct ek_state_writer {
     ek_value_entry entries[EK_STATE_MOST];

@@ -265,6 +265,9 @@ static distributed_sampler *distributed_new(const ek_index_sampler_type *type, c
         self->begin = length * rank + (uneven && rank >= rest ? rest : 0);
         self->step = 1;
     }
+    self->base.rank = rank;
+    self->base.ranks = replicas;
+    self->base.strided = self->step == replicas;
     self->base.sampler.automatic_epochs = options->automatic_epochs;
     self->seed = options->seed;
     self->shuffle = options->shuffle;

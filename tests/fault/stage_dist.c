@@ -133,9 +133,14 @@ static int save(void)
     ek_archive *archive = ek_archive_new();
     int status = ek_archive_put(archive, "numbers", ek_value_of_tensor(numbers()));
     if (status == 0)
-        status = ek_dist_archive_save(archive, fault_path("dist.safetensors"), 0, NULL);
+        status = ek_dist_archive_save(archive, fault_path("dist.safetensors"), 0);
+    if (status == 0)
+        status = ek_dist_archive_save(archive, fault_path("parts.safetensors"), .parts = true);
     ek_archive_free(archive);
-    return status;
+    FAULT_TRY(status);
+    archive = ek_dist_archive_open(fault_path("parts.safetensors"), 0, NULL);
+    ek_archive_free(archive);
+    return archive ? 0 : ek_error_status();
 }
 
 static int note_rank(int rank, void *user)

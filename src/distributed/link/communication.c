@@ -1,5 +1,5 @@
 /* communication.c: see communication.h. */
-#include "link/communication.h"
+#include "link/packet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +185,8 @@ static void communication_free(ek_communication *communication)
     }
     ek_notices_close(communication);
     ek_messages_close(communication);
+    ek_packet_drop(&communication->outbox);
+    ek_packet_drop(&communication->inbox);
     ek_communication_free_groups(communication);
     pthread_cond_destroy(&communication->ended);
     pthread_cond_destroy(&communication->wake);
@@ -376,11 +378,12 @@ static int communication_shut(ek_communication *communication, bool soon)
     return rc;
 }
 
-/* Waits for readings that nobody has waited for, while the other ranks still answer. */
+/* Waits for threads that exchange posts, and, while the other ranks still answer, for readings that
+ * nobody has waited for. */
 static void communication_await_readings(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);
-    while (communication->reading > 0 && !communication->broken)
+    while ((communication->reading > 0 && !communication->broken) || communication->posting > 0)
         pthread_cond_wait(&communication->ended, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
 }

@@ -68,6 +68,7 @@ typedef struct ek_failure {
 } ek_failure;
 
 typedef struct ek_packet ek_packet; /* packet.h */
+typedef struct ek_kept_packet ek_kept_packet;
 
 /* Functions of notice.c and message.c that failure.c, process_group.c and each other call.
  * ek_notices_open and ek_messages_open set them. */
@@ -112,8 +113,10 @@ struct ek_communication {
     int gradual; /* gradual works (ek_verb) that have been submitted and have not ended */
     int serving; /* groups for which this rank has served memory */
     int reading; /* readings (ek_group_read) that have been submitted and have not ended */
-    bool woken;  /* ek_communication_wake or ek_dist_wait was called since the last nap ended */
-    bool raise;  /* `raised` is a failure of this rank that has not begun yet */
+    int posting; /* threads that exchange posts (post.h) */
+    ek_kept_packet *outbox, *inbox; /* posts to send, whose `from` is the receiver; posts to take */
+    bool woken; /* ek_communication_wake or ek_dist_wait was called since the last nap ended */
+    bool raise; /* `raised` is a failure of this rank that has not begun yet */
     ek_failure raised;
     bool failing;       /* a failure is under way */
     bool unreported;    /* no call has returned the failure's error yet */

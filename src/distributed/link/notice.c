@@ -10,7 +10,7 @@
 #include "core/clock.h"
 #include "core/locale.h"
 #include "core/thread.h"
-#include "link/packet.h"
+#include "link/post.h"
 
 static const double patience = 0.3; /* seconds that other ranks have to answer an inquiry */
 
@@ -303,6 +303,9 @@ static void notice_dispatch(ek_communication *communication, int from, const ek_
         snprintf(where->place, sizeof where->place, "%.*s", NOTICE_PLACE - 1, packet->text);
         break;
     }
+    case EK_PACKET_POST:
+        ek_posts_keep(communication, from, packet);
+        break;
     default:
         communication->peers.take(communication, from, packet);
         break;
@@ -374,10 +377,11 @@ static bool notice_take_early(ek_communication *communication)
 
 static void notice_take(ek_communication *communication, int from, const ek_packet *packet)
 {
-    /* Inquiries and their answers are taken in any epoch, and so are acceptances and readings,
-     * because their transfers always happen. */
+    /* Inquiries, their answers and posts are taken in any epoch, and so are acceptances and
+     * readings, because their transfers always happen. */
     bool timeless = packet->kind == EK_PACKET_WHERE || packet->kind == EK_PACKET_HERE ||
-                    packet->kind == EK_PACKET_ACCEPT || packet->kind == EK_PACKET_READ;
+                    packet->kind == EK_PACKET_ACCEPT || packet->kind == EK_PACKET_READ ||
+                    packet->kind == EK_PACKET_POST;
     if (timeless || packet->epoch == communication->epoch)
         notice_dispatch(communication, from, packet);
     else if (packet->epoch > communication->epoch)
@@ -391,7 +395,8 @@ bool ek_notices_turn(ek_communication *communication)
     if (communication->broken)
         return false;
     notice_sweep(communication);
-    bool any = notice_end_inquiry(communication);
+    bool any = ek_posts_turn(communication);
+    any |= notice_end_inquiry(communication);
     any |= notice_take_early(communication);
     int from = 0, rc = 0;
     if (!board->receive)

@@ -11,7 +11,8 @@ typedef enum ek_packet_kind {
     EK_PACKET_OFFER,  /* offers a message; has group, tag, offer, shape */
     EK_PACKET_ACCEPT, /* accepts an offer; has offer, transfer, number (of bytes) */
     EK_PACKET_REFUSE, /* refuses an offer of another shape or dtype; has offer, status, text */
-    EK_PACKET_READ /* asks for memory that the receiver serves; has group, transfer, at, number */
+    EK_PACKET_READ, /* asks for memory that the receiver serves; has group, transfer, at, number */
+    EK_PACKET_POST  /* is a post (post.h); has status, number, silent, text */
 } ek_packet_kind;
 
 struct ek_packet {
@@ -27,11 +28,11 @@ struct ek_packet {
 /* A packet in a list in order of arrival: an offer that waits for its receive, or a packet that
  * waits for its epoch. A packet of the next epoch may arrive before the notice of the failure that
  * ends the present epoch, because another rank sends the notice. */
-typedef struct ek_kept_packet {
-    struct ek_kept_packet *next;
+struct ek_kept_packet {
+    ek_kept_packet *next;
     int from; /* rank in the world */
     ek_packet packet;
-} ek_kept_packet;
+};
 
 /* Appends a copy of the packet to the list. If there is no memory, begins a failure of the job. */
 void ek_packet_keep(ek_communication *communication, ek_kept_packet **list, int from,

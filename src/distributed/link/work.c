@@ -144,6 +144,8 @@ int ek_dist_wait(ek_dist_work *work)
     if (!work)
         return 0;
     EK_TRY(ek_fork_check());
+    if (work->verb->wait)
+        return work->verb->wait(work);
     ek_communication *communication = work->group->communication;
     ek_span span;
     ek_span_begin(&span, EK_SPAN_WAIT, ek_verb_name(work->verb->id), NULL, NULL);

@@ -80,7 +80,8 @@ typedef struct ek_descriptor {
     X(GATHER_VALUE, "all_gather_value")       \
     X(PRESENCE, "average_gradients")          \
     X(RAIL, "the first use of a GPU")         \
-    X(READ, "the gathering of parameters")
+    X(READ, "the gathering of parameters")    \
+    X(SAVE, "dist_archive_save")
 typedef enum ek_verb_id {
 #define EK_VERB_ENUM(name, text) EK_VERB_##name,
     EK_VERBS(EK_VERB_ENUM)
@@ -114,6 +115,9 @@ typedef struct ek_verb {
     /* True if the rank gives its part while the work is under way. work->arrived then says when the
      * part was complete. */
     bool gradual;
+    /* Of works that a thread of the verb does, without the communication thread: does what
+     * ek_dist_wait does. NULL: the work is submitted. */
+    int (*wait)(ek_dist_work *work);
 } ek_verb;
 
 typedef enum ek_dist_work_state {

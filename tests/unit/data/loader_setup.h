@@ -134,4 +134,18 @@ static inline void all_is_given_back(void)
     ck_assert_int_eq(ek_error_status(), 0);
 }
 
+/* The dictionary with another value of a key; none leaves it out. */
+static inline ek_value with(ek_value state, const char *key, ek_value value)
+{
+    ek_value_entry entries[20];
+    int count = 0;
+    for (int i = 0; i < ek_value_length(state); i++) {
+        const char *name = ek_value_key(state, i);
+        bool changed = strcmp(name, key) == 0;
+        if (!changed || value.kind != EK_VALUE_NONE)
+            entries[count++] = (ek_value_entry){name, changed ? value : ek_value_at(state, i)};
+    }
+    return ek_value_dict(entries, count);
+}
+
 #endif

@@ -220,20 +220,6 @@ TEST(between_passes_a_state_is_small)
 
 /* ---- states that cannot be ---- */
 
-/* The dictionary with another value of a key; none leaves it out. */
-static ek_value with(ek_value state, const char *key, ek_value value)
-{
-    ek_value_entry entries[20];
-    int count = 0;
-    for (int i = 0; i < ek_value_length(state); i++) {
-        const char *name = ek_value_key(state, i);
-        bool changed = strcmp(name, key) == 0;
-        if (!changed || value.kind != EK_VALUE_NONE)
-            entries[count++] = (ek_value_entry){name, changed ? value : ek_value_at(state, i)};
-    }
-    return ek_value_dict(entries, count);
-}
-
 static ek_value ints(const int64_t *values, int64_t count)
 {
     return ek_value_of_tensor(ek_from_data(values, EK_SHAPE(count), EK_I64));
@@ -306,11 +292,15 @@ TEST(numbers_out_of_range_are_refused)
         int status;
         const char *part;
     } wrong[] = {{"samples", 12, EK_E_INVALID, "a data set of length 12; this one has 11"},
-                 {"batch_size", 4, EK_E_INVALID, "4; this one has 3"},
+                 {"batch_size", 0, EK_E_INVALID, "0; this one has 3"},
                  {"batch_size", -1, EK_E_INVALID, "-1; this one has 3"},
                  {"drop_last", 1, EK_E_INVALID, "drop_last 1; this one has 0"},
                  {"seeding", 1, EK_E_INVALID, "1; this one has 0"},
                  {"workers", 2, EK_E_INVALID, "2; this one has 0"},
+                 {"rank", 1, EK_E_FORMAT, "\"rank\" of the state is 1"},
+                 {"ranks", 0, EK_E_FORMAT, "\"ranks\" of the state is 0"},
+                 {"position", -1, EK_E_FORMAT, "\"position\" of the state is -1"},
+                 {"position", INT64_MAX, EK_E_FORMAT, "\"position\" of the state is"},
                  {"begun", 2, EK_E_FORMAT, "\"begun\" of the state is 2"},
                  {"given", -1, EK_E_FORMAT, "\"given\" of the state is -1"},
                  {"given", INT64_MAX, EK_E_FORMAT, "\"given\" of the state is"},
@@ -350,7 +340,7 @@ TEST(ends_that_do_not_rise_are_refused)
 TEST(states_of_other_loaders_are_refused)
 {
     assert_state_refused(shuffled, EK_SEED_BATCH, 0, state_of(in_order, EK_SEED_BATCH, 0),
-                         EK_E_INVALID, "batch_size");
+                         EK_E_INVALID, "drop_last");
     assert_state_refused(shuffled, EK_SEED_BATCH, 0, state_of(by_epochs, EK_SEED_BATCH, 0),
                          EK_E_FORMAT, "loader_load_state: sampler_load_state");
     assert_state_refused(shuffled, EK_SEED_WORKER, 3, state_of(shuffled, EK_SEED_WORKER, 2),

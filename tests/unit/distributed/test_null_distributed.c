@@ -84,6 +84,11 @@ CALL(ek_dist_average_gradients(a_module(), NOTHING));
 CALL(ek_dist_archive_save(NOTHING, "x", 0, world()));
 CALL((world(), ek_dist_archive_save(NOTHING, "x", 0, NOTHING)));
 CALL((world(), ek_dist_archive_save(ek_archive_new(), NOTHING, 0, NOTHING)));
+CALL((world(), ek_dist_archive_save(NOTHING, "x", .parts = true)));
+CALL((world(), ek_dist_archive_save(ek_archive_new(), NOTHING, .parts = true)));
+CALL((world(), ek_dist_archive_save_with((ek_dist_archive_options){.parts = true})));
+CALL(ek_dist_archive_open(NOTHING, 0, world()));
+CALL((world(), ek_dist_archive_open(NOTHING, 0, NOTHING)));
 
 /* ---- spawn.h ---- */
 

@@ -1,9 +1,9 @@
 /* The state of sharded optimizers: how much memory it takes and where, how it goes from one
  * optimizer to another, and files. */
 #include <pthread.h>
-#include <unistd.h>
 
 #include "balance/balance.h"
+#include "kit/files.h"
 #include "sharded.h"
 
 /* ---- memory ---- */
@@ -271,22 +271,19 @@ SAME_LOOP(a_training_state_is_each_ranks_own, 0, 2, .ranks = 3 * _i, .devices = 
 
 /* ---- files ---- */
 
-static char folder[64], path[96], pth[96];
+static char path[96], pth[96];
 
 static void make_folder(void)
 {
-    snprintf(folder, sizeof folder, "/tmp/evenkeel-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/file", folder);
-    snprintf(pth, sizeof pth, "%s/file.pth", folder);
+    make_directory();
+    snprintf(path, sizeof path, "%s/file", directory);
+    snprintf(pth, sizeof pth, "%s/file.pth", directory);
     six_devices();
 }
 
 static void remove_folder(void)
 {
-    unlink(path);
-    unlink(pth);
-    rmdir(folder);
+    empty_directory();
     shut_down();
 }
 
@@ -305,6 +302,8 @@ static ek_archive *archive_of(const same_pair *pair, int way)
     return NULL;
 }
 
+static bool in_parts; /* the first file is a set */
+
 /* Writes a file of safetensors and one of torch.save. */
 static int save(const same_pair *pair, int way)
 {
@@ -312,16 +311,16 @@ static int save(const same_pair *pair, int way)
     ek_archive *archive = archive_of(pair, way);
     int rc = archive ? 0 : ek_error_status();
     for (int i = 0; i < 2 && rc >= 0; i++)
-        rc = pair->group
-                 ? ek_dist_archive_save(archive, paths[i], pair->group->size - 1, pair->group)
-                 : ek_archive_save(archive, paths[i]);
+        rc = pair->group ? ek_dist_archive_save(archive, paths[i], pair->group->size - 1,
+                                                pair->group, .parts = in_parts && i == 0)
+                         : ek_archive_save(archive, paths[i]);
     ek_archive_free(archive);
     return rc;
 }
 
 static int load(const same_pair *pair, int way)
 {
-    ek_archive *archive = ek_archive_open(way == WHOLE ? path : pth);
+    ek_archive *archive = ek_archive_open(way == WHOLE || in_parts ? path : pth);
     int rc =
         archive ? ek_archive_load_module(archive, "model", pair->nets[way]) : ek_error_status();
     if (rc >= 0)
@@ -354,9 +353,10 @@ static const char *saves_or_loads(same_pair *pair)
     return same_compare(pair, "after going on");
 }
 
-/* Each file is read by those that follow it. */
-TEST_LOOP(files_of_anyone_for_anyone, 0, 4)
+/* Each file is read by those that follow it. In the second half of the cases ranks write sets. */
+TEST_LOOP(files_of_anyone_for_anyone, 0, 8)
 {
+    in_parts = _i >= 4;
     static const struct {
         int ranks, variant;
     } files[] = {{2, SHARDED},         {0, WHOLE + LOADS},   {3, SHARDED + LOADS},
@@ -366,7 +366,7 @@ TEST_LOOP(files_of_anyone_for_anyone, 0, 4)
                  {0, SHARDED + LOADS}};
     for (size_t k = 0; k < sizeof files / sizeof *files; k++)
         same_check(&(same_setting){.ranks = files[k].ranks,
-                                   .devices = files[k].ranks ? _i / 2 * 2 : 3,
+                                   .devices = files[k].ranks ? _i % 4 / 2 * 2 : 3,
                                    .dtype = _i % 2 ? EK_F32 : EK_F64,
                                    .algorithm = _i % 2 ? ADAM : MOMENTUM,
                                    .groups = true,
