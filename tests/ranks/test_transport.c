@@ -133,7 +133,7 @@ static void tags_and_order(void)
             complete(&requests[i]);
     } else if (rank == 1) {
         for (int i = 0; i < COUNT; i++) { /* those of odd numbers first */
-            int number[300] = {0};
+            int number[200] = {0};
             ek_request *request;
             int wanted = i < COUNT / 2 ? 2 * i + 1 : 2 * (i - COUNT / 2);
             DONE(transport->receive(world, number, sizeof number, 0, i < COUNT / 2 ? HIGHEST : 0,
@@ -196,11 +196,12 @@ static void expect_reason(int status, const char *part)
     CHECK(!strchr(reason, '\n'), "the reason has several lines: %s", reason);
 }
 
-/* A message that is too long is an error of the receiver, and the communicator works on. */
+/* A message of one part that is too long is an error of the receiver, and the communicator works
+ * on. */
 static void long_messages_fail(void)
 {
-    static const size_t rooms[] = {8, 1000, 1500, 200000};
-    for (size_t i = 0; i < sizeof rooms / sizeof rooms[0]; i++) {
+    static const size_t rooms[] = {8, 999, 1500, 200000};
+    for (size_t i = 0; i < sizeof rooms / sizeof rooms[0] && rooms[i] < transport->part; i++) {
         unsigned char *bytes = bytes_new(rooms[i] + 1);
         ek_request *request;
         if (rank == 0) {
