@@ -64,6 +64,18 @@ static void communication_nap(ek_communication *communication, int turns)
     pthread_mutex_unlock(&communication->lock);
 }
 
+/* Tells whether parts of messages have moved since the last call. */
+static bool communication_has_moved(ek_communication *communication)
+{
+    const ek_transport *transport = communication->transport;
+    uint64_t moved = transport->moved(communication->messages, EK_TRANSPORT_ANY);
+    for (const ek_process_group *group = communication->groups; group; group = group->next)
+        moved += transport->moved(group->communicator, EK_TRANSPORT_ANY);
+    bool changed = moved != communication->moved;
+    communication->moved = moved;
+    return changed;
+}
+
 static bool communication_turn(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);
@@ -82,6 +94,7 @@ static bool communication_turn(ek_communication *communication)
         next = group->next; /* ek_group_turn may close the group */
         goes_on |= ek_group_turn(group);
     }
+    goes_on |= communication_has_moved(communication);
     if (goes_on && communication->failing)
         communication->progress = ek_clock_ns();
     return any | goes_on | ek_communication_drain(communication);

@@ -12,7 +12,9 @@
 #include "core/thread.h"
 #include "link/packet.h"
 
-static const double patience = 0.3; /* seconds that other ranks have to answer an inquiry */
+/* Seconds that other ranks have to answer an inquiry, and seconds that a rank gives lower ranks to
+ * ask before it asks. */
+static const double patience = 0.3, courtesy = 0.4;
 
 /* Seconds between two questions for a sign of life, and seconds that ranks have to answer one. */
 static const double life_interval = 0.5, life_patience = 1.5;
@@ -30,6 +32,8 @@ enum { NOTICE_PLACE = 160 }; /* bytes of the text that says where a rank is */
 typedef struct whereabouts {
     bool answered, in_call; /* in_call: in a call of the group */
     uint64_t calls;         /* how many calls of the group have ended on the rank */
+    uint64_t heard;         /* how much had come from the rank when it was asked (notice_heard) */
+    int lacks, lacked[EK_PACKET_LACKED]; /* ranks of the world, as in ek_packet */
     char place[NOTICE_PLACE];
 } whereabouts;
 
@@ -44,6 +48,7 @@ struct ek_notices {
     ek_dist_work *asked;
     int peer;
     uint64_t asked_at;
+    uint64_t moved;       /* communication->moved when the inquiry began */
     whereabouts *answers; /* per rank of the world */
 
     /* The last question for a sign of life, which was asked in the failure of epoch alive_epoch. */
@@ -123,7 +128,10 @@ static void notice_place_in(const ek_process_group *group, const ek_process_grou
     char of[64] = "";
     if (group != asked)
         snprintf(of, sizeof of, " of %s", group->name);
-    if (work)
+    if (work && work->awaits_caller)
+        snprintf(place, NOTICE_PLACE, "is in call %llu%s, %s, and waits for its program",
+                 (unsigned long long)call, of, ek_verb_name(work->verb->id));
+    else if (work)
         ek_format(place, NOTICE_PLACE, "is in call %llu%s, %s, since %.1f s",
                   (unsigned long long)call, of, ek_verb_name(work->verb->id),
                   (double)(ek_clock_ns() - work->began) * 1e-9);
@@ -165,14 +173,54 @@ static void notice_place(const ek_communication *communication, const ek_process
                  asked ? asked->name : "the group");
 }
 
+/* Writes whose data this rank lacks in the group. */
+static void notice_lacks(const ek_communication *communication, const ek_process_group *group,
+                         int32_t *lacks, int32_t lacked[EK_PACKET_LACKED])
+{
+    *lacks = 0;
+    for (int r = 0; r < group->size; r++)
+        if (communication->transport->awaits(group->communicator, r) &&
+            (*lacks)++ < EK_PACKET_LACKED)
+            lacked[*lacks - 1] = group->ranks[r];
+}
+
 static void notice_answer(ek_communication *communication, int to, const ek_packet *question)
 {
     ek_packet answer = {.kind = EK_PACKET_HERE};
     const ek_process_group *group = notice_group(communication, question->group);
     answer.number = group ? group->calls : 0;
-    answer.in_call = group && group->first;
+    answer.in_call = group && group->first && !group->first->awaits_caller;
+    if (group)
+        notice_lacks(communication, group, &answer.lacks, answer.lacked);
     notice_place(communication, group, answer.text);
     ek_packet_send(communication, to, &answer);
+}
+
+/* Returns how many packets and parts of messages have come from a rank of the world. */
+static uint64_t notice_heard(const ek_communication *communication, int rank)
+{
+    const ek_transport *transport = communication->transport;
+    uint64_t heard = transport->moved(communication->notices, rank) +
+                     transport->moved(communication->messages, rank);
+    for (const ek_process_group *group = communication->groups; group; group = group->next)
+        for (int r = 0; r < group->size; r++)
+            if (group->ranks[r] == rank)
+                heard += transport->moved(group->communicator, r);
+    return heard;
+}
+
+/* Forgets a rank's last answer and asks the rank where it is. */
+static void notice_ask(ek_communication *communication, int rank, const ek_packet *question)
+{
+    communication->board->answers[rank] = (whereabouts){.heard = notice_heard(communication, rank)};
+    ek_packet_send(communication, rank, question);
+}
+
+/* Tells whether a rank has answered, or has sent anything since it was asked. */
+static bool notice_is_alive(const ek_communication *communication, int rank)
+{
+    const whereabouts *where = &communication->board->answers[rank];
+    return where->answered || where->heard != notice_heard(communication, rank);
 }
 
 static bool notice_is_asked(const ek_communication *communication, const ek_process_group *group,
@@ -185,16 +233,19 @@ static bool notice_is_asked(const ek_communication *communication, const ek_proc
 void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer)
 {
     struct ek_notices *board = communication->board;
-    if (board->asked)
+    double late = (double)(ek_clock_ns() - work->began) * 1e-9 - work->timeout;
+    for (int r = work->group->rank; peer < 0 && r > 0; r /= 2) /* 1, 2, 2, 3, 3, 3, 3, 4 ... */
+        late -= courtesy;
+    if (board->asked || late < 0)
         return;
     board->asked = work;
     board->peer = peer;
     board->asked_at = ek_clock_ns();
-    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
+    board->moved = communication->moved;
     ek_packet question = {.kind = EK_PACKET_WHERE, .group = work->group->number};
     for (int r = 0; r < work->group->size; r++)
         if (notice_is_asked(communication, work->group, r))
-            ek_packet_send(communication, work->group->ranks[r], &question);
+            notice_ask(communication, work->group->ranks[r], &question);
 }
 
 static void notice_forget(ek_communication *communication, const ek_dist_work *work)
@@ -208,18 +259,43 @@ static bool notice_are_all_alive(ek_communication *communication)
     struct ek_notices *board = communication->board;
     bool all = true, first = board->alive_epoch != communication->epoch || !board->alive_asked_at;
     for (int r = 0; r < communication->place.size && !first; r++)
-        all = all && (r == communication->place.rank || board->answers[r].answered);
+        all = all && (r == communication->place.rank || notice_is_alive(communication, r));
     double waited = (double)(ek_clock_ns() - board->alive_asked_at) * 1e-9;
     if (!first && (!all || waited < life_interval))
         return all || waited < life_patience;
     board->alive_epoch = communication->epoch;
     board->alive_asked_at = ek_clock_ns();
-    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
     ek_packet question = {.kind = EK_PACKET_WHERE};
     for (int r = 0; r < communication->place.size; r++)
         if (r != communication->place.rank)
-            ek_packet_send(communication, r, &question);
+            notice_ask(communication, r, &question);
     return true;
+}
+
+/* Writes which rank does not hear from which other rank, if all ranks are in the call. A rank that
+ * waits for data may be held up by a rank that waits itself. So a connection counts as cut if its
+ * sender waits for no rank but the receiver. Returns the number of bytes written. */
+static int notice_describe_cuts(const ek_communication *communication,
+                                const ek_process_group *group, char *text, size_t room)
+{
+    int length = 0;
+    for (int r = 0; r < group->size; r++) {
+        int rank = group->ranks[r];
+        const whereabouts *where = &communication->board->answers[rank];
+        for (int i = 0; i < where->lacks && i < EK_PACKET_LACKED && length < (int)room - 200; i++) {
+            int from = where->lacked[i];
+            const whereabouts *other = &communication->board->answers[from];
+            bool mutual = other->lacks == 1 && other->lacked[0] == rank;
+            if (other->lacks == 0 || (mutual && rank < from))
+                length +=
+                    snprintf(text + length, room - (size_t)length,
+                             mutual
+                                 ? "; rank %d on %s and rank %d on %s do not hear from each other"
+                                 : "; rank %d on %s does not hear from rank %d on %s",
+                             rank, communication->hosts[rank], from, communication->hosts[from]);
+        }
+    }
+    return length;
 }
 
 /* Writes where a rank is, if that rank holds up the call. Returns the number of bytes written. */
@@ -229,8 +305,11 @@ static int notice_describe(const ek_communication *communication, const ek_dist_
     const whereabouts *where = &communication->board->answers[rank];
     if (where->in_call && where->calls >= work->group->calls && !ek_dist_work_is_message(work))
         return 0;
+    bool alive = notice_is_alive(communication, rank);
     return snprintf(text, room, "; rank %d on %s %s", rank, communication->hosts[rank],
-                    where->answered ? where->place : "does not answer");
+                    where->answered ? where->place
+                    : alive         ? "sends, but does not answer"
+                                    : "does not answer");
 }
 
 /* If there is an inquiry, begins a failure (the work's time-out) once all ranks that were asked
@@ -247,12 +326,18 @@ static bool notice_end_inquiry(ek_communication *communication)
         return true;
     }
     const ek_process_group *group = work->group;
-    bool all = true;
+    bool all = true, alive = true;
     for (int r = 0; r < group->size; r++)
-        all = all && (!notice_is_asked(communication, group, r) ||
-                      board->answers[group->ranks[r]].answered);
-    if (!all && (double)(ek_clock_ns() - board->asked_at) < patience * 1e9)
+        if (notice_is_asked(communication, group, r)) {
+            all = all && board->answers[group->ranks[r]].answered;
+            alive = alive && notice_is_alive(communication, group->ranks[r]);
+        }
+    /* Answers may wait behind data. */
+    double time = board->moved == communication->moved ? patience : life_patience;
+    if (!all && (double)(ek_clock_ns() - board->asked_at) < time * 1e9)
         return false;
+    whereabouts *mine = &board->answers[communication->place.rank];
+    notice_lacks(communication, group, &mine->lacks, mine->lacked);
     ek_error_record error = {.status = EK_E_TIMEOUT};
     size_t room = sizeof error.message;
     int length =
@@ -269,10 +354,13 @@ static bool notice_end_inquiry(ek_communication *communication)
             break;
     }
     if (length == begin)
+        length += notice_describe_cuts(communication, group, error.message + length,
+                                       room - (size_t)length);
+    if (length == begin)
         snprintf(error.message + length, room - (size_t)length,
                  "; all ranks are in it, and its data does not arrive");
     board->asked = NULL;
-    communication->silent = !all;
+    communication->silent = !alive;
     ek_communication_fail(communication, communication->place.rank, &error);
     return true;
 }
@@ -299,7 +387,11 @@ static void notice_dispatch(ek_communication *communication, int from, const ek_
         break;
     case EK_PACKET_HERE: {
         whereabouts *where = &communication->board->answers[from];
-        *where = (whereabouts){true, packet->in_call, packet->number, ""};
+        *where = (whereabouts){.answered = true,
+                               .in_call = packet->in_call,
+                               .calls = packet->number,
+                               .lacks = packet->lacks};
+        memcpy(where->lacked, packet->lacked, sizeof where->lacked);
         snprintf(where->place, sizeof where->place, "%.*s", NOTICE_PLACE - 1, packet->text);
         break;
     }

@@ -7,12 +7,15 @@
 typedef enum ek_packet_kind {
     EK_PACKET_FAILURE = 1, /* the sender has failed; has status, text, silent */
     EK_PACKET_WHERE,       /* asks where the receiver is in the group; has group */
-    EK_PACKET_HERE,   /* tells where the sender is; has number (of ended calls), in_call, text */
+    EK_PACKET_HERE,   /* tells where the sender is; has number (of ended calls), in_call, lacks,
+                         lacked, text */
     EK_PACKET_OFFER,  /* offers a message; has group, tag, offer, shape */
     EK_PACKET_ACCEPT, /* accepts an offer; has offer, transfer, number (of bytes) */
     EK_PACKET_REFUSE, /* refuses an offer of another shape or dtype; has offer, status, text */
     EK_PACKET_READ /* asks for memory that the receiver serves; has group, transfer, at, number */
 } ek_packet_kind;
+
+enum { EK_PACKET_LACKED = 8 };
 
 struct ek_packet {
     uint32_t kind, epoch;
@@ -20,6 +23,7 @@ struct ek_packet {
     uint32_t offer, transfer;
     uint64_t number, at; /* at: offset in the memory, in bytes */
     bool in_call, silent;
+    int32_t lacks, lacked[EK_PACKET_LACKED]; /* how many ranks' data the sender lacks; the first */
     ek_wire_shape shape;
     char text[768];
 };
