@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "transfer.h"
 
@@ -25,7 +26,8 @@ enum {
     TRANSPORT_FEW_TAGS
 };
 
-static bool mpi_is_ours; /* the plugin has started MPI, and ends it */
+static bool mpi_is_ours;                     /* the plugin has started MPI, and ends it */
+static MPI_Comm mpi_machine = MPI_COMM_NULL; /* the processes of this machine */
 
 /* ---- statuses ---- */
 
@@ -64,18 +66,24 @@ static const char *transport_reason(int status)
 
 /* ---- begin and end ---- */
 
-/* Writes the numbers that the communicator's ranks have in MPI_COMM_WORLD. */
+/* Writes the numbers of the communicator's ranks in MPI_COMM_WORLD, and which ranks are near. */
 static int communicator_number(ek_communicator *communicator)
 {
-    MPI_Group members, world;
+    MPI_Group members, world, near;
     int code = MPI_Comm_group(communicator->comm, &members);
     if (code != MPI_SUCCESS)
         return code;
-    if ((code = MPI_Comm_group(MPI_COMM_WORLD, &world)) == MPI_SUCCESS) {
-        for (int r = 0; r < communicator->size && code == MPI_SUCCESS; r++)
-            code = MPI_Group_translate_ranks(members, 1, &r, world, &communicator->ranks[r].world);
-        MPI_Group_free(&world);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Comm_group(mpi_machine, &near);
+    for (int r = 0; r < communicator->size && code == MPI_SUCCESS; r++) {
+        int local = MPI_UNDEFINED;
+        code = MPI_Group_translate_ranks(members, 1, &r, world, &communicator->ranks[r].world);
+        if (code == MPI_SUCCESS)
+            code = MPI_Group_translate_ranks(members, 1, &r, near, &local);
+        communicator->ranks[r].near = local != MPI_UNDEFINED;
     }
+    MPI_Group_free(&near);
+    MPI_Group_free(&world);
     MPI_Group_free(&members);
     return code;
 }
@@ -122,6 +130,19 @@ static int transport_split(ek_communicator *communicator, int color, int key,
     return comm == MPI_COMM_NULL ? 0 : communicator_new(comm, part);
 }
 
+/* By default, transfers over TCP that go both ways at once reach half of the link's rate, because
+ * requests to put or get data wait behind data. If all data are sent at once, the transfers reach
+ * the whole rate. A setting of the user counts. */
+static void mpi_choose(void)
+{
+#ifdef OPEN_MPI
+    setenv("OMPI_MCA_btl_tcp_flags", "1", 0); /* sends alone */
+#else
+    if (access("/sys/class/infiniband", F_OK) != 0) /* of UCX; InfiniBand gets memory well */
+        setenv("UCX_RNDV_THRESH", "inf", 0);
+#endif
+}
+
 static int mpi_start(void)
 {
     int running = 0, ended = 0, level = MPI_THREAD_SINGLE, code;
@@ -151,22 +172,22 @@ static int mpi_start(void)
 
 static int mpi_end(void)
 {
+    if (mpi_machine != MPI_COMM_NULL)
+        MPI_Comm_free(&mpi_machine);
     int code = mpi_is_ours ? MPI_Finalize() : MPI_SUCCESS;
     mpi_is_ours = false;
     return transfer_status(code);
 }
 
 /* Finds this process's place among the processes of its machine. */
-static int place_on_machine(MPI_Comm world, ek_world_place *place)
+static int place_on_machine(ek_world_place *place)
 {
-    MPI_Comm machine;
-    int code = MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
-    if (code != MPI_SUCCESS)
-        return code;
-    code = MPI_Comm_rank(machine, &place->local_rank);
+    int code =
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &mpi_machine);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_size(machine, &place->local_size);
-    MPI_Comm_free(&machine);
+        code = MPI_Comm_rank(mpi_machine, &place->local_rank);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_size(mpi_machine, &place->local_size);
     return code;
 }
 
@@ -176,6 +197,9 @@ static int transport_open(void *context, ek_communicator **world, ek_world_place
     MPI_Comm comm;
     ek_communicator *made = NULL;
     int status = mpi_start();
+    *place = (ek_world_place){0};
+    if (status == 0)
+        status = transfer_status(place_on_machine(place));
     if (status == 0)
         status = transfer_status(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     if (status == 0)
@@ -186,11 +210,10 @@ static int transport_open(void *context, ek_communicator **world, ek_world_place
     status = transfer_status(MPI_Comm_get_attr(made->comm, MPI_TAG_UB, &last_tag, &known));
     if (status == 0 && known && *last_tag < TRANSFER_TAG)
         status = TRANSPORT_FEW_TAGS;
-    *place = (ek_world_place){.rank = made->rank, .size = made->size};
-    if (status == 0)
-        status = transfer_status(place_on_machine(made->comm, place));
     if (status < 0)
         goto fail;
+    place->rank = made->rank;
+    place->size = made->size;
     *world = made;
     return 0;
 

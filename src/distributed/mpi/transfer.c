@@ -19,6 +19,7 @@ typedef struct transfer_stream {
     size_t nbytes;
     int peer; /* rank of the communicator, or MPI_ANY_SOURCE */
     bool receives;
+    size_t part;   /* bytes of a part */
     size_t parts;  /* at least 1 */
     size_t posted; /* parts that were started */
     size_t front;  /* parts before the first that is not complete */
@@ -93,14 +94,15 @@ static void transfer_post_stream(ek_request *request, transfer_stream *stream)
     if (stream->posted == stream->parts || transfer_is_behind(request, stream))
         return;
     size_t end = stream->parts;
-    if (request->relays && stream != request->streams)
-        end = request->streams->front;
+    const transfer_stream *relayed = request->streams;
+    if (request->relays && stream != relayed && relayed->front < relayed->parts)
+        end = relayed->front * relayed->part / stream->part;
     while (request->close > 0 && stream->posted < end) {
         MPI_Request *slot = transfer_slot(request, stream, stream->posted);
         if (*slot != MPI_REQUEST_NULL)
             return;
-        size_t at = stream->posted * EK_MPI_PART, left = stream->nbytes - at;
-        int count = (int)(left < EK_MPI_PART ? left : EK_MPI_PART);
+        size_t at = stream->posted * stream->part, left = stream->nbytes - at;
+        int count = (int)(left < stream->part ? left : stream->part);
         char *data = count > 0 ? stream->data + at : stream->data;
         int code = stream->receives ? MPI_Irecv(data, count, MPI_BYTE, stream->peer, request->tag,
                                                 communicator->comm, slot)
@@ -208,9 +210,16 @@ static ek_request *transfer_new(ek_communicator *communicator, int tag, int stre
 
 static void transfer_add(ek_request *request, bool receives, void *data, size_t nbytes, int peer)
 {
-    size_t parts = nbytes / EK_MPI_PART + (nbytes % EK_MPI_PART > 0 || nbytes == 0);
-    request->streams[request->count++] = (transfer_stream){
-        .data = data, .nbytes = nbytes, .peer = peer, .receives = receives, .parts = parts};
+    const ek_communicator *communicator = request->communicator;
+    bool near = peer >= 0 && peer < communicator->size && communicator->ranks[peer].near;
+    size_t part = near ? TRANSFER_NEAR * EK_MPI_PART : EK_MPI_PART;
+    size_t parts = nbytes / part + (nbytes % part > 0 || nbytes == 0);
+    request->streams[request->count++] = (transfer_stream){.data = data,
+                                                           .nbytes = nbytes,
+                                                           .peer = peer,
+                                                           .receives = receives,
+                                                           .part = part,
+                                                           .parts = parts};
     transfer_unposted += request->close == 0;
     request->close += parts;
 }

@@ -1,4 +1,5 @@
-/* transfer.h: transfers between ranks, in parts of at most EK_MPI_PART bytes.
+/* transfer.h: transfers between ranks, in parts of at most EK_MPI_PART bytes, and TRANSFER_NEAR
+ * times as many between ranks of one machine.
  *
  * A request has a stream for each rank to which bytes go and for each rank from which bytes come. A
  * few parts of a stream are under way at a time. `test` posts the next part when an earlier one is
@@ -22,6 +23,7 @@
 #endif
 
 enum {
+    TRANSFER_NEAR = 16,   /* between ranks of one machine a part has this many times EK_MPI_PART */
     TRANSFER_TAG = 32768, /* of collective calls; messages have smaller tags */
     TRANSFER_NO_MEMORY = INT_MIN
 };
@@ -32,6 +34,7 @@ struct ek_communicator {
     uint64_t moved; /* parts of all ranks in both directions that are complete */
     struct {
         int world;     /* the rank's number in MPI_COMM_WORLD */
+        bool near;     /* the rank is on this machine */
         uint64_t came; /* parts that have come from the rank */
     } ranks[];
 };
