@@ -155,11 +155,7 @@ static int mpi_start(void)
         return code == MPI_SUCCESS && level < MPI_THREAD_SERIALIZED ? TRANSPORT_OWN_THREADS
                                                                     : transfer_status(code);
     }
-#ifdef OPEN_MPI
-    /* By default, TCP transfers of Open MPI that go both ways at once reach half of the link's
-     * rate. With sends alone (flags 1) they reach all of it. The user's setting counts. */
-    setenv("OMPI_MCA_btl_tcp_flags", "1", 0);
-#endif
+    mpi_choose();
     code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
     if (code != MPI_SUCCESS)
         return transfer_status(code);
