@@ -298,12 +298,14 @@ static int notice_describe_cuts(const ek_communication *communication,
     return length;
 }
 
-/* Writes where a rank is, if that rank holds up the call. Returns the number of bytes written. */
+/* Writes where a rank is, if that rank holds up the call. A rank that waits for other ranks' data
+ * in the call, or in the agreement of the call, does not. Returns the number of bytes written. */
 static int notice_describe(const ek_communication *communication, const ek_dist_work *work,
                            int rank, char *text, size_t room)
 {
     const whereabouts *where = &communication->board->answers[rank];
-    if (where->in_call && where->calls >= work->group->calls && !ek_dist_work_is_message(work))
+    if (where->in_call && where->calls + (where->lacks > 0) >= work->group->calls &&
+        !ek_dist_work_is_message(work))
         return 0;
     bool alive = notice_is_alive(communication, rank);
     return snprintf(text, room, "; rank %d on %s %s", rank, communication->hosts[rank],
