@@ -11,6 +11,8 @@
 #include "core/clock.h"
 #include "core/thread.h"
 #include "core/trace.h"
+#include "evenkeel/version.h"
+#include "link/packet.h"
 
 /* Seconds that other ranks have to end too: if this program ends without ek_shutdown, and if a call
  * has timed out. */
@@ -106,6 +108,66 @@ static bool communication_is_over(const ek_communication *communication)
     return communication->shut && (!communication->groups || !communication->groups->next);
 }
 
+/* What ranks tell each other first. The card keeps its size for ever, because ranks of other
+ * versions read it. */
+typedef struct communication_card {
+    char host[64], build[192];
+} communication_card;
+
+/* Writes this rank's card. The sizes of what ranks send tell builds of one version apart. */
+static void communication_write_card(const ek_communication *communication,
+                                     communication_card *card)
+{
+    gethostname(card->host, sizeof card->host - 1);
+    snprintf(card->build, sizeof card->build, "Evenkeel %s (ABI %d, protocol %d-%zu-%zu) with %s",
+             EK_VERSION, EK_ABI, EK_TRANSPORT_VERSION, sizeof(ek_packet), sizeof(ek_descriptor),
+             communication->transport->name);
+}
+
+/* Takes the names of machines from the cards. Returns EK_E_BACKEND if the ranks' builds differ. */
+static int communication_read_cards(ek_communication *communication,
+                                    const communication_card *cards)
+{
+    int size = communication->place.size;
+    for (int r = 0; r < size; r++)
+        memcpy(communication->hosts[r], cards[r].host, sizeof cards[r].host - 1);
+    for (int r = 1; r < size; r++)
+        if (strncmp(cards[r].build, cards[0].build, sizeof cards[r].build) != 0)
+            return EK_FAIL(EK_E_BACKEND,
+                           "rank 0 on %s runs %.180s, rank %d on %s %.180s; all ranks need one "
+                           "build of the library and one MPI",
+                           communication->hosts[0], cards[0].build, r, communication->hosts[r],
+                           cards[r].build);
+    return 0;
+}
+
+/* Gathers the cards of all ranks. */
+static int communication_meet(ek_communication *communication)
+{
+    const ek_transport *transport = communication->transport;
+    size_t size = (size_t)communication->place.size;
+    communication->hosts = ek_calloc(size, sizeof *communication->hosts);
+    communication_card *cards = ek_calloc(size, sizeof *cards);
+    size_t *bounds = ek_calloc(size + 1, sizeof *bounds);
+    if (communication->hosts && cards && bounds) {
+        for (size_t r = 0; r <= size; r++)
+            bounds[r] = r * sizeof *cards;
+        communication_write_card(communication, &cards[communication->place.rank]);
+        ek_request *request = NULL;
+        int rc = transport->all_gather(communication->everybody, cards, bounds, &request);
+        while (rc == 0 && (rc = transport->test(&request, NULL)) == 0)
+            usleep(NAP_SHORTEST);
+        if (rc < 0)
+            EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
+                    transport->reason(rc));
+        else
+            communication_read_cards(communication, cards);
+    }
+    free(bounds);
+    free(cards);
+    return ek_error_status();
+}
+
 static int communication_open_all(ek_communication *communication)
 {
     const ek_transport *transport = communication->transport;
@@ -119,24 +181,7 @@ static int communication_open_all(ek_communication *communication)
                                &communication->messages)) < 0)
         return EK_FAIL(EK_E_BACKEND, "%s makes no communicator: %s", transport->name,
                        transport->reason(rc));
-    size_t size = (size_t)place->size;
-    communication->hosts = ek_calloc(size, sizeof *communication->hosts);
-    size_t *bounds = ek_calloc(size + 1, sizeof *bounds);
-    if (communication->hosts && bounds) {
-        for (size_t r = 0; r <= size; r++)
-            bounds[r] = r * sizeof *communication->hosts;
-        gethostname(communication->hosts[place->rank], sizeof *communication->hosts - 1);
-        ek_request *request = NULL;
-        rc =
-            transport->all_gather(communication->everybody, communication->hosts, bounds, &request);
-        while (rc == 0 && (rc = transport->test(&request, NULL)) == 0)
-            usleep(NAP_SHORTEST);
-        if (rc < 0)
-            EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
-                    transport->reason(rc));
-    }
-    free(bounds);
-    return ek_error_status();
+    return communication_meet(communication);
 }
 
 static void communication_close_all(ek_communication *communication)
