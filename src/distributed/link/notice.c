@@ -12,9 +12,9 @@
 #include "core/thread.h"
 #include "link/packet.h"
 
-/* Seconds that other ranks have to answer an inquiry, and seconds that a rank gives lower ranks to
- * ask before it asks. */
-static const double patience = 0.3, courtesy = 0.4;
+/* Seconds that other ranks have to answer an inquiry, and seconds that ranks 1 to 7 of a group give
+ * rank 0 to ask before they do. Ranks 8 to 63 wait twice as long, and so on by factors of 8. */
+static const double patience = 0.3, courtesy = 0.35;
 
 /* Seconds between two questions for a sign of life, and seconds that ranks have to answer one. */
 static const double life_interval = 0.5, life_patience = 1.5;
@@ -234,7 +234,7 @@ void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int
 {
     struct ek_notices *board = communication->board;
     double late = (double)(ek_clock_ns() - work->began) * 1e-9 - work->timeout;
-    for (int r = work->group->rank; peer < 0 && r > 0; r /= 2) /* 1, 2, 2, 3, 3, 3, 3, 4 ... */
+    for (int r = work->group->rank; peer < 0 && r > 0; r /= 8)
         late -= courtesy;
     if (board->asked || late < 0)
         return;
