@@ -108,63 +108,65 @@ static bool communication_is_over(const ek_communication *communication)
     return communication->shut && (!communication->groups || !communication->groups->next);
 }
 
-/* What ranks tell each other first. The card keeps its size for ever, because ranks of other
+/* What ranks tell each other first. The struct keeps its size for ever, because ranks of other
  * versions read it. */
-typedef struct communication_card {
+typedef struct communication_identity {
     char host[64], build[192];
-} communication_card;
+} communication_identity;
 
-/* Writes this rank's card. The sizes of what ranks send tell builds of one version apart. */
-static void communication_write_card(const ek_communication *communication,
-                                     communication_card *card)
+/* Writes this rank's identity. The sizes of what ranks send tell builds of one version apart. */
+static void communication_write_identity(const ek_communication *communication,
+                                         communication_identity *identity)
 {
-    gethostname(card->host, sizeof card->host - 1);
-    snprintf(card->build, sizeof card->build, "Evenkeel %s (ABI %d, protocol %d-%zu-%zu) with %s",
-             EK_VERSION, EK_ABI, EK_TRANSPORT_VERSION, sizeof(ek_packet), sizeof(ek_descriptor),
+    gethostname(identity->host, sizeof identity->host - 1);
+    snprintf(identity->build, sizeof identity->build,
+             "Evenkeel %s (ABI %d, protocol %d-%zu-%zu) with %s", EK_VERSION, EK_ABI,
+             EK_TRANSPORT_VERSION, sizeof(ek_packet), sizeof(ek_descriptor),
              communication->transport->name);
 }
 
-/* Takes the names of machines from the cards. Returns EK_E_BACKEND if the ranks' builds differ. */
-static int communication_read_cards(ek_communication *communication,
-                                    const communication_card *cards)
+/* Takes the names of machines from the identities. Returns EK_E_BACKEND if the ranks' builds
+ * differ. */
+static int communication_read_identities(ek_communication *communication,
+                                         const communication_identity *identities)
 {
     int size = communication->place.size;
     for (int r = 0; r < size; r++)
-        memcpy(communication->hosts[r], cards[r].host, sizeof cards[r].host - 1);
+        memcpy(communication->hosts[r], identities[r].host, sizeof identities[r].host - 1);
     for (int r = 1; r < size; r++)
-        if (strncmp(cards[r].build, cards[0].build, sizeof cards[r].build) != 0)
+        if (strncmp(identities[r].build, identities[0].build, sizeof identities[r].build) != 0)
             return EK_FAIL(EK_E_BACKEND,
                            "rank 0 on %s runs %.180s, rank %d on %s %.180s; all ranks need one "
                            "build of the library and one MPI",
-                           communication->hosts[0], cards[0].build, r, communication->hosts[r],
-                           cards[r].build);
+                           communication->hosts[0], identities[0].build, r, communication->hosts[r],
+                           identities[r].build);
     return 0;
 }
 
-/* Gathers the cards of all ranks. */
+/* Gathers the identities of all ranks. */
 static int communication_meet(ek_communication *communication)
 {
     const ek_transport *transport = communication->transport;
     size_t size = (size_t)communication->place.size;
     communication->hosts = ek_calloc(size, sizeof *communication->hosts);
-    communication_card *cards = ek_calloc(size, sizeof *cards);
+    communication_identity *identities = ek_calloc(size, sizeof *identities);
     size_t *bounds = ek_calloc(size + 1, sizeof *bounds);
-    if (communication->hosts && cards && bounds) {
+    if (communication->hosts && identities && bounds) {
         for (size_t r = 0; r <= size; r++)
-            bounds[r] = r * sizeof *cards;
-        communication_write_card(communication, &cards[communication->place.rank]);
+            bounds[r] = r * sizeof *identities;
+        communication_write_identity(communication, &identities[communication->place.rank]);
         ek_request *request = NULL;
-        int rc = transport->all_gather(communication->everybody, cards, bounds, &request);
+        int rc = transport->all_gather(communication->everybody, identities, bounds, &request);
         while (rc == 0 && (rc = transport->test(&request, NULL)) == 0)
             usleep(NAP_SHORTEST);
         if (rc < 0)
             EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
                     transport->reason(rc));
         else
-            communication_read_cards(communication, cards);
+            communication_read_identities(communication, identities);
     }
     free(bounds);
-    free(cards);
+    free(identities);
     return ek_error_status();
 }
 
@@ -188,6 +190,7 @@ static void communication_close_all(ek_communication *communication)
 {
     const ek_transport *transport = communication->transport;
     ek_notices_close(communication);
+    ek_inquiries_close(communication);
     ek_messages_close(communication);
     if (communication->notices)
         transport->close_communicator(communication->notices);
@@ -242,6 +245,7 @@ static void communication_free(ek_communication *communication)
         ek_dist_work_free(work);
     }
     ek_notices_close(communication);
+    ek_inquiries_close(communication);
     ek_messages_close(communication);
     ek_communication_free_groups(communication);
     pthread_cond_destroy(&communication->ended);
@@ -302,8 +306,9 @@ static int communication_set_up(ek_communication *communication, int several, do
         return ek_error_pending();
     world->communicator = communication->everybody;
     communication->board = ek_notices_open(communication);
+    communication->inquiries = ek_inquiries_open(communication);
     communication->mailbox = ek_messages_open(communication);
-    if (!communication->board || !communication->mailbox) {
+    if (!communication->board || !communication->inquiries || !communication->mailbox) {
         ek_process_group_free(world);
         return ek_error_pending();
     }

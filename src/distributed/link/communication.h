@@ -70,8 +70,8 @@ typedef struct ek_failure {
 
 typedef struct ek_packet ek_packet; /* packet.h */
 
-/* Functions of notice.c and message.c that failure.c, process_group.c and each other call.
- * ek_notices_open and ek_messages_open set them. */
+/* Functions of notice.c, inquiry.c and message.c that failure.c, process_group.c and each other
+ * call. ek_notices_open, ek_inquiries_open and ek_messages_open set them. */
 typedef struct ek_peer_calls {
     /* Tells all ranks of a failure of this rank. */
     void (*tell)(ek_communication *communication, const ek_error_record *error);
@@ -132,10 +132,11 @@ struct ek_communication {
     uint64_t draining;        /* ek_clock_ns() when the failure that is under way began */
     uint64_t progress;        /* ek_clock_ns() when a work last made progress during the failure */
     uint64_t moved;           /* parts of all groups and messages that have moved */
-    bool silent;         /* a rank did not answer the inquiry that led to the failure under way */
-    bool shut;           /* all ranks have agreed to end */
-    ek_peer_calls peers; /* set by ek_notices_open and ek_messages_open */
+    bool silent; /* a rank did not answer the inquiry that led to the failure under way */
+    bool shut;   /* all ranks have agreed to end */
+    ek_peer_calls peers;
     struct ek_notices *board;
+    struct ek_inquiries *inquiries;
     struct ek_messages *mailbox;
     struct ek_turn *turns; /* of jobs that have not been issued yet (rail.h) */
     uint64_t turn_clock;
@@ -201,10 +202,12 @@ void ek_communication_fail(ek_communication *communication, int origin,
 /* Takes the pending error of this thread, and begins a failure of the job on this rank with it. */
 void ek_communication_fail_here(ek_communication *communication);
 
-/* Open and close what notice.c and message.c keep for a communication. Closing ignores what is not
- * open. */
+/* Open and close what notice.c, inquiry.c and message.c keep for a communication. Closing ignores
+ * what is not open. */
 struct ek_notices *ek_notices_open(ek_communication *communication);
 void ek_notices_close(ek_communication *communication);
+struct ek_inquiries *ek_inquiries_open(ek_communication *communication);
+void ek_inquiries_close(ek_communication *communication);
 struct ek_messages *ek_messages_open(ek_communication *communication);
 void ek_messages_close(ek_communication *communication);
 

@@ -47,4 +47,11 @@ void ek_packet_drop(ek_kept_packet **list);
 /* Sends a packet to another rank of the world. */
 void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet);
 
+/* Takes a question or an answer of an inquiry. inquiry.c. */
+void ek_inquiries_take(ek_communication *communication, int from, const ek_packet *packet);
+/* If there is an inquiry, begins a failure (the work's time-out) once all ranks that were asked
+ * have answered or have had the time to. If a failure has begun already, only drops the inquiry.
+ * Returns true if the inquiry ended. */
+bool ek_inquiries_turn(ek_communication *communication);
+
 #endif
