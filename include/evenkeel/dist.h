@@ -53,9 +53,9 @@ typedef struct ek_dist_options {
     ek_dist_backend backend;
     /** "env://" or NULL: rank and world size are the launcher's. Others are EK_E_INVALID. */
     const char *init_method;
-    /** Seconds that a call waits for other ranks. After that it fails with EK_E_TIMEOUT and names
-     * the missing ranks and their machines. EK_UNSET: the environment's EVENKEEL_DIST_TIMEOUT, or
-     * 1800. */
+    /** Seconds that a call waits for other ranks, or for the next part of their data. After that it
+     * fails with EK_E_TIMEOUT and names the missing ranks and their machines. EK_UNSET: the
+     * environment's EVENKEEL_DIST_TIMEOUT, or 1800. */
     double timeout EK_IS(EK_UNSET);
     int world_size EK_IS(EK_UNSET); /**< if given, it must be the launcher's */
     int rank EK_IS(EK_UNSET);       /**< if given, it must be the launcher's */

@@ -70,7 +70,8 @@ endfunction()
 
 # ek_mpi_plugin(target kind): a plugin for a kind of MPI.
 function(ek_mpi_plugin target kind)
-    add_library(${target} MODULE ${PROJECT_SOURCE_DIR}/src/distributed/mpi/mpi.c)
+    add_library(${target} MODULE ${PROJECT_SOURCE_DIR}/src/distributed/mpi/mpi.c
+                                ${PROJECT_SOURCE_DIR}/src/distributed/mpi/transfer.c)
     target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/arrows/distributed ${PROJECT_SOURCE_DIR}/include)
     target_link_libraries(${target} PRIVATE ek_mpi_${kind})
     set_target_properties(${target} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)

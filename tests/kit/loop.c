@@ -43,6 +43,7 @@ ek_communicator *loop_handle(loop_process *process, loop_members *members, int r
     communicator->process = process;
     communicator->members = members;
     communicator->rank = rank;
+    communicator->came = loop_room((size_t)members->size, sizeof(uint64_t));
     communicator->next = process->handles;
     return process->handles = communicator;
 }
@@ -53,6 +54,7 @@ void loop_handle_free(ek_communicator *communicator)
     while (*at != communicator)
         at = &(*at)->next;
     *at = communicator->next;
+    free(communicator->came);
     free(communicator);
 }
 
@@ -226,6 +228,14 @@ void loop_delay(loop *l, int tests, int milliseconds)
     pthread_mutex_unlock(&l->lock);
 }
 
+void loop_rate(loop *l, size_t nbytes, int milliseconds)
+{
+    pthread_mutex_lock(&l->lock);
+    l->part = nbytes;
+    l->part_ms = milliseconds;
+    pthread_mutex_unlock(&l->lock);
+}
+
 void loop_stop(loop *l, int rank)
 {
     loop_locked(l, rank)->stopped = true;
@@ -266,6 +276,12 @@ void loop_fail_call(loop *l, int rank, int n)
 void loop_fail_request(loop *l, int rank, int n)
 {
     loop_locked(l, rank)->fail_request = n;
+    loop_unlock_changed(l);
+}
+
+void loop_cut(loop *l, int rank, int to)
+{
+    loop_locked(l, rank)->cut |= (uint64_t)1 << to;
     loop_unlock_changed(l);
 }
 

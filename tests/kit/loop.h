@@ -55,6 +55,9 @@ int loop_size(const loop *l);
  * `milliseconds`, to arrive. */
 void loop_delay(loop *l, int tests, int milliseconds);
 
+/* From now on a message arrives in parts of `nbytes` bytes, one part each `milliseconds`. */
+void loop_rate(loop *l, size_t nbytes, int milliseconds);
+
 /* Faults. Any thread may call these functions while ranks run. */
 
 /* Stops a rank: it receives and sends nothing, and its calls of split and close wait. */
@@ -68,6 +71,8 @@ void loop_end(loop *l, int status);
 void loop_fail_call(loop *l, int rank, int n);
 /* Makes the rank's n-th next transfer start, send nothing, and fail when it is tested. */
 void loop_fail_request(loop *l, int rank, int n);
+/* From now on nothing that `rank` sends to `to` (ranks of the world) arrives. */
+void loop_cut(loop *l, int rank, int to);
 /* Loses the n-th next message that `rank` sends to `to` (ranks of the world). */
 void loop_drop(loop *l, int rank, int to, int n);
 

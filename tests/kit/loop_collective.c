@@ -74,6 +74,7 @@ static void loop_transfer(ek_communicator *communicator, ek_request *request, bo
             loop_post(request, communicator->rank, rank, &request->out[rank]);
         if (from == EK_TRANSPORT_ANY || from == rank) {
             request->missing++;
+            request->lacks[rank] = true;
             if (request->in[rank].nbytes > 0)
                 memset(request->in[rank].data, 0xff, request->in[rank].nbytes);
         }

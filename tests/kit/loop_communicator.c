@@ -152,6 +152,11 @@ static const char *loop_reason(int status)
     return known ? reasons[-status] : "no status of the loop";
 }
 
+static int loop_blamed(void)
+{
+    return -1;
+}
+
 static void loop_end_of(ek_communicator *world, int status)
 {
     loop_end(world->process->loop, status);
@@ -162,6 +167,7 @@ const ek_transport *loop_transport(void)
     static const ek_transport transport = {
         .version = EK_TRANSPORT_VERSION,
         .name = "loop",
+        .part = (size_t)-1,
         .open = loop_open,
         .split = loop_split,
         .close_communicator = loop_close_communicator,
@@ -172,7 +178,10 @@ const ek_transport *loop_transport(void)
         .broadcast = loop_broadcast,
         .test = loop_test,
         .cancel = loop_cancel,
+        .moved = loop_moved,
+        .awaits = loop_awaits,
         .reason = loop_reason,
+        .blamed = loop_blamed,
         .close = loop_close,
         .end = loop_end_of,
     };

@@ -28,6 +28,8 @@ struct ek_communicator {
     loop_members *members;
     int rank;
     uint64_t calls; /* collective calls */
+    uint64_t moved; /* parts of messages that have come and gone */
+    uint64_t *came; /* per rank: parts that have come from that rank */
 };
 
 /* A collective call that not all ranks have made and left yet. */
@@ -52,6 +54,7 @@ struct ek_request {
     int from, tag;   /* receive */
     ek_bytes *out, *in;
     int outs, ins;
+    bool *lacks;         /* per element of `in`: its bytes still have to arrive */
     uint64_t sum;        /* hash of the memory that is sent */
     int missing, unsent; /* parcels that still have to arrive, and to leave */
     uint64_t due_tests, due_ns;
@@ -68,7 +71,8 @@ typedef struct loop_parcel {
     uint64_t number; /* as in ek_request */
     int from, tag;
     char *data;
-    size_t nbytes;
+    size_t nbytes, came; /* came: bytes of the parts that have arrived */
+    uint64_t part_ns;    /* when the next part arrives */
     uint64_t due_tests, due_ns;
     ek_request *sender, *receiver; /* NULL: no request any more, or not yet */
     bool sent; /* the parcel has left; before, the sender waits for the receiver's request */
@@ -88,6 +92,7 @@ struct loop_process {
     int collectives;             /* collective calls that were made */
     int fail_call, fail_request; /* counted down; 0: none */
     int drop, drop_to;
+    uint64_t cut; /* a bit per rank to which nothing arrives */
 };
 
 struct loop {
@@ -98,6 +103,8 @@ struct loop {
     loop_members *members, *world; /* of all communicators, and of the one of all ranks */
     uint64_t seed;
     int delay_tests, delay_ms;
+    size_t part; /* bytes of a part; 0: messages arrive whole */
+    int part_ms;
     bool ended;
     int end_status;
     char violations[LOOP_TEXT];
@@ -154,6 +161,8 @@ int loop_receive(ek_communicator *communicator, void *data, size_t nbytes, int f
                  ek_request **request);
 void loop_cancel(ek_request **request);
 int loop_test(ek_request **request, int *source);
+uint64_t loop_moved(const ek_communicator *communicator, int rank);
+bool loop_awaits(const ek_communicator *communicator, int rank);
 
 /* ---- loop_collective.c ---- */
 

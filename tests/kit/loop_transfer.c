@@ -1,4 +1,5 @@
 /* loop_transfer.c: requests, their progress, and messages; see loop.h. */
+#include "core/clock.h"
 #include "kit/loop_state.h"
 
 /* ---- requests ---- */
@@ -32,6 +33,7 @@ ek_request *loop_request(ek_communicator *communicator, const char *call, uint64
     request->ins = ins;
     request->out = loop_room((size_t)outs, sizeof(ek_bytes));
     request->in = loop_room((size_t)ins, sizeof(ek_bytes));
+    request->lacks = loop_room((size_t)ins, sizeof(bool));
     request->source = communicator->rank;
     loop_draw_due(process, process, &request->due_tests, &request->due_ns);
     if (process->fail_request > 0 && --process->fail_request == 0)
@@ -60,6 +62,7 @@ void loop_request_free(ek_request *request)
     *at = request->next;
     free(request->out);
     free(request->in);
+    free(request->lacks);
     free(request);
 }
 
@@ -89,7 +92,7 @@ void loop_post(ek_request *request, int rank, int to, const ek_bytes *bytes)
     if (bytes->nbytes > 0)
         memcpy(parcel->data, bytes->data, bytes->nbytes);
     loop_draw_due(process, target, &parcel->due_tests, &parcel->due_ns);
-    parcel->held = process->stopped;
+    parcel->held = process->stopped || process->cut >> target->rank & 1;
     bool waits = loop_draw(process, 3) == 0;
     if (bytes->nbytes > LOOP_EAGER || (process->loop->seed != 0 && waits)) {
         parcel->sender = request;
@@ -161,6 +164,34 @@ static void loop_deliver(loop_process *process, const loop_parcel *parcel)
         memcpy(room->data, parcel->data, parcel->nbytes);
     }
     request->missing--;
+    request->lacks[parcel->number > 0 ? parcel->from : 0] = false;
+}
+
+/* Counts a part that has come from the rank `from` of a communicator, or (-1) has gone. */
+static void loop_count(const loop_process *process, const loop_members *members, int from)
+{
+    for (ek_communicator *handle = process->handles; handle; handle = handle->next)
+        if (handle->members == members) {
+            handle->moved++;
+            if (from >= 0)
+                handle->came[from]++;
+        }
+}
+
+/* Makes the parts arrive whose time has come. Returns true once all parts are there. */
+static bool loop_has_come(const loop_process *process, loop_parcel *parcel)
+{
+    const loop *l = process->loop;
+    uint64_t now = ek_clock_ns();
+    size_t part = l->part > 0 ? l->part : parcel->nbytes + 1;
+    do {
+        if (l->part > 0 && now < parcel->part_ns)
+            return false;
+        parcel->part_ns = now + (uint64_t)l->part_ms * 1000000u;
+        parcel->came += part;
+        loop_count(process, parcel->members, parcel->from);
+    } while (parcel->came < parcel->nbytes);
+    return true;
 }
 
 /* Makes the progress of a call of test: the rank's parcels leave if the receiver has a request for
@@ -173,6 +204,7 @@ static void loop_go_on(loop_process *process)
             if (p->sender && p->sender->process == process && (p->receiver || p->lost)) {
                 p->sent = true;
                 p->sender->unsent--;
+                loop_count(process, p->members, -1);
                 p->sender = NULL;
             }
     loop_parcel **at = &process->parcels;
@@ -181,6 +213,10 @@ static void loop_go_on(loop_process *process)
         if (!parcel->receiver && !parcel->lost)
             loop_match(process, parcel);
         if (!parcel->sent || (!parcel->receiver && !parcel->lost)) {
+            at = &parcel->next;
+            continue;
+        }
+        if (parcel->receiver && !loop_has_come(process, parcel)) {
             at = &parcel->next;
             continue;
         }
@@ -245,6 +281,7 @@ int loop_receive(ek_communicator *communicator, void *data, size_t nbytes, int f
     (*request)->in[0] = (ek_bytes){data, nbytes};
     (*request)->sum = loop_sum(*request);
     (*request)->missing = 1;
+    (*request)->lacks[0] = true;
     return loop_leave(process, 0);
 }
 
@@ -283,4 +320,25 @@ int loop_test(ek_request **request, int *source)
     loop_request_free(tested);
     *request = NULL;
     return loop_leave(process, rc);
+}
+
+uint64_t loop_moved(const ek_communicator *communicator, int rank)
+{
+    loop_enter(communicator->process);
+    uint64_t moved = rank == EK_TRANSPORT_ANY ? communicator->moved : communicator->came[rank];
+    loop_leave(communicator->process, 0);
+    return moved;
+}
+
+bool loop_awaits(const ek_communicator *communicator, int rank)
+{
+    bool awaits = false;
+    loop_enter(communicator->process);
+    for (const ek_request *one = communicator->process->requests; one; one = one->next)
+        if (one->members == communicator->members)
+            awaits =
+                awaits || (one->number > 0 ? one->ins > rank && one->lacks[rank]
+                                           : one->ins == 1 && one->from == rank && one->lacks[0]);
+    loop_leave(communicator->process, 0);
+    return awaits;
 }

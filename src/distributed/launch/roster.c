@@ -204,23 +204,71 @@ static int roster_count(const roster *self)
     return seen;
 }
 
-/* Writes how many processes have come or ended. Called if no rank can be named. */
-static void roster_say_count(const roster *self, char *text, size_t room)
+/* Appends "rank 3" or "ranks 0, 2-5": the ranks that /proc shows, or the others. */
+static void roster_say_ranks(const roster *self, bool shown, char *text, size_t room)
+{
+    char list[200] = "";
+    int size = self->launched->size, count = 0;
+    size_t at = 0;
+    for (int r = 0, end; r < size && at < sizeof list - 32; r = end) {
+        for (end = r + 1; end < size && !self->ranks[end].pid == !self->ranks[r].pid;)
+            end++;
+        if (!self->ranks[r].pid == shown)
+            continue;
+        at += (size_t)snprintf(list + at, sizeof list - at, count > 0 ? ", %d" : "%d", r);
+        if (end - r > 1)
+            at += (size_t)snprintf(list + at, sizeof list - at, end - r > 2 ? "-%d" : ", %d",
+                                   end - 1);
+        count += end - r;
+    }
+    at = strlen(text);
+    snprintf(text + at, room - at, count == 1 ? "rank %s" : "ranks %s", list);
+}
+
+/* Appends the job's machines, such as " of h[1-3]", if the launcher tells them. Open MPI also tells
+ * how many digits numbers have, and on which machines how many processors are: "h[1:1-3]@0(3)". */
+static void roster_say_machines(char *text, size_t room)
+{
+    const char *from = getenv("OMPI_MCA_orte_node_regex");
+    if (!from || !*from)
+        from = getenv("SLURM_STEP_NODELIST");
+    if (!from || !*from)
+        return;
+    size_t at = strlen(text);
+    at += (size_t)snprintf(text + at, room - at, " of ");
+    for (; *from && *from != '@' && at < room - 100; from++) {
+        text[at++] = *from;
+        size_t digits = *from == '[' ? strspn(from + 1, "0123456789") : 0;
+        if (digits > 0 && from[1 + digits] == ':')
+            from += digits + 1;
+    }
+    text[at] = '\0';
+}
+
+/* Writes which processes have come or ended. Called if no rank can be named that is missing. */
+static void roster_say_others(const roster *self, char *text, size_t room)
 {
     const ek_launched *launched = self->launched;
     char host[64] = "";
     int seen = roster_count(self);
     gethostname(host, sizeof host - 1);
-    if (seen == launched->size)
+    if (seen == launched->size) {
         snprintf(text, room, "all ranks have called it, but MPI does not connect them");
-    else if (seen < launched->local_size)
+    } else if (seen < launched->local_size) {
         snprintf(text, room, "%d of the %d processes on %s have ended", launched->local_size - seen,
                  launched->local_size, host);
-    else
-        snprintf(text, room,
-                 "the %d ranks on %s have called it; look at the %d on other machines, and at the "
-                 "network between them",
-                 seen, host, launched->size - seen);
+    } else {
+        roster_say_ranks(self, true, text, room);
+        size_t at = strlen(text);
+        snprintf(text + at, room - at, " on %s %s called it; look at ", host,
+                 seen == 1 ? "has" : "have");
+        roster_say_ranks(self, false, text, room);
+        at = strlen(text);
+        snprintf(text + at, room - at, " on the other machines");
+        roster_say_machines(text, room);
+        at = strlen(text);
+        snprintf(text + at, room - at, ", and at the network between them");
+    }
 }
 
 bool ek_roster_describe(const ek_launched *launched, char *text, size_t room)
@@ -242,7 +290,7 @@ bool ek_roster_describe(const ek_launched *launched, char *text, size_t room)
         bool shown = self.ranks[launched->rank].pid;
         ended = shown && roster_count(&self) < launched->local_size;
         if (shown && roster_say_missing(&self, text, room) == 0)
-            roster_say_count(&self, text, room);
+            roster_say_others(&self, text, room);
     }
     if (!text[0])
         snprintf(text, room, "not all processes of the job have called it");

@@ -11,6 +11,8 @@
 #include "core/clock.h"
 #include "core/thread.h"
 #include "core/trace.h"
+#include "evenkeel/version.h"
+#include "link/packet.h"
 
 /* Seconds that other ranks have to end too: if this program ends without ek_shutdown, and if a call
  * has timed out. */
@@ -64,6 +66,18 @@ static void communication_nap(ek_communication *communication, int turns)
     pthread_mutex_unlock(&communication->lock);
 }
 
+/* Tells whether parts of messages have moved since the last call. */
+static bool communication_has_moved(ek_communication *communication)
+{
+    const ek_transport *transport = communication->transport;
+    uint64_t moved = transport->moved(communication->messages, EK_TRANSPORT_ANY);
+    for (const ek_process_group *group = communication->groups; group; group = group->next)
+        moved += transport->moved(group->communicator, EK_TRANSPORT_ANY);
+    bool changed = moved != communication->moved;
+    communication->moved = moved;
+    return changed;
+}
+
 static bool communication_turn(ek_communication *communication)
 {
     pthread_mutex_lock(&communication->lock);
@@ -82,6 +96,7 @@ static bool communication_turn(ek_communication *communication)
         next = group->next; /* ek_group_turn may close the group */
         goes_on |= ek_group_turn(group);
     }
+    goes_on |= communication_has_moved(communication);
     if (goes_on && communication->failing)
         communication->progress = ek_clock_ns();
     return any | goes_on | ek_communication_drain(communication);
@@ -91,6 +106,68 @@ static bool communication_turn(ek_communication *communication)
 static bool communication_is_over(const ek_communication *communication)
 {
     return communication->shut && (!communication->groups || !communication->groups->next);
+}
+
+/* What ranks tell each other first. The struct keeps its size for ever, because ranks of other
+ * versions read it. */
+typedef struct communication_identity {
+    char host[64], build[192];
+} communication_identity;
+
+/* Writes this rank's identity. The sizes of what ranks send tell builds of one version apart. */
+static void communication_write_identity(const ek_communication *communication,
+                                         communication_identity *identity)
+{
+    gethostname(identity->host, sizeof identity->host - 1);
+    snprintf(identity->build, sizeof identity->build,
+             "Evenkeel %s (ABI %d, protocol %d-%zu-%zu) with %s", EK_VERSION, EK_ABI,
+             EK_TRANSPORT_VERSION, sizeof(ek_packet), sizeof(ek_descriptor),
+             communication->transport->name);
+}
+
+/* Takes the names of machines from the identities. Returns EK_E_BACKEND if the ranks' builds
+ * differ. */
+static int communication_read_identities(ek_communication *communication,
+                                         const communication_identity *identities)
+{
+    int size = communication->place.size;
+    for (int r = 0; r < size; r++)
+        memcpy(communication->hosts[r], identities[r].host, sizeof identities[r].host - 1);
+    for (int r = 1; r < size; r++)
+        if (strncmp(identities[r].build, identities[0].build, sizeof identities[r].build) != 0)
+            return EK_FAIL(EK_E_BACKEND,
+                           "rank 0 on %s runs %.180s, rank %d on %s %.180s; all ranks need one "
+                           "build of the library and one MPI",
+                           communication->hosts[0], identities[0].build, r, communication->hosts[r],
+                           identities[r].build);
+    return 0;
+}
+
+/* Gathers the identities of all ranks. */
+static int communication_meet(ek_communication *communication)
+{
+    const ek_transport *transport = communication->transport;
+    size_t size = (size_t)communication->place.size;
+    communication->hosts = ek_calloc(size, sizeof *communication->hosts);
+    communication_identity *identities = ek_calloc(size, sizeof *identities);
+    size_t *bounds = ek_calloc(size + 1, sizeof *bounds);
+    if (communication->hosts && identities && bounds) {
+        for (size_t r = 0; r <= size; r++)
+            bounds[r] = r * sizeof *identities;
+        communication_write_identity(communication, &identities[communication->place.rank]);
+        ek_request *request = NULL;
+        int rc = transport->all_gather(communication->everybody, identities, bounds, &request);
+        while (rc == 0 && (rc = transport->test(&request, NULL)) == 0)
+            usleep(NAP_SHORTEST);
+        if (rc < 0)
+            EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
+                    transport->reason(rc));
+        else
+            communication_read_identities(communication, identities);
+    }
+    free(bounds);
+    free(identities);
+    return ek_error_status();
 }
 
 static int communication_open_all(ek_communication *communication)
@@ -106,30 +183,14 @@ static int communication_open_all(ek_communication *communication)
                                &communication->messages)) < 0)
         return EK_FAIL(EK_E_BACKEND, "%s makes no communicator: %s", transport->name,
                        transport->reason(rc));
-    size_t size = (size_t)place->size;
-    communication->hosts = ek_calloc(size, sizeof *communication->hosts);
-    size_t *bounds = ek_calloc(size + 1, sizeof *bounds);
-    if (communication->hosts && bounds) {
-        for (size_t r = 0; r <= size; r++)
-            bounds[r] = r * sizeof *communication->hosts;
-        gethostname(communication->hosts[place->rank], sizeof *communication->hosts - 1);
-        ek_request *request = NULL;
-        rc =
-            transport->all_gather(communication->everybody, communication->hosts, bounds, &request);
-        while (rc == 0 && (rc = transport->test(&request, NULL)) == 0)
-            usleep(NAP_SHORTEST);
-        if (rc < 0)
-            EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
-                    transport->reason(rc));
-    }
-    free(bounds);
-    return ek_error_status();
+    return communication_meet(communication);
 }
 
 static void communication_close_all(ek_communication *communication)
 {
     const ek_transport *transport = communication->transport;
     ek_notices_close(communication);
+    ek_inquiries_close(communication);
     ek_messages_close(communication);
     if (communication->notices)
         transport->close_communicator(communication->notices);
@@ -184,6 +245,7 @@ static void communication_free(ek_communication *communication)
         ek_dist_work_free(work);
     }
     ek_notices_close(communication);
+    ek_inquiries_close(communication);
     ek_messages_close(communication);
     ek_packet_drop(&communication->outbox);
     ek_packet_drop(&communication->inbox);
@@ -246,8 +308,9 @@ static int communication_set_up(ek_communication *communication, int several, do
         return ek_error_pending();
     world->communicator = communication->everybody;
     communication->board = ek_notices_open(communication);
+    communication->inquiries = ek_inquiries_open(communication);
     communication->mailbox = ek_messages_open(communication);
-    if (!communication->board || !communication->mailbox) {
+    if (!communication->board || !communication->inquiries || !communication->mailbox) {
         ek_process_group_free(world);
         return ek_error_pending();
     }

@@ -31,12 +31,13 @@
  * failure too. All ranks of the group find that failure, and the group's first rank sends the
  * notice.
  *
- * If nothing makes progress for 1.5 seconds during a failure, the rank asks all ranks for a sign of
- * life, because a transfer, or a verb that waits for its program, may take longer. If a rank
- * doesn't answer, because its process has stopped, or if there is no progress for the time of the
- * world's time-out, the world is broken: every call fails with the failure's error, and
- * ek_communication_close ends the job. If the failure is a time-out, no rank is asked: the world is
- * broken after 1.5 seconds without progress, or 0.3 seconds if a rank did not answer the inquiry.
+ * If no part of a message moves and no work makes progress for 1.5 seconds during a failure, the
+ * rank asks all ranks for a sign of life, because a verb that waits for its program may take
+ * longer. If neither an answer nor a part of a message comes from a rank, because its process has
+ * stopped, or if there is no progress for the time of the world's time-out, the world is broken:
+ * every call fails with the failure's error, and ek_communication_close ends the job. If the
+ * failure is a time-out, no rank is asked: the world is broken after 1.5 seconds without progress,
+ * or 0.3 seconds if a rank did not answer the inquiry.
  *
  * Note [Groups that are given up]
  *
@@ -70,8 +71,8 @@ typedef struct ek_failure {
 typedef struct ek_packet ek_packet; /* packet.h */
 typedef struct ek_kept_packet ek_kept_packet;
 
-/* Functions of notice.c and message.c that failure.c, process_group.c and each other call.
- * ek_notices_open and ek_messages_open set them. */
+/* Functions of notice.c, inquiry.c and message.c that failure.c, process_group.c and each other
+ * call. ek_notices_open, ek_inquiries_open and ek_messages_open set them. */
 typedef struct ek_peer_calls {
     /* Tells all ranks of a failure of this rank. */
     void (*tell)(ek_communication *communication, const ek_error_record *error);
@@ -133,10 +134,12 @@ struct ek_communication {
     uint32_t epoch;           /* changed under the lock */
     uint64_t draining;        /* ek_clock_ns() when the failure that is under way began */
     uint64_t progress;        /* ek_clock_ns() when a work last made progress during the failure */
-    bool silent;         /* a rank did not answer the inquiry that led to the failure under way */
-    bool shut;           /* all ranks have agreed to end */
-    ek_peer_calls peers; /* set by ek_notices_open and ek_messages_open */
+    uint64_t moved;           /* parts of all groups and messages that have moved */
+    bool silent; /* a rank did not answer the inquiry that led to the failure under way */
+    bool shut;   /* all ranks have agreed to end */
+    ek_peer_calls peers;
     struct ek_notices *board;
+    struct ek_inquiries *inquiries;
     struct ek_messages *mailbox;
     struct ek_turn *turns; /* of jobs that have not been issued yet (rail.h) */
     uint64_t turn_clock;
@@ -202,10 +205,12 @@ void ek_communication_fail(ek_communication *communication, int origin,
 /* Takes the pending error of this thread, and begins a failure of the job on this rank with it. */
 void ek_communication_fail_here(ek_communication *communication);
 
-/* Open and close what notice.c and message.c keep for a communication. Closing ignores what is not
- * open. */
+/* Open and close what notice.c, inquiry.c and message.c keep for a communication. Closing ignores
+ * what is not open. */
 struct ek_notices *ek_notices_open(ek_communication *communication);
 void ek_notices_close(ek_communication *communication);
+struct ek_inquiries *ek_inquiries_open(ek_communication *communication);
+void ek_inquiries_close(ek_communication *communication);
 struct ek_messages *ek_messages_open(ek_communication *communication);
 void ek_messages_close(ek_communication *communication);
 
@@ -227,9 +232,10 @@ ek_dist_work *ek_group_read(ek_process_group *group, int rank, size_t at, ek_ten
 
 /* Tells whether messages are under way. */
 bool ek_messages_are_open(const ek_communication *communication);
-/* Asks the ranks of the work's group where they are. Once they have answered, or had the time to
- * answer, begins the failure EK_E_TIMEOUT. If `peer` is not negative, asks only that rank of the
- * world. Does nothing if another inquiry is under way. */
+/* Asks the ranks of the work's group where they are, which is late. The group's first rank asks at
+ * once. Other ranks first give lower ranks the time to ask. Once the ranks have answered, or had
+ * the time to answer, begins the failure EK_E_TIMEOUT. If `peer` is not negative, asks only that
+ * rank of the world, at once. Does nothing if another inquiry is under way. */
 void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer);
 
 #endif

@@ -14,8 +14,16 @@ static const double grace = 1.5, grace_of_silent = 0.3;
 
 /* ---- failures and ends of works: the communication thread ---- */
 
-bool ek_dist_work_is_late(const ek_dist_work *work)
+bool ek_dist_work_is_late(ek_dist_work *work)
 {
+    const ek_communication *communication = work->group->communication;
+    const ek_communicator *communicator =
+        ek_dist_work_is_message(work) ? communication->messages : work->group->communicator;
+    uint64_t moved = communication->transport->moved(communicator, EK_TRANSPORT_ANY);
+    if (work->state == EK_DIST_WORK_COMMITTED && moved != work->moved) {
+        work->moved = moved;
+        work->began = ek_clock_ns();
+    }
     return (double)(ek_clock_ns() - work->began) > work->timeout * 1e9;
 }
 
@@ -167,9 +175,14 @@ static void failure_give_up(ek_communication *communication)
 
 void ek_communication_break(ek_communication *communication, const char *what, int status)
 {
+    const ek_transport *transport = communication->transport;
     ek_error_record error = {.status = EK_E_BACKEND};
-    snprintf(error.message, sizeof error.message, "%s: %s: %s", communication->transport->name,
-             what, communication->transport->reason(status));
+    char peer[96] = "";
+    int rank = transport->blamed();
+    if (rank >= 0)
+        snprintf(peer, sizeof peer, " to or from rank %d on %s", rank, communication->hosts[rank]);
+    snprintf(error.message, sizeof error.message, "%s: %s%s: %s", transport->name, what, peer,
+             transport->reason(status));
     ek_communication_fail(communication, communication->place.rank, &error);
     failure_give_up(communication);
 }

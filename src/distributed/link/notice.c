@@ -1,21 +1,12 @@
-/* notice.c: small packets between two ranks: notices of failures, and inquiries.
- *
- * Each rank always has a receive open for a packet of any rank. An inquiry asks the ranks of a
- * group where they are. The communication threads answer, so that an inquiry can tell a rank whose
- * program hangs from a rank whose process has stopped. */
+/* notice.c: small packets between two ranks: notices of failures, questions of inquiries
+ * (inquiry.c) and what precedes messages (message.c). Each rank always has a receive open for a
+ * packet of any rank. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
-#include "core/locale.h"
 #include "core/thread.h"
 #include "link/post.h"
-
-static const double patience = 0.3; /* seconds that other ranks have to answer an inquiry */
-
-/* Seconds between two questions for a sign of life, and seconds that ranks have to answer one. */
-static const double life_interval = 0.5, life_patience = 1.5;
 
 /* A packet on its way to another rank. */
 typedef struct outgoing {
@@ -24,31 +15,11 @@ typedef struct outgoing {
     ek_request *request;
 } outgoing;
 
-enum { NOTICE_PLACE = 160 }; /* bytes of the text that says where a rank is */
-
-/* What one rank has answered to an inquiry. */
-typedef struct whereabouts {
-    bool answered, in_call; /* in_call: in a call of the group */
-    uint64_t calls;         /* how many calls of the group have ended on the rank */
-    char place[NOTICE_PLACE];
-} whereabouts;
-
 struct ek_notices {
     ek_packet incoming;
     ek_request *receive;
     outgoing *sent;
     ek_kept_packet *early; /* packets of a later epoch, in order of arrival */
-
-    /* The inquiry under way. `asked` is the work that is late; NULL: there is no inquiry. `peer` is
-     * the one rank of the world that was asked; negative: all ranks of the work's group. */
-    ek_dist_work *asked;
-    int peer;
-    uint64_t asked_at;
-    whereabouts *answers; /* per rank of the world */
-
-    /* The last question for a sign of life, which was asked in the failure of epoch alive_epoch. */
-    uint64_t alive_asked_at; /* ek_clock_ns() of the question; 0: none yet */
-    uint32_t alive_epoch;
 };
 
 void ek_notices_close(ek_communication *communication)
@@ -67,7 +38,6 @@ void ek_notices_close(ek_communication *communication)
         board->sent = next;
     }
     ek_packet_drop(&board->early);
-    free(board->answers);
     free(board);
     communication->board = NULL;
 }
@@ -103,180 +73,6 @@ static void notice_tell(ek_communication *communication, const ek_error_record *
             ek_packet_send(communication, r, &packet);
 }
 
-/* ---- inquiries ---- */
-
-static ek_process_group *notice_group(ek_communication *communication, int number)
-{
-    ek_process_group *group = communication->groups;
-    while (group && group->number != number)
-        group = group->next;
-    return group;
-}
-
-/* Writes where this rank is in a group, such as "is in call 3 of group 2, all_reduce, since 1.2 s".
- * Leaves out the name of the group that was asked about. */
-static void notice_place_in(const ek_process_group *group, const ek_process_group *asked,
-                            char place[NOTICE_PLACE])
-{
-    const ek_dist_work *work = group->first;
-    uint64_t call = group->calls + (work && work->state < EK_DIST_WORK_COMMITTED);
-    char of[64] = "";
-    if (group != asked)
-        snprintf(of, sizeof of, " of %s", group->name);
-    if (work)
-        ek_format(place, NOTICE_PLACE, "is in call %llu%s, %s, since %.1f s",
-                  (unsigned long long)call, of, ek_verb_name(work->verb->id),
-                  (double)(ek_clock_ns() - work->began) * 1e-9);
-    else
-        ek_format(place, NOTICE_PLACE, "is at call %llu%s, %s, which it left %.1f s ago",
-                  (unsigned long long)call, of, ek_verb_name(group->last_verb),
-                  (double)(ek_clock_ns() - group->last_ended) * 1e-9);
-}
-
-static void notice_place_in_message(const ek_dist_work *work, char place[NOTICE_PLACE])
-{
-    char peer[32] = "any rank";
-    if (work->peer >= 0)
-        snprintf(peer, sizeof peer, "rank %d", work->peer);
-    ek_format(place, NOTICE_PLACE, "is in %s %s %s, since %.1f s", ek_verb_name(work->verb->id),
-              work->verb->id == EK_VERB_SEND ? "to" : "from", peer,
-              (double)(ek_clock_ns() - work->began) * 1e-9);
-}
-
-/* Writes where this rank is: in a call of the group that was asked about (NULL: this rank doesn't
- * know the group), in a call of another group, in a message, or after its last call. */
-static void notice_place(const ek_communication *communication, const ek_process_group *asked,
-                         char place[NOTICE_PLACE])
-{
-    const ek_process_group *in = asked && asked->first ? asked : NULL, *last = NULL;
-    for (const ek_process_group *group = communication->groups; group; group = group->next) {
-        if (!in && group->first)
-            in = group;
-        if (group->last_ended && (!last || group->last_ended > last->last_ended))
-            last = group;
-    }
-    const ek_dist_work *message = in ? NULL : communication->peers.first(communication);
-    if (message)
-        notice_place_in_message(message, place);
-    else if (in || last)
-        notice_place_in(in ? in : last, asked, place);
-    else
-        snprintf(place, NOTICE_PLACE, "has made no call of %s yet",
-                 asked ? asked->name : "the group");
-}
-
-static void notice_answer(ek_communication *communication, int to, const ek_packet *question)
-{
-    ek_packet answer = {.kind = EK_PACKET_HERE};
-    const ek_process_group *group = notice_group(communication, question->group);
-    answer.number = group ? group->calls : 0;
-    answer.in_call = group && group->first;
-    notice_place(communication, group, answer.text);
-    ek_packet_send(communication, to, &answer);
-}
-
-static bool notice_is_asked(const ek_communication *communication, const ek_process_group *group,
-                            int rank)
-{
-    int peer = communication->board->peer;
-    return rank != communication->place.rank && (peer < 0 || group->ranks[rank] == peer);
-}
-
-void ek_notices_inquire(ek_communication *communication, ek_dist_work *work, int peer)
-{
-    struct ek_notices *board = communication->board;
-    if (board->asked)
-        return;
-    board->asked = work;
-    board->peer = peer;
-    board->asked_at = ek_clock_ns();
-    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
-    ek_packet question = {.kind = EK_PACKET_WHERE, .group = work->group->number};
-    for (int r = 0; r < work->group->size; r++)
-        if (notice_is_asked(communication, work->group, r))
-            ek_packet_send(communication, work->group->ranks[r], &question);
-}
-
-static void notice_forget(ek_communication *communication, const ek_dist_work *work)
-{
-    if (communication->board->asked == work)
-        communication->board->asked = NULL;
-}
-
-static bool notice_are_all_alive(ek_communication *communication)
-{
-    struct ek_notices *board = communication->board;
-    bool all = true, first = board->alive_epoch != communication->epoch || !board->alive_asked_at;
-    for (int r = 0; r < communication->place.size && !first; r++)
-        all = all && (r == communication->place.rank || board->answers[r].answered);
-    double waited = (double)(ek_clock_ns() - board->alive_asked_at) * 1e-9;
-    if (!first && (!all || waited < life_interval))
-        return all || waited < life_patience;
-    board->alive_epoch = communication->epoch;
-    board->alive_asked_at = ek_clock_ns();
-    memset(board->answers, 0, (size_t)communication->place.size * sizeof *board->answers);
-    ek_packet question = {.kind = EK_PACKET_WHERE};
-    for (int r = 0; r < communication->place.size; r++)
-        if (r != communication->place.rank)
-            ek_packet_send(communication, r, &question);
-    return true;
-}
-
-/* Writes where a rank is, if that rank holds up the call. Returns the number of bytes written. */
-static int notice_describe(const ek_communication *communication, const ek_dist_work *work,
-                           int rank, char *text, size_t room)
-{
-    const whereabouts *where = &communication->board->answers[rank];
-    if (where->in_call && where->calls >= work->group->calls && !ek_dist_work_is_message(work))
-        return 0;
-    return snprintf(text, room, "; rank %d on %s %s", rank, communication->hosts[rank],
-                    where->answered ? where->place : "does not answer");
-}
-
-/* If there is an inquiry, begins a failure (the work's time-out) once all ranks that were asked
- * have answered or have had the time to. If a failure has begun already, only drops the inquiry.
- * Returns true if the inquiry ended. */
-static bool notice_end_inquiry(ek_communication *communication)
-{
-    struct ek_notices *board = communication->board;
-    const ek_dist_work *work = board->asked;
-    if (!work)
-        return false;
-    if (communication->failing) {
-        board->asked = NULL;
-        return true;
-    }
-    const ek_process_group *group = work->group;
-    bool all = true;
-    for (int r = 0; r < group->size; r++)
-        all = all && (!notice_is_asked(communication, group, r) ||
-                      board->answers[group->ranks[r]].answered);
-    if (!all && (double)(ek_clock_ns() - board->asked_at) < patience * 1e9)
-        return false;
-    ek_error_record error = {.status = EK_E_TIMEOUT};
-    size_t room = sizeof error.message;
-    int length =
-        (int)ek_format(error.message, room, "%s (call %llu of %s) waited %.1f s",
-                       ek_verb_name(work->verb->id),
-                       (unsigned long long)group->calls + (work->state < EK_DIST_WORK_COMMITTED),
-                       group->name, (double)(ek_clock_ns() - work->began) * 1e-9);
-    int begin = length;
-    for (int r = 0; r < group->size && length < (int)room - 200; r++) {
-        if (notice_is_asked(communication, group, r))
-            length += notice_describe(communication, work, group->ranks[r], error.message + length,
-                                      room - (size_t)length);
-        if (length > begin && work->first_missing_only)
-            break;
-    }
-    if (length == begin)
-        snprintf(error.message + length, room - (size_t)length,
-                 "; all ranks are in it, and its data does not arrive");
-    board->asked = NULL;
-    communication->silent = !all;
-    ek_communication_fail(communication, communication->place.rank, &error);
-    return true;
-}
-
 /* ---- packets that come ---- */
 
 static void notice_failure(ek_communication *communication, int from, const ek_packet *packet)
@@ -295,14 +91,9 @@ static void notice_dispatch(ek_communication *communication, int from, const ek_
         notice_failure(communication, from, packet);
         break;
     case EK_PACKET_WHERE:
-        notice_answer(communication, from, packet);
+    case EK_PACKET_HERE:
+        ek_inquiries_take(communication, from, packet);
         break;
-    case EK_PACKET_HERE: {
-        whereabouts *where = &communication->board->answers[from];
-        *where = (whereabouts){true, packet->in_call, packet->number, ""};
-        snprintf(where->place, sizeof where->place, "%.*s", NOTICE_PLACE - 1, packet->text);
-        break;
-    }
     case EK_PACKET_POST:
         ek_posts_keep(communication, from, packet);
         break;
@@ -396,7 +187,7 @@ bool ek_notices_turn(ek_communication *communication)
         return false;
     notice_sweep(communication);
     bool any = ek_posts_turn(communication);
-    any |= notice_end_inquiry(communication);
+    any |= ek_inquiries_turn(communication);
     any |= notice_take_early(communication);
     int from = 0, rc = 0;
     if (!board->receive)
@@ -413,16 +204,6 @@ bool ek_notices_turn(ek_communication *communication)
 
 struct ek_notices *ek_notices_open(ek_communication *communication)
 {
-    struct ek_notices *board = ek_calloc(1, sizeof *board);
-    if (!board)
-        return NULL;
-    board->answers = ek_calloc((size_t)communication->place.size, sizeof *board->answers);
-    if (!board->answers) {
-        free(board);
-        return NULL;
-    }
     communication->peers.tell = notice_tell;
-    communication->peers.are_all_alive = notice_are_all_alive;
-    communication->peers.forget = notice_forget;
-    return board;
+    return ek_calloc(1, sizeof(struct ek_notices));
 }

@@ -7,7 +7,8 @@
 typedef enum ek_packet_kind {
     EK_PACKET_FAILURE = 1, /* the sender has failed; has status, text, silent */
     EK_PACKET_WHERE,       /* asks where the receiver is in the group; has group */
-    EK_PACKET_HERE,   /* tells where the sender is; has number (of ended calls), in_call, text */
+    EK_PACKET_HERE,   /* tells where the sender is; has number (of ended calls), in_call, lacks,
+                         lacked, text */
     EK_PACKET_OFFER,  /* offers a message; has group, tag, offer, shape */
     EK_PACKET_ACCEPT, /* accepts an offer; has offer, transfer, number (of bytes) */
     EK_PACKET_REFUSE, /* refuses an offer of another shape or dtype; has offer, status, text */
@@ -15,12 +16,15 @@ typedef enum ek_packet_kind {
     EK_PACKET_POST  /* is a post (post.h); has status, number, silent, text */
 } ek_packet_kind;
 
+enum { EK_PACKET_LACKED = 8 };
+
 struct ek_packet {
     uint32_t kind, epoch;
     int32_t group, tag, status;
     uint32_t offer, transfer;
     uint64_t number, at; /* at: offset in the memory, in bytes */
     bool in_call, silent;
+    int32_t lacks, lacked[EK_PACKET_LACKED]; /* how many ranks' data the sender lacks; the first */
     ek_wire_shape shape;
     char text[768];
 };
@@ -43,5 +47,12 @@ void ek_packet_drop(ek_kept_packet **list);
 
 /* Sends a packet to another rank of the world. */
 void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet);
+
+/* Takes a question or an answer of an inquiry. inquiry.c. */
+void ek_inquiries_take(ek_communication *communication, int from, const ek_packet *packet);
+/* If there is an inquiry, begins a failure (the work's time-out) once all ranks that were asked
+ * have answered or have had the time to. If a failure has begun already, only drops the inquiry.
+ * Returns true if the inquiry ended. */
+bool ek_inquiries_turn(ek_communication *communication);
 
 #endif

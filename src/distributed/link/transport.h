@@ -2,22 +2,28 @@
  *
  * A transport is a table of functions. One thread makes all calls (communication.h). Calls that
  * start a transfer return at once with a request, which `test` completes. Only open, split and
- * close block. A transport carries bytes and adds no numbers: the library adds them in the order of
- * ranks, so that results depend neither on the transport nor on timing.
+ * close block. A transport carries bytes and adds no numbers: the library adds them in a fixed
+ * order, so that results depend neither on the transport nor on timing.
+ *
+ * A message travels in parts. A few parts of a message are under way at a time, so that messages of
+ * other tags and communicators need not wait until a long message is through, and parts tell that a
+ * slow transfer goes on.
  *
  * The plugins (distributed/mpi) are compiled against this header alone, and call no function of the
  * library. The tests' transport connects threads of one program. */
 #ifndef EK_LINK_TRANSPORT_H
 #define EK_LINK_TRANSPORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/bytes.h"
 #include "core/world.h"
 
 enum {
-    EK_TRANSPORT_VERSION = 1, /* of this header; a plugin of another version is refused */
-    EK_TRANSPORT_ANY = -1     /* for receive: from any rank */
+    EK_TRANSPORT_VERSION = 2, /* of this header; a plugin of another version is refused */
+    EK_TRANSPORT_ANY = -1     /* for receive and moved: any rank */
 };
 
 /* The communication thread's name, by which other processes find it. */
@@ -37,6 +43,7 @@ typedef struct ek_transport ek_transport;
 struct ek_transport {
     unsigned version; /* EK_TRANSPORT_VERSION */
     const char *name; /* "Open MPI 4.1.4" */
+    size_t part;      /* bytes of the largest part of a message */
 
     /* Opens the transport. Writes the communicator of all processes and this process's place.
      * `context` is for transports that a program can open several times; plugins get NULL. */
@@ -50,8 +57,9 @@ struct ek_transport {
     void (*close_communicator)(ek_communicator *communicator);
 
     /* Start to send or to receive a message of any number of bytes. Messages of one tag (0 to
-     * 32767) between two ranks arrive in order. A message with more bytes than the receiver has
-     * room for is an error. */
+     * 32767) between two ranks arrive in order. If a message or its room has more bytes than a
+     * part, message and room have equally many bytes, and `from` is a rank. Else the message may be
+     * shorter than the room, and a message that is longer is an error. */
     int (*send)(ek_communicator *communicator, const void *data, size_t nbytes, int to, int tag,
                 ek_request **request);
     int (*receive)(ek_communicator *communicator, void *data, size_t nbytes, int from, int tag,
@@ -81,7 +89,17 @@ struct ek_transport {
     /* Gives up a receive that no message has reached, and frees the request. */
     void (*cancel)(ek_request **request);
 
+    /* Returns how many parts have come from a rank of the communicator so far, or for
+     * EK_TRANSPORT_ANY how many parts have come from and gone to all ranks. */
+    uint64_t (*moved)(const ek_communicator *communicator, int rank);
+    /* Tells whether an open request of the communicator waits for bytes from a rank. A receive from
+     * any rank does not count. */
+    bool (*awaits)(const ek_communicator *communicator, int rank);
+
     const char *(*reason)(int status);
+    /* Returns the rank of the world to or from which the last transfer that failed went, or -1 if
+     * that rank is not known. */
+    int (*blamed)(void);
 
     /* Ends the transport. All ranks make this call, with no open requests, after closing their
      * communicators. */

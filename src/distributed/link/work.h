@@ -158,8 +158,10 @@ struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    /* ek_clock_ns() at submission; for a gradual work: when its wait for other ranks began. */
+    /* ek_clock_ns() at submission; for a gradual work: when its wait for other ranks began. Moves
+     * to the present when parts of a committed work's messages have come or gone. */
     uint64_t began;
+    uint64_t moved; /* the communicator's count of parts when `began` was set last */
     /* ek_clock_ns() when this rank's part was complete; 0: when its descriptor was sent. */
     uint64_t arrived;
     double timeout; /* seconds that the work may wait */
@@ -232,8 +234,9 @@ void ek_dist_work_abort(ek_dist_work *work);
  * returns the world's error. Else returns 0. */
 int ek_dist_work_started(ek_dist_work *work, int rc);
 
-/* Returns true once the work has waited longer than work->timeout. */
-bool ek_dist_work_is_late(const ek_dist_work *work);
+/* Returns true once the work has waited longer than work->timeout. The wait of a committed work
+ * begins again with every part that moves. */
+bool ek_dist_work_is_late(ek_dist_work *work);
 
 /* Returns true for messages and readings, which need no agreement. */
 static inline bool ek_dist_work_is_message(const ek_dist_work *work)

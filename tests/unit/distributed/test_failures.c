@@ -438,3 +438,27 @@ TEST(a_failure_waits_for_calls_that_take_long)
 {
     ranks_check(RANKS, 1, drains_slowly, NULL);
 }
+
+/* Rank 1 runs with another MPI. */
+static const char *builds_differ(int rank, void *user)
+{
+    static ek_transport other;
+    const ek_transport *transport = loop_transport();
+    if (rank == 1) {
+        other = *transport;
+        other.name = "another loop";
+        transport = &other;
+    }
+    ek_communication *communication;
+    RANKS_EXPECT(ek_communication_open(transport, loop_rank(user, rank), 0, 60, true, NULL, NULL,
+                                       &communication),
+                 EK_E_BACKEND, "with another loop; all ranks need one build");
+    return NULL;
+}
+
+TEST(ranks_of_different_builds_do_not_meet)
+{
+    loop *l = loop_new(3, 1);
+    assert_loop(l, builds_differ, l);
+    loop_free(l);
+}

@@ -204,7 +204,7 @@ TEST(plugins_that_do_not_fit_are_refused)
 {
     expect_refused("/nowhere/lib.so", "EVENKEEL_DIST_LIBRARY: /nowhere/lib.so could not be opened");
     expect_refused(__FILE__, "could not be opened");
-    expect_refused(FAKE_PLUGIN_OLD, "is a plugin of version 99, and this library's is 1: take both "
+    expect_refused(FAKE_PLUGIN_OLD, "is a plugin of version 99, and this library's is 2: take both "
                                     "from one build");
     expect_refused(FAKE_PLUGIN_EMPTY, "is no plugin of Evenkeel: it has no ek_transport_of_plugin");
 }

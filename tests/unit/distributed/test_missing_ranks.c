@@ -129,6 +129,50 @@ TEST(a_rank_that_has_stopped_breaks_the_world)
     loop_free(l);
 }
 
+/* What rank 1 sends to rank 2 is lost. All ranks hear rank 0, which locates the cut. */
+static const char *two_are_cut_off(ek_process_group *world, void *user)
+{
+    RANKS_OK(ek_dist_barrier(.group = world));
+    loop_cut(user, 1, 2);
+    world->timeout = 0.3;
+    RANKS_EXPECT(ek_dist_all_reduce(ranks_ones(RANKS_LARGE), .group = world), EK_E_TIMEOUT,
+                 world->rank == 0 ? "all_reduce" : "rank 0 on ");
+    LOOP_CHECK(strstr(world->communication->failure.error.message, "rank 1 on "));
+    LOOP_CHECK(strstr(world->communication->failure.error.message, "rank 2 on "));
+    LOOP_CHECK(strstr(world->communication->failure.error.message, "hear from"));
+    return NULL;
+}
+
+TEST(a_cut_between_two_ranks_is_located_by_a_third)
+{
+    loop *l = loop_new(RANKS, 1);
+    ranks_run run = {.loop = l, .function = two_are_cut_off, .user = l, .breaks = true};
+    ck_assert_ptr_null(loop_run(l, ranks_of, &run));
+    ck_assert(loop_ended(l, NULL));
+    loop_free(l);
+}
+
+/* A transfer takes several times the time-out. Each of its parts comes in time. */
+static const char *parts_are_slow(ek_process_group *world, void *user)
+{
+    (void)user;
+    RANKS_OK(ek_dist_barrier(.group = world));
+    double patience = world->timeout;
+    world->timeout = 0.5;
+    RANKS_OK(ek_dist_broadcast(ranks_ones(RANKS_LARGE), 0, .group = world));
+    world->timeout = patience;
+    return NULL;
+}
+
+TEST(a_slow_transfer_is_not_late)
+{
+    loop *l = loop_new(RANKS, 1);
+    loop_rate(l, RANKS_LARGE * sizeof(float) / 20, 100);
+    ranks_run run = {.loop = l, .function = parts_are_slow};
+    assert_loop(l, ranks_of, &run);
+    loop_free(l);
+}
+
 static const char *monitored(ek_process_group *world, void *user)
 {
     bool all = *(const int *)user;

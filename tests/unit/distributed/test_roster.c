@@ -37,10 +37,13 @@ __attribute__((constructor)) static void play_role(void)
     _exit(0);
 }
 
+static char *nodes; /* a further variable of the job's processes, which names machines */
+
 /* Starts a process of the job; its output comes from *out. */
 static pid_t start(int rank, const char *role, int *out)
 {
-    char rank_setting[64], role_setting[64], *environment[] = {rank_setting, role_setting, NULL};
+    char rank_setting[64], role_setting[64],
+        *environment[] = {rank_setting, role_setting, nodes, NULL};
     char *arguments[] = {(char[]){"rank"}, NULL};
     int ends[2];
     snprintf(rank_setting, sizeof rank_setting, "%s=%d", rank_variable, rank);
@@ -140,8 +143,16 @@ TEST(who_has_not_come_is_named)
 TEST(what_cannot_be_seen_is_counted)
 {
     expect((job){{"come"}, 2, 2}, "all ranks have called it, but MPI does not connect them");
-    expect((job){{"come"}, 5, 2}, "the 2 ranks on @ have called it; look at the 3 on other "
+    expect((job){{"come"}, 6, 2}, "ranks 0, 1 on @ have called it; look at ranks 2-5 on the other "
                                   "machines, and at the network between them");
+    expect((job){{0}, 2, 1}, "rank 0 on @ has called it; look at rank 1 on the other machines, and "
+                             "at the network between them");
+    nodes = (char[]){"OMPI_MCA_orte_node_regex=h[1:1-3],g[2:08]@0(3)"};
+    expect((job){{[3] = "come"}, 6, 2},
+           "ranks 0, 4 on @ have called it; look at ranks 1-3, 5 on the "
+           "other machines of h[1-3],g[08], and at the network between "
+           "them");
+    nodes = NULL;
     expect((job){{"come"}, 5, 3}, "1 of the 3 processes on @ have ended");
     expect((job){{0}, 0, 0}, "not all processes of the job have called it");
 }
