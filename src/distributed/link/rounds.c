@@ -38,9 +38,9 @@ static int rounds_message(ek_rounds *rounds, const ek_process_group *group, bool
 {
     const ek_transport *transport = group->communication->transport;
     ek_request **request = &rounds->requests[rounds->open];
-    int rc = send ? transport->send(group->communicator, data, nbytes, peer, rounds->tag, request)
-                  : transport->receive(group->communicator, data, nbytes, peer, rounds->tag,
-                                       request);
+    int rc =
+        send ? transport->send(group->communicator, data, nbytes, peer, rounds->tag, request)
+             : transport->receive(group->communicator, data, nbytes, peer, rounds->tag, request);
     rounds->open += rc >= 0;
     return rc;
 }
@@ -73,9 +73,10 @@ static int rounds_begin(ek_rounds *rounds, const ek_process_group *group)
                                     rounds->blocks + (sends ? 0 : (size_t)d * rounds->nbytes),
                                     rounds->nbytes, peer);
             else
-                rc = rounds_move(
-                    rounds, group, sends,
-                    rounds_range_of(rounds, group, sends ? group->rank : peer, d * have), peer);
+                rc = rounds_move(rounds, group, sends,
+                                 rounds_range_of(rounds, group, sends ? group->rank : peer,
+                                                 d * have),
+                                 peer);
         }
     return rc;
 }
@@ -90,8 +91,8 @@ int ek_rounds_gather(ek_rounds *rounds, const ek_process_group *group, int tag, 
 int ek_rounds_reduce(ek_rounds *rounds, const ek_process_group *group, int tag, void *blocks,
                      size_t nbytes, ek_rounds_combine *combine)
 {
-    *rounds = (ek_rounds){
-        .blocks = blocks, .nbytes = nbytes, .combine = combine, .tag = tag, .have = 1};
+    *rounds =
+        (ek_rounds){.blocks = blocks, .nbytes = nbytes, .combine = combine, .tag = tag, .have = 1};
     return rounds_begin(rounds, group);
 }
 

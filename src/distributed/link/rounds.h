@@ -19,8 +19,9 @@
 #include "link/transport.h"
 
 enum {
-    EK_ROUNDS_DIRECT = 8, /* the most ranks that all send to each other */
-    EK_ROUNDS_TAG = 100   /* of messages in the group's communicator */
+    EK_ROUNDS_DIRECT = 8,    /* the most ranks that all send to each other */
+    EK_ROUNDS_TAG = 100,     /* of messages in the group's communicator */
+    EK_ROUNDS_MOST = 1 << 20 /* the most bytes that are gathered in rounds */
 };
 
 /* Combines `other` with `block`. Both have nbytes bytes. The function is associative and
