@@ -47,7 +47,7 @@ static ek_readiness pass_ready(ek_dist_work *work)
 }
 
 /* Fills this rank's report, but not the gradients that are present. */
-static void pass_report(ek_reducer *reducer, int status, const char *sentence, bool raised)
+static void pass_fill_report(ek_reducer *reducer, int status, const char *sentence, bool raised)
 {
     ek_pass_report *mine = reducer->reports;
     mine->rank = status < 0 ? reducer->group->rank : reducer->group->size;
@@ -78,8 +78,8 @@ int ek_reducer_send_reports(ek_reducer *reducer, int step, ek_request **request)
     int rc;
     if (step == 0) {
         if (report->status >= 0 && reducer->lost.status < 0)
-            pass_report(reducer, reducer->lost.status, reducer->lost.message,
-                        reducer->failure != 0);
+            pass_fill_report(reducer, reducer->lost.status, reducer->lost.message,
+                             reducer->failure != 0);
         rc = ek_rounds_reduce(&group->rounds, group, EK_ROUNDS_TAG, report, reducer->report_nbytes,
                               pass_combine);
     } else if (step == 1 && report->status < 0 && !report->raised) { /* no notice tells the error */
@@ -238,7 +238,7 @@ void ek_reducer_report_gradient(ek_reducer *reducer, int leaf)
 void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *pending)
 {
     ek_error_take(pending);
-    pass_report(reducer, status, pending->message, false);
+    pass_fill_report(reducer, status, pending->message, false);
 }
 
 int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc)
