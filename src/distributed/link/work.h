@@ -117,9 +117,9 @@ typedef struct ek_verb {
 
 typedef enum ek_dist_work_state {
     EK_DIST_WORK_SUBMITTED,
-    EK_DIST_WORK_AGREEING, /* the work's descriptor was sent */
-    /* A descriptor in the agreement was a failed one. The work ends once this rank has learned of
-     * the failure. */
+    EK_DIST_WORK_AGREEING, /* this rank has begun the work's agreement */
+    /* A rank has failed, says the agreement. The work ends once this rank has learned of the
+     * failure. */
     EK_DIST_WORK_REFUSED,
     EK_DIST_WORK_COMMITTED
 } ek_dist_work_state;
@@ -155,7 +155,7 @@ struct ek_dist_work {
     const ek_verb *verb;
     /* ek_clock_ns() at submission; for a gradual work: when its wait for other ranks began. */
     uint64_t began;
-    /* ek_clock_ns() when this rank's part was complete; 0: when its descriptor was sent. */
+    /* ek_clock_ns() when this rank's part was complete; 0: when its agreement began. */
     uint64_t arrived;
     double timeout; /* seconds that the work may wait */
 

@@ -136,14 +136,16 @@ struct ek_reducer {
 
     /* The pass on the communication thread. `bucket` is the index of the bucket under way
      * (bucket_count: the reports), and `phase` is the bucket's next step. */
-    int bucket, phase;       /* `bucket` changes under the lock */
-    int announced;           /* buckets of this pass that the window's counter includes */
-    uint64_t passes;         /* how many passes have ended */
-    ek_error_record lost;    /* the error of a bucket; status 0: none */
-    uint32_t failure;        /* the number of the job's failure whose error is `lost`; 0: none */
-    char *scratch, *wire;    /* terms of sums; elements in bf16 */
-    ek_pass_report *reports; /* this rank's and then all ranks' report, and room (rounds.h) */
-    char sentence[500];      /* of the error in `reports` */
+    int bucket, phase;    /* `bucket` changes under the lock */
+    int announced;        /* buckets of this pass that the window's counter includes */
+    uint64_t passes;      /* how many passes have ended */
+    ek_error_record lost; /* the error of a bucket; status 0: none */
+    uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
+    char *scratch, *wire; /* terms of sums; elements in bf16 */
+    /* As ek_rounds_reduce wants them. The first is this rank's report, and then that of all ranks.
+     */
+    ek_pass_report *reports;
+    char sentence[500]; /* of the error in the first report */
     char *blank; /* Zeros as large as the largest unit; a unit without a gradient travels from here.
                   */
     size_t largest;       /* bytes of the largest bucket */
