@@ -142,8 +142,7 @@ struct ek_reducer {
     ek_error_record lost; /* the error of a bucket; status 0: none */
     uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
     char *scratch, *wire; /* terms of sums; elements in bf16 */
-    /* As ek_rounds_reduce wants them. The first is this rank's report, and then that of all ranks.
-     */
+    /* Room for ek_rounds_reduce. The first report is this rank's, and then that of all ranks. */
     ek_pass_report *reports;
     char sentence[500]; /* of the error in the first report */
     char *blank; /* Zeros as large as the largest unit; a unit without a gradient travels from here.
