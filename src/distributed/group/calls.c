@@ -339,8 +339,6 @@ static int calls_run_list(ek_process_group *group, void *user)
     work->descriptor.root = root;
     work->descriptor.op = op;
     int rc = calls_fill(work, call, how, root);
-    if (rc >= 0)
-        rc = ek_dist_work_gather_room(work);
     if (rc >= 0 && work->rail)
         ek_rail_run_pairs(work->rail, work, op);
     return calls_finish(work, rc, call->work);

@@ -313,63 +313,19 @@ static int pairs_agree(ek_dist_work *work)
 
 enum { PAIRS_MOVE = 2 }; /* the stage that starts to send the data */
 
-static bool pairs_are_gathered(const ek_dist_work *work)
-{
-    return work->verb == &ek_verb_all_gather && work->room;
-}
-
-/* Sets the group's bounds to those of the ranks' tensors in work->room. */
-static const size_t *pairs_bounds(const ek_dist_work *work)
-{
-    size_t *bounds = work->group->bounds;
-    bounds[0] = 0;
-    for (int r = 0; r < work->group->size; r++)
-        bounds[r + 1] = bounds[r] + work->in[r].nbytes;
-    return bounds;
-}
-
-int ek_dist_work_gather_room(ek_dist_work *work)
-{
-    size_t nbytes = 0;
-    for (int r = 0; r < work->group->size; r++)
-        nbytes += work->in[r].nbytes;
-    if (work->verb != &ek_verb_all_gather || work->rail || work->group->size <= EK_ROUNDS_DIRECT ||
-        nbytes > EK_ROUNDS_MOST)
-        return 0;
-    work->room = ek_calloc(nbytes + 1, 1);
-    return work->room ? 0 : ek_error_pending();
-}
-
-/* Starts to move the data. Returns the transport's status. */
-static int pairs_move(ek_dist_work *work)
-{
-    ek_process_group *group = work->group;
-    if (!pairs_are_gathered(work))
-        return group->communication->transport->all_to_all(group->communicator, work->out, work->in,
-                                                           &work->request);
-    const size_t *bounds = pairs_bounds(work);
-    const ek_bytes *mine = &work->out[group->rank];
-    if (mine->nbytes > 0)
-        memcpy(work->room + bounds[group->rank], mine->data, mine->nbytes);
-    return ek_rounds_gather(&group->rounds, group, EK_ROUNDS_TAG, work->room, bounds);
-}
-
-static void pairs_take_gathered(const ek_dist_work *work)
-{
-    const size_t *bounds = pairs_bounds(work);
-    for (int r = 0; r < work->group->size; r++)
-        if (work->in[r].nbytes > 0)
-            memcpy(work->in[r].data, work->room + bounds[r], work->in[r].nbytes);
-}
-
 /* Makes the next stage of a work that has no rail. Returns 1 once the data has arrived, 0 before,
  * or a negative status. */
 static int pairs_go_on(ek_dist_work *work)
 {
+    const ek_process_group *group = work->group;
     if (work->stage > PAIRS_MOVE)
         return 1;
     int rc = pairs_agree(work);
-    return rc <= 0 ? rc : ek_dist_work_started(work, pairs_move(work));
+    if (rc <= 0)
+        return rc;
+    rc = group->communication->transport->all_to_all(group->communicator, work->out, work->in,
+                                                     &work->request);
+    return ek_dist_work_started(work, rc);
 }
 
 /* Compares shapes, and then leaves the work to its rail. */
@@ -384,9 +340,7 @@ static int collective_exchange(ek_dist_work *work)
     if (work->rail)
         return pairs_go_on_rail(work);
     int rc = pairs_go_on(work), rank = work->group->rank;
-    if (rc > 0 && pairs_are_gathered(work))
-        pairs_take_gathered(work);
-    else if (rc > 0 && work->in[rank].data && work->in[rank].data != work->out[rank].data)
+    if (rc > 0 && work->in[rank].data && work->in[rank].data != work->out[rank].data)
         memcpy(work->in[rank].data, work->out[rank].data, work->in[rank].nbytes);
     return rc < 0 ? rc : 0;
 }

@@ -23,10 +23,6 @@ int ek_dist_work_lists(ek_dist_work *work);
 /* Allocates work->out, in, gives and takes, and scratch for the comparison of shapes. */
 int ek_dist_work_pairs(ek_dist_work *work);
 
-/* If the group has many ranks and the tensors of an all_gather are small, makes room to gather them
- * in rounds. Called once the lists are filled. */
-int ek_dist_work_gather_room(ek_dist_work *work);
-
 /* Sets work->in to memory for a term of each rank. The terms have the size of the work's first
  * tensor. Once all terms have come, ek_dist_work_combine writes their combination to that tensor.
  * This rank's own term is work->out[rank]. */

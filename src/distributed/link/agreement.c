@@ -111,6 +111,7 @@ static void agreement_combine(void *block, const void *other, size_t nbytes)
     }
 }
 
+/* Tells whether the ranks' blocks are gathered, with payloads, and combined here. */
 static bool agreement_is_direct(const ek_process_group *group)
 {
     return group->size <= EK_ROUNDS_DIRECT;
@@ -163,12 +164,11 @@ static void agreement_begin(ek_process_group *group, ek_dist_work *work)
     agreement_started(group, rc);
 }
 
-static void agreement_gather_calls(ek_process_group *group, const ek_dist_work *work)
+/* Begins to gather all ranks' calls or payloads, of which this rank's is `mine`. */
+static void agreement_gather(ek_process_group *group, const void *mine, size_t nbytes)
 {
-    group->agreement = EK_AGREEMENT_GATHERS_CALLS;
-    memcpy(group->gathered + (size_t)group->rank * EK_DESCRIPTOR_CALL, agreement_descriptor(work),
-           EK_DESCRIPTOR_CALL);
-    agreement_started(group, ek_process_group_gather(group, group->gathered, EK_DESCRIPTOR_CALL));
+    memcpy(group->gathered + (size_t)group->rank * nbytes, mine, nbytes);
+    agreement_started(group, ek_process_group_gather(group, group->gathered, nbytes));
 }
 
 /* Tells whether the work needs payloads that did not travel with what the ranks have told. */
@@ -177,16 +177,6 @@ static bool agreement_lacks_payloads(const ek_process_group *group, const ek_dis
     return work && work->descriptor.nbytes > 0 && !agreement_is_direct(group) &&
            group->agreement != EK_AGREEMENT_GATHERS_PAYLOADS &&
            (!work->verb->compares || group->agreed.payloads_differ);
-}
-
-static void agreement_gather_payloads(ek_process_group *group, const ek_dist_work *work)
-{
-    size_t nbytes = ((size_t)work->descriptor.nbytes + 7) / 8 * 8;
-    group->agreement = EK_AGREEMENT_GATHERS_PAYLOADS;
-    group->payloads = group->gathered;
-    group->payload_stride = nbytes;
-    memcpy(group->gathered + (size_t)group->rank * nbytes, work->descriptor.payload, nbytes);
-    agreement_started(group, ek_process_group_gather(group, group->gathered, nbytes));
 }
 
 /* Begins a failure of the job with the pending error of calls that differ, because the ranks may
@@ -243,12 +233,17 @@ static void agreement_advance(ek_process_group *group)
     bool failed = group->agreed.failed > 0;
     if (group->agreement == EK_AGREEMENT_GATHERS_CALLS)
         differ = agreement_compare(group) < 0;
-    if (told && !failed && group->agreed.calls_differ)
-        agreement_gather_calls(group, work);
-    else if (!failed && !differ && agreement_lacks_payloads(group, work))
-        agreement_gather_payloads(group, work);
-    else
+    if (told && !failed && group->agreed.calls_differ) {
+        group->agreement = EK_AGREEMENT_GATHERS_CALLS;
+        agreement_gather(group, agreement_descriptor(work), EK_DESCRIPTOR_CALL);
+    } else if (!failed && !differ && agreement_lacks_payloads(group, work)) {
+        group->agreement = EK_AGREEMENT_GATHERS_PAYLOADS;
+        group->payloads = group->gathered;
+        group->payload_stride = ((size_t)work->descriptor.nbytes + 7) / 8 * 8;
+        agreement_gather(group, work->descriptor.payload, group->payload_stride);
+    } else {
         agreement_end(group, work, differ);
+    }
 }
 
 /* Makes the next step of the group's first work. Ends the work if its verb has started no transfer

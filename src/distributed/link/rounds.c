@@ -23,8 +23,7 @@ static int rounds_peer(const ek_process_group *group, int step)
     return (group->rank + size + step) % size;
 }
 
-/* Returns the ranks whose blocks `rank` has at the beginning of the round, of which it sends as
- * many as a rank `step` ranks away lacks. */
+/* Returns the ranks whose blocks `rank` sends in this round to a rank that is `step` ranks away. */
 static rounds_range rounds_range_of(const ek_rounds *rounds, const ek_process_group *group,
                                     int rank, int step)
 {
