@@ -311,10 +311,10 @@ int loop_leaks(loop *l)
     return open;
 }
 
-int loop_collectives(loop *l, int rank)
+int loop_transfers(loop *l, int rank)
 {
     pthread_mutex_lock(&l->lock);
-    int started = l->processes[rank].collectives;
+    int started = l->processes[rank].transfers;
     pthread_mutex_unlock(&l->lock);
     return started;
 }

@@ -85,8 +85,8 @@ const char *loop_violations(loop *l);
 int loop_leaks(loop *l);
 /* Returns the number of messages that were sent and not received. */
 int loop_strays(loop *l);
-/* Returns how many collective calls a rank has made. */
-int loop_collectives(loop *l, int rank);
+/* Returns how many collective calls a rank has made and how many messages it has sent, together. */
+int loop_transfers(loop *l, int rank);
 /* Returns true if the job was ended. If so, *status becomes the first status that it was ended
  * with; `status` may be NULL. */
 bool loop_ended(loop *l, int *status);

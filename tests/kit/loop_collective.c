@@ -33,7 +33,7 @@ loop_record *loop_join(ek_communicator *communicator, const char *call, const si
         record->broken = true;
     }
     record->joined++;
-    communicator->process->collectives++;
+    communicator->process->transfers++;
     pthread_cond_broadcast(&communicator->process->loop->changed);
     return record;
 }

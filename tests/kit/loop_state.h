@@ -89,7 +89,7 @@ struct loop_process {
     ek_request *requests;
     loop_parcel *parcels; /* to this rank, in the order of sending */
     uint64_t random, tests;
-    int collectives;             /* collective calls that were made */
+    int transfers;               /* collective calls that were made, and sends */
     int fail_call, fail_request; /* counted down; 0: none */
     int drop, drop_to;
     uint64_t cut; /* a bit per rank to which nothing arrives */

@@ -260,6 +260,7 @@ int loop_send(ek_communicator *communicator, const void *data, size_t nbytes, in
     (*request)->tag = tag;
     (*request)->out[0] = (ek_bytes){(void *)data, nbytes};
     (*request)->sum = loop_sum(*request);
+    process->transfers++;
     if (!loop_drops(process, communicator->members->ranks[to]))
         loop_post(*request, communicator->rank, to, &(*request)->out[0]);
     return loop_leave(process, 0);

@@ -25,7 +25,9 @@ static void collective_describe(ek_dist_work *work)
     const ek_tensor *memory = one->memory;
     size_t nbytes = ek_comm_nbytes(memory);
     descriptor->shape = ek_wire_shape_of(memory);
-    if (nbytes > EK_DESCRIPTOR_PAYLOAD || work->rail)
+    /* The payloads of many ranks are a gathering, which a broadcast does not need. */
+    bool many = descriptor->op < 0 && work->group->size > EK_ROUNDS_DIRECT;
+    if (nbytes > EK_DESCRIPTOR_PAYLOAD || work->rail || many)
         return;
     descriptor->nbytes = (uint32_t)nbytes;
     if (!one->source) /* agreement.c copies elements that are still on their way from a device */
@@ -65,10 +67,10 @@ static int collective_broadcast(ek_dist_work *work)
     const ek_tensor *memory = work->tensors[0].memory;
     size_t nbytes = ek_comm_nbytes(memory);
     int root = work->descriptor.root;
-    if (work->stage > 0)
+    if (work->stage > 0 || nbytes == 0)
         return 0;
-    if (nbytes <= EK_DESCRIPTOR_PAYLOAD) {
-        memcpy(ek_tensor_address(memory), group->descriptors[root].payload, nbytes);
+    if (work->descriptor.nbytes > 0) {
+        memcpy(ek_tensor_address(memory), ek_group_payload(group, root), nbytes);
         return 0;
     }
     int rc =
@@ -166,13 +168,13 @@ static int sum_combine(ek_dist_work *work, const char *first, size_t stride)
 
 static int sum_whole(ek_dist_work *work)
 {
-    const ek_process_group *group = work->group;
+    ek_process_group *group = work->group;
     const ek_tensor *memory = work->tensors[0].memory;
     size_t nbytes = ek_comm_nbytes(memory);
     if (work->stage > 0)
         return sum_combine(work, work->scratch, nbytes);
     memcpy(work->scratch + (size_t)group->rank * nbytes, ek_tensor_address(memory), nbytes);
-    return ek_process_group_gather(group, work->scratch, nbytes, &work->request);
+    return ek_process_group_gather(group, work->scratch, nbytes);
 }
 
 static int sum_in_parts(ek_dist_work *work)
@@ -192,7 +194,7 @@ static int collective_sum(ek_dist_work *work)
         return ek_rail_go_on(work);
     const ek_tensor *memory = work->tensors[0].memory;
     if (ek_comm_nbytes(memory) <= EK_DESCRIPTOR_PAYLOAD)
-        return sum_combine(work, work->group->descriptors[0].payload, sizeof(ek_descriptor));
+        return sum_combine(work, work->group->payloads, work->group->payload_stride);
     int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
     return ek_dist_work_started(work, rc);
 }
@@ -201,16 +203,16 @@ const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum, .ready = ek_rail
 
 /* ---- a tensor for each pair of ranks ---- */
 
-/* What one rank says about the shapes that other ranks give it. */
+/* What one rank says about the shapes that other ranks give it, or the first rank that objects. */
 typedef struct verdict {
-    int32_t status;
-    char text[252];
+    int32_t status, rank; /* status 0: there is no objection */
+    char text[248];
 } verdict;
 
 /* Where the comparison of shapes keeps its data in work->scratch. */
 typedef struct pairs_room {
     ek_wire_shape *theirs; /* per rank: the shape that the rank gives to this one */
-    verdict *verdicts;     /* per rank: its verdict */
+    verdict *verdicts;     /* as rounds.h wants them: this rank's, and room */
     ek_bytes *out, *in;
 } pairs_room;
 
@@ -220,7 +222,7 @@ static size_t pairs_room_of(char *scratch, int ranks, pairs_room *room)
     room->theirs = (ek_wire_shape *)(void *)(scratch + at);
     at += n * sizeof *room->theirs;
     room->verdicts = (verdict *)(void *)(scratch + at);
-    at += n * sizeof *room->verdicts;
+    at += (size_t)ek_rounds_room(ranks) * sizeof *room->verdicts;
     room->out = (ek_bytes *)(void *)(scratch + at);
     at += n * sizeof *room->out;
     room->in = (ek_bytes *)(void *)(scratch + at);
@@ -251,14 +253,25 @@ static int pairs_send_shapes(ek_dist_work *work, const pairs_room *room)
         room->in[r] = (ek_bytes){&room->theirs[r], sizeof *room->theirs};
     }
     room->theirs[work->group->rank] = work->gives[work->group->rank];
+    if (work->verb == &ek_verb_all_gather) /* a rank gives all others one shape */
+        return ek_process_group_gather(work->group, room->theirs, sizeof *room->theirs);
     return work->group->communication->transport->all_to_all(work->group->communicator, room->out,
                                                              room->in, &work->request);
 }
 
+/* Combines two verdicts (rounds.h). */
+static void pairs_combine(void *block, const void *other, size_t nbytes)
+{
+    const verdict *a = block, *b = other;
+    if (b->status < 0 && (a->status >= 0 || b->rank < a->rank))
+        memcpy(block, other, nbytes);
+}
+
 static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
 {
-    const ek_process_group *group = work->group;
-    verdict *mine = &room->verdicts[group->rank];
+    ek_process_group *group = work->group;
+    verdict *mine = room->verdicts;
+    mine->rank = group->rank;
     for (int r = 0; r < group->size && mine->status == 0; r++) {
         if (memcmp(&room->theirs[r], &work->takes[r], sizeof *work->takes) == 0)
             continue;
@@ -270,18 +283,8 @@ static int pairs_send_verdict(ek_dist_work *work, const pairs_room *room)
                  "rank %d gives %.80s to rank %d, which awaits %.80s", group->ranks[r], given,
                  group->ranks[group->rank], taken);
     }
-    return ek_process_group_gather(group, room->verdicts, sizeof *mine, &work->request);
-}
-
-/* Returns the error of the first rank whose shapes differ, which is equal on all ranks; 0 if there
- * is none. */
-static int pairs_judge(const ek_dist_work *work, const pairs_room *room)
-{
-    for (int r = 0; r < work->group->size; r++)
-        if (room->verdicts[r].status < 0)
-            return EK_FAIL(room->verdicts[r].status, "%s: %.251s", ek_verb_name(work->verb->id),
-                           room->verdicts[r].text);
-    return 0;
+    return ek_rounds_reduce(&group->rounds, group, EK_ROUNDS_TAG, mine, sizeof *mine,
+                            pairs_combine);
 }
 
 /* Makes the next of the stages that compare shapes. Returns 1 once the ranks agree about the
@@ -300,7 +303,9 @@ static int pairs_agree(ek_dist_work *work)
         rc = pairs_send_verdict(work, &room);
         break;
     default:
-        EK_TRY(pairs_judge(work, &room));
+        if (room.verdicts->status < 0) /* alike on all ranks */
+            return EK_FAIL(room.verdicts->status, "%s: %.247s", ek_verb_name(work->verb->id),
+                           room.verdicts->text);
         return 1;
     }
     return ek_dist_work_started(work, rc);

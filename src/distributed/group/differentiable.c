@@ -21,19 +21,13 @@ void ek_meeting_descriptor(ek_dist_work *work, const ek_tensor *x)
 int ek_meeting_agree(ek_dist_work *work)
 {
     const ek_process_group *group = work->group;
-    int required = -1, off = -1;
-    for (int r = group->size - 1; r >= 0; r--) {
-        if (group->descriptors[r].gradient == EK_DESCRIPTOR_GRADIENT_REQUIRED)
-            required = r;
-        if (group->descriptors[r].gradient == EK_DESCRIPTOR_GRADIENT_OFF)
-            off = r;
-    }
-    if (required >= 0 && off >= 0)
+    int required = group->agreed.required, off = group->agreed.off;
+    work->result = required < group->size;
+    if (work->result && off < group->size)
         return EK_FAIL(EK_E_STATE,
                        "%s: rank %d's tensor requires a gradient, but gradient mode is off on rank "
                        "%d; it must be on or off on all ranks",
                        ek_verb_name(work->verb->id), group->ranks[required], group->ranks[off]);
-    work->result = required >= 0;
     return 0;
 }
 

@@ -43,8 +43,8 @@ ek_tensor *ek_meeting_call(const char *what, ek_process_group *group,
 /* ---- who records ---- */
 
 void ek_meeting_descriptor(ek_dist_work *work, const ek_tensor *x);
-/* On the communication thread, with the descriptors of all ranks: sets work->result to 1 if the
- * ranks record, else to 0. */
+/* On the communication thread, after the agreement: sets work->result to 1 if the ranks record,
+ * else to 0. */
 int ek_meeting_agree(ek_dist_work *work);
 /* Returns the tensor that is recorded as the input: x, or a leaf in place of x. *wanted tells
  * whether x needs a gradient. */

@@ -66,14 +66,14 @@ static int join_compare(const ek_dist_work *work, const join_part *first, const 
                    text, (int)part->dim);
 }
 
-/* Sets the bounds of the plan in work->user from all ranks' descriptors. */
+/* Sets the bounds of the plan in work->user from all ranks' payloads. */
 static int join_go_on(ek_dist_work *work)
 {
     join_plan *plan = work->user;
     join_part first, part;
-    memcpy(&first, work->group->descriptors[0].payload, sizeof first);
+    memcpy(&first, ek_group_payload(work->group, 0), sizeof first);
     for (int r = 0; r < work->group->size; r++) {
-        memcpy(&part, work->group->descriptors[r].payload, sizeof part);
+        memcpy(&part, ek_group_payload(work->group, r), sizeof part);
         EK_TRY(join_compare(work, &first, &part, r));
         plan->at[r + 1] = plan->at[r] + part.shape.shape[plan->dim];
     }
@@ -117,13 +117,15 @@ static int join_parts_go_on(ek_dist_work *work)
         return ek_rail_go_on(work);
     if (work->stage > 0)
         return 0;
-    const ek_process_group *group = work->group;
+    ek_process_group *group = work->group;
+    char *parts = ek_tensor_address(work->tensors[0].memory);
     group->bounds[0] = 0;
     for (int r = 0; r < group->size; r++)
         group->bounds[r + 1] = group->bounds[r] + work->in[r].nbytes;
-    int rc = group->communication->transport->all_gather(group->communicator,
-                                                         ek_tensor_address(work->tensors[0].memory),
-                                                         group->bounds, &work->request);
+    int rc = group->bounds[group->size] <= EK_ROUNDS_MOST
+                 ? ek_rounds_gather(&group->rounds, group, EK_ROUNDS_TAG, parts, group->bounds)
+                 : group->communication->transport->all_gather(group->communicator, parts,
+                                                               group->bounds, &work->request);
     return ek_dist_work_started(work, rc);
 }
 static const ek_verb join_parts_verb = {EK_VERB_JOIN_PARTS, join_parts_go_on,

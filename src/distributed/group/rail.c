@@ -172,8 +172,7 @@ int ek_rail_run_open(ek_rail_run *run, const ek_process_group *group, ek_group_r
     size_t ranks = (size_t)group->size;
     *run = (ek_rail_run){.rail = rail};
     run->bytes = ek_calloc(4 * ranks, sizeof *run->bytes);
-    run->times = ek_calloc(ranks, sizeof *run->times);
-    if (run->bytes && run->times)
+    if (run->bytes)
         return 0;
     ek_rail_run_close(run, group);
     return ek_error_pending();
@@ -184,7 +183,6 @@ void ek_rail_run_close(ek_rail_run *run, const ek_process_group *group)
     ek_rail_release(group, run->rail);
     ek_object_release(run->scratch);
     free(run->bytes);
-    free(run->times);
     *run = (ek_rail_run){0};
 }
 
@@ -321,10 +319,19 @@ static void run_test(ek_rail_run *run, ek_communication *communication)
         run_fail(run, communication);
 }
 
+static const char run_order[] = "the order of jobs"; /* what the rounds of a run are for */
+
 ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group)
 {
     ek_communication *communication = group->communication;
     bool ready = true;
+    if (ek_rounds_are_open(&run->rounds)) {
+        int rc = ek_rounds_test(&run->rounds, group);
+        if (rc < 0)
+            ek_communication_break(communication, run_order, rc);
+        if (rc <= 0)
+            return EK_AWAITS_RANKS;
+    }
     if (run->step == RUN_BEGIN)
         ready = !run->rail->busy && turn_has_come(communication, &run->turn);
     if (run->step == RUN_ISSUED || run->step == RUN_END)
@@ -336,13 +343,21 @@ ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group)
     return ready ? EK_READY : EK_AWAITS_RANKS;
 }
 
-static int run_tell(ek_rail_run *run, const ek_process_group *group, ek_request **request)
+/* Combines two ranks' proposals (rounds.h). */
+static void run_latest(void *block, const void *other, size_t nbytes)
+{
+    if (*(const uint64_t *)other > *(uint64_t *)block)
+        memcpy(block, other, nbytes);
+}
+
+static int run_tell(ek_rail_run *run, const ek_process_group *group)
 {
     ek_communication *communication = group->communication;
-    int rc = ek_process_group_gather(group, run->times, sizeof *run->times, request);
+    int rc = ek_rounds_reduce(&run->rounds, group, EK_ROUNDS_TAG + 1, run->times,
+                              sizeof *run->times, run_latest);
     if (rc >= 0)
-        return 0;
-    ek_communication_break(communication, "the order of jobs", rc);
+        return 1;
+    ek_communication_break(communication, run_order, rc);
     return ek_error_raise(&communication->failure.error);
 }
 
@@ -371,21 +386,18 @@ static int run_end(ek_rail_run *run)
     return ek_error_raise(&run->error);
 }
 
-int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_request **request)
+int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group)
 {
     ek_communication *communication = group->communication;
-    uint64_t latest = 0;
     switch (run->step++) {
     case RUN_MEET:
-        return run_tell(run, group, request);
+        return run_tell(run, group);
     case RUN_PROPOSE:
         turn_propose(communication, &run->turn, group->number);
-        run->times[group->rank] = run->turn.time;
-        return run_tell(run, group, request);
+        run->times[0] = run->turn.time;
+        return run_tell(run, group);
     case RUN_AGREE:
-        for (int r = 0; r < group->size; r++)
-            latest = run->times[r] > latest ? run->times[r] : latest;
-        turn_agree(communication, &run->turn, latest);
+        turn_agree(communication, &run->turn, run->times[0]);
         return 1;
     case RUN_BEGIN:
         run_begin(run, communication);
@@ -451,7 +463,7 @@ int ek_dist_work_rail(ek_dist_work *work, const ek_tensor *tensor)
 
 int ek_rail_go_on(ek_dist_work *work)
 {
-    int rc = ek_rail_run_go_on(work->rail, work->group, &work->request);
+    int rc = ek_rail_run_go_on(work->rail, work->group);
     if (rc < 0)
         work->failure = work->rail->failure;
     return rc;

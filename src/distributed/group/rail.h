@@ -62,7 +62,8 @@ struct ek_rail_run {
      * `error` tells. */
     int step, state;
     ek_turn turn;
-    uint64_t *times;
+    ek_rounds rounds;
+    uint64_t times[EK_ROUNDS_DIRECT]; /* proposals, of which the rounds find the largest */
     ek_error_record error;
     uint32_t failure; /* the number of the failure of the ranks that ended the run; 0: none */
 };
@@ -83,12 +84,12 @@ void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op);
 /* Makes run->scratch, with `nbytes` on the rail's device. */
 int ek_rail_run_room(ek_rail_run *run, size_t nbytes);
 
-/* ek_rail_run_restart sets a run to its first step. go_on and ready are as in ek_verb, but go_on
- * starts transfers in *request. The communication thread calls both once this rank is ready for the
- * job, or, if run->meets is false, once all ranks are. is_over tells whether the last step was
- * made. */
+/* ek_rail_run_restart sets a run to its first step. go_on and ready are as in ek_verb, but the run
+ * has separate transfers, which `ready` completes. The communication thread calls both once this
+ * rank is ready for the job, or, if run->meets is false, once all ranks are. is_over tells whether
+ * the last step was made. */
 void ek_rail_run_restart(ek_rail_run *run);
-int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group, ek_request **request);
+int ek_rail_run_go_on(ek_rail_run *run, const ek_process_group *group);
 ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group);
 bool ek_rail_run_is_over(const ek_rail_run *run);
 

@@ -1,7 +1,7 @@
 /* rail_open.c: makes a rail, together with all ranks of the group.
  *
- * Descriptors tell what each rank has. From the descriptors all ranks conclude alike whether there
- * can be a rail. Then the first rank makes an id and broadcasts it, and each rank begins its part.
+ * Payloads of descriptors tell what each rank has. All ranks conclude alike whether there can be a
+ * rail. Then the first rank makes an id and broadcasts it, and each rank begins its part.
  * The ranks tell each other how far they are, again and again, until all have their parts or one
  * has failed or given up. */
 #include <stdio.h>
@@ -88,7 +88,7 @@ static bool opening_judge(opening *self, const ek_process_group *group)
     }
     char(*hosts)[64] = group->communication->hosts;
     for (int r = 0; r < group->size && !self->why[0]; r++) {
-        memcpy(&descriptors[r], group->descriptors[r].payload, sizeof *descriptors);
+        memcpy(&descriptors[r], ek_group_payload(group, r), sizeof *descriptors);
         if (descriptors[r].reason[0])
             snprintf(self->why, sizeof self->why, "rank %d: %.91s", group->ranks[r],
                      descriptors[r].reason);
@@ -150,7 +150,7 @@ static bool opening_is_late(const opening *self, const ek_dist_work *work)
 
 static int opening_tell(opening *self, ek_dist_work *work)
 {
-    const ek_process_group *group = work->group;
+    ek_process_group *group = work->group;
     opening_progress *mine = &self->progress[group->rank];
     if (mine->state >= 0)
         mine->state = opening_backend(self)->test(self->entry->rail);
@@ -158,7 +158,7 @@ static int opening_tell(opening *self, ek_dist_work *work)
         mine->state = EK_FAIL(EK_E_TIMEOUT, "NCCL could not connect the ranks in time");
     if (mine->state < 0 && self->entry->rail)
         opening_fail(self, mine);
-    int rc = ek_process_group_gather(group, self->progress, sizeof *mine, &work->request);
+    int rc = ek_process_group_gather(group, self->progress, sizeof *mine);
     return ek_dist_work_started(work, rc);
 }
 

@@ -41,14 +41,14 @@ static ek_tensor *ranks_sum(ek_ranks *ranks, ek_tensor *x)
     return group ? ek_dist_sum(x, group) : NULL;
 }
 
-/* ---- counts: they travel in the descriptors ---- */
+/* ---- counts: they are payloads of descriptors ---- */
 
-/* Copies the numbers of all ranks from the descriptors to work->user. */
+/* Copies the numbers of all ranks to work->user. */
 static int ranks_counts_go_on(ek_dist_work *work)
 {
     char *all = work->user;
     for (int r = 0; r < work->group->size; r++)
-        memcpy(all + (size_t)r * work->descriptor.nbytes, work->group->descriptors[r].payload,
+        memcpy(all + (size_t)r * work->descriptor.nbytes, ek_group_payload(work->group, r),
                work->descriptor.nbytes);
     return 0;
 }

@@ -4,10 +4,22 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/digest.h"
 #include "core/error.h"
 #include "link/combine.h"
 #include "link/communication.h"
 #include "link/staging.h"
+
+/* What a rank tells that has no work: this rank has given the group up, or the job has failed. */
+static const ek_descriptor agreement_no_work = {.verb = EK_VERB_DESTROY_GROUP,
+                                                .op = -1,
+                                                .root = -1,
+                                                .shape = {.dtype = -1}};
+
+static const ek_descriptor *agreement_descriptor(const ek_dist_work *work)
+{
+    return work ? &work->descriptor : &agreement_no_work;
+}
 
 /* Writes what a descriptor says, such as "broadcast of f32[2, 3], root rank 1". */
 static void agreement_describe(const ek_process_group *group, const ek_descriptor *descriptor,
@@ -34,24 +46,26 @@ static bool agreement_same(const ek_process_group *group, const ek_descriptor *a
 {
     if (!group->communication->check)
         return a->verb == b->verb && a->rail == b->rail;
-    return memcmp(&a->verb, &b->verb,
-                  offsetof(ek_descriptor, nbytes) - offsetof(ek_descriptor, verb)) == 0;
+    return memcmp(a, b, EK_DESCRIPTOR_CALL) == 0;
 }
 
-/* Returns 0 if all descriptors name the same call, else EK_E_STATE with the first descriptor that
- * differs from rank 0's. */
+/* Compares the calls that were gathered. Returns 0 if they are equal, else EK_E_STATE with the
+ * first call that differs from rank 0's. */
 static int agreement_compare(const ek_process_group *group)
 {
+    ek_descriptor of_first = {0}, of_other = {0};
+    memcpy(&of_first, group->gathered, EK_DESCRIPTOR_CALL);
     for (int r = 1; r < group->size; r++) {
-        if (agreement_same(group, &group->descriptors[0], &group->descriptors[r]))
+        memcpy(&of_other, group->gathered + (size_t)r * EK_DESCRIPTOR_CALL, EK_DESCRIPTOR_CALL);
+        if (agreement_same(group, &of_first, &of_other))
             continue;
         char first[200], other[200];
-        agreement_describe(group, &group->descriptors[0], first);
-        agreement_describe(group, &group->descriptors[r], other);
+        agreement_describe(group, &of_first, first);
+        agreement_describe(group, &of_other, other);
         return EK_FAIL(EK_E_STATE,
                        "call %llu of %s differs: rank %d calls %s, rank %d %s; all ranks of a "
                        "group make the same calls in the same order",
-                       (unsigned long long)group->calls, group->name, group->ranks[0], first,
+                       (unsigned long long)group->calls + 1, group->name, group->ranks[0], first,
                        group->ranks[r], other);
     }
     return 0;
@@ -64,41 +78,105 @@ static void agreement_pop(ek_process_group *group)
         group->end = &group->first;
 }
 
-/* Returns true if a failure is under way and the group has had no agreement with a failed
- * descriptor of that failure yet. */
+/* Returns true if a failure is under way and the group has had no agreement yet in which a rank
+ * took no part because of that failure. */
 static bool agreement_is_unclean(const ek_process_group *group)
 {
     return group->communication->failing && group->clean <= group->communication->epoch;
 }
 
-/* Sends this rank's descriptor. Without a work, the descriptor says that the job has failed or that
- * this rank has given the group up. */
+static uint64_t agreement_digest(const ek_process_group *group, const ek_descriptor *descriptor)
+{
+    if (group->communication->check)
+        return ek_digest_bytes(EK_DIGEST, descriptor, EK_DESCRIPTOR_CALL);
+    return ek_digest_word(ek_digest_word(EK_DIGEST, (uint64_t)descriptor->verb),
+                          (uint64_t)descriptor->rail);
+}
+
+/* Combines what ranks tell (rounds.h). */
+static void agreement_combine(void *block, const void *other, size_t nbytes)
+{
+    ek_agreement *a = block;
+    const ek_agreement *b = other;
+    (void)nbytes;
+    a->calls_differ = a->calls_differ || b->calls_differ || a->call != b->call;
+    a->payloads_differ = a->payloads_differ || b->payloads_differ || a->payload != b->payload;
+    a->timed_differ = a->timed_differ || b->timed_differ || a->timed != b->timed;
+    a->required = b->required < a->required ? b->required : a->required;
+    a->off = b->off < a->off ? b->off : a->off;
+    a->failed = b->failed > a->failed ? b->failed : a->failed;
+    if (b->waited < a->waited || (b->waited == a->waited && b->last < a->last)) {
+        a->waited = b->waited;
+        a->last = b->last;
+    }
+}
+
+/* Tells whether the ranks' blocks are gathered, with payloads, and combined here. */
+static bool agreement_is_direct(const ek_process_group *group)
+{
+    return group->size <= EK_ROUNDS_DIRECT;
+}
+
+static void agreement_started(ek_process_group *group, int rc)
+{
+    if (rc < 0)
+        ek_communication_break(group->communication, "agreement", rc);
+}
+
+/* Tells the other ranks of the work. NULL: the job has failed, or this rank has given the group
+ * up. */
 static void agreement_begin(ek_process_group *group, ek_dist_work *work)
 {
-    ek_communication *communication = group->communication;
-    ek_descriptor *descriptor = &group->descriptors[group->rank];
+    const ek_descriptor *descriptor = agreement_descriptor(work);
     if (work) {
         if (work->count > 0 && work->tensors[0].source && work->descriptor.nbytes > 0)
             memcpy(work->descriptor.payload, ek_tensor_address(work->tensors[0].memory),
                    work->descriptor.nbytes);
-        *descriptor = work->descriptor;
         work->state = EK_DIST_WORK_AGREEING;
-    } else {
-        memset(descriptor, 0, sizeof *descriptor);
-        descriptor->failed = agreement_is_unclean(group);
-        descriptor->epoch = communication->epoch;
-        descriptor->verb = EK_VERB_DESTROY_GROUP;
-        descriptor->op = descriptor->shape.dtype = descriptor->root = -1;
     }
+    ek_agreement *told = &group->blocks[agreement_is_direct(group) ? group->rank : 0].told;
+    memset(told, 0, sizeof *told);
+    told->call = agreement_digest(group, descriptor);
+    told->payload = ek_digest_bytes(EK_DIGEST, descriptor->payload, descriptor->nbytes);
+    told->failed = !work && agreement_is_unclean(group) ? group->communication->epoch + 1 : 0;
+    told->timed = group->timed;
+    told->waited = group->waited;
+    told->last = group->rank;
+    told->required =
+        descriptor->gradient == EK_DESCRIPTOR_GRADIENT_REQUIRED ? group->rank : INT32_MAX;
+    told->off = descriptor->gradient == EK_DESCRIPTOR_GRADIENT_OFF ? group->rank : INT32_MAX;
     group->answering = !work;
-    descriptor->timed = group->timed;
-    descriptor->waited = group->waited;
     group->timed = group->busy_since = 0;
     group->arrived = ek_clock_ns();
-    int rc = ek_process_group_gather(group, group->descriptors, sizeof(ek_descriptor),
-                                     &group->agreement);
-    if (rc < 0)
-        ek_communication_break(communication, "agreement", rc);
+    group->agreement = EK_AGREEMENT_REDUCES;
+    int rc;
+    if (agreement_is_direct(group)) {
+        memcpy(group->blocks[group->rank].payload, descriptor->payload, descriptor->nbytes);
+        group->payloads = group->blocks[0].payload;
+        group->payload_stride = sizeof *group->blocks;
+        rc = ek_process_group_gather(group, group->blocks, sizeof *group->blocks);
+    } else {
+        group->payloads = descriptor->payload;
+        group->payload_stride = 0;
+        rc = ek_rounds_reduce(&group->rounds, group, EK_ROUNDS_TAG, group->blocks,
+                              sizeof(ek_agreement), agreement_combine);
+    }
+    agreement_started(group, rc);
+}
+
+/* Begins to gather all ranks' calls or payloads, of which this rank's is `mine`. */
+static void agreement_gather(ek_process_group *group, const void *mine, size_t nbytes)
+{
+    memcpy(group->gathered + (size_t)group->rank * nbytes, mine, nbytes);
+    agreement_started(group, ek_process_group_gather(group, group->gathered, nbytes));
+}
+
+/* Tells whether the work needs payloads that did not travel with what the ranks have told. */
+static bool agreement_lacks_payloads(const ek_process_group *group, const ek_dist_work *work)
+{
+    return work && work->descriptor.nbytes > 0 && !agreement_is_direct(group) &&
+           group->agreement != EK_AGREEMENT_GATHERS_PAYLOADS &&
+           (!work->verb->compares || group->agreed.payloads_differ);
 }
 
 /* Begins a failure of the job with the pending error of calls that differ, because the ranks may
@@ -116,29 +194,22 @@ static void agreement_differ(ek_process_group *group, ek_dist_work *work)
     ek_dist_work_end(work, ek_error_raise(&error));
 }
 
-/* Ends the agreement. The function may close and free the group. */
-static void agreement_end(ek_process_group *group)
+/* Ends the agreement. `differ` says that the calls do, with the error pending. The function may
+ * close and free the group. */
+static void agreement_end(ek_process_group *group, ek_dist_work *work, bool differ)
 {
-    ek_dist_work *work = group->answering ? NULL : group->first;
-    bool failed = false;
-    uint32_t epoch = 0; /* the latest epoch in a failed descriptor */
+    uint32_t failed = group->agreed.failed;
+    group->agreement = EK_AGREEMENT_NONE;
     group->calls++;
-    for (int r = 0; r < group->size; r++) {
-        const ek_descriptor *descriptor = &group->descriptors[r];
-        if (descriptor->failed && group->clean <= descriptor->epoch)
-            group->clean = descriptor->epoch + 1;
-        if (descriptor->failed && descriptor->epoch > epoch)
-            epoch = descriptor->epoch;
-        failed = failed || descriptor->failed;
-    }
+    if (failed > group->clean)
+        group->clean = failed;
     ek_waits_compare(group);
-    if (failed && work) {
-        work->state = EK_DIST_WORK_REFUSED;
-        work->refused = epoch;
-    }
-    if (failed)
-        return;
-    if (agreement_compare(group) < 0) {
+    if (failed) {
+        if (work) {
+            work->state = EK_DIST_WORK_REFUSED;
+            work->refused = failed - 1;
+        }
+    } else if (differ) {
         agreement_differ(group, work);
     } else if (!work) {
         ek_process_group_close(group);
@@ -146,6 +217,32 @@ static void agreement_end(ek_process_group *group)
         work->state = EK_DIST_WORK_COMMITTED;
         if (!work->verb->gradual)
             ek_waits_time(group, work);
+    }
+}
+
+/* Begins the agreement's next exchange after one has ended, or ends the agreement. */
+static void agreement_advance(ek_process_group *group)
+{
+    ek_dist_work *work = group->answering ? NULL : group->first;
+    bool told = group->agreement == EK_AGREEMENT_REDUCES, differ = false;
+    if (told) {
+        group->agreed = group->blocks[0].told;
+        for (int r = 1; r < group->size && agreement_is_direct(group); r++)
+            agreement_combine(&group->agreed, &group->blocks[r].told, sizeof group->agreed);
+    }
+    bool failed = group->agreed.failed > 0;
+    if (group->agreement == EK_AGREEMENT_GATHERS_CALLS)
+        differ = agreement_compare(group) < 0;
+    if (told && !failed && group->agreed.calls_differ) {
+        group->agreement = EK_AGREEMENT_GATHERS_CALLS;
+        agreement_gather(group, agreement_descriptor(work), EK_DESCRIPTOR_CALL);
+    } else if (!failed && !differ && agreement_lacks_payloads(group, work)) {
+        group->agreement = EK_AGREEMENT_GATHERS_PAYLOADS;
+        group->payloads = group->gathered;
+        group->payload_stride = ((size_t)work->descriptor.nbytes + 7) / 8 * 8;
+        agreement_gather(group, work->descriptor.payload, group->payload_stride);
+    } else {
+        agreement_end(group, work, differ);
     }
 }
 
@@ -159,7 +256,7 @@ static void agreement_go_on(ek_process_group *group, ek_dist_work *work)
         return;
     }
     work->stage++;
-    if (work->request || rc > 0)
+    if (work->request || ek_rounds_are_open(&group->rounds) || rc > 0)
         return;
     if (work->verb->gradual) {
         ek_waits_send(group, false);
@@ -191,14 +288,21 @@ static bool agreement_is_ready(ek_process_group *group, ek_dist_work *work)
     return readiness == EK_READY;
 }
 
-/* Returns true if the request is complete. If the request fails, breaks the world and returns
- * false. If the request is incomplete and the group's first work is late, begins an inquiry. */
-static int agreement_test(ek_process_group *group, ek_request **request, const char *what)
+/* Makes progress with the group's rounds or with the request of its first work, if one of them is
+ * open. Returns true if none is open any more. If the transfer fails, breaks the world and returns
+ * false. If it is incomplete and the first work is late, begins an inquiry. */
+static bool agreement_transfers(ek_process_group *group)
 {
     ek_communication *communication = group->communication;
-    int rc = communication->transport->test(request, NULL);
+    ek_dist_work *work = group->first;
+    int rc = 1;
+    if (ek_rounds_are_open(&group->rounds))
+        rc = ek_rounds_test(&group->rounds, group);
+    else if (work && work->request)
+        rc = communication->transport->test(&work->request, NULL);
     if (rc < 0)
-        ek_communication_break(communication, what, rc);
+        ek_communication_break(communication,
+                               group->agreement ? "agreement" : ek_verb_name(work->verb->id), rc);
     else if (rc == 0)
         agreement_inquire_if_late(group);
     return rc > 0;
@@ -223,15 +327,13 @@ bool ek_group_turn(ek_process_group *group)
 {
     const ek_communication *communication = group->communication;
     ek_dist_work *work = group->first;
+    if (!agreement_transfers(group))
+        return false;
     if (group->agreement) {
-        if (!agreement_test(group, &group->agreement, "agreement"))
-            return false;
-        agreement_end(group);
+        agreement_advance(group);
         return true;
     }
     if (work && work->state == EK_DIST_WORK_COMMITTED) {
-        if (work->request && !agreement_test(group, &work->request, ek_verb_name(work->verb->id)))
-            return false;
         if (!agreement_is_ready(group, work))
             return false;
         agreement_go_on(group, work);

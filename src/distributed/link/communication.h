@@ -7,13 +7,20 @@
  *
  * Note [Agreement]
  *
- * Every collective work begins with an agreement: an all-gather of one descriptor per rank, which
- * says what the rank is about to do. An agreement is the only transfer of a group that a rank may
- * start before the rank knows that the others will. If all descriptors name the same call, the work
- * is committed: all ranks know that all ranks are in the work, and its transfers run to their end
- * on every rank whatever fails meanwhile. If the descriptors differ, the call fails on all ranks
- * alike, and nothing was started. A few bytes of data travel in the descriptor itself, so that
- * small collectives end with the agreement.
+ * Every collective work begins with an agreement. Each rank has a descriptor, which says what the
+ * rank is about to do, and the ranks find out in a few rounds (rounds.h) whether digests of their
+ * descriptors are equal. An agreement is the only transfer of a group that a rank may start before
+ * the rank knows that the others will. If all descriptors name the same call, the work is
+ * committed: all ranks know that all ranks are in the work, and its transfers run to their end on
+ * every rank whatever fails meanwhile. If they differ, the ranks gather their descriptors for the
+ * error's sentence. The call fails on all ranks alike, and nothing was started.
+ *
+ * A descriptor can have a payload, so that small collectives end with the agreement. If all ranks
+ * of the group send to each other, the payloads travel with the digests. Otherwise the ranks gather
+ * the payloads afterwards, as a part of the agreement.
+ *
+ * Transfers at the end of a work don't carry the agreement of the next work, because a rank can't
+ * promise a call that its program has not made.
  *
  * Tensors of GPUs are complete before their work's agreement begins. They are in the host's memory,
  * from which they are sent (staging.h), or on the GPUs, between which they travel directly
@@ -21,10 +28,10 @@
  *
  * Note [Failures drain themselves]
  *
- * A rank that fails sends a notice to all ranks. Every rank then answers the next agreement of each
- * of its groups with a descriptor that says "failed", unless the rank has sent its descriptor of
- * that agreement already. Committed works run to their end. An agreement that contains a failed
- * descriptor ends its work with an error on all ranks. By Note [Agreement] no other transfer can be
+ * A rank that fails sends a notice to all ranks. Every rank then says "failed" in the next
+ * agreement of each of its groups, unless the rank has begun that agreement already. Committed
+ * works run to their end. An agreement in which a rank says "failed" ends its work with an error on
+ * all ranks. By Note [Agreement] no other transfer can be
  * open on a group after that, so that the group is clean: its communicator can be used again. When
  * all groups of a rank are clean, the failure is drained, and the rank's next epoch begins. Notices
  * and messages carry the epoch, and ranks drop those of an older epoch. Calls that differ are a
@@ -41,10 +48,10 @@
  *
  * Note [Groups that are given up]
  *
- * A rank that destroys a group waits for no other rank. The rank gives the group up: its
- * descriptors in the group's agreements say so from then on. Once all descriptors of an agreement
- * say so, all ranks close the communicator. Until then the group takes part in failures, because
- * other ranks' groups become clean by its descriptors. A rank that still calls the group finds that
+ * A rank that destroys a group waits for no other rank. The rank gives the group up, and says so in
+ * the group's agreements from then on. Once all ranks of an agreement say so, all ranks close the
+ * communicator. Until then the group takes part in failures, because other ranks' groups become
+ * clean by its agreements. A rank that still calls the group finds that
  * the calls differ. At the end of the world all ranks give up all groups.
  *
  * Note [Lock of a communication]

@@ -22,7 +22,8 @@ void ek_process_group_free(ek_process_group *group)
     group_forget_view(group);
     ek_object_release(group->served_by);
     free(group->ranks);
-    free(group->descriptors);
+    free(group->blocks);
+    free(group->gathered);
     free(group->bounds);
     free(group->waits.of);
     free(group);
@@ -41,10 +42,11 @@ ek_process_group *ek_process_group_new(ek_communication *communication, int numb
     group->timeout = timeout;
     group->end = &group->first;
     group->ranks = ek_calloc((size_t)count, sizeof(int));
-    group->descriptors = ek_calloc((size_t)count, sizeof(ek_descriptor));
+    group->blocks = ek_calloc((size_t)ek_rounds_room(count), sizeof *group->blocks);
+    group->gathered = ek_calloc((size_t)count, EK_DESCRIPTOR_PAYLOAD);
     group->bounds = ek_calloc((size_t)count + 1, sizeof(size_t));
     group->waits.of = ek_calloc((size_t)count, sizeof *group->waits.of);
-    if (!group->ranks || !group->descriptors || !group->bounds || !group->waits.of) {
+    if (!group->ranks || !group->blocks || !group->gathered || !group->bounds || !group->waits.of) {
         ek_process_group_free(group);
         return NULL;
     }
@@ -60,13 +62,11 @@ ek_process_group *ek_process_group_new(ek_communication *communication, int numb
     return group;
 }
 
-int ek_process_group_gather(const ek_process_group *group, void *all, size_t nbytes,
-                            ek_request **request)
+int ek_process_group_gather(ek_process_group *group, void *all, size_t nbytes)
 {
     for (int r = 0; r <= group->size; r++)
         group->bounds[r] = (size_t)r * nbytes;
-    return group->communication->transport->all_gather(group->communicator, all, group->bounds,
-                                                       request);
+    return ek_rounds_gather(&group->rounds, group, EK_ROUNDS_TAG, all, group->bounds);
 }
 
 static int group_go_on_new_group(ek_dist_work *work)

@@ -6,6 +6,7 @@
 
 #include "core/ranks.h"
 #include "evenkeel/ddp.h"
+#include "link/rounds.h"
 #include "link/work.h"
 
 /* ---- waits (waits.c) ---- */
@@ -16,6 +17,27 @@ typedef struct ek_waits {
     uint64_t communicating; /* only in a group: nanoseconds in which transfers or sums ran */
     ek_ranks_wait *of;      /* per rank: this rank's waits for that rank; owned */
 } ek_waits;
+
+/* ---- agreements (agreement.c) ---- */
+
+/* What one rank tells in an agreement, or several ranks combined. If `call`, `payload` or `timed`
+ * differs between ranks, a member says so, and the number is that of any rank. */
+typedef struct ek_agreement {
+    uint64_t call;          /* digest of the descriptor's members that must be equal */
+    uint64_t payload;       /* digest of the payload */
+    uint64_t timed, waited; /* the number of an earlier call (0: none), and its least wait in ns */
+    int32_t last;           /* the first rank with the least wait */
+    int32_t required, off;  /* the first rank whose `gradient` says so; INT32_MAX: none */
+    uint32_t failed; /* 1 + the latest epoch of a failure in which a rank takes no part; 0: none */
+    bool calls_differ, payloads_differ, timed_differ;
+} ek_agreement;
+_Static_assert(sizeof(ek_agreement) <= 64, "an agreement is a small message");
+
+/* What a rank sends if all ranks of the group send to each other (rounds.h). */
+typedef struct ek_agreement_block {
+    ek_agreement told;
+    char payload[EK_DESCRIPTOR_PAYLOAD];
+} ek_agreement_block;
 
 /* ---- groups ---- */
 
@@ -47,13 +69,24 @@ struct ek_process_group {
     ek_communicator *communicator;
     ek_dist_work *first, **end; /* works in order; the first is under way */
     uint64_t calls;             /* how many agreements have ended */
-    ek_descriptor *descriptors; /* per rank: its descriptor in the last agreement */
     size_t *bounds;             /* room for the offsets of an all-gather, in bytes */
-    ek_request *agreement;      /* NULL: none is under way */
-    bool answering;             /* this rank's descriptor in the agreement belongs to no work */
-    uint32_t clean;             /* the group is clean of failures of epochs below this number */
-    uint64_t arrived;           /* ek_clock_ns() when this rank's descriptor was sent */
-    /* For the next descriptor: the number of an earlier call (0: none), and this rank's wait in
+    ek_rounds rounds;           /* of the agreement, or of the work under way */
+    /* What the agreement under way exchanges. */
+    enum {
+        EK_AGREEMENT_NONE = 0,
+        EK_AGREEMENT_REDUCES,
+        EK_AGREEMENT_GATHERS_CALLS, /* they differ */
+        EK_AGREEMENT_GATHERS_PAYLOADS
+    } agreement;
+    ek_agreement_block *blocks; /* what travels in the agreement; owned */
+    ek_agreement agreed;        /* the outcome of the last agreement */
+    char *gathered;        /* EK_DESCRIPTOR_PAYLOAD bytes per rank, for calls or payloads; owned */
+    const char *payloads;  /* of the last agreement: rank 0's */
+    size_t payload_stride; /* bytes from one rank's payload to the next rank's */
+    bool answering;        /* this rank's part in the agreement belongs to no work */
+    uint32_t clean;        /* the group is clean of failures of epochs below this number */
+    uint64_t arrived;      /* ek_clock_ns() when this rank began the agreement */
+    /* For the next agreement: the number of an earlier call (0: none), and this rank's wait in
      * that call in nanoseconds. */
     uint64_t timed, waited;
     bool timed_pass;     /* the call `timed` had a gradual verb */
@@ -91,18 +124,24 @@ void ek_communication_free_groups(ek_communication *communication);
 
 /* ---- on the communication thread ---- */
 
-/* Starts the all-gather of `all`, in which each rank has `nbytes` bytes. Returns the transport's
+/* Starts group->rounds, an all-gather of `all`, in which each rank has `nbytes` bytes. A work whose
+ * go_on calls this function is called again once the rounds have ended. Returns the transport's
  * status. */
-int ek_process_group_gather(const ek_process_group *group, void *all, size_t nbytes,
-                            ek_request **request);
+int ek_process_group_gather(ek_process_group *group, void *all, size_t nbytes);
+
+/* Returns the payload of a rank's descriptor in the last agreement. */
+static inline const void *ek_group_payload(const ek_process_group *group, int rank)
+{
+    return group->payloads + (size_t)rank * group->payload_stride;
+}
 
 /* Makes one step with the group's works. Returns true if there was progress. agreement.c. */
 bool ek_group_turn(ek_process_group *group);
 
 /* Ends this rank's wait in the group's first work, of which all ranks' parts are complete now. */
 void ek_waits_time(ek_process_group *group, const ek_dist_work *work);
-/* Finds out from the descriptors of an agreement which rank came last to an earlier call, and adds
- * this rank's wait for that rank. */
+/* Adds this rank's wait, in an earlier call, for the rank that came last. The outcome of an
+ * agreement names that rank. */
 void ek_waits_compare(ek_process_group *group);
 /* Notes whether transfers or sums of the group's first work are under way. The work's verb has
  * `ready`. */

@@ -3,11 +3,11 @@
  * Note [Who came last]
  *
  * The clocks of ranks differ, so that ranks compare how long they wait. A rank's wait in a call
- * begins when the rank's own part is complete: when its descriptor is sent, or in a gradual call at
- * the end of its backward or its step. The wait ends when all ranks' parts are there, which all
+ * begins when the rank's own part is complete: when it begins the agreement, or in a gradual call
+ * at the end of its backward or its step. The wait ends when all ranks' parts are there, which all
  * ranks see at about the same time. So the rank with the shortest wait came last. The difference
  * between another rank's wait and the shortest wait is the time that the other rank has waited for
- * the last rank. The descriptors of the group's next agreement bring the waits to all ranks. */
+ * the last rank. The group's next agreement finds the shortest wait and its rank. */
 #include "core/clock.h"
 #include "link/communication.h"
 
@@ -28,16 +28,12 @@ static void waits_add(ek_ranks_wait *wait, uint64_t ns)
 
 void ek_waits_compare(ek_process_group *group)
 {
-    const ek_descriptor *descriptors = group->descriptors, *mine = &descriptors[group->rank];
+    const ek_agreement *agreed = &group->agreed;
     ek_communication *communication = group->communication;
-    int last = 0;
-    for (int r = 0; r < group->size; r++) {
-        if (descriptors[r].timed == 0 || descriptors[r].timed != mine->timed)
-            return;
-        if (descriptors[r].waited < descriptors[last].waited)
-            last = r;
-    }
-    uint64_t longer = mine->waited - descriptors[last].waited;
+    int last = agreed->last;
+    if (agreed->timed == 0 || agreed->timed_differ)
+        return;
+    uint64_t longer = group->waited - agreed->waited;
     pthread_mutex_lock(&communication->lock);
     if (group->timed_pass)
         waits_add(&group->waits.of[last], longer);

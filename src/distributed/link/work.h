@@ -16,7 +16,7 @@ typedef struct ek_rail_run ek_rail_run; /* group/rail.h */
 
 /* ---- descriptors ---- */
 
-enum { EK_DESCRIPTOR_PAYLOAD = 128 }; /* bytes of data that travel with an agreement */
+enum { EK_DESCRIPTOR_PAYLOAD = 128 }; /* the most bytes of data that an agreement brings */
 
 /* What a rank's descriptor says of its tensor's gradient, for operations of the graph
  * (differentiable.h). */
@@ -35,21 +35,17 @@ typedef struct ek_wire_shape {
 /* What one rank is about to do. Its maker zeroes the descriptor first, because descriptors are
  * compared as bytes. */
 typedef struct ek_descriptor {
-    bool failed;    /* the rank takes no part, because the job has failed */
-    uint32_t epoch; /* of the failure */
-    /* Members from `verb` to `shape` must be equal on all ranks of one call. */
+    /* The members up to `shape` must be equal on all ranks of one call. */
     int32_t verb; /* ek_verb_id */
     int32_t op;
     int32_t root; /* rank in the group, or -1 */
     int32_t rail; /* the number of the group's rail on which tensors travel (rail.h); 0: none */
     ek_wire_shape shape;
-    /* This member and those below may differ between ranks. */
-    uint32_t nbytes; /* of the payload */
+    uint32_t nbytes; /* of the payload; equal on all ranks of one call */
     ek_descriptor_gradient gradient;
-    /* How long the rank has waited in an earlier call (waits.c). */
-    uint64_t timed, waited; /* the call's number, from 1 (0: none); nanoseconds */
     _Alignas(8) char payload[EK_DESCRIPTOR_PAYLOAD];
 } ek_descriptor;
+enum { EK_DESCRIPTOR_CALL = offsetof(ek_descriptor, nbytes) }; /* bytes that must be equal */
 
 /* ---- works ---- */
 
@@ -118,13 +114,16 @@ typedef struct ek_verb {
     /* Of works that a thread of the verb does, without the communication thread: does what
      * ek_dist_wait does. NULL: the work is submitted. */
     int (*wait)(ek_dist_work *work);
+    /* True if payloads are only compared. If they are equal on all ranks, go_on may find this
+     * rank's payload in place of each rank's. */
+    bool compares;
 } ek_verb;
 
 typedef enum ek_dist_work_state {
     EK_DIST_WORK_SUBMITTED,
-    EK_DIST_WORK_AGREEING, /* the work's descriptor was sent */
-    /* A descriptor in the agreement was a failed one. The work ends once this rank has learned of
-     * the failure. */
+    EK_DIST_WORK_AGREEING, /* this rank has begun the work's agreement */
+    /* A rank has failed, says the agreement. The work ends once this rank has learned of the
+     * failure. */
     EK_DIST_WORK_REFUSED,
     EK_DIST_WORK_COMMITTED
 } ek_dist_work_state;
@@ -162,7 +161,7 @@ struct ek_dist_work {
      * to the present when parts of a committed work's messages have come or gone. */
     uint64_t began;
     uint64_t moved; /* the communicator's count of parts when `began` was set last */
-    /* ek_clock_ns() when this rank's part was complete; 0: when its descriptor was sent. */
+    /* ek_clock_ns() when this rank's part was complete; 0: when its agreement began. */
     uint64_t arrived;
     double timeout; /* seconds that the work may wait */
 

@@ -192,7 +192,8 @@ static ek_readiness rail_ready(ek_reducer *reducer, ek_bucket *bucket)
 
 static int rail_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
 {
-    if (ek_rail_run_go_on(&bucket->run, reducer->group, request) < 0) {
+    (void)request; /* the run has separate transfers */
+    if (ek_rail_run_go_on(&bucket->run, reducer->group) < 0) {
         bucket_fail(reducer);
         reducer->failure = bucket->run.failure;
     }
@@ -306,7 +307,7 @@ static int unit_fetch_leaf(ek_reducer *reducer, const ek_bucket *bucket, int i)
         return ek_error_pending();
     EK_TRY(ek_comm_copy(place, leaf->grad));
     EK_TRY(ek_synchronize(ek_tensor_device(leaf)));
-    ek_reducer_report(reducer, reducer->group->rank)->present[i] = 1;
+    ek_reducer_report_gradient(reducer, i);
     ek_leaf_set_own_gradient(leaf, NULL);
     return 0;
 }

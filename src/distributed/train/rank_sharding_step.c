@@ -35,9 +35,9 @@ static int step_compare(const ek_dist_work *work)
     const ek_rank_sharding *self = work->user;
     const ek_process_group *group = work->group;
     step_descriptor first, other;
-    memcpy(&first, group->descriptors[0].payload, sizeof first);
+    memcpy(&first, ek_group_payload(group, 0), sizeof first);
     for (int r = 1; r < group->size; r++) {
-        memcpy(&other, group->descriptors[r].payload, sizeof other);
+        memcpy(&other, ek_group_payload(group, r), sizeof other);
         if (other.digest != first.digest || other.count != first.count)
             return EK_FAIL(EK_E_STATE,
                            "%s: of %d parameters that are divided over the ranks rank %d has "
@@ -85,13 +85,11 @@ static int step_go_on(ek_dist_work *work)
     ek_rank_sharding *self = work->user;
     if (work->stage == 0)
         return step_commit(work);
-    int range = self->range++, rc;
-    if (range > self->range_count)
-        return 0;
-    rc = range < self->range_count ? step_send_range(self, &self->ranges[range], &work->request)
-                                   : ek_reducer_send_reports(self->reducer, &work->request);
+    int range = self->range++, step = range - self->range_count;
+    int rc = step < 0 ? step_send_range(self, &self->ranges[range], &work->request)
+                      : ek_reducer_send_reports(self->reducer, step, &work->request);
     EK_TRY(ek_dist_work_started(work, rc));
-    return 1;
+    return step < 0 || rc > 0;
 }
 
 static ek_readiness step_ready(ek_dist_work *work)
@@ -105,7 +103,8 @@ static ek_readiness step_ready(ek_dist_work *work)
     return ready ? EK_READY : EK_AWAITS_CALLER;
 }
 
-static const ek_verb step_verb = {EK_VERB_STEP, step_go_on, step_ready, .gradual = true};
+static const ek_verb step_verb = {EK_VERB_STEP, step_go_on, step_ready, .gradual = true,
+                                  .compares = true};
 
 /* ---- before the step ---- */
 

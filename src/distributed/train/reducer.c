@@ -109,6 +109,7 @@ static int reducer_run_begin(ek_process_group *group, void *user)
 {
     const reducer_call *call = user;
     ek_reducer *reducer = call->reducer;
+    (void)group; /* the reducer has the group */
     EK_TRY(reducer_check(reducer));
     if (reducer->sharding)
         EK_TRY(ek_rank_sharding_begin(reducer->sharding, reducer->armed));
@@ -128,7 +129,7 @@ static int reducer_run_begin(ek_process_group *group, void *user)
         reducer->buckets[b].pending = reducer->buckets[b].end - reducer->buckets[b].first;
         reducer->buckets[b].ready = false;
     }
-    memset(ek_reducer_report(reducer, group->rank)->present, 0, (size_t)reducer->count);
+    memset(reducer->reports->present, 0, reducer->report_nbytes - sizeof *reducer->reports);
     EK_TRY(ek_reducer_pass_begin(reducer));
     reducer->pass = EK_PASS_REDUCED;
     reducer->stats.backwards++;
@@ -163,16 +164,12 @@ static int reducer_arrived(ek_grad_hook *hook, int leaf, bool some)
 /* Takes the gradients that any rank has. */
 static int reducer_take(ek_reducer *reducer)
 {
-    const ek_process_group *group = reducer->group;
     for (int b = 0; b < reducer->bucket_count; b++)
         reducer->stats.nbytes += ek_bucket_nbytes(&reducer->buckets[b]);
     reducer->stats.buckets += (uint64_t)reducer->bucket_count;
     for (int i = 0; i < reducer->count; i++) {
         ek_tensor *leaf = reducer->leaves[i];
-        bool present = false;
-        for (int r = 0; r < group->size; r++)
-            present = present || ek_reducer_report(reducer, r)->present[i];
-        if (!present)
+        if (!ek_reducer_is_present(reducer, i))
             continue;
         if (leaf->grad_buffer)
             ek_tensor_written(leaf->grad_buffer, reducer_name);
@@ -190,14 +187,15 @@ static int reducer_run_finish(ek_process_group *group, void *user)
 {
     const reducer_call *call = user;
     ek_reducer *reducer = call->reducer;
+    (void)group; /* the reducer has the group */
     if (reducer->pass == EK_PASS_GRAPH && call->status >= 0)
         return ek_reducer_average_in_graph(reducer);
     /* The other ranks' backward may wait for this rank. The boundary tells them of an error. */
     if (reducer->pass != EK_PASS_REDUCED)
         return call->status;
-    ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
     for (int i = 0; i < reducer->count && !ek_reducer_has_units(reducer); i++)
-        mine->present[i] = reducer->leaves[i]->grad != NULL;
+        if (reducer->leaves[i]->grad)
+            ek_reducer_report_gradient(reducer, i);
     int rc = ek_reducer_pass_end(reducer, call->status);
     if (rc >= 0)
         rc = reducer_take(reducer);
@@ -419,12 +417,13 @@ static void reducer_destroy(ek_object *object)
 static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
 {
     size_t leaves = (size_t)list->count + 1, ranks = (size_t)reducer->group->size + 1;
-    reducer->report_nbytes = (sizeof(ek_pass_report) + leaves + 7) / 8 * 8;
+    reducer->report_nbytes = sizeof(ek_pass_report) + (leaves + 63) / 64 * sizeof(uint64_t);
     reducer->leaves = ek_calloc(leaves, sizeof *reducer->leaves);
     reducer->buckets = ek_calloc(leaves, sizeof *reducer->buckets);
     reducer->bucket_of = ek_calloc(leaves, sizeof *reducer->bucket_of);
     reducer->taking_part = ek_calloc(leaves, sizeof *reducer->taking_part);
-    reducer->reports = ek_calloc(ranks, reducer->report_nbytes);
+    reducer->reports =
+        ek_calloc((size_t)ek_rounds_room(reducer->group->size), reducer->report_nbytes);
     reducer->out = ek_calloc(ranks, sizeof *reducer->out);
     reducer->in = ek_calloc(ranks, sizeof *reducer->in);
     if (!reducer->leaves || !reducer->buckets || !reducer->bucket_of || !reducer->taking_part ||

@@ -101,12 +101,12 @@ struct ek_bucket {
     bool ready;      /* all gradients have arrived; under the reducer's lock */
 };
 
-/* What a rank reports at the end of a pass. */
+/* What a rank reports at the end of a pass, or several ranks combined. */
 typedef struct ek_pass_report {
-    int32_t status;
-    bool raised; /* the error is a failure of the job, which each rank learns of */
-    char sentence[500];
-    unsigned char present[]; /* per leaf: the rank has a gradient */
+    int32_t rank;       /* the first rank that has failed; the group's size: none has */
+    int32_t status;     /* of that rank */
+    bool raised;        /* its error is a failure of the job, which each rank learns of */
+    uint64_t present[]; /* a bit per leaf: a rank has a gradient */
 } ek_pass_report;
 
 struct ek_reducer {
@@ -141,12 +141,15 @@ struct ek_reducer {
     uint64_t passes;      /* how many passes have ended */
     ek_error_record lost; /* the error of a bucket; status 0: none */
     uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
-    char *scratch, *wire, *reports; /* terms of sums; elements in bf16; reports of all ranks */
+    char *scratch, *wire; /* terms of sums; elements in bf16 */
+    /* Room for ek_rounds_reduce. The first report is this rank's, and then that of all ranks. */
+    ek_pass_report *reports;
+    char sentence[500]; /* of the error in the first report */
     char *blank; /* Zeros as large as the largest unit; a unit without a gradient travels from here.
                   */
-    size_t largest; /* bytes of the largest bucket */
-    size_t copied;  /* bytes of copies of units that await their means; under the lock */
-    size_t report_nbytes;
+    size_t largest;       /* bytes of the largest bucket */
+    size_t copied;        /* bytes of copies of units that await their means; under the lock */
+    size_t report_nbytes; /* of one report */
     ek_bytes *out, *in;
 };
 
@@ -204,11 +207,14 @@ void ek_reducer_drop_copy(ek_reducer *reducer, size_t nbytes);
 /* Marks the bucket ready, or with NULL this rank's report complete. Any thread. */
 void ek_reducer_ready(ek_reducer *reducer, ek_bucket *bucket);
 
+/* Puts into this rank's report that the rank has a gradient of the leaf. Any thread. */
+void ek_reducer_report_gradient(ek_reducer *reducer, int leaf);
 /* Writes this rank's report for a call of the reducer's group. `status` is the rank's outcome.
  * *pending takes the thread's pending error. */
 void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *pending);
-/* Starts the transfer of all ranks' reports. Returns the transport's status. */
-int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request);
+/* Makes the next step of the exchange of reports. The first step is step 0. Returns 1 if another
+ * step must follow, 0 if the exchange has ended, or the transport's status. */
+int ek_reducer_send_reports(ek_reducer *reducer, int step, ek_request **request);
 /* Returns the outcome of a call that has ended with rc: `status`, which is this rank's outcome, if
  * it is negative; else rc, if it is negative; else the error of the first rank that has failed, or
  * 0. The error in *pending is pending again afterwards. */
@@ -225,9 +231,10 @@ static inline bool ek_reducer_has_units(const ek_reducer *reducer)
     return reducer->blank != NULL;
 }
 
-static inline ek_pass_report *ek_reducer_report(const ek_reducer *reducer, int rank)
+/* Tells whether any rank has reported a gradient of the leaf in the pass that has ended. */
+static inline bool ek_reducer_is_present(const ek_reducer *reducer, int leaf)
 {
-    return (ek_pass_report *)(void *)(reducer->reports + (size_t)rank * reducer->report_nbytes);
+    return reducer->reports->present[leaf / 64] >> leaf % 64 & 1;
 }
 
 #endif

@@ -46,17 +46,50 @@ static ek_readiness pass_ready(ek_dist_work *work)
     return bucket ? bucket->route->ready(reducer, bucket) : EK_READY;
 }
 
-int ek_reducer_send_reports(ek_reducer *reducer, ek_request **request)
+/* Fills this rank's report, but not the gradients that are present. */
+static void pass_fill_report(ek_reducer *reducer, int status, const char *sentence, bool raised)
 {
-    const ek_process_group *group = reducer->group;
-    ek_pass_report *mine = ek_reducer_report(reducer, group->rank);
-    if (mine->status >= 0 && reducer->lost.status < 0) {
-        mine->raised = reducer->failure != 0;
-        mine->status = reducer->lost.status;
-        snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
-                 reducer->lost.message);
+    ek_pass_report *mine = reducer->reports;
+    mine->rank = status < 0 ? reducer->group->rank : reducer->group->size;
+    mine->status = status < 0 ? status : 0;
+    mine->raised = raised;
+    snprintf(reducer->sentence, sizeof reducer->sentence, "%.*s", (int)sizeof reducer->sentence - 1,
+             sentence);
+}
+
+/* Combines two reports (rounds.h). */
+static void pass_combine(void *block, const void *other, size_t nbytes)
+{
+    ek_pass_report *a = block;
+    const ek_pass_report *b = other;
+    for (size_t i = 0; i < (nbytes - sizeof *a) / sizeof *a->present; i++)
+        a->present[i] |= b->present[i];
+    if (b->rank >= a->rank)
+        return;
+    a->rank = b->rank;
+    a->status = b->status;
+    a->raised = b->raised;
+}
+
+int ek_reducer_send_reports(ek_reducer *reducer, int step, ek_request **request)
+{
+    ek_process_group *group = reducer->group;
+    ek_pass_report *report = reducer->reports;
+    int rc;
+    if (step == 0) {
+        if (report->status >= 0 && reducer->lost.status < 0)
+            pass_fill_report(reducer, reducer->lost.status, reducer->lost.message,
+                             reducer->failure != 0);
+        rc = ek_rounds_reduce(&group->rounds, group, EK_ROUNDS_TAG, report, reducer->report_nbytes,
+                              pass_combine);
+    } else if (step == 1 && report->status < 0 && !report->raised) { /* no notice tells the error */
+        rc = group->communication->transport->broadcast(group->communicator, reducer->sentence,
+                                                        sizeof reducer->sentence, report->rank,
+                                                        request);
+    } else {
+        return 0;
     }
-    return ek_process_group_gather(group, reducer->reports, reducer->report_nbytes, request);
+    return rc < 0 ? rc : 1;
 }
 
 /* Makes the next step. *rc gets 1 if the step has ended a bucket, 0, or a negative status of the
@@ -67,11 +100,9 @@ static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
     ek_bucket *bucket = pass_bucket(reducer);
     *rc = 0;
     if (!bucket) {
-        if (reducer->phase++ == 0)
-            *rc = ek_reducer_send_reports(reducer, request);
-        else
-            reducer->passes++;
-        return false;
+        *rc = ek_reducer_send_reports(reducer, reducer->phase++, request);
+        reducer->passes += *rc == 0;
+        return *rc > 0;
     }
     *rc = bucket->route->advance(reducer, bucket, request);
     reducer->phase = *rc > 0 ? 0 : reducer->phase + 1;
@@ -185,30 +216,29 @@ void ek_reducer_drop_copy(ek_reducer *reducer, size_t nbytes)
 static int pass_judge(const ek_reducer *reducer)
 {
     const ek_process_group *group = reducer->group;
-    for (int r = 0; r < group->size; r++) {
-        const ek_pass_report *report = ek_reducer_report(reducer, r);
-        if (report->status >= 0)
-            continue;
-        if (report->raised)
-            return ek_communication_take_failure(group->communication, reducer->failures);
-        ek_error_record error = {.status = EK_E_ABORTED,
-                                 .told = true,
-                                 .origin = group->ranks[r] + 1};
-        snprintf(error.message, sizeof error.message, "rank %d on %s: %.499s", group->ranks[r],
-                 group->communication->hosts[group->ranks[r]], report->sentence);
-        return ek_error_raise(&error);
-    }
-    return 0;
+    const ek_pass_report *report = reducer->reports;
+    if (report->status >= 0)
+        return 0;
+    if (report->raised)
+        return ek_communication_take_failure(group->communication, reducer->failures);
+    int rank = group->ranks[report->rank];
+    ek_error_record error = {.status = EK_E_ABORTED, .told = true, .origin = rank + 1};
+    snprintf(error.message, sizeof error.message, "rank %d on %s: %.499s", rank,
+             group->communication->hosts[rank], reducer->sentence);
+    return ek_error_raise(&error);
+}
+
+void ek_reducer_report_gradient(ek_reducer *reducer, int leaf)
+{
+    pthread_mutex_lock(&reducer->lock);
+    reducer->reports->present[leaf / 64] |= UINT64_C(1) << leaf % 64;
+    pthread_mutex_unlock(&reducer->lock);
 }
 
 void ek_reducer_write_report(ek_reducer *reducer, int status, ek_error_record *pending)
 {
-    ek_pass_report *mine = ek_reducer_report(reducer, reducer->group->rank);
     ek_error_take(pending);
-    mine->raised = false;
-    mine->status = status < 0 ? status : 0;
-    snprintf(mine->sentence, sizeof mine->sentence, "%.*s", (int)sizeof mine->sentence - 1,
-             pending->message);
+    pass_fill_report(reducer, status, pending->message, false);
 }
 
 int ek_reducer_judge(const ek_reducer *reducer, int status, ek_error_record *pending, int rc)
@@ -231,7 +261,7 @@ int ek_reducer_pass_end(ek_reducer *reducer, int status)
     const ek_process_group *group = reducer->group;
     ek_error_record pending;
     ek_reducer_write_report(reducer, status, &pending);
-    ek_reducer_report(reducer, group->rank)->raised =
+    reducer->reports->raised =
         pending.status < 0 &&
         (!pending.told || group->communication->failures != reducer->failures);
     /* The other ranks wait for all buckets. So if this rank has failed, the buckets that are not

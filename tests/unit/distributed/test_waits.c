@@ -10,9 +10,9 @@
 enum { HELD = 1, ROUNDS = 3 };
 
 /* Waits until rank 0 has started so many transfers, and lets nothing reach it from then on. */
-static void hold_until(loop *l, int collectives)
+static void hold_until(loop *l, int transfers)
 {
-    while (loop_collectives(l, 0) < collectives)
+    while (loop_transfers(l, 0) < transfers)
         usleep(100);
     loop_stop(l, 0);
 }
@@ -24,7 +24,7 @@ static const char *meets(ek_process_group *world, void *user)
     loop *l = user;
     for (int i = 0; i < ROUNDS; i++) {
         if (world->rank == HELD)
-            hold_until(l, loop_collectives(l, HELD) + 1);
+            hold_until(l, loop_transfers(l, HELD) + 1);
         RANKS_OK(ek_dist_barrier(.group = world));
         if (world->rank == HELD)
             loop_resume(l, 0);
@@ -99,12 +99,12 @@ static const char *trains(ek_process_group *world, void *user)
     RANKS_OK(ek_distributed_get_stats(model, &stats));
     LOOP_CHECK_EQ(stats.waited_for, -1);
     LOOP_CHECK(stats.waited == 0 && stats.exposed == 0 && stats.communicating == 0);
-    int before = loop_collectives(h.loop, world->rank);
+    int before = loop_transfers(h.loop, world->rank);
     LOOP_PASS(goes_back(model, &h));
-    int each = loop_collectives(h.loop, world->rank) - before;
+    int each = loop_transfers(h.loop, world->rank) - before;
     for (int i = 0; i < ROUNDS; i++) {
         if (world->rank == HELD)
-            h.until = loop_collectives(h.loop, HELD) + each;
+            h.until = loop_transfers(h.loop, HELD) + each;
         LOOP_PASS(goes_back(model, &h));
         if (world->rank == HELD)
             loop_resume(h.loop, 0);

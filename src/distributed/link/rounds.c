@@ -1,0 +1,118 @@
+/* rounds.c: see rounds.h. */
+#include "link/rounds.h"
+
+#include "link/communication.h"
+
+/* The ranks [begin, begin + count), modulo the size of the group. */
+typedef struct rounds_range {
+    int begin, count;
+} rounds_range;
+
+static bool rounds_are_aligned(const ek_process_group *group)
+{
+    return (group->size & (group->size - 1)) == 0;
+}
+
+/* Returns the rank that is `step` ranks away: the one that this rank receives from or, with
+ * -step, the one that it sends to. */
+static int rounds_peer(const ek_process_group *group, int step)
+{
+    int size = group->size;
+    if (rounds_are_aligned(group))
+        return group->rank ^ (step < 0 ? -step : step);
+    return (group->rank + size + step) % size;
+}
+
+/* Returns the ranks whose blocks `rank` sends in this round to a rank that is `step` ranks away. */
+static rounds_range rounds_range_of(const ek_rounds *rounds, const ek_process_group *group,
+                                    int rank, int step)
+{
+    int have = rounds->have, left = group->size - step;
+    return (rounds_range){rounds_are_aligned(group) ? rank & ~(have - 1) : rank,
+                          have < left ? have : left};
+}
+
+static int rounds_message(ek_rounds *rounds, const ek_process_group *group, bool send, void *data,
+                          size_t nbytes, int peer)
+{
+    const ek_transport *transport = group->communication->transport;
+    ek_request **request = &rounds->requests[rounds->open];
+    int rc =
+        send ? transport->send(group->communicator, data, nbytes, peer, rounds->tag, request)
+             : transport->receive(group->communicator, data, nbytes, peer, rounds->tag, request);
+    rounds->open += rc >= 0;
+    return rc;
+}
+
+/* Sends the blocks of the range, or receives them. A range that runs over the last rank is two
+ * messages. */
+static int rounds_move(ek_rounds *rounds, const ek_process_group *group, bool send,
+                       rounds_range range, int peer)
+{
+    const size_t *at = rounds->at;
+    int end = range.begin + range.count, over = end - group->size;
+    if (over > 0)
+        end = group->size;
+    int rc = rounds_message(rounds, group, send, rounds->blocks + at[range.begin],
+                            at[end] - at[range.begin], peer);
+    if (rc >= 0 && over > 0)
+        rc = rounds_message(rounds, group, send, rounds->blocks + at[0], at[over] - at[0], peer);
+    return rc;
+}
+
+/* Starts the transfers of a round, the receives first. */
+static int rounds_begin(ek_rounds *rounds, const ek_process_group *group)
+{
+    int rc = 0, have = rounds->have, room = ek_rounds_room(group->size);
+    for (int sends = 0; sends < 2; sends++)
+        for (int d = 1; d < room && d * have < group->size && rc >= 0; d++) {
+            int peer = rounds_peer(group, sends ? -d * have : d * have);
+            if (rounds->combine)
+                rc = rounds_message(rounds, group, sends,
+                                    rounds->blocks + (sends ? 0 : (size_t)d * rounds->nbytes),
+                                    rounds->nbytes, peer);
+            else
+                rc = rounds_move(rounds, group, sends,
+                                 rounds_range_of(rounds, group, sends ? group->rank : peer,
+                                                 d * have),
+                                 peer);
+        }
+    return rc;
+}
+
+int ek_rounds_gather(ek_rounds *rounds, const ek_process_group *group, int tag, void *all,
+                     const size_t *at)
+{
+    *rounds = (ek_rounds){.blocks = all, .at = at, .tag = tag, .have = 1};
+    return rounds_begin(rounds, group);
+}
+
+int ek_rounds_reduce(ek_rounds *rounds, const ek_process_group *group, int tag, void *blocks,
+                     size_t nbytes, ek_rounds_combine *combine)
+{
+    *rounds =
+        (ek_rounds){.blocks = blocks, .nbytes = nbytes, .combine = combine, .tag = tag, .have = 1};
+    return rounds_begin(rounds, group);
+}
+
+int ek_rounds_test(ek_rounds *rounds, const ek_process_group *group)
+{
+    const ek_transport *transport = group->communication->transport;
+    int rc = 1, room = ek_rounds_room(group->size);
+    while (rounds->have < group->size) {
+        while (rounds->open > 0 && rc > 0)
+            if ((rc = transport->test(&rounds->requests[rounds->open - 1], NULL)) != 0)
+                rounds->open--;
+        if (rc <= 0)
+            return rc;
+        for (int d = 1; d < room && rounds->combine; d++)
+            rounds->combine(rounds->blocks, rounds->blocks + (size_t)d * rounds->nbytes,
+                            rounds->nbytes);
+        rounds->have *= room;
+        if (rounds->have < group->size && (rc = rounds_begin(rounds, group)) < 0)
+            return rc;
+        rc = 1;
+    }
+    rounds->have = 0;
+    return 1;
+}
