@@ -3,33 +3,19 @@
 
 #include "link/communication.h"
 
-/* The ranks [begin, begin + count), modulo the size of the group. */
-typedef struct rounds_range {
-    int begin, count;
-} rounds_range;
-
 static bool rounds_are_aligned(const ek_process_group *group)
 {
     return (group->size & (group->size - 1)) == 0;
 }
 
-/* Returns the rank that is `step` ranks away: the one that this rank receives from or, with
- * -step, the one that it sends to. */
+/* Returns the rank that this rank receives from in a step. With -step: the rank that this rank
+ * sends to. */
 static int rounds_peer(const ek_process_group *group, int step)
 {
     int size = group->size;
     if (rounds_are_aligned(group))
         return group->rank ^ (step < 0 ? -step : step);
     return (group->rank + size + step) % size;
-}
-
-/* Returns the ranks whose blocks `rank` sends in this round to a rank that is `step` ranks away. */
-static rounds_range rounds_range_of(const ek_rounds *rounds, const ek_process_group *group,
-                                    int rank, int step)
-{
-    int have = rounds->have, left = group->size - step;
-    return (rounds_range){rounds_are_aligned(group) ? rank & ~(have - 1) : rank,
-                          have < left ? have : left};
 }
 
 static int rounds_message(ek_rounds *rounds, const ek_process_group *group, bool send, void *data,
@@ -44,17 +30,17 @@ static int rounds_message(ek_rounds *rounds, const ek_process_group *group, bool
     return rc;
 }
 
-/* Sends the blocks of the range, or receives them. A range that runs over the last rank is two
- * messages. */
-static int rounds_move(ek_rounds *rounds, const ek_process_group *group, bool send,
-                       rounds_range range, int peer)
+/* Sends the blocks that this rank has and the peer, `step` ranks away, lacks; or receives such
+ * blocks from the peer. Blocks that run over the last rank are two messages. */
+static int rounds_move(ek_rounds *rounds, const ek_process_group *group, bool send, int peer,
+                       int step)
 {
     const size_t *at = rounds->at;
-    int end = range.begin + range.count, over = end - group->size;
-    if (over > 0)
-        end = group->size;
-    int rc = rounds_message(rounds, group, send, rounds->blocks + at[range.begin],
-                            at[end] - at[range.begin], peer);
+    int owner = send ? group->rank : peer, size = group->size, have = rounds->have;
+    int begin = rounds_are_aligned(group) ? owner & ~(have - 1) : owner;
+    int over = begin + (have < size - step ? have : size - step) - size;
+    size_t end = at[over < 0 ? size + over : size];
+    int rc = rounds_message(rounds, group, send, rounds->blocks + at[begin], end - at[begin], peer);
     if (rc >= 0 && over > 0)
         rc = rounds_message(rounds, group, send, rounds->blocks + at[0], at[over] - at[0], peer);
     return rc;
@@ -72,10 +58,7 @@ static int rounds_begin(ek_rounds *rounds, const ek_process_group *group)
                                     rounds->blocks + (sends ? 0 : (size_t)d * rounds->nbytes),
                                     rounds->nbytes, peer);
             else
-                rc = rounds_move(rounds, group, sends,
-                                 rounds_range_of(rounds, group, sends ? group->rank : peer,
-                                                 d * have),
-                                 peer);
+                rc = rounds_move(rounds, group, sends, peer, d * have);
         }
     return rc;
 }

@@ -61,8 +61,8 @@ static inline bool ek_rounds_are_open(const ek_rounds *rounds)
     return rounds->have > 0;
 }
 
-/* Returns the number of ranks whose blocks a rank has after a round for each rank whose block the
- * rank had before. */
+/* Returns how many blocks a reduction has room for. In each round the number of ranks whose blocks
+ * a rank has grows by this factor. */
 static inline int ek_rounds_room(int size)
 {
     return size <= EK_ROUNDS_DIRECT ? size : 2;
