@@ -16,11 +16,11 @@ typedef struct ek_index_sampler {
     int64_t lacks;     /* how many more samples the longest pass of any rank has */
     int64_t room;      /* how many samples `fill` may write; at least the length */
     /* The pass is the share of `rank` of `ranks`, and depends on the epoch alone. ranks 0: all
-     * ranks draw the same pass. strided: sample i of a share is number i * ranks + rank of the order
-     * of all ranks. */
+     * ranks draw the same pass. strided: sample i of a share is number i * ranks + rank of the
+     * order of all ranks. */
     int rank, ranks;
     bool strided;
-    void *owned;       /* memory that is freed with the sampler; NULL: none */
+    void *owned; /* memory that is freed with the sampler; NULL: none */
 } ek_index_sampler;
 
 /* The type of an index sampler. `fill` writes a whole pass. */
@@ -47,8 +47,8 @@ void ek_index_sampler_destroy(ek_sampler *sampler);
 /* Makes a sampler of passes of `length` samples in [0, high). */
 void *ek_index_sampler_new(const ek_index_sampler_type *type, int64_t high, int64_t length);
 
-/* Returns the sampler that draws this rank's share for the sampler, which is this sampler or a batch
- * sampler over it. NULL, without an error, if all ranks draw the same pass. */
+/* Returns the sampler that draws this rank's share for the sampler, which is this sampler or a
+ * batch sampler over it. NULL, without an error, if all ranks draw the same pass. */
 ek_index_sampler *ek_sampler_share(ek_sampler *sampler);
 
 /* ---- checks: EK_E_INVALID with a message in the name of `function` ---- */

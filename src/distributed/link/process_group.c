@@ -17,6 +17,8 @@ void ek_process_group_free(ek_process_group *group)
 {
     if (!group)
         return;
+    if (group->await_saves)
+        group->await_saves(group);
     if (group->close_rails)
         group->close_rails(group);
     group_forget_view(group);

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/device.h"
 #include "link/post.h"
 
 const char ek_save_name[] = "dist_archive_save";
@@ -30,28 +29,12 @@ static bool saving_is_under_way(const ek_communication *communication)
     return one;
 }
 
-static void saving_await(const ek_communication *communication)
-{
-    pthread_mutex_lock(&saving_lock);
-    while (saving_is_under_way(communication))
-        pthread_cond_wait(&saving_ended, &saving_lock);
-    pthread_mutex_unlock(&saving_lock);
-}
-
 void ek_saving_await(const ek_process_group *group)
 {
-    saving_await(group->communication);
-}
-
-static int saving_leave(void)
-{
-    saving_await(NULL); /* the end of a world waits for its others */
-    return 0;
-}
-
-__attribute__((constructor)) static void saving_watch_shutdown(void)
-{
-    ek_at_shutdown(saving_leave);
+    pthread_mutex_lock(&saving_lock);
+    while (saving_is_under_way(group->communication))
+        pthread_cond_wait(&saving_ended, &saving_lock);
+    pthread_mutex_unlock(&saving_lock);
 }
 
 /* ---- the ranks' outcomes ---- */
@@ -208,6 +191,8 @@ void ek_saving_start(ek_saving *s)
 {
     if (s->communication)
         ek_posts_begin(s->communication);
+    else
+        s->group->await_saves = ek_saving_await;
     pthread_mutex_lock(&saving_lock);
     s->next = saving_first;
     saving_first = s;

@@ -50,6 +50,22 @@ TEST_LOOP(a_set_is_one_archive, 0, 2)
     ek_archive_free(archive);
 }
 
+/* tests/golden/make_set.py wrote it. */
+TEST(a_set_of_python_is_read)
+{
+    int64_t step = 0;
+    ek_archive *archive = ek_archive_open(EK_GOLDEN_DIR "/set/python.safetensors");
+    ek_module *net = ek_linear(3, 2);
+    assert_ok(ek_archive_load_module(archive, "net", net));
+    ck_assert(element(ek_module_tensor(net, "weight"), 5) == 5);
+    ck_assert(element(ek_module_tensor(net, "bias"), 1) == 8);
+    ck_assert(element(ek_value_tensor(ek_archive_get(archive, "head.weight")), 3) == 3);
+    assert_ok(ek_archive_get_int(archive, "step", &step));
+    ck_assert_int_eq(step, 9);
+    ek_module_free(net);
+    ek_archive_free(archive);
+}
+
 TEST(a_file_comes_before_a_set_of_its_name)
 {
     write_two();

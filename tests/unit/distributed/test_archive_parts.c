@@ -245,6 +245,53 @@ RANKS_TEST(a_single_file_is_written_beside_the_program, RANKS, 9)
     return NULL;
 }
 
+/* ---- Hugging Face's layout ---- */
+
+static void fill_from(ek_module *net, const char *name, double first)
+{
+    ek_tensor *tensor = ek_module_tensor(net, name);
+    float values[8];
+    for (int i = 0; i < ek_count(tensor); i++)
+        values[i] = (float)(first + i);
+    ek_set_data(tensor, values, (size_t)ek_count(tensor) * sizeof *values);
+}
+
+static bool is_golden(const char *name)
+{
+    static char bytes[2][1 << 12];
+    char path[512];
+    snprintf(path, sizeof path, EK_GOLDEN_DIR "/set/%s", name);
+    size_t nbytes = read_file(path, bytes[0], sizeof bytes[0]);
+    return nbytes > 0 && read_file(path_of(name), bytes[1], sizeof bytes[1]) == nbytes &&
+           memcmp(bytes[0], bytes[1], nbytes) == 0;
+}
+
+/* The files that tests/golden/make_set.py reads by Python's safetensors. */
+RANKS_TEST(sets_are_those_that_python_reads, 2, 10)
+{
+    char path[96];
+    ek_archive *archive = ek_archive_new();
+    ek_module *net = ek_sequential(ek_linear(3, 2), ek_linear(2, 1));
+    fill_from(net, "0.weight", 0);
+    fill_from(net, "0.bias", 10);
+    fill_from(net, "1.weight", 20);
+    fill_from(net, "1.bias", 30);
+    strcpy(world->communication->hosts[0], "h1");
+    strcpy(world->communication->hosts[1], "h2");
+    ek_archive_put_module(archive, "", net);
+    ek_archive_put(archive, "step", ek_value_of_int(5));
+    ek_archive_put_text(archive, "note", "text");
+    RANKS_OK(ek_dist_archive_save(archive, set_path(path, ""), 0, world, .parts = true));
+    ek_archive_free(archive);
+    ek_module_free(net);
+    if (world->rank == 0) {
+        LOOP_CHECK(is_golden("run-00001-of-00002.safetensors"));
+        LOOP_CHECK(is_golden("run-00002-of-00002.safetensors"));
+        LOOP_CHECK(is_golden("run.safetensors.index.json"));
+    }
+    return NULL;
+}
+
 /* ---- kills ---- */
 
 static const char *save_for_ever(ek_process_group *world, void *user)
