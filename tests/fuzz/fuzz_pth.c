@@ -51,7 +51,7 @@ static void read_all(const ek_safetensors *file, size_t nbytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
     const char *path = fuzz_file(data, nbytes);
-    ek_safetensors *file = ek_tensor_file_open(path);
+    ek_safetensors *file = ek_tensor_file_open(path, NULL, NULL);
     if (file) {
         read_all(file, nbytes);
         fuzz_load_all(file, path);
