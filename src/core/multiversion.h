@@ -1,4 +1,4 @@
-/* multiversion.h: functions compiled for several processors.
+/* multiversion.h: functions compiled for several processors, and loops that become vectors.
  *
  * Builds with sanitizers have one version only, because they crash in the resolver that picks a
  * version. All versions compute equal bits, because in ISO C mode compilers fuse no product with a
@@ -14,6 +14,14 @@
     __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define EK_MULTIVERSION
+#endif
+
+/* EK_IVDEP before a loop says that its iterations don't depend on each other, although its pointers
+ * may be equal. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define EK_IVDEP _Pragma("GCC ivdep")
+#else
+#define EK_IVDEP
 #endif
 
 #endif

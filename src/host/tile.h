@@ -5,17 +5,10 @@
 #ifndef EK_HOST_TILE_H
 #define EK_HOST_TILE_H
 
+#include "core/multiversion.h"
 #include "kernels/walk.h"
 
 enum { EK_TILE = 512 }; /* elements of a buffer */
-
-/* EK_IVDEP before a loop says that its iterations don't depend on each other, although its pointers
- * may be equal. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define EK_IVDEP _Pragma("GCC ivdep")
-#else
-#define EK_IVDEP
-#endif
 
 /* The type that a dtype is computed in: bf16 and f16 in f32, i32, u8 and bool in i64. */
 typedef enum ek_class { EK_CLASS_F32, EK_CLASS_F64, EK_CLASS_I64 } ek_class;

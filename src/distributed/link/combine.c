@@ -1,14 +1,15 @@
-/* combine.c: see combine.h. Terms are combined block by block, so that a block stays in cache while
- * all terms are added to the block. */
+/* combine.c: see combine.h. Terms are combined block by block, so that the partial results of a
+ * block stay in level 1 cache. */
 #include "link/combine.h"
 
 #include <string.h>
 
 #include "core/error.h"
 #include "core/multiversion.h"
+#include "core/sum_order.h"
 #include "core/tensor.h"
 
-enum { COMBINE_BLOCK = 2048 }; /* elements */
+enum { COMBINE_NBYTES = 4096 }; /* bytes of a block */
 
 static const char *const combine_names[] = {"SUM", "AVG",  "PRODUCT", "MIN",
                                             "MAX", "BAND", "BOR",     "BXOR"};
@@ -35,18 +36,19 @@ int ek_combine_check(const char *what, ek_dist_op op, ek_dtype dtype)
     return 0;
 }
 
-/* Makes combine_NAME_DTYPE(out, in, n), which combines one more term `in` with `out`. Extrema are
- * NaN if either operand is NaN. */
-#define COMBINE_LOOP(name, dtype, type, expression)                                      \
-    EK_MULTIVERSION static void combine_##name##_##dtype(void *restrict out,             \
-                                                         const void *restrict in, int n) \
-    {                                                                                    \
-        type *restrict to = out;                                                         \
-        const type *restrict from = in;                                                  \
-        for (int i = 0; i < n; i++) {                                                    \
-            type a = to[i], b = from[i];                                                 \
-            to[i] = (type)(expression);                                                  \
-        }                                                                                \
+/* Makes combine_NAME_DTYPE(out, x, y, n), which combines x and y; `out` may be x. Extrema are NaN
+ * if either operand is NaN. */
+#define COMBINE_LOOP(name, dtype, type, expression)                                               \
+    EK_MULTIVERSION static void combine_##name##_##dtype(void *out, const void *x, const void *y, \
+                                                         int n)                                   \
+    {                                                                                             \
+        type *to = out;                                                                           \
+        const type *left = x, *right = y;                                                         \
+        EK_IVDEP                                                                                  \
+        for (int i = 0; i < n; i++) {                                                             \
+            type a = left[i], b = right[i];                                                       \
+            to[i] = (type)(expression);                                                           \
+        }                                                                                         \
     }
 #define COMBINE_FLOATING(dtype, type)                       \
     COMBINE_LOOP(sum, dtype, type, a + b)                   \
@@ -69,7 +71,7 @@ COMBINE_INTEGER(i64, int64_t, uint64_t)
 COMBINE_INTEGER(u8, uint8_t, unsigned)
 COMBINE_INTEGER(i32, int32_t, uint32_t)
 
-typedef void combine_function(void *restrict out, const void *restrict in, int n);
+typedef void combine_function(void *out, const void *x, const void *y, int n);
 
 /* The loops by dtype and by ek_dist_op. An average is a sum that is divided at the end. Sums of
  * bool are "or" and products "and", which leaves results 0 and 1. bf16 and f16 are widened to
@@ -102,38 +104,63 @@ EK_MULTIVERSION static void combine_widen(ek_dtype dtype, float *restrict out,
             out[i] = ek_float_of_bf16(in[i]);
 }
 
-static void combine_divide(ek_dtype dtype, void *block, int count, int n)
+/* Divides x by the number of terms; `out` may be x. */
+static void combine_divide(ek_dtype dtype, void *out, const void *x, int count, int n)
 {
     if (dtype == EK_F64) {
-        double *values = block;
+        double *values = out;
+        const double *from = x;
+        EK_IVDEP
         for (int i = 0; i < n; i++)
-            values[i] /= count;
+            values[i] = from[i] / count;
     } else {
-        float *values = block, divisor = (float)count;
+        float *values = out, divisor = (float)count;
+        const float *from = x;
+        EK_IVDEP
         for (int i = 0; i < n; i++)
-            values[i] /= divisor;
+            values[i] = from[i] / divisor;
     }
 }
 
-/* Writes a block of the combination to `sum`, in f32 for bf16 and f16. */
-static void combine_block(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
-                          size_t at, int n, void *sum)
+/* Returns n elements of a term: NULL if the term is absent, in f32 in `block` if their dtype is
+ * bf16 or f16, else the term's memory. */
+static const void *combine_leaf(ek_dtype dtype, const void *term, size_t at, int n, void *block)
 {
-    float wide[COMBINE_BLOCK];
-    combine_function *combine = combine_table[dtype][op];
-    for (int t = 0; t < count; t++) {
-        const void *term = (const char *)terms[t] + at;
-        if (ek_dtype_is_narrow(dtype)) {
-            combine_widen(dtype, t == 0 ? sum : wide, term, n);
-            term = wide;
-        } else if (t == 0) {
-            memcpy(sum, term, (size_t)n * ek_dtype_size(dtype));
-        }
-        if (t > 0)
-            combine(sum, term, n);
+    const void *from = term ? (const char *)term + at : NULL;
+    if (!from || !ek_dtype_is_narrow(dtype))
+        return from;
+    combine_widen(dtype, block, from, n);
+    return block;
+}
+
+/* Returns x op y, of which each may be NULL (absent), in `block` or in the memory of x. */
+static const void *combine_pair(ek_dist_op op, ek_dtype dtype, const void *x, const void *y, int n,
+                                void *block)
+{
+    if (!y)
+        return x;
+    if (!x)
+        return memcpy(block, y, (size_t)n * ek_dtype_size(ek_dtype_wide(dtype)));
+    combine_table[dtype][op](block, x, y, n);
+    return block;
+}
+
+/* Returns n elements of the combination, in f32 for bf16 and f16. They lie in blocks[0], or in the
+ * memory of the only term that is present. */
+static const void *combine_terms(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
+                                 size_t at, int n, char (*blocks)[COMBINE_NBYTES])
+{
+    const void *stack[EK_SUM_DEPTH];
+    for (int t = 0, top = 0; t < count; t++, top++) {
+        stack[top] = combine_leaf(dtype, terms[t], at, n, blocks[top]);
+        for (int joins = ek_sum_joins(t, count); joins > 0; joins--, top--)
+            stack[top - 1] =
+                combine_pair(op, dtype, stack[top - 1], stack[top], n, blocks[top - 1]);
     }
-    if (op == EK_DIST_AVG)
-        combine_divide(dtype, sum, count, n);
+    if (op != EK_DIST_AVG)
+        return stack[0];
+    combine_divide(dtype, blocks[0], stack[0], count, n);
+    return blocks[0];
 }
 
 EK_MULTIVERSION static void combine_narrow(ek_dtype dtype, uint16_t *restrict out,
@@ -152,17 +179,18 @@ static void combine_store(ek_dtype dtype, const void *sum, void *out, int n)
     if (ek_dtype_is_narrow(dtype))
         combine_narrow(dtype, out, sum, n);
     else
-        memcpy(out, sum, (size_t)n * ek_dtype_size(dtype));
+        memmove(out, sum, (size_t)n * ek_dtype_size(dtype));
 }
 
 void ek_combine(ek_dist_op op, ek_dtype dtype, const void *const *terms, int count,
                 void *const *outs, int out_count, int64_t n)
 {
-    _Alignas(64) char sum[COMBINE_BLOCK * sizeof(double)];
-    for (int64_t begin = 0; begin < n; begin += COMBINE_BLOCK) {
+    _Alignas(64) char blocks[EK_SUM_DEPTH][COMBINE_NBYTES];
+    const int most = COMBINE_NBYTES / (int)ek_dtype_size(ek_dtype_wide(dtype));
+    for (int64_t begin = 0; begin < n; begin += most) {
         size_t at = (size_t)begin * ek_dtype_size(dtype);
-        int block = (int)(n - begin < COMBINE_BLOCK ? n - begin : COMBINE_BLOCK);
-        combine_block(op, dtype, terms, count, at, block, sum);
+        int block = (int)(n - begin < most ? n - begin : most);
+        const void *sum = combine_terms(op, dtype, terms, count, at, block, blocks);
         for (int i = 0; i < out_count; i++)
             combine_store(dtype, sum, (char *)outs[i] + at, block);
     }

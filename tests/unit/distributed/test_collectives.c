@@ -1,59 +1,15 @@
 /* Collectives over 1 to 5 ranks: against the same numbers computed in a loop. */
-#include "core/bits.h"
 #include "core/tensor.h"
+#include "kit/combined.h"
 #include "kit/ranks.h"
 
 enum { MOST = 5 };
-
-/* ---- numbers that every rank can compute of every rank ---- */
-
-static double number_of(ek_dtype dtype, int rank, int64_t i)
-{
-    uint64_t bits =
-        ((uint64_t)i * 2654435761u + (uint64_t)rank * 40503u + 12345u) * 0x9e3779b97f4a7c15u;
-    double unit = (double)(bits >> 40) / (double)(1 << 24);
-    if (dtype == EK_U8)
-        return floor(unit * 255);
-    if (dtype == EK_BOOL)
-        return unit > 0.7;
-    return !ek_dtype_is_floating(dtype) ? floor(unit * 2000) - 1000 : unit * 4 - 2;
-}
-
-static void write_number(ek_dtype dtype, void *data, int64_t i, double x)
-{
-    switch (dtype) {
-    case EK_F32:
-        ((float *)data)[i] = (float)x;
-        break;
-    case EK_F64:
-        ((double *)data)[i] = x;
-        break;
-    case EK_BF16:
-        ((uint16_t *)data)[i] = ek_bf16_of((float)x);
-        break;
-    case EK_I64:
-        ((int64_t *)data)[i] = (int64_t)x;
-        break;
-    case EK_F16:
-        ((uint16_t *)data)[i] = ek_f16_of((float)x);
-        break;
-    case EK_I32:
-        ((int32_t *)data)[i] = (int32_t)x;
-        break;
-    case EK_U8:
-        ((uint8_t *)data)[i] = (uint8_t)x;
-        break;
-    case EK_BOOL:
-        ((uint8_t *)data)[i] = x != 0;
-        break;
-    }
-}
 
 static ek_tensor *numbers(ek_dtype dtype, int rank, int64_t n)
 {
     ek_tensor *x = ek_empty(EK_SHAPE(n), dtype, .device = ek_cpu());
     for (int64_t i = 0; x && i < n; i++)
-        write_number(dtype, ek_tensor_address(x), i, number_of(dtype, rank, i));
+        combined_write(dtype, ek_tensor_address(x), i, combined_number(dtype, rank, i));
     return x ? ek_to_device(x, test_home()) : NULL;
 }
 
@@ -69,48 +25,6 @@ static const void *elements(const ek_tensor *x)
     return x ? ek_tensor_address(x) : NULL;
 }
 
-/* One element of the result, in the order of ranks, with the roundings of the dtype. */
-static double combined(ek_dist_op op, ek_dtype dtype, int ranks, int64_t i)
-{
-    float f = 0;
-    double d = 0;
-    int64_t n = 0;
-    for (int r = 0; r < ranks; r++) {
-        double x = number_of(dtype, r, i);
-        if (dtype == EK_F64) {
-            d = r == 0                  ? x
-                : op == EK_DIST_PRODUCT ? d * x
-                : op == EK_DIST_MIN     ? fmin(d, x)
-                : op == EK_DIST_MAX     ? fmax(d, x)
-                                        : d + x;
-        } else if (ek_dtype_is_floating(dtype)) {
-            float y = dtype == EK_BF16  ? ek_float_of_bf16(ek_bf16_of((float)x))
-                      : dtype == EK_F16 ? ek_float_of_f16(ek_f16_of((float)x))
-                                        : (float)x;
-            f = r == 0                  ? y
-                : op == EK_DIST_PRODUCT ? f * y
-                : op == EK_DIST_MIN     ? fminf(f, y)
-                : op == EK_DIST_MAX     ? fmaxf(f, y)
-                                        : f + y;
-        } else {
-            int64_t y = (int64_t)x;
-            n = r == 0                  ? y
-                : op == EK_DIST_PRODUCT ? (int64_t)((uint64_t)n * (uint64_t)y)
-                : op == EK_DIST_MIN     ? (n < y ? n : y)
-                : op == EK_DIST_MAX     ? (n > y ? n : y)
-                : op == EK_DIST_BAND    ? (n & y)
-                : op == EK_DIST_BOR     ? (n | y)
-                : op == EK_DIST_BXOR    ? (n ^ y)
-                                        : n + y;
-        }
-    }
-    if (op == EK_DIST_AVG && dtype == EK_F64)
-        return d / ranks;
-    if (op == EK_DIST_AVG)
-        f /= (float)ranks;
-    return dtype == EK_F64 ? d : ek_dtype_is_floating(dtype) ? (double)f : (double)n;
-}
-
 static bool same_as_combined(const ek_tensor *x, ek_dist_op op, int ranks)
 {
     int64_t n = ek_count(x);
@@ -118,12 +32,7 @@ static bool same_as_combined(const ek_tensor *x, ek_dist_op op, int ranks)
     const char *found = elements(x);
     for (int64_t i = 0; i < n; i++) {
         char wanted[8];
-        double value = combined(op, x->dtype, ranks, i);
-        if (x->dtype == EK_U8)
-            value = (double)(uint8_t)(int64_t)value;
-        if (x->dtype == EK_I32)
-            value = (double)(int32_t)(int64_t)value;
-        write_number(x->dtype, wanted, 0, value);
+        combined(op, x->dtype, ranks, NULL, i, wanted);
         if (!found || memcmp(wanted, found + (size_t)i * size, size) != 0)
             return false;
     }
@@ -139,7 +48,7 @@ static bool op_fits(ek_dist_op op, ek_dtype dtype)
     return ek_dtype_is_floating(dtype) ? op < EK_DIST_BAND : op != EK_DIST_AVG;
 }
 
-RANKS_LOOP(all_reduce_is_the_sum_in_the_order_of_ranks, _i + 1, 0, MOST)
+RANKS_LOOP(all_reduce_is_the_sum_in_the_fixed_order, _i + 1, 0, MOST)
 {
     for (int s = 0; s < SIZES; s += test_is_short() ? 3 : 1)
         for (int dtype = 0; dtype < EK_DTYPES; dtype++)
