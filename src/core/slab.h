@@ -35,7 +35,7 @@ typedef struct ek_interval {
 static inline ek_interval ek_interval_meet(ek_interval a, ek_interval b)
 {
     ek_interval both = {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
-    return both.begin < both.end ? both : (ek_interval){both.begin, both.begin};
+    return both.begin < both.end ? both : (ek_interval){a.begin, a.begin};
 }
 
 /* Returns where range `index` begins if `count` elements are cut into `ranges` ranges at multiples

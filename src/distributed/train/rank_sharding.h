@@ -70,7 +70,8 @@ typedef struct ek_rank_sharding {
     ek_dist_work *work;
     ek_shared_range *ranges; /* room for one per leaf */
     int range_count;
-    int range;      /* the next range to send; the communication thread's */
+    int range;    /* the next range to send; the communication thread's */
+    bool sending; /* a range is on its way, in lane 0 of the reducer; the communication thread's */
     bool committed; /* under the communication's lock: all ranks are in the call */
     bool closed;    /* under the reducer's lock: this rank's parameters can be sent */
 } ek_rank_sharding;
