@@ -28,16 +28,21 @@ static int reducer_settle(const ek_reducer *reducer, ek_tensor *leaf)
     return leaf->grad == buffer ? 0 : ek_leaf_set_grad_buffer(leaf, buffer);
 }
 
+/* Notes that the leaf's gradient has come. The last leaf of a bucket makes the bucket ready. */
 static int reducer_leaf_is_settled(ek_reducer *reducer, int leaf)
 {
-    ek_bucket *bucket = &reducer->buckets[reducer->bucket_of[leaf]];
-    pthread_mutex_lock(&reducer->lock);
-    bool last = --bucket->pending == 0;
-    pthread_mutex_unlock(&reducer->lock);
-    if (!last)
-        return 0;
-    EK_TRY(ek_bucket_fetch(reducer, bucket));
-    ek_reducer_ready(reducer, bucket);
+    for (int b = reducer->bucket_of[leaf]; b < reducer->bucket_count; b++) {
+        ek_bucket *bucket = &reducer->buckets[b];
+        if (leaf < bucket->first || leaf >= bucket->end)
+            return 0;
+        pthread_mutex_lock(&reducer->lock);
+        bool last = --bucket->pending == 0;
+        pthread_mutex_unlock(&reducer->lock);
+        if (!last)
+            continue;
+        EK_TRY(ek_bucket_fetch(reducer, bucket));
+        ek_reducer_ready(reducer, bucket);
+    }
     return 0;
 }
 
@@ -287,10 +292,12 @@ static void reducer_destroy(ek_object *object)
 
 static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
 {
-    size_t leaves = (size_t)list->count + 1, ranks = (size_t)reducer->group->size + 1;
+    size_t leaves = (size_t)list->count + 1, ranks = (size_t)reducer->group->size + 1, buckets = 1;
     reducer->report_nbytes = (sizeof(ek_pass_report) + leaves + 7) / 8 * 8;
     reducer->leaves = ek_calloc(leaves, sizeof *reducer->leaves);
-    reducer->buckets = ek_calloc(leaves, sizeof *reducer->buckets);
+    for (int i = 0; i < list->count; i++) /* room for the pieces of large leaves */
+        buckets += ek_comm_nbytes(list->tensors[i]) / EK_LEAF_PIECE + 1;
+    reducer->buckets = ek_calloc(buckets, sizeof *reducer->buckets);
     reducer->bucket_of = ek_calloc(leaves, sizeof *reducer->bucket_of);
     reducer->taking_part = ek_calloc(leaves, sizeof *reducer->taking_part);
     reducer->reports = ek_calloc(ranks, reducer->report_nbytes);
@@ -311,10 +318,10 @@ int ek_reducer_complete(ek_reducer *reducer)
     return 0;
 }
 
-/* Makes the reducer's group, slabs, buckets and window, and sets the leaves' hooks. With `units`
- * makes only the group. */
+/* Makes the reducer's group, slabs, buckets and window, and sets the leaves' hooks. With
+ * EK_SHARD_PARAMETERS makes only the group. */
 static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_group *group,
-                          double bucket_cap_mb, bool units)
+                          double bucket_cap_mb, ek_shard_policy shard)
 {
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(module, true, false, &list));
@@ -323,14 +330,15 @@ static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_gro
     int rc = reducer->group ? reducer_allocate(reducer, &list) : ek_error_pending();
     ek_tensor_list_clear(&list);
     EK_TRY(rc);
-    if (units)
+    if (shard == EK_SHARD_PARAMETERS)
         return 0;
-    EK_TRY(ek_reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20))));
+    EK_TRY(ek_reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20)),
+                                   shard == EK_SHARD_OPTIMIZER));
     return ek_reducer_complete(reducer);
 }
 
 int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
-                   bool units, ek_reducer **made)
+                   ek_shard_policy shard, ek_reducer **made)
 {
     ek_reducer *reducer = ek_calloc(1, sizeof *reducer);
     if (!reducer)
@@ -345,7 +353,7 @@ int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap
     reducer->hook.finish = reducer_finish;
     reducer->narrow = narrow;
     *made = reducer;
-    return reducer_set_up(reducer, module, group, bucket_cap_mb, units);
+    return reducer_set_up(reducer, module, group, bucket_cap_mb, shard);
 }
 
 void ek_reducer_free(ek_reducer *reducer)

@@ -96,7 +96,8 @@ typedef struct ek_route {
 
 /* A range of a slab of gradients, or a unit's gradients. */
 struct ek_bucket {
-    int first, end; /* the bucket's leaves */
+    int first, end;    /* the bucket's leaves */
+    int piece, pieces; /* The bucket has this piece of its leaf. 0 and 1: all of its leaves. */
     ek_dtype dtype;
     int64_t count;         /* elements, padding included */
     int unit;              /* the bucket of the sharding whose gradients these are; -1: none */
@@ -151,7 +152,7 @@ struct ek_reducer {
     int count;
     ek_bucket *buckets; /* in the order in which they are averaged */
     int bucket_count;
-    int *bucket_of;    /* per leaf: the index of its bucket */
+    int *bucket_of;    /* per leaf: the index of its first bucket */
     bool narrow;       /* f32 travels as bf16 */
     bool armed;        /* the next backwards average their gradients */
     ek_window *window; /* has the slabs; NULL: buckets travel on rails or as messages */
@@ -189,10 +190,10 @@ struct ek_reducer {
 /* Makes a reducer for the module's parameters that require a gradient, and sets their hooks. All
  * ranks of the group call this function with modules of one layout. *made gets one reference. On an
  * error *made is NULL or a reducer that the caller frees after the call (world.h, Note [One
- * boundary]). If `units`, makes no slabs and no buckets: they are made by ek_rank_units_new
- * (rank_sharding.h), which must follow. */
+ * boundary]). With EK_SHARD_OPTIMIZER buckets have whole leaves. With EK_SHARD_PARAMETERS no slabs
+ * and no buckets are made: ek_rank_units_new (rank_sharding.h), which must follow, makes them. */
 int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
-                   bool units, ek_reducer **made);
+                   ek_shard_policy shard, ek_reducer **made);
 /* Makes what needs the buckets: room for sums, and the leaves' hooks. */
 int ek_reducer_complete(ek_reducer *reducer);
 /* Takes the hooks away, gives up the group and drops the reference. Waits for no other rank. NULL
@@ -201,15 +202,18 @@ void ek_reducer_free(ek_reducer *reducer);
 
 /* ---- slabs.c ---- */
 
-/* Gives the leaves grad buffers in slabs, cuts the slabs into buckets, and moves the slabs into a
- * window if the ranks can share memory. A collective call. */
-int ek_reducer_make_buckets(ek_reducer *reducer, size_t cap);
+/* Gives the leaves grad buffers in slabs, cuts the slabs into buckets (ek_reducer_cut), and moves
+ * the slabs into a window if the ranks can share memory. A collective call. */
+int ek_reducer_make_buckets(ek_reducer *reducer, size_t cap, bool whole);
 
 /* Cuts the leaves [begin, end), which are neighbours in a slab, into buckets, from the end. nbytes
  * has the leaves' sizes. The first bucket is small, the next ones have at most `cap` bytes, and the
- * last ones get smaller and smaller. A leaf is never cut. Writes `first` and `end` of each bucket
- * and returns the number of buckets. */
-int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets);
+ * last ones get smaller and smaller. A larger leaf is a bucket of its own, or unless `whole`, a
+ * bucket for each EK_LEAF_PIECE bytes. Writes the buckets' leaves and pieces, and returns the
+ * number of buckets. */
+int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, bool whole,
+                   ek_bucket *buckets);
+enum { EK_LEAF_PIECE = 8 << 20 };
 
 /* ---- bucket.c: for one bucket ---- */
 

@@ -49,7 +49,14 @@ static bool slabs_follows(const ek_reducer *reducer, int i)
 
 static const size_t slabs_first_nbytes = 1 << 20; /* bytes of the first and the last buckets */
 
-int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets)
+/* Returns how many buckets share a leaf. */
+static int slabs_pieces(size_t nbytes, bool whole)
+{
+    return whole || nbytes == 0 ? 1 : (int)((nbytes + EK_LEAF_PIECE - 1) / EK_LEAF_PIECE);
+}
+
+int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, bool whole,
+                   ek_bucket *buckets)
 {
     size_t left = 0;
     int count = 0;
@@ -57,12 +64,16 @@ int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_buck
         left += nbytes[i];
     size_t room = slabs_first_nbytes < cap ? slabs_first_nbytes : cap;
     while (end > begin) {
+        const int pieces = slabs_pieces(nbytes[end - 1], whole);
         int first = end;
         size_t taken = 0;
         do
             taken += nbytes[--first];
-        while (first > begin && taken + nbytes[first - 1] <= room);
-        buckets[count++] = (ek_bucket){.first = first, .end = end};
+        while (first > begin && taken + nbytes[first - 1] <= room && pieces == 1 &&
+               slabs_pieces(nbytes[first - 1], whole) == 1);
+        for (int k = 0; k < pieces; k++)
+            buckets[count++] =
+                (ek_bucket){.first = first, .end = end, .piece = k, .pieces = pieces};
         left -= taken;
         end = first;
         room = left / 2 < cap ? left / 2 : cap;
@@ -73,7 +84,7 @@ int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_buck
 }
 
 /* Cuts all leaves into buckets, slab by slab. */
-static int slabs_cut_all(ek_reducer *reducer, size_t cap)
+static int slabs_cut_all(ek_reducer *reducer, size_t cap, bool whole)
 {
     size_t *nbytes = ek_calloc((size_t)reducer->count + 1, sizeof *nbytes);
     if (!nbytes)
@@ -84,33 +95,35 @@ static int slabs_cut_all(ek_reducer *reducer, size_t cap)
         begin = end - 1;
         while (begin > 0 && slabs_follows(reducer, begin - 1))
             begin--;
-        reducer->bucket_count +=
-            ek_reducer_cut(nbytes, begin, end, cap, &reducer->buckets[reducer->bucket_count]);
+        reducer->bucket_count += ek_reducer_cut(nbytes, begin, end, cap, whole,
+                                                &reducer->buckets[reducer->bucket_count]);
     }
     free(nbytes);
-    for (int b = 0; b < reducer->bucket_count; b++)
+    for (int b = reducer->bucket_count - 1; b >= 0; b--)
         for (int i = reducer->buckets[b].first; i < reducer->buckets[b].end; i++)
             reducer->bucket_of[i] = b;
     return 0;
 }
 
-/* Makes the bucket's range: its leaves and the padding between them. */
+/* Makes the bucket's range: its leaves and the padding between them, or its piece of a leaf. */
 static int slabs_make_range(const ek_reducer *reducer, ek_bucket *bucket)
 {
     const ek_tensor *first = reducer->leaves[bucket->first]->grad_buffer;
     const ek_tensor *last = reducer->leaves[bucket->end - 1]->grad_buffer;
-    ek_shape shape = EK_SHAPE(last->offset + ek_count(last) - first->offset);
-    int64_t stride = 1;
+    const int64_t count = last->offset + ek_count(last) - first->offset, stride = 1;
+    const int64_t unit = ek_slab_pitch(first->dtype, 1);
+    int64_t begin = ek_slab_cut(count, unit, bucket->pieces, bucket->piece);
+    ek_shape shape = EK_SHAPE(ek_slab_cut(count, unit, bucket->pieces, bucket->piece + 1) - begin);
     ek_tensor *range =
-        ek_tensor_member(first->storage, first->dtype, &shape, &stride, first->offset);
+        ek_tensor_member(first->storage, first->dtype, &shape, &stride, first->offset + begin);
     bucket->unit = -1;
     return range ? ek_bucket_open(bucket, range) : ek_error_pending();
 }
 
 /* Makes the buckets and their ranges. */
-static int slabs_make_ranges(ek_reducer *reducer, size_t cap)
+static int slabs_make_ranges(ek_reducer *reducer, size_t cap, bool whole)
 {
-    EK_TRY(slabs_cut_all(reducer, cap));
+    EK_TRY(slabs_cut_all(reducer, cap, whole));
     ek_scope scope = ek_scope_begin();
     int rc = 0;
     for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
@@ -167,9 +180,9 @@ static int slabs_share(ek_reducer *reducer)
     return 0;
 }
 
-int ek_reducer_make_buckets(ek_reducer *reducer, size_t cap)
+int ek_reducer_make_buckets(ek_reducer *reducer, size_t cap, bool whole)
 {
     EK_TRY(slabs_make(reducer));
-    EK_TRY(slabs_make_ranges(reducer, cap));
+    EK_TRY(slabs_make_ranges(reducer, cap, whole));
     return slabs_share(reducer);
 }

@@ -110,10 +110,11 @@ TEST_LOOP(large_tensors_are_summed_by_the_tree, 4, 18)
 
 /* ---- gradients of machines ---- */
 
-enum { WIDE = 3001, STEPS = 2 };
+enum { WIDE = 3001, STEPS = 2, PIECES = 2 * (8 << 20) / 4 + 100 };
 
 typedef struct scene {
-    int per_machine;
+    int per_machine, buckets;
+    int64_t count; /* elements of a parameter */
     bool shares, shards;
 } scene;
 
@@ -142,7 +143,7 @@ static const char *gradients_are_of_the_tree(ek_process_group *world, void *user
     for (int k = 0; k < 4; k++) {
         const char name[] = {(char)('a' + k), 0};
         ek_register_parameter(&net->module, name, &net->w[k],
-                              ek_full(1, EK_SHAPE(WIDE), .device = ek_cpu()));
+                              ek_full(1, EK_SHAPE(s->count), .device = ek_cpu()));
     }
     ek_module *model =
         ek_distributed_data_parallel(&net->module, .process_group = world, .bucket_cap_mb = 0.012,
@@ -152,20 +153,20 @@ static const char *gradients_are_of_the_tree(ek_process_group *world, void *user
     LOOP_CHECK(optimizer);
     for (int step = 0; step < STEPS; step++) {
         ek_zero_grad(optimizer);
-        RANKS_OK(ek_backward(ek_sum(ek_apply(model, own_terms(world->rank, WIDE)))));
+        RANKS_OK(ek_backward(ek_sum(ek_apply(model, own_terms(world->rank, s->count)))));
         for (int k = 0; k < 4 && !s->shards; k++)
-            LOOP_PASS(check_elements(ek_tensor_grad(net->w[k]), world->size, 0, WIDE));
+            LOOP_PASS(check_elements(ek_tensor_grad(net->w[k]), world->size, 0, s->count));
         RANKS_OK(ek_step(optimizer));
     }
     for (int k = 0; k < 4; k++)
-        for (int64_t i = 0; i < WIDE; i++) {
+        for (int64_t i = 0; i < s->count; i++) {
             float mean = tree(i, 0, world->size) / (float)world->size;
             LOOP_CHECK(((float *)ek_tensor_address(net->w[k]))[i] == 1 - mean - mean);
         }
     ek_distributed_stats stats;
     RANKS_OK(ek_distributed_get_stats(model, &stats));
     LOOP_CHECK_EQ(stats.shares_memory, s->shares);
-    LOOP_CHECK_EQ(stats.buckets, 4 * STEPS);
+    LOOP_CHECK_EQ(stats.buckets, s->buckets * STEPS);
     ek_optimizer_free(optimizer);
     ek_module_free(model);
     return NULL;
@@ -178,11 +179,22 @@ static const int machines[][2] = {{4, 2}, {8, 4}, {6, 2}, {7, 2}, {5, 4},  {3, 2
 TEST_LOOP(machines_average_gradients_by_the_tree, 0, 12 * 3)
 {
     const int *m = machines[_i / 3];
-    scene s = {.per_machine = m[1], .shares = m[1] > 1, .shards = _i % 3 == 2};
+    scene s = {.per_machine = m[1],
+               .buckets = 4,
+               .count = WIDE,
+               .shares = m[1] > 1,
+               .shards = _i % 3 == 2};
     if (_i % 3 == 1) {
         s.shares = false;
         setenv("EVENKEEL_DIST_SHARED_MEMORY", "0", 1);
     }
     ranks_check(m[0], (uint64_t)(_i % 4), gradients_are_of_the_tree, &s);
     unsetenv("EVENKEEL_DIST_SHARED_MEMORY");
+}
+
+/* Leaves of more than 8 MiB are three buckets each. */
+TEST_LOOP(pieces_of_large_leaves_are_averaged, 0, 3)
+{
+    scene s = {.per_machine = 1 << _i, .buckets = 4 * 3, .count = PIECES, .shares = _i > 0};
+    ranks_check(3, 0, gradients_are_of_the_tree, &s);
 }
