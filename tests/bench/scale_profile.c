@@ -19,7 +19,8 @@ enum {
     PROFILE_MOST_LEAVES = 1024,
     PROFILE_MOST_STEPS = 2000,
     PROFILE_LEAST_STEPS = 5,
-    PROFILE_WARMUPS = 2
+    PROFILE_WARMUPS = 2,
+    PROFILE_CALL_NBYTES = 64 /* that an agreement combines; reports have a bit per leaf more */
 };
 
 /* ---- buckets ---- */
@@ -47,8 +48,8 @@ static int profile_cut(sim_profile *profile, const double *ready, const size_t *
             bucket->nbytes += (double)nbytes[i] / buckets[b].pieces;
         }
     }
-    profile->descriptor_nbytes = (double)sizeof(ek_descriptor);
-    profile->report_nbytes = (double)sizeof(ek_pass_report) + count;
+    profile->descriptor_nbytes = PROFILE_CALL_NBYTES;
+    profile->report_nbytes = PROFILE_CALL_NBYTES + (double)count / 8;
     return 0;
 }
 
