@@ -93,6 +93,16 @@ static bool communication_is_over(const ek_communication *communication)
     return communication->shut && (!communication->groups || !communication->groups->next);
 }
 
+/* Writes the name of this process's machine, or the name that the environment gives it. */
+static void communication_name_host(char *host, size_t nbytes)
+{
+    const char *name = getenv("EVENKEEL_DIST_HOST");
+    if (name && *name)
+        snprintf(host, nbytes, "%s", name);
+    else
+        gethostname(host, nbytes - 1);
+}
+
 static int communication_open_all(ek_communication *communication)
 {
     const ek_transport *transport = communication->transport;
@@ -112,7 +122,7 @@ static int communication_open_all(ek_communication *communication)
     if (communication->hosts && bounds) {
         for (size_t r = 0; r <= size; r++)
             bounds[r] = r * sizeof *communication->hosts;
-        gethostname(communication->hosts[place->rank], sizeof *communication->hosts - 1);
+        communication_name_host(communication->hosts[place->rank], sizeof *communication->hosts);
         ek_request *request = NULL;
         rc =
             transport->all_gather(communication->everybody, communication->hosts, bounds, &request);
