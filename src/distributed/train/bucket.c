@@ -68,12 +68,12 @@ static void bucket_fail(ek_reducer *reducer)
         reducer->lost = error;
 }
 
-char *ek_bucket_address(const ek_lane *lane)
+char *ek_bucket_address(const ek_reducer_lane *lane)
 {
     return lane->bucket->memory ? ek_tensor_address(lane->bucket->memory) : lane->blank;
 }
 
-void ek_bucket_begin_sum(const ek_reducer *reducer, ek_lane *lane, ek_sum_way way)
+void ek_bucket_begin_sum(const ek_reducer *reducer, ek_reducer_lane *lane, ek_sum_way way)
 {
     const ek_bucket *bucket = lane->bucket;
     bool narrow = ek_bucket_is_narrow(reducer, bucket);
@@ -151,13 +151,13 @@ static int rail_fetch(ek_reducer *reducer, ek_bucket *bucket)
     return 0;
 }
 
-static ek_readiness rail_ready(ek_reducer *reducer, ek_lane *lane)
+static ek_readiness rail_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
     return lane->phase > 0 ? ek_rail_run_ready(&lane->bucket->run, reducer->group)
                            : bucket_fetched(reducer, lane->bucket);
 }
 
-static int rail_advance(ek_reducer *reducer, ek_lane *lane, ek_request **request)
+static int rail_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     ek_bucket *bucket = lane->bucket;
     if (ek_rail_run_go_on(&bucket->run, reducer->group, request) < 0) {
@@ -197,13 +197,13 @@ static int messages_fetch(ek_reducer *reducer, ek_bucket *bucket)
                : ek_staging_fetch(bucket->memory, bucket->range, &bucket->event);
 }
 
-static ek_readiness messages_ready(ek_reducer *reducer, ek_lane *lane)
+static ek_readiness messages_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
     return lane->phase > 0 ? ek_sum_ready(&lane->sum) : bucket_fetched(reducer, lane->bucket);
 }
 
 /* Converts the bucket's memory to bf16 in lane->wire, or if `back`, from there. */
-static void messages_convert(const ek_lane *lane, bool back)
+static void messages_convert(const ek_reducer_lane *lane, bool back)
 {
     float *wide = (float *)(void *)ek_bucket_address(lane);
     uint16_t *narrow = (uint16_t *)(void *)lane->wire;
@@ -226,7 +226,7 @@ static void messages_return(ek_reducer *reducer, ek_bucket *bucket)
     ek_dev_record_event(dev, EK_STREAM_UPLOAD, &bucket->event);
 }
 
-static int messages_advance(ek_reducer *reducer, ek_lane *lane, ek_request **request)
+static int messages_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     const ek_bucket *bucket = lane->bucket;
     const bool narrow = ek_bucket_is_narrow(reducer, bucket);
@@ -300,13 +300,13 @@ int ek_unit_fetch(ek_reducer *reducer, ek_bucket *bucket)
     return rc;
 }
 
-static ek_readiness unit_ready(ek_reducer *reducer, ek_lane *lane)
+static ek_readiness unit_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
     (void)reducer;
     return lane->phase > 0 ? ek_sum_ready(&lane->sum) : EK_READY;
 }
 
-void ek_unit_deliver(ek_reducer *reducer, const ek_lane *lane)
+void ek_unit_deliver(ek_reducer *reducer, const ek_reducer_lane *lane)
 {
     ek_bucket *bucket = lane->bucket;
     char *address = ek_bucket_address(lane);
@@ -320,7 +320,7 @@ void ek_unit_deliver(ek_reducer *reducer, const ek_lane *lane)
     ek_reducer_drop_copy(reducer, ek_bucket_nbytes(bucket));
 }
 
-static int unit_advance(ek_reducer *reducer, ek_lane *lane, ek_request **request)
+static int unit_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     int rc = messages_advance(reducer, lane, request);
     if (rc > 0)

@@ -10,7 +10,7 @@
  *     backward    each rank gets its slice of the mean, and with it the gradients of its shards
  *     ek_step     all ranks agree; each steps its shards; then all get all parameters
  *
- * A slice is added up in the order of ranks and stepped element by element, as a whole bucket is,
+ * A slice is added up by the tree over ranks and stepped element by element, as a whole bucket is,
  * so that results are equal to the bit with and without sharding.
  *
  * A backward may find sharded gradients in the memory of the leaves' grad buffers. If the backward

@@ -66,7 +66,7 @@ static void step_send_range(const ek_rank_sharding *self, const ek_shared_range 
 {
     const ek_reducer *reducer = self->reducer;
     const ek_tensor *memory = self->memory[range->bucket];
-    ek_lane *lane = &self->reducer->lanes[0];
+    ek_reducer_lane *lane = &self->reducer->lanes[0];
     lane->sum = (ek_sum){.group = reducer->group,
                          .schedule = reducer->schedules[EK_SUM_SENT],
                          .dtype = memory->dtype,

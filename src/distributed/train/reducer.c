@@ -232,7 +232,7 @@ static int reducer_make_schedules(ek_reducer *reducer)
 /* Makes a lane with memory for the sums of any bucket. */
 static int reducer_make_lane(ek_reducer *reducer, int number, size_t scratch)
 {
-    ek_lane *lane = &reducer->lanes[number];
+    ek_reducer_lane *lane = &reducer->lanes[number];
     lane->number = number;
     lane->scratch = ek_calloc(scratch, 1);
     lane->wire = ek_calloc(reducer->narrow ? reducer->largest : 1, 1);

@@ -75,7 +75,7 @@
 
 typedef struct ek_reducer ek_reducer;
 typedef struct ek_bucket ek_bucket;
-typedef struct ek_lane ek_lane;
+typedef struct ek_reducer_lane ek_reducer_lane;
 
 /* A way in which buckets travel (bucket.c). */
 typedef struct ek_route {
@@ -89,8 +89,8 @@ typedef struct ek_route {
      * the step numbered lane->phase, and may start *request. `advance` returns 1 once the mean is
      * complete, 0 before, or a negative status of the transport. Errors of this rank alone go to
      * reducer->lost. */
-    ek_readiness (*ready)(ek_reducer *reducer, ek_lane *lane);
-    int (*advance)(ek_reducer *reducer, ek_lane *lane, ek_request **request);
+    ek_readiness (*ready)(ek_reducer *reducer, ek_reducer_lane *lane);
+    int (*advance)(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request);
     bool alone; /* no other bucket is under way meanwhile */
 } ek_route;
 
@@ -117,7 +117,7 @@ struct ek_bucket {
 };
 
 /* Where a bucket is under way. */
-struct ek_lane {
+struct ek_reducer_lane {
     int number;
     ek_bucket *bucket; /* NULL: none */
     int phase;         /* the bucket's next step */
@@ -171,16 +171,16 @@ struct ek_reducer {
     bool closed; /* under the lock: this rank's report is complete */
 
     /* The pass on the communication thread. */
-    ek_lane lanes[EK_LANES];
-    ek_lane *next;        /* the lane that makes the next step; NULL: the reports do */
-    int begun;            /* buckets */
-    int bucket;           /* the first bucket that has not ended; changes under the lock */
-    int phase;            /* of the reports */
-    int announced;        /* buckets of this pass that the window's counter includes */
-    uint64_t passes;      /* how many passes have ended */
-    ek_error_record lost; /* the error of a bucket; status 0: none */
-    uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
-    char *reports;        /* of all ranks */
+    ek_reducer_lane lanes[EK_LANES];
+    ek_reducer_lane *next; /* the lane that makes the next step; NULL: the reports do */
+    int begun;             /* buckets */
+    int bucket;            /* the first bucket that has not ended; changes under the lock */
+    int phase;             /* of the reports */
+    int announced;         /* buckets of this pass that the window's counter includes */
+    uint64_t passes;       /* how many passes have ended */
+    ek_error_record lost;  /* the error of a bucket; status 0: none */
+    uint32_t failure;      /* the number of the job's failure whose error is `lost`; 0: none */
+    char *reports;         /* of all ranks */
     ek_sum_schedule *schedules[EK_SUM_WAYS];
     size_t largest; /* bytes of the largest bucket */
     size_t copied;  /* bytes of copies of units that await their means; under the lock */

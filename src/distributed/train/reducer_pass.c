@@ -31,7 +31,7 @@ static ek_bucket *pass_next_bucket(const ek_reducer *reducer)
     if (b >= reducer->announced || reducer->lanes[b % EK_LANES].bucket)
         return NULL;
     ek_bucket *bucket = &reducer->buckets[b];
-    const ek_lane *other = &reducer->lanes[(b + 1) % EK_LANES];
+    const ek_reducer_lane *other = &reducer->lanes[(b + 1) % EK_LANES];
     bool beside = !other->bucket ||
                   (other->phase > 0 && !other->bucket->route->alone && !bucket->route->alone);
     return beside ? bucket : NULL;
@@ -48,7 +48,7 @@ static ek_readiness pass_ready(ek_dist_work *work)
     pthread_mutex_unlock(&reducer->lock);
     ek_bucket *bucket = pass_next_bucket(reducer);
     if (bucket) {
-        ek_lane *lane = &reducer->lanes[reducer->begun++ % EK_LANES];
+        ek_reducer_lane *lane = &reducer->lanes[reducer->begun++ % EK_LANES];
         lane->bucket = bucket;
         lane->phase = 0;
         lane->ended = false;
@@ -56,7 +56,7 @@ static ek_readiness pass_ready(ek_dist_work *work)
     reducer->next = NULL;
     bool busy = false;
     for (int i = 0; i < EK_LANES; i++) {
-        ek_lane *lane = &reducer->lanes[(reducer->bucket + i) % EK_LANES];
+        ek_reducer_lane *lane = &reducer->lanes[(reducer->bucket + i) % EK_LANES];
         if (!lane->bucket)
             continue;
         busy = true;
@@ -92,7 +92,7 @@ static int pass_report(ek_reducer *reducer, ek_request **request)
 }
 
 /* Makes the next step of a bucket. Returns a status of the transport. */
-static int pass_advance(ek_reducer *reducer, ek_lane *lane, ek_request **request)
+static int pass_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     int rc = lane->bucket->route->advance(reducer, lane, request);
     lane->phase++;
@@ -110,7 +110,7 @@ static int pass_advance(ek_reducer *reducer, ek_lane *lane, ek_request **request
 static int pass_go_on(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
-    ek_lane *lane = reducer->next;
+    ek_reducer_lane *lane = reducer->next;
     int rc =
         lane ? pass_advance(reducer, lane, &work->request) : pass_report(reducer, &work->request);
     if (reducer->failure)

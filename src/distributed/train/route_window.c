@@ -18,7 +18,7 @@ static int window_begin(ek_reducer *reducer, ek_bucket *bucket)
     return reducer->window && (window_has_all(reducer) || !ek_dtype_is_narrow(bucket->dtype));
 }
 
-static ek_readiness window_ready(ek_reducer *reducer, ek_lane *lane)
+static ek_readiness window_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
     const uint64_t ticket = ek_bucket_ticket(reducer, lane->bucket);
     switch (lane->phase) {
@@ -45,7 +45,7 @@ static char *window_address(const ek_window *window, const ek_bucket *bucket, in
 
 /* Combines this rank's slice of the elements of all ranks of the block. Writes the mean to the
  * ranks that need it, or if there are other machines, the sum to this rank's elements. */
-static void window_add(const ek_reducer *reducer, const ek_lane *lane)
+static void window_add(const ek_reducer *reducer, const ek_reducer_lane *lane)
 {
     const ek_window *window = reducer->window;
     const ek_bucket *bucket = lane->bucket;
@@ -76,7 +76,7 @@ static void window_take(const ek_reducer *reducer, const ek_bucket *bucket)
     }
 }
 
-static int window_advance(ek_reducer *reducer, ek_lane *lane, ek_request **request)
+static int window_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     const uint64_t ticket = ek_bucket_ticket(reducer, lane->bucket);
     (void)request; /* sums have requests of their own */
@@ -119,7 +119,7 @@ static uint64_t shared_count(const ek_window *window)
     return ek_window_count(window, window->rank, 0);
 }
 
-static ek_readiness shared_ready(ek_reducer *reducer, ek_lane *lane)
+static ek_readiness shared_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
     const ek_window *window = reducer->sharding->window;
     return lane->phase == 0 || ek_window_has(window, 0, shared_count(window)) ? EK_READY
@@ -156,7 +156,7 @@ static char *shared_terms(const ek_reducer *reducer, const ek_bucket *bucket, in
 }
 
 /* Shows the other ranks a piece of this rank's gradients. */
-static void shared_show(const ek_reducer *reducer, const ek_lane *lane, int piece)
+static void shared_show(const ek_reducer *reducer, const ek_reducer_lane *lane, int piece)
 {
     const ek_bucket *bucket = lane->bucket;
     const size_t size = ek_dtype_size(bucket->dtype);
@@ -172,7 +172,7 @@ static void shared_show(const ek_reducer *reducer, const ek_lane *lane, int piec
 }
 
 /* Makes the piece's part of this rank's slice the mean over all ranks. */
-static void shared_average(const ek_reducer *reducer, const ek_lane *lane, int piece)
+static void shared_average(const ek_reducer *reducer, const ek_reducer_lane *lane, int piece)
 {
     const ek_bucket *bucket = lane->bucket;
     const int rank = reducer->group->rank;
@@ -185,7 +185,7 @@ static void shared_average(const ek_reducer *reducer, const ek_lane *lane, int p
                part.end - part.begin);
 }
 
-static int shared_advance(ek_reducer *reducer, ek_lane *lane, ek_request **request)
+static int shared_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     const ek_bucket *bucket = lane->bucket;
     const int piece = lane->phase;
