@@ -231,13 +231,14 @@ static int collective_sum(ek_dist_work *work)
     return ek_dist_work_started(work, sum_whole(work));
 }
 
-static ek_readiness sum_ready(ek_dist_work *work)
+ek_readiness ek_dist_work_sum_ready(ek_dist_work *work)
 {
     return work->room && work->stage > 0 ? ek_sum_ready(&sum_parts_of(work)->sum)
                                          : ek_rail_ready(work);
 }
-const ek_verb ek_verb_all_reduce = {EK_VERB_ALL_REDUCE, collective_sum, .ready = sum_ready};
-const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum, .ready = sum_ready};
+const ek_verb ek_verb_all_reduce = {EK_VERB_ALL_REDUCE, collective_sum,
+                                    .ready = ek_dist_work_sum_ready};
+const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum, .ready = ek_dist_work_sum_ready};
 
 /* ---- a tensor for each pair of ranks ---- */
 
