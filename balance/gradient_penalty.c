@@ -473,27 +473,31 @@ static int penalty_check_options(const ek_gradient_penalty_options *options)
     return 0;
 }
 
-/* Returns the mean penalty of all samples times `weight`. */
-static ek_tensor *penalty_mean(const penalty *p, ek_tensor *sum, double weight)
+/* Returns the mean penalty of all samples times `weight`, from the sums of all parts. */
+static ek_tensor *penalty_mean(const penalty *p, double weight)
 {
-    if (!p->rows.ranks)
-        return ek_mul_scalar(sum, weight / (double)p->samples);
-    ek_loss_sum part = {ek_to_dtype(ek_mul_scalar(sum, weight), EK_F64),
-                        ek_scalar((double)p->samples, EK_F64, ek_cpu())};
-    return part.sum && part.weight
-               ? ek_to_dtype(ek_loss_sum_over_ranks(&part, p->rows.ranks), sum->dtype)
-               : NULL;
+    ek_loss_sum parts[EK_MAX_DEVICES], total;
+    ek_device home = p->apart ? p->home : ek_tensor_device(p->sums[0]);
+    for (int i = 0; i < p->parts; i++) {
+        double samples = (double)p->points[i]->shape[0];
+        parts[i] = (ek_loss_sum){ek_to_dtype(ek_mul_scalar(p->sums[i], weight), EK_F64),
+                                 ek_scalar(samples, EK_F64, ek_cpu())};
+        if (!parts[i].sum || !parts[i].weight)
+            return NULL;
+    }
+    if (ek_loss_sums_add(parts, p->parts, home, &total) < 0)
+        return NULL;
+    ek_tensor *mean = p->rows.ranks ? ek_loss_sum_over_ranks(&total, p->rows.ranks)
+                                    : ek_loss_sums_mean(&total, 1, home);
+    return ek_to_dtype(mean, p->sums[0]->dtype);
 }
 
 static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, penalty *p)
 {
-    if (penalty_make_points(options, p) < 0 || penalty_call_critic(options->critic, p) < 0 ||
-        penalty_differentiate_critic(p) < 0 || penalty_sum_penalties(p) < 0)
-        return NULL;
-    ek_tensor *sum = ek_reduce_add(p->sums, p->parts, ek_tensor_device(p->sums[0]));
-    if (p->apart)
-        sum = ek_to_device(sum, p->home);
-    return sum ? penalty_mean(p, sum, options->weight) : NULL;
+    bool made = penalty_make_points(options, p) >= 0 &&
+                penalty_call_critic(options->critic, p) >= 0 &&
+                penalty_differentiate_critic(p) >= 0 && penalty_sum_penalties(p) >= 0;
+    return made ? penalty_mean(p, options->weight) : NULL;
 }
 
 /* Finds the ranks: those of a given group (with one reference), or those of the critic. */

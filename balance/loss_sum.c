@@ -10,7 +10,7 @@
  * converted back.
  *
  * An empty part's mean is 0 / 0, and no factor makes its gradient finite. If the host knows the
- * weight, an empty part is left out. If the weight lies on a GPU, for which the host doesn't wait,
+ * weight, an empty part's sum is 0. If the weight lies on a GPU, for which the host doesn't wait,
  * the sum is replaced by 0 on the GPU.
  *
  * Note [Losses of ranks]
@@ -137,23 +137,24 @@ static ek_tensor *loss_sum_of_counted(const ek_loss_sum *part)
     return ek_where(ek_ne(ek_to_device(part->weight, device), zero), part->sum, zero);
 }
 
-/* Adds the weights in order: on cpu if the host knows all of them, else on root. */
+/* Adds the weights: on cpu if the host knows all of them, else on root. */
 static ek_tensor *loss_add_weights(const ek_loss_sum *parts, int count, ek_device root)
 {
+    ek_tensor *weights[EK_MAX_DEVICES];
     bool known = true;
     for (int i = 0; i < count; i++)
         known = known && loss_weight_is_known(&parts[i]);
     ek_device device = known ? ek_cpu() : root;
-    ek_tensor *total = ek_to_device(parts[0].weight, device);
-    for (int i = 1; i < count && total; i++)
-        total = ek_add(total, ek_to_device(parts[i].weight, device));
-    return total;
+    for (int i = 0; i < count; i++)
+        if (!(weights[i] = ek_to_device(parts[i].weight, device)))
+            return NULL;
+    return ek_reduce_add(weights, count, device);
 }
 
 int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_loss_sum *total)
 {
     ek_tensor *sums[EK_MAX_DEVICES];
-    int empty[EK_MAX_DEVICES], empties = 0, terms = 0;
+    int empty[EK_MAX_DEVICES], empties = 0;
     bool weighted = true;
     for (int i = 0; i < count; i++) {
         empty[i] = ek_loss_sum_is_empty(&parts[i]);
@@ -162,16 +163,14 @@ int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_los
         weighted = weighted && parts[i].weight;
     }
     for (int i = 0; i < count; i++) {
-        if (empty[i] && empties < count)
-            continue;
-        sums[terms] = loss_sum_of_counted(&parts[i]);
-        if (!sums[terms++])
+        sums[i] = empty[i] && empties < count ? ek_scalar(0, EK_F64, ek_tensor_device(parts[i].sum))
+                                              : loss_sum_of_counted(&parts[i]);
+        if (!sums[i])
             return ek_error_pending();
     }
     ek_tensor *weight = weighted ? loss_add_weights(parts, count, root) : NULL;
-    *total =
-        (ek_loss_sum){ek_to_device(ek_reduce_add(sums, terms, ek_tensor_device(sums[0])), root),
-                      weight};
+    ek_tensor *sum = ek_reduce_add(sums, count, ek_tensor_device(sums[0]));
+    *total = (ek_loss_sum){ek_to_device(sum, root), weight};
     return total->sum && (weight || !weighted) ? 0 : ek_error_pending();
 }
 

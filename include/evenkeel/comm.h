@@ -30,8 +30,9 @@ EK_API int ek_broadcast_coalesced(ek_tensor *const *tensors, int count,
                                   ek_tensor **out);
 
 /** The sum, on `destination`, of tensors of one shape and dtype. One of them, the root, must lie on
- * `destination`; if several do, the last of them is the root. A single input is returned itself.
- * Backward: broadcast. */
+ * `destination`; if several do, the first of them is the root. The root's term comes first, then
+ * those of the other devices by kind and index; they are added in the order of dist.h. A single
+ * input is returned itself. Backward: broadcast. */
 EK_API ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination);
 
 /** Sums lists of tensors: inputs[d * count + i] is tensor i of device d. Writes `count` sums to

@@ -6,6 +6,16 @@
  * gradients, so that their optimizers do the same. The mean is that of the ranks' losses: if each
  * rank's loss is the mean over its samples and all have as many, it is the loss of all samples.
  *
+ * Ranks and devices are equal to the bit. A training on N ranks of M host devices each has the
+ * parameters, gradients and statistics of NM devices of one process, and of NM ranks, if N and M
+ * are powers of two, each device gets the same samples, and the losses are those of
+ * ek_data_parallel_model, ek_data_parallel_criterion and ek_distributed_criterion. Synchronised
+ * batch normalisation and gradient penalties are included. Last bits differ if the number of ranks
+ * is no power of two, because the mean over ranks is rounded. They may differ where the devices'
+ * outputs are joined before the loss, where a module adds numbers of its replicas by other means
+ * than ek_allreduce, with bf16_gradients (each rank's sum is rounded), and if devices compute with
+ * different numbers of threads.
+ *
  *     ek_dist_init_process_group();
  *     ek_module *model = ek_distributed_data_parallel(net);
  *     ... forward, loss, ek_zero_grad, ek_backward, ek_step, as in one process ... */

@@ -8,8 +8,10 @@
  * Semantics are those of torch.distributed. All ranks of a group make the same collective calls in
  * the same order. The ranks compare each call before they issue it: calls that differ are
  * EK_E_STATE on every rank, in a sentence with both calls, and the group can still be used.
- * Collectives change tensors in place, without history. Sums are made in the order of ranks, so
- * that they are the same to the bit in every run and with every MPI.
+ * Collectives change tensors in place, without history. Sums and other combinations are made in one
+ * order: the first half of the ranks' terms (the largest power of two below their number) is added,
+ * then the rest, then both sums, each half in the same way. So they are the same to the bit in
+ * every run and with every MPI. bf16 and f16 are added in f32 and rounded once.
  *
  * If one rank fails, all ranks get an error: EK_E_ABORTED, with the failed rank and its error
  * sentence. A rank gets it from the call that it is in, or from its next call. Afterwards the

@@ -84,6 +84,12 @@ ek_tensor *ek_record(ek_tensor *y, const ek_operation *operation, const ek_recor
 int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_operation *operation,
                       const ek_record_options *options);
 
+/* Makes `output` of a node that was recorded earlier the history of y, a new handle on the output's
+ * memory, in place of recording the operation again. The node must save no tensors. Returns false
+ * if the operation must be recorded: the output has hooks, an operation that was recorded since has
+ * modified its memory, or an observer counts operations. */
+bool ek_record_again(ek_tensor *y, ek_node *node, int output);
+
 /* Records an in-place operation on x after x was written and its version counted up. The new node
  * becomes x's history. Input 0 of the node is x, and its edge leads to x's earlier history. If x is
  * among the saved tensors, it counts as the output. EK_E_AUTOGRAD if x is a view, because the write

@@ -233,6 +233,16 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
     return rc;
 }
 
+bool ek_record_again(ek_tensor *y, ek_node *node, int output)
+{
+    const ek_output_info *info = &node->outputs[output];
+    if (info->hooks || ek_thread_self()->observer ||
+        info->recorded != atomic_load_explicit(&y->version->recorded, memory_order_relaxed))
+        return false;
+    node_set_history(y, ek_object_retain(node), output);
+    return true;
+}
+
 ek_tensor *ek_record(ek_tensor *y, const ek_operation *operation, const ek_record_options *options)
 {
     return y && ek_record_outputs(&y, 1, operation, options) >= 0 ? y : NULL;

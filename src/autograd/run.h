@@ -79,6 +79,7 @@ struct ek_task {
     bool runs;         /* a backward or an accumulation follows the sums */
     bool needed;       /* the task runs, or a buffer of it is captured */
     bool visited;      /* the walk has been here */
+    int device_walk;   /* number of the last walk for one device that has been here */
     bool meets;        /* a node that runs and meets other ranks */
     bool some;         /* a leaf that got a gradient */
     uint64_t priority; /* the ready task with the largest runs first */

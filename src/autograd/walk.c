@@ -2,7 +2,14 @@
  *
  * The walk is depth-first over the edges, with a list in place of recursion. Its order depends on
  * the structure of the graph alone, so that ordinals don't depend on the timing of replicas'
- * threads. */
+ * threads.
+ *
+ * Note [Order of contributions]
+ *
+ * Contributions to a buffer are added in the reverse of the order in which a walk finishes their
+ * tasks. If a graph has several devices, each device has a separate walk: where a node's inputs lie
+ * on several devices, the walk takes those of its device only. So a replica's contributions have
+ * one order, whether the other replicas are other devices of the process or other ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +185,77 @@ static void walk_expect(ek_run *run, ek_route *route)
     run->contribution_count++;
 }
 
+static ek_dev *walk_dev_of(const ek_route *route)
+{
+    const ek_task *task = route->task;
+    return task->node ? task->node->outputs[route->buffer].dev : ek_tensor_dev(task->leaf);
+}
+
+/* Returns true if a walk for `dev` takes this route: if the route leads to `dev`, or none of the
+ * routes beside it does. */
+static bool walk_takes(const ek_route *routes, int count, int index, const ek_dev *dev)
+{
+    if (!routes[index].task || walk_dev_of(&routes[index]) == dev)
+        return routes[index].task != NULL;
+    for (int i = 0; i < count; i++)
+        if (routes[i].task && walk_dev_of(&routes[i]) == dev)
+            return false;
+    return true;
+}
+
+/* Counts the contributions to the device's buffers from the tasks that a depth-first walk for the
+ * device reaches (Note [Order of contributions]). `finished` has room for all tasks. */
+static int walk_for_device(ek_run *run, int number, const ek_dev *dev, const ek_route *roots,
+                           int root_count, ek_stack *stack, ek_task **finished)
+{
+    int count = 0;
+    for (int r = 0; r < root_count; r++) {
+        if (!walk_takes(roots, root_count, r, dev) || roots[r].task->device_walk == number)
+            continue;
+        ek_task *next = roots[r].task;
+        while (next || stack->count) {
+            if (next) {
+                EK_TRY(walk_push(stack, next));
+                next->device_walk = number;
+                if (next->node)
+                    next->next_edge = 0;
+                next = NULL;
+            }
+            ek_task *task = stack->tasks[stack->count - 1];
+            const int routes = task->node ? task->node->input_count : 0;
+            for (int i; !next && (i = task->next_edge) < routes; task->next_edge++)
+                if (walk_takes(task->routes, routes, i, dev) &&
+                    task->routes[i].task->device_walk != number)
+                    next = task->routes[i].task;
+            if (!next)
+                finished[count++] = stack->tasks[--stack->count];
+        }
+    }
+    for (int t = count - 1; t >= 0; t--)
+        for (int i = 0; finished[t]->node && i < finished[t]->node->input_count; i++) {
+            ek_route *route = &finished[t]->routes[i];
+            if (route->task && route->ordinal < 0 && walk_dev_of(route) == dev)
+                walk_expect(run, route);
+        }
+    return 0;
+}
+
+/* Drops the routes to tasks that take no part, and lists the devices of the others. */
+static void walk_drop_routes(const ek_run *run, ek_dev_set *devs)
+{
+    for (int t = 0; t < run->count; t++) {
+        ek_task *task = run->order[t];
+        for (int i = 0; task->node && i < task->node->input_count; i++) {
+            ek_route *route = &task->routes[i];
+            if (route->task && !(task->runs && route->task->needed))
+                route->task = NULL;
+            route->ordinal = -1;
+            if (route->task)
+                ek_dev_set_add(devs, walk_dev_of(route));
+        }
+    }
+}
+
 static int walk_count_contributions(ek_run *run, int root_count, ek_route *routes)
 {
     for (int i = 0; i < root_count; i++) {
@@ -186,18 +264,22 @@ static int walk_count_contributions(ek_run *run, int root_count, ek_route *route
         else
             routes[i].task = NULL;
     }
-    for (int t = run->count - 1; t >= 0; t--) {
-        ek_task *task = run->order[t];
-        for (int i = 0; task->node && i < task->node->input_count; i++) {
-            ek_route *route = &task->routes[i];
-            if (!route->task)
-                continue;
-            if (task->runs && route->task->needed)
+    ek_dev_set devs = {0};
+    walk_drop_routes(run, &devs);
+    ek_task **finished =
+        devs.count > 1 ? ek_run_alloc(run, (size_t)run->count * sizeof *finished) : NULL;
+    int rc = finished || devs.count < 2 ? 0 : ek_error_pending();
+    ek_stack stack = {0};
+    for (int d = 0; d < devs.count && devs.count > 1 && rc >= 0; d++)
+        rc = walk_for_device(run, d + 1, devs.devs[d], routes, root_count, &stack, finished);
+    free(stack.tasks);
+    EK_TRY(rc);
+    for (int t = run->count - 1; t >= 0; t--)
+        for (int i = 0; run->order[t]->node && i < run->order[t]->node->input_count; i++) {
+            ek_route *route = &run->order[t]->routes[i];
+            if (route->task && route->ordinal < 0)
                 walk_expect(run, route);
-            else
-                route->task = NULL;
         }
-    }
     ek_contribution *next = ek_run_alloc(run, run->contribution_count * sizeof *next);
     for (int t = 0; next && t < run->count; t++) {
         ek_task *task = run->order[t];

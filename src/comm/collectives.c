@@ -26,7 +26,7 @@ int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **de
 void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order)
 {
     int root = -1, n = 0;
-    for (int d = 0; d < count; d++)
+    for (int d = count - 1; d >= 0; d--)
         if (devs[d] == first)
             root = d;
     if (root >= 0)
@@ -280,17 +280,28 @@ static const ek_operation reduce_operations[] = {
     {.name = "reduce_scatter", .backward = reduce_backward, .destroy = placement_forget},
 };
 
-/* Writes the terms of slice p's sum to `terms`, in order of addition. Returns their number. */
+/* Writes the terms of slice p's sum to `terms`, which has room for one of each device, in the order
+ * of Note [Order of terms]; absent terms are NULL. Returns their number: 0 if all are absent, 1 if
+ * one is present. */
 static int reduce_terms(const ek_placement *placement, ek_tensor *const *whole, const int *order,
                         int p, ek_tensor **terms)
 {
-    int n = 0;
+    int n = 0, present = 0;
     for (int d = 0; d < placement->devices; d++) {
-        ek_tensor *there = whole[order[d] * placement->count + placement_tensor(placement, p)];
-        if (there)
-            terms[n++] = there;
+        terms[d] = whole[order[d] * placement->count + placement_tensor(placement, p)];
+        present += terms[d] != NULL;
+        n = terms[d] ? d + 1 : n;
     }
-    return n;
+    if (present == 1)
+        terms[0] = terms[n - 1];
+    return present == 1 ? 1 : n;
+}
+
+static ek_tensor *reduce_first(ek_tensor *const *terms)
+{
+    while (!*terms)
+        terms++;
+    return *terms;
 }
 
 /* Returns memory for slice p's sum: `into` if it isn't NULL; an alias of the term, if slices are
@@ -302,7 +313,7 @@ static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *i
         return ek_itself(into);
     if (placement->slices) {
         const ek_comm_slice *slice = &placement->slices[p];
-        return ek_tensor_new(slice->dev, terms[0]->dtype,
+        return ek_tensor_new(slice->dev, reduce_first(terms)->dtype,
                              &(ek_shape){1, {slice->end - slice->begin}}, EK_CONTIGUOUS);
     }
     if (n == 1 && ek_tensor_dev(terms[0]) == placement->root)
@@ -310,7 +321,7 @@ static ek_tensor *reduce_room(const ek_placement *placement, int p, ek_tensor *i
     ek_thread_modes *modes = &ek_thread_self()->modes;
     unsigned before = modes->stream;
     modes->stream = ek_section_stream(placement->devs, placement->devices);
-    ek_tensor *room = ek_comm_like(terms[0], placement->root);
+    ek_tensor *room = ek_comm_like(reduce_first(terms), placement->root);
     modes->stream = before;
     return room;
 }
@@ -345,18 +356,16 @@ static int reduce_range(const ek_placement *placement, int p, ek_tensor *out, ek
     const ek_tensor *like = placement->like[slice->tensor];
     bool alike = true;
     for (int t = 0; t < n; t++)
-        alike = alike && ek_comm_alike(terms[t], like);
+        alike = alike && (!terms[t] || ek_comm_alike(terms[t], like));
     if (!alike) {
         ek_tensor *whole =
             ek_tensor_view(out, like->ndim, like->shape, like->stride, out->offset - slice->begin);
         return whole ? reduce_rows(&(ek_addition){whole, terms, n, NULL}, slice->begin, slice->end)
                      : ek_error_pending();
     }
-    for (int t = 0; t < n; t++) {
-        terms[t] = ek_comm_flat(terms[t], slice->begin, slice->end);
-        if (!terms[t])
+    for (int t = 0; t < n; t++)
+        if (terms[t] && !(terms[t] = ek_comm_flat(terms[t], slice->begin, slice->end)))
             return ek_error_pending();
-    }
     return n;
 }
 

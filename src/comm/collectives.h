@@ -8,8 +8,8 @@
  *     one for each tensor, whole, on a root   broadcast        reduce_add
  *     ranges of tensors on several devices    all_gather       reduce_scatter
  *
- * Note [Order of terms]. Sums add the root's term first, then the other devices' terms, ordered by
- * kind and index of the device. */
+ * Note [Order of terms]. Term 0 of a sum is the root's. Then come the other devices' terms, ordered
+ * by kind and index of the device. They are added by Note [Order of a sum] (core/sum_order.h). */
 #ifndef EK_COMM_COLLECTIVES_H
 #define EK_COMM_COLLECTIVES_H
 
@@ -20,7 +20,7 @@
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs);
 
 /* Writes the order of addition (Note [Order of terms]) to order[0 .. count), as indices into devs.
- * The root is the last entry of devs that equals `first`. */
+ * The root is the first entry of devs that equals `first`. */
 void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order);
 
 /* ---- placements ---- */
@@ -64,7 +64,7 @@ int ek_comm_record_all_gather(const ek_placement *placement, ek_tensor *const *s
                               ek_tensor *const *whole);
 
 /* Sums each slice's elements over all devices, on the slice's device: writes slices[p], in the
- * scope. A NULL term counts as zeros; a slice whose terms are all NULL becomes NULL. `wanted` tells
+ * scope. A NULL term is absent; a slice whose terms are all NULL becomes NULL. `wanted` tells
  * which slices to make; NULL: all. into[p] is memory for slice p's sum; `into` and each into[p] may
  * be NULL. */
 int ek_comm_reduce_scatter(const ek_placement *placement, ek_tensor *const *whole,

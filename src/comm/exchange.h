@@ -34,9 +34,9 @@ int ek_exchange(const char *what, const ek_move *moves, int count);
  * copied through blocks of at most EK_COMM_BUFFER_BYTES. */
 int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
 
-/* The sum out = terms[0] + terms[1] + ... of tensors of one shape and dtype; `out` is dense. There
- * is at least one term; a single term is copied. Terms lie on any devices, and `out` may be
- * terms[0]. */
+/* The sum `out` of terms of one shape and dtype; `out` is dense. A NULL term is absent; at least
+ * one is present. The term of a sum of count 1 is copied. Terms lie on any devices, and `out` may
+ * be terms[0]. */
 typedef struct ek_addition {
     ek_tensor *out;
     ek_tensor *const *terms;
@@ -44,13 +44,13 @@ typedef struct ek_addition {
     ek_dev *dev; /* the device that adds; NULL: that of `out` */
 } ek_addition;
 
-/* Computes the sums, each on its device, and copies them to their `out`. Terms are added in the
- * order of `terms`, so that numbers don't depend on buffers, collectives or threads
- * (EVENKEEL_COMM=nccl-sum permits another order). Terms that the device can't read in place, and
- * terms with another layout, are copied in batches. No device needs more than EK_COMM_BUFFER_BYTES
- * for a batch (EK_MEMORY_COMMUNICATION). With collectives, each device adds a slice of the sums, if
- * every device has a term of every sum. `what` names the spans. After an error any sum may have
- * been written, whole or in part. */
+/* Computes the sums, each on its device, and copies them to their `out`. Terms are added by
+ * Note [Order of a sum] (core/sum_order.h), so that numbers don't depend on buffers, collectives or
+ * threads (EVENKEEL_COMM=nccl-sum permits another order). Terms that the device can't read in
+ * place, and terms with another layout, are copied in batches. No device needs more than
+ * EK_COMM_BUFFER_BYTES for a batch (EK_MEMORY_COMMUNICATION). With collectives, each device adds a
+ * slice of the sums, if every device has a term of every sum. `what` names the spans. After an
+ * error any sum may have been written, whole or in part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
 /* Makes the part [begin, begin + length) of a sum along dim, as handles in the scope. If dim < 0,

@@ -126,7 +126,7 @@ static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
             continue;
         for (int p = 0; p < sum->count; p++) {
             ek_tensor **term = &b->terms[(ptrdiff_t)k * b->most + p];
-            if (ek_tensor_dev(*term) != from || sum_is_read_in_place(b, sum, *term))
+            if (!*term || ek_tensor_dev(*term) != from || sum_is_read_in_place(b, sum, *term))
                 continue;
             like[n] = sum->out;
             b->unread[n++] = term;
@@ -166,20 +166,11 @@ static int batch_order(const batch *b, bool before)
         ek_dev_set read = {0};
         for (int k = 0; k < b->count; k++)
             for (int p = 0; p < b->sums[k].count && ek_tensor_dev(b->sums[k].out) == dev; p++)
-                ek_dev_set_add(&read, ek_tensor_dev(b->sums[k].terms[p]));
+                if (b->sums[k].terms[p])
+                    ek_dev_set_add(&read, ek_tensor_dev(b->sums[k].terms[p]));
         for (int r = 0; r < read.count; r++)
             EK_TRY(before ? ek_dev_wait(dev, read.devs[r]) : ek_dev_wait(read.devs[r], dev));
     }
-    return 0;
-}
-
-/* Adds term by term, for dtypes that add_n doesn't take. */
-static int sum_add_in_turn(const ek_addition *sum)
-{
-    EK_TRY(ek_comm_copy(sum->out, sum->terms[0]));
-    for (int p = 1; p < sum->count; p++)
-        EK_TRY(ek_kernels_of(sum->out)->binary(ek_tensor_dev(sum->out), EK_BINARY_ADD, sum->out,
-                                               sum->out, sum->terms[p], 1));
     return 0;
 }
 
@@ -202,13 +193,9 @@ static int batch_add(const batch *b)
     for (int first = 0, n; first < b->count; first += n) {
         const ek_addition *sum = &b->sums[first];
         ek_dev *dev = ek_tensor_dev(sum->out);
-        n = ek_dtype_is_floating(sum->out->dtype) ? sum_launch_length(b, first) : 1;
+        n = sum_launch_length(b, first);
         if (sum->count == 1)
             continue;
-        if (!ek_dtype_is_floating(sum->out->dtype)) {
-            EK_TRY(sum_add_in_turn(sum));
-            continue;
-        }
         ek_tensor **outs = b->handles, **terms = outs + n;
         for (int k = 0; k < n; k++) {
             outs[k] = b->sums[first + k].out;
@@ -258,6 +245,8 @@ static void sum_cost_of(batch *b, const ek_addition *sum, bool alone, size_t *co
     int to = ek_dev_set_add(&b->devs, sum_dev(sum));
     cost[to] = sum->count > 1 && sum_is_diverted(sum) ? size : 0;
     for (int p = 0; p < sum->count; p++) {
+        if (!sum->terms[p])
+            continue;
         int from = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->terms[p]));
         if (sum->count == 1 || sum_is_read_in_place(b, sum, sum->terms[p]))
             continue;
@@ -298,6 +287,10 @@ int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t len
     *part = (ek_addition){sum->out, terms, sum->count, sum->dev};
     for (int p = -1; p < sum->count && part->out; p++) {
         ek_tensor *whole = p < 0 ? sum->out : sum->terms[p];
+        if (!whole) {
+            terms[p] = NULL;
+            continue;
+        }
         ek_tensor *own = dim < 0 ? ek_comm_flat(whole, begin, begin + length)
                                  : ek_comm_part(whole, dim, begin, length);
         if (p >= 0)
@@ -311,7 +304,7 @@ static bool sum_all_alike(const ek_addition *sum)
 {
     bool alike = true;
     for (int p = 0; p < sum->count && alike; p++)
-        alike = ek_comm_alike(sum->terms[p], sum->out);
+        alike = !sum->terms[p] || ek_comm_alike(sum->terms[p], sum->out);
     return alike;
 }
 
@@ -371,7 +364,7 @@ static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *
                     sum_dev(&sums[i]) == devs->devs[0] &&
                     sums[i].out->dtype == sums[0].out->dtype && sum_all_alike(&sums[i]);
         for (int p = 0; p < devs->count && fits; p++)
-            fits = ek_tensor_dev(sums[i].terms[p]) == devs->devs[p];
+            fits = sums[i].terms[p] && ek_tensor_dev(sums[i].terms[p]) == devs->devs[p];
         if (!fits)
             return false;
     }
@@ -466,7 +459,8 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
         diverted = diverted || sum_is_diverted(&sums[i]);
         ek_dev_set_add(&devs, sum_dev(&sums[i]));
         for (int p = 0; p < sums[i].count; p++)
-            ek_dev_set_add(&devs, ek_tensor_dev(sums[i].terms[p]));
+            if (sums[i].terms[p])
+                ek_dev_set_add(&devs, ek_tensor_dev(sums[i].terms[p]));
         most = sums[i].count > most ? sums[i].count : most;
     }
     b->collective = ek_dev_collective(devs.devs, devs.count);

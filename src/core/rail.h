@@ -26,10 +26,10 @@ typedef struct ek_rail_job {
      * in[rank] if they are different memory. NULL: the job is the collective of `data`. */
     const ek_bytes *out, *in;
 
-    /* Step 2: sum[i] = terms[0][i] op terms[1][i] op ..., in the order of ranks, equal to
-     * ek_combine (distributed/link/combine.h) to the bit. The term of rank r lies `stride` bytes
-     * after that of rank r - 1; this rank's term lies at `own`. `sum` may be `own`. NULL: there is
-     * no step 2. */
+    /* Step 2: sum[i] = terms[0][i] op terms[1][i] op ..., in the order of Note [Order of a sum]
+     * (core/sum_order.h), equal to ek_combine (distributed/link/combine.h) to the bit. The term of
+     * rank r lies `stride` bytes after that of rank r - 1; this rank's term lies at `own`. `sum`
+     * may be `own`. NULL: there is no step 2. */
     const char *terms, *own;
     size_t stride;
     void *sum;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/sum_order.h"
 
 ek_ranks *(*ek_ranks_of)(ek_process_group *group);
 ek_ranks *(*ek_ranks_of_wrapper)(struct ek_module *module, struct ek_module **child);
@@ -21,6 +22,12 @@ int ek_ranks_check(const ek_ranks *ranks)
                                "been destroyed; save the state before, with ek_dist_archive_save");
 }
 
+/* Returns x + y, or the larger one; NaN is larger than all numbers. */
+static double ranks_pair(double x, double y, bool largest)
+{
+    return !largest ? x + y : y > x || y != y ? y : x;
+}
+
 int ek_ranks_combine(ek_ranks *ranks, int status, double *value, bool largest)
 {
     int64_t bits, *all = NULL;
@@ -32,16 +39,14 @@ int ek_ranks_combine(ek_ranks *ranks, int status, double *value, bool largest)
     _Static_assert(sizeof bits == sizeof *value, "a double travels as its bits");
     memcpy(&bits, value, sizeof bits);
     status = ranks->gather(ranks, &bits, 1, all);
-    for (int r = 0; r < ranks->size && status >= 0; r++) {
-        double term;
-        memcpy(&term, &all[r], sizeof term);
-        if (r == 0)
-            *value = term;
-        else if (!largest)
-            *value += term;
-        else if (term > *value || term != term)
-            *value = term;
+    double stack[EK_SUM_DEPTH];
+    for (int r = 0, top = 0; r < ranks->size && status >= 0; r++, top++) {
+        memcpy(&stack[top], &all[r], sizeof *stack);
+        for (int joins = ek_sum_joins(r, ranks->size); joins > 0; joins--, top--)
+            stack[top - 1] = ranks_pair(stack[top - 1], stack[top], largest);
     }
+    if (status >= 0)
+        *value = stack[0];
     free(all);
     return status;
 }

@@ -16,8 +16,8 @@
 #ifndef EK_CORE_SUM_ORDER_H
 #define EK_CORE_SUM_ORDER_H
 
-/* Most entries of the stack. */
-enum { EK_SUM_DEPTH = 32 };
+/* Most entries of the stack. There are less than 2^EK_SUM_DEPTH terms. */
+enum { EK_SUM_DEPTH = 17 };
 
 /* Returns how many additions follow the push of term t of `count` terms. */
 static inline int ek_sum_joins(int t, int count)

@@ -1,6 +1,7 @@
-/* combine.cu: combines the terms that ranks have sent, in the order of ranks. The arithmetic is
- * that of the host (distributed/link/combine.c), to the bit: bf16 and f16 are combined in f32 and
- * rounded once, integers wrap. */
+/* combine.cu: combines the terms that ranks have sent. Order and arithmetic are those of the host
+ * (distributed/link/combine.c), to the bit: bf16 and f16 are combined in f32 and rounded once,
+ * integers wrap. */
+#include "core/sum_order.h"
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 
@@ -42,19 +43,33 @@ template <int Op, typename R> EK_DEVICE R combine_two(R a, R b)
         return combine_bits<Op>(a, b);
 }
 
+/* Element i of the ranks' terms. */
+template <typename T, int Op> struct combine_element {
+    typedef typename ek_compute<T>::type real;
+    const ek_cuda_combination &job;
+    int64_t i;
+
+    __device__ __forceinline__ bool load(int rank, real (&value)[1]) const
+    {
+        const char *term = rank == job.rank ? job.own : job.terms + (size_t)rank * job.stride;
+        value[0] = ek_load((const T *)term + i);
+        return true;
+    }
+    __device__ __forceinline__ real pair(real a, real b) const
+    {
+        return combine_two<Op>(a, b);
+    }
+};
+
 template <typename T, int Op> EK_KERNEL combine(ek_cuda_combination job)
 {
     typedef typename ek_compute<T>::type real;
     EK_GRID_LOOP(i, job.count) {
-        real sum = real(0);
-        for (int r = 0; r < job.ranks; r++) {
-            const char *term = r == job.rank ? job.own : job.terms + (size_t)r * job.stride;
-            real next = ek_load((const T *)term + i);
-            sum = r == 0 ? next : combine_two<Op>(sum, next);
-        }
+        real sum[1];
+        ek_combine_terms<EK_SUM_DEPTH>(combine_element<T, Op>{job, i}, job.ranks, sum);
         if constexpr (Op == EK_DIST_AVG)
-            sum = sum / (real)job.ranks;
-        ek_store((T *)job.out + i, sum);
+            sum[0] = sum[0] / (real)job.ranks;
+        ek_store((T *)job.out + i, sum[0]);
     }
 }
 

@@ -1,5 +1,6 @@
-/* launch.cuh: common code of kernels: launching, dtypes and conversions, vectors, sums over a
- * block. The code is C++17 without the standard library. Only .cu files include this header.
+/* launch.cuh: common code of kernels: launching, dtypes and conversions, vectors, sums of
+ * terms and over a block. The code is C++17 without the standard library. Only .cu files include
+ * this header.
  *
  * Launches use cudaLaunchKernelEx, never <<< >>>, and shared memory is static, so that the files
  * are plain C++ but for the qualifiers. */
@@ -305,6 +306,44 @@ typedef ek_vector<uint64_t, 2> ek_unit16;
     default:                                   \
         return (int)cudaErrorInvalidValue;     \
     }
+
+/* ---- combinations of terms, in the order of Note [Order of a sum] (core/sum_order.h) ---- */
+
+/* Combines V elements, each of `count` terms, with less than 2^Levels terms. terms.load(t, values)
+ * loads the elements of term t, or returns false if term t is absent; terms.pair(x, y) combines two
+ * elements. At least one term is present. */
+template <int Levels, int V, typename R, typename Terms>
+EK_DEVICE void ek_combine_terms(const Terms &terms, int count, R (&sum)[V])
+{
+    R level[Levels][V];   /* level l is the combination of 2^l terms */
+    unsigned present = 0; /* bit l: level l has a term that is present */
+#pragma unroll 4
+    for (int t = 0; t < count; t++) {
+        bool carries = terms.load(t, sum), moves = true;
+        EK_EACH(l, Levels) {
+            bool joins = present >> l & 1;
+            if (moves && !(t >> l & 1)) {
+                EK_EACH(j, V)
+                    level[l][j] = sum[j];
+                present |= (unsigned)carries << l;
+                moves = false;
+            } else if (moves) {
+                if (joins)
+                    EK_EACH(j, V)
+                        sum[j] = carries ? terms.pair(level[l][j], sum[j]) : level[l][j];
+                carries |= joins;
+                present &= ~(1u << l);
+            }
+        }
+    }
+    bool carries = false;
+    EK_EACH(l, Levels) {
+        if (present >> l & 1)
+            EK_EACH(j, V)
+                sum[j] = carries ? terms.pair(level[l][j], sum[j]) : level[l][j];
+        carries |= present >> l & 1;
+    }
+}
 
 /* ---- sums over a warp and a block: a fixed order, whatever the schedule ---- */
 

@@ -318,9 +318,10 @@ int ek_cuda_launch_draw(const ek_cuda_stream *stream, const ek_draw *draw,
 
 /* ---- lists of tensors ---- */
 
-/* Sets each entry's first operand, of dtype `dtype`, to the sum of its other operands, in their
- * order. The first operand may be the second. The other operands have dtype `from`, which is
- * `dtype`, or bf16 or f16 if `dtype` is f32. */
+/* Sets each entry's first operand, of dtype `dtype`, to the sum of its other operands, at most
+ * EK_MAX_DEVICES, by Note [Order of a sum]. An operand that is NULL is absent. The first operand
+ * may be the second. The other operands have dtype `from`, which is `dtype`, or bf16 or f16 if
+ * `dtype` is f32. */
 int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype from,
                          const ek_cuda_list *list);
 /* Optimizer steps. Entries are parameters of f32 or f64. Operands are the parameter, its gradient,

@@ -16,45 +16,33 @@ static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operand
         void **data = elements > 0 ? ek_cuda_list_add(list, elements) : NULL;
         if (!data && elements > 0)
             break;
-        for (int k = 0; data && k < operands; k++)
-            data[k] = ek_tensor_address(lists[k][i]);
+        for (int k = 0; data && k < operands; k++) /* an addend may be absent */
+            data[k] = lists[k][i] ? ek_tensor_address(lists[k][i]) : NULL;
     }
     return i;
 }
 
 /* ---- sums ---- */
 
-/* Adds the addends [done, end) to all sums. If done > 0, the first addend is the sum so far. */
-static int list_add_some(const ek_cuda_stream *stream, int count, ek_tensor *const *outs,
-                         const ek_tensor *const *inputs, int done, int end)
-{
-    tensor_list lists[EK_CUDA_LIST_DATA] = {(tensor_list)outs, (tensor_list)outs};
-    int operands = done > 0 ? 2 : 1, launched = 0;
-    for (int k = done; k < end; k++)
-        lists[operands++] = inputs + (ptrdiff_t)k * count;
-    for (int i = 0; i < count && launched == 0;) {
-        ek_cuda_list list;
-        i = list_gather(&list, lists, operands, count, i);
-        if (list.count > 0)
-            launched = ek_cuda_launch_add_n(stream, outs[0]->dtype, inputs[0]->dtype, &list);
-    }
-    return launched;
-}
-
-/* Adds up many tensors. If one launch doesn't take all addends, several launches add them, and each
- * launch rounds bf16 once. */
 int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tensor *const *inputs,
                   int addends)
 {
-    enum { MOST = EK_CUDA_LIST_DATA - 2 };
-    if (addends < 1)
-        return EK_FAIL(EK_E_INVALID, "a sum of %d tensors; at least 1 is needed", addends);
+    tensor_list lists[1 + EK_MAX_DEVICES] = {(tensor_list)outs};
+    if (addends < 1 || addends > EK_MAX_DEVICES)
+        return EK_FAIL(EK_E_INVALID, "a sum of %d tensors; 1 to %d are possible", addends,
+                       EK_MAX_DEVICES);
+    for (int k = 0; k < addends; k++)
+        lists[1 + k] = inputs + (ptrdiff_t)k * count;
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
     int launched = 0;
-    for (int done = 0; done < addends && launched == 0; done += MOST)
-        launched = list_add_some(&stream, count, outs, inputs, done,
-                                 addends - done < MOST ? addends : done + MOST);
+    for (int i = 0; i < count && launched == 0;) {
+        ek_cuda_list list;
+        ek_dtype from = addends > 1 ? outs[0]->dtype : inputs[0]->dtype;
+        i = list_gather(&list, lists, 1 + addends, count, i);
+        if (list.count > 0)
+            launched = ek_cuda_launch_add_n(&stream, outs[0]->dtype, from, &list);
+    }
     return ek_cuda_end(dev, &stream, "add_n", launched);
 }
 

@@ -1,9 +1,9 @@
 /* lists.cu: kernels over lists of tensors: sums of many, and optimizer steps. Each tensor is cut
  * into chunks, one for a block, in one pass over memory.
  *
- * Sums: each thread adds up its elements, one addend after the other, in the caller's order; the
- * output may be the first addend. Steps: the arithmetic is the host's (kernels/steps.h); in f32
- * last bits may differ, if the compilers fuse different products with sums. */
+ * Sums: each thread adds up its elements; the output may be the first addend. Steps: the arithmetic
+ * is the host's (kernels/steps.h); in f32 last bits may differ, if the compilers fuse different
+ * products with sums. */
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 #include "kernels/steps.h"
@@ -48,37 +48,52 @@ EK_DEVICE list_part list_part_of(const ek_cuda_list &list, int size)
 
 /* ---- sums ---- */
 
-template <typename T, typename From, int V>
+/* V elements, from element i on, of the addends of a list's entry. */
+template <typename T, typename From, int V> struct add_elements {
+    typedef typename ek_compute<T>::type real;
+    void *const *addends;
+    int64_t i;
+
+    __device__ __forceinline__ bool load(int k, real (&values)[V]) const
+    {
+        if (addends[k])
+            ek_load_elements<From>(values, (const From *)addends[k] + i);
+        return addends[k] != nullptr;
+    }
+    __device__ __forceinline__ real pair(real a, real b) const
+    {
+        return ek_plus(a, b);
+    }
+};
+
+template <typename T, typename From, int V, int Levels>
 EK_DEVICE void add_range(const ek_cuda_list &list, const list_part &part, int64_t begin,
                          int64_t end)
 {
-    typedef typename ek_compute<T>::type real;
     for (int64_t i = begin + (int64_t)threadIdx.x * V; i < end; i += EK_BLOCK * V) {
-        real sum[V];
-        ek_load_elements<From>(sum, (const From *)part.data[1] + i);
-#pragma unroll 4
-        for (int k = 2; k < list.operands; k++) {
-            real next[V];
-            ek_load_elements<From>(next, (const From *)part.data[k] + i);
-            EK_EACH(j, V)
-                sum[j] = ek_plus(sum[j], next[j]);
-        }
+        typename ek_compute<T>::type sum[V];
+        ek_combine_terms<Levels>(add_elements<T, From, V>{part.data + 1, i}, list.operands - 1,
+                                 sum);
         ek_store_elements((T *)part.data[0] + i, sum);
     }
 }
 
-/* T is no smaller than From. */
-template <typename T, typename From> EK_KERNEL add_n(const __grid_constant__ ek_cuda_list list)
+/* T is no smaller than From. There are less than 2^Levels addends. */
+template <typename T, typename From, int Levels>
+EK_KERNEL add_n(const __grid_constant__ ek_cuda_list list)
 {
     list_part part = list_part_of(list, sizeof(T));
-    add_range<T, From, 16 / sizeof(T)>(list, part, part.begin, part.vectors_end);
-    add_range<T, From, 1>(list, part, part.vectors_end, part.end);
+    add_range<T, From, 16 / sizeof(T), Levels>(list, part, part.begin, part.vectors_end);
+    add_range<T, From, 1, Levels>(list, part, part.vectors_end, part.end);
 }
 
 template <typename T, typename From>
 static int launch_add_n(const ek_cuda_stream *stream, const ek_cuda_list *list)
 {
-    return ek_launch(stream, list->first[list->count], add_n<T, From>, *list);
+    static_assert(EK_MAX_DEVICES < 1 << 7, "there are kernels for less than 2^7 addends");
+    unsigned grid = list->first[list->count];
+    return list->operands - 1 < 1 << 4 ? ek_launch(stream, grid, add_n<T, From, 4>, *list)
+                                       : ek_launch(stream, grid, add_n<T, From, 7>, *list);
 }
 
 int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype from,

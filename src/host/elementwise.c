@@ -1,4 +1,7 @@
 /* elementwise.c: elementwise kernels: each thread takes part of a walk, tile by tile. */
+#include <string.h>
+
+#include "core/sum_order.h"
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
@@ -332,47 +335,68 @@ int ek_host_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const
 /* ---- sums of many ---- */
 
 typedef struct add_job {
-    const ek_operand *out;
-    const ek_tensor *const *inputs; /* addend k is inputs[k * step] */
+    const ek_tensor *out, *const *inputs; /* addend k is inputs[k * step] */
     int step, count;
     ek_class type;
 } add_job;
 
-static void elementwise_add_tiles(void *context, int64_t begin, int64_t end)
+enum { ADD_DEPTH = 7 }; /* entries of the stack of a sum (core/sum_order.h) */
+_Static_assert(EK_MAX_DEVICES < 1 << ADD_DEPTH, "the stack has room for EK_MAX_DEVICES addends");
+
+/* Returns elements [at, at + n) of an addend: NULL if the addend is absent, else the addend's
+ * memory or `tile`. */
+static const void *add_load(const add_job *job, int k, int64_t at, int64_t n, ek_tile *tile)
+{
+    const ek_tensor *x = job->inputs[(ptrdiff_t)k * job->step];
+    if (!x)
+        return NULL;
+    const void *source = (char *)ek_tensor_address(x) + (size_t)at * ek_dtype_size(x->dtype);
+    if (ek_class_is_dtype(job->type, x->dtype))
+        return source;
+    ek_row_load(job->type, tile, x->dtype, source, 1, n);
+    return tile;
+}
+
+/* Returns x + y, of which each may be NULL (absent): in `tile`, or the memory of x. */
+static const void *add_pair(ek_class type, const void *x, const void *y, int64_t n, ek_tile *tile)
+{
+    static const elementwise_job plus = {.op = EK_BINARY_ADD, .a = 1};
+    if (!y)
+        return x;
+    if (!x)
+        return memcpy(tile, y, (size_t)n * ek_class_size(type));
+    binary_tiles[type](&plus, n, tile, (const void *[]){x, y});
+    return tile;
+}
+
+static void add_tiles(void *context, int64_t begin, int64_t end)
 {
     const add_job *job = context;
-    const ek_dtype dtype = job->inputs[0]->dtype;
-    size_t size = ek_dtype_size(dtype);
-    bool direct = ek_class_is_dtype(job->type, dtype);
-    const elementwise_job plus = {.op = EK_BINARY_ADD, .a = 1};
-    ek_tile sum, next;
+    const ek_dtype dtype = job->out->dtype;
+    const void *stack[ADD_DEPTH];
+    ek_tile tiles[ADD_DEPTH];
     for (int64_t at = begin; at < end; at += EK_TILE) {
         int64_t n = ek_smaller(end - at, EK_TILE);
-        char *target = (char *)job->out->data + (size_t)at * ek_dtype_size(job->out->dtype);
-        ek_row_load(job->type, &sum, dtype,
-                    (char *)ek_tensor_address(job->inputs[0]) + (size_t)at * size, 1, n);
-        for (int k = 1; k < job->count; k++) {
-            const void *source = (char *)ek_tensor_address(job->inputs[(ptrdiff_t)k * job->step]) +
-                                 (size_t)at * size;
-            if (!direct) {
-                ek_row_load(job->type, &next, dtype, source, 1, n);
-                source = &next;
-            }
-            binary_tiles[job->type](&plus, n, &sum, (const void *[]){&sum, source});
+        char *target = (char *)ek_tensor_address(job->out) + (size_t)at * ek_dtype_size(dtype);
+        for (int k = 0, top = 0; k < job->count; k++, top++) {
+            stack[top] = add_load(job, k, at, n, &tiles[top]);
+            for (int joins = ek_sum_joins(k, job->count); joins > 0; joins--, top--)
+                stack[top - 1] =
+                    add_pair(job->type, stack[top - 1], stack[top], n, &tiles[top - 1]);
         }
-        ek_row_store(job->type, &sum, job->out->dtype, target, 1, n);
+        ek_row_store(job->type, stack[0], dtype, target, 1, n);
     }
 }
 
 int ek_host_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tensor *const *inputs,
                   int addends)
 {
-    if (addends < 1)
-        return EK_FAIL(EK_E_INVALID, "a sum of %d tensors; at least 1 is needed", addends);
+    if (addends < 1 || addends > EK_MAX_DEVICES)
+        return EK_FAIL(EK_E_INVALID, "a sum of %d tensors; 1 to %d are possible", addends,
+                       EK_MAX_DEVICES);
     for (int i = 0; i < count; i++) {
-        ek_operand operand = {.dtype = outs[i]->dtype, .data = ek_tensor_address(outs[i])};
-        add_job job = {&operand, inputs + i, count, addends, ek_class_of(outs[i]->dtype)};
-        ek_parallel_for(dev, ek_count(outs[i]), GRAIN, elementwise_add_tiles, &job);
+        add_job job = {outs[i], inputs + i, count, addends, ek_class_of(outs[i]->dtype)};
+        ek_parallel_for(dev, ek_count(outs[i]), GRAIN, add_tiles, &job);
     }
     return 0;
 }

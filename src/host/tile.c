@@ -23,7 +23,7 @@ bool ek_class_is_dtype(ek_class type, ek_dtype dtype)
            (type == EK_CLASS_I64 && dtype == EK_I64);
 }
 
-static size_t tile_class_size(ek_class type)
+size_t ek_class_size(ek_class type)
 {
     return type == EK_CLASS_F32 ? sizeof(float) : sizeof(double);
 }
@@ -157,7 +157,7 @@ const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_
     ek_cursor at = *cursor;
     for (int64_t done = 0; done < count;) {
         int64_t run = ek_cursor_run(walk, &at, count - done);
-        ek_row_load(type, (char *)tile + (size_t)done * tile_class_size(type), operand->dtype,
+        ek_row_load(type, (char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
                     tile_place(operand, at.offset[k]), stride, run);
         ek_cursor_advance(walk, &at, run);
         done += run;
@@ -188,8 +188,8 @@ void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operan
     ek_cursor at = *cursor;
     for (int64_t done = 0; done < count;) {
         int64_t run = ek_cursor_run(walk, &at, count - done);
-        ek_row_store(type, (const char *)tile + (size_t)done * tile_class_size(type),
-                     operand->dtype, tile_place(operand, at.offset[k]), stride, run);
+        ek_row_store(type, (const char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
+                     tile_place(operand, at.offset[k]), stride, run);
         ek_cursor_advance(walk, &at, run);
         done += run;
     }
@@ -250,7 +250,7 @@ int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, c
         bool needs = has_axis[k] && !axis_is_in_place(axis, &operand, axis->rows);
         axis->slot_of[k] = needs ? axis->slots++ : -1;
     }
-    axis->slot_nbytes = (size_t)(axis->rows * axis->size) * tile_class_size(axis->type);
+    axis->slot_nbytes = (size_t)(axis->rows * axis->size) * ek_class_size(axis->type);
     axis->scratch_nbytes = (size_t)(axis->parts * axis->slots) * axis->slot_nbytes;
     void *scratch = NULL;
     if (axis->scratch_nbytes)
@@ -328,7 +328,7 @@ static void axis_move_across(ek_class class, void *to, int64_t to_stride, const 
 static void axis_move(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                       int64_t rows, char *slot, bool load)
 {
-    size_t size = tile_class_size(axis->type);
+    size_t size = ek_class_size(axis->type);
     ek_dtype dtype = operand->operand.dtype;
     char *memory = axis_address(axis, cursor, operand, 0);
     if (!axis_is_across(axis, operand, rows)) {

@@ -20,6 +20,7 @@ typedef union ek_tile {
 } ek_tile;
 
 ek_class ek_class_of(ek_dtype dtype);
+size_t ek_class_size(ek_class type); /* bytes of an element */
 /* Returns true if elements of `dtype` are stored as the class's type, so that nothing is
  * converted. */
 bool ek_class_is_dtype(ek_class type, ek_dtype dtype);

@@ -3,6 +3,7 @@
 #ifndef EK_PARALLEL_REPLICA_COPIES_H
 #define EK_PARALLEL_REPLICA_COPIES_H
 
+#include "autograd/graph.h"
 #include "core/tensor.h"
 #include "parallel/replica_set.h"
 #include "parallel/sharding.h"
@@ -36,6 +37,10 @@ struct ek_replica_set {
     /* The sharding whose units the parameters are: `sharding`, or one over ranks, borrowed; NULL:
      * parameters are not gathered. */
     ek_sharding *gatherer;
+    /* Histories of the handles of the last forward that recorded nodes, for the devices at these
+     * ranks; one reference to each node. NULL: none. */
+    ek_edge *recorded;
+    ek_rank_list recorded_ranks;
     ek_data_parallel_stats stats;
 };
 
@@ -63,9 +68,11 @@ void ek_copies_forget(ek_replica_set *set);
 int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end);
 
 /* Records that handles[r * set->count + i], the handle of entry i on the device ranks->at[r], comes
- * from the module's entry, or from its shards. */
-int ek_replica_set_record(const ek_replica_set *set, const ek_rank_list *ranks,
+ * from the module's entry, or from its shards. If possible, the handles get the nodes of an earlier
+ * forward. */
+int ek_replica_set_record(ek_replica_set *set, const ek_rank_list *ranks,
                           ek_tensor *const *handles);
+void ek_replica_set_forget_nodes(ek_replica_set *set);
 
 /* Marks device d's copy of entry i as equal to its source if `known`, else as stale. */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);

@@ -2,6 +2,7 @@
  * per bucket, in reverse order of registration, so that the first gradients are reduced while
  * backward computes the next ones. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/collectives.h"
 #include "comm/exchange.h"
@@ -94,10 +95,57 @@ static int recording_add_dtype(recording *r, ek_dtype dtype)
     return recording_end_bucket(r);
 }
 
-int ek_replica_set_record(const ek_replica_set *set, const ek_rank_list *ranks,
-                          ek_tensor *const *handles)
+/* ---- nodes of an earlier forward ---- */
+
+void ek_replica_set_forget_nodes(ek_replica_set *set)
 {
-    if (!ek_grad_enabled())
+    int count = set->recorded ? set->recorded_ranks.count * set->count : 0;
+    for (int k = 0; k < count; k++)
+        ek_object_release(set->recorded[k].node);
+    free(set->recorded);
+    set->recorded = NULL;
+}
+
+/* Keeps the handles' nodes, unless a source has a history, which the next forward may lack. */
+static int record_keep_nodes(ek_replica_set *set, const ek_rank_list *ranks,
+                             ek_tensor *const *handles)
+{
+    int count = ranks->count * set->count;
+    ek_replica_set_forget_nodes(set);
+    for (int i = 0; i < set->count; i++)
+        if (set->sources[i]->history)
+            return 0;
+    set->recorded = ek_calloc((size_t)count + 1, sizeof *set->recorded);
+    if (!set->recorded)
+        return ek_error_pending();
+    set->recorded_ranks = *ranks;
+    for (int k = 0; k < count; k++)
+        if (handles[k]->history)
+            set->recorded[k] = (ek_edge){.node = ek_object_retain((ek_node *)handles[k]->history),
+                                         .output = handles[k]->history_output};
+    return 0;
+}
+
+/* Gives the handles the nodes of an earlier forward. Returns false if there are none for these
+ * devices, or a source has another requires_grad or a history now. */
+static bool record_again(const ek_replica_set *set, const ek_rank_list *ranks,
+                         ek_tensor *const *handles)
+{
+    const ek_rank_list *before = &set->recorded_ranks;
+    bool again = set->recorded && before->count == ranks->count &&
+                 memcmp(before->at, ranks->at, (size_t)ranks->count * sizeof *ranks->at) == 0;
+    for (int i = 0; i < set->count && again; i++)
+        again = !set->sources[i]->history &&
+                set->sources[i]->requires_grad == (set->recorded[i].node != NULL);
+    for (int k = 0; k < ranks->count * set->count && again; k++)
+        if (set->recorded[k].node)
+            again = ek_record_again(handles[k], set->recorded[k].node, set->recorded[k].output);
+    return again;
+}
+
+int ek_replica_set_record(ek_replica_set *set, const ek_rank_list *ranks, ek_tensor *const *handles)
+{
+    if (!ek_grad_enabled() || record_again(set, ranks, handles))
         return 0;
     size_t count = (size_t)set->count + 1, inputs = count + EK_MAX_DEVICES;
     recording r = {.set = set, .devices = ranks->count, .handles = handles};
@@ -118,5 +166,5 @@ int ek_replica_set_record(const ek_replica_set *set, const ek_rank_list *ranks,
     free(r.out);
     free(r.inputs);
     free(r.slices);
-    return rc;
+    return rc < 0 ? rc : record_keep_nodes(set, ranks, handles);
 }

@@ -19,6 +19,7 @@ static void set_forget(ek_replica_set *set, bool whole)
     if (set->gatherer == set->sharding)
         set->gatherer = NULL;
     set->sharding = NULL;
+    ek_replica_set_forget_nodes(set);
     ek_copies_forget(set);
     set->sources = NULL;
     set->count = set->parameters = 0;

@@ -137,20 +137,25 @@ typedef struct sync_meeting {
                     the node */
 } sync_meeting;
 
-/* The same with the sum over all ranks. */
+/* sync_join_backward with the sum over all ranks. */
 static int sync_ranks_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const sync_meeting *meeting = ek_node_attributes(node);
     const int chunks = ek_node_input_count(node);
     ek_tensor *given[EK_MAX_DEVICES];
-    for (int d = 0; d < chunks; d++)
+    ek_dev *devs[EK_MAX_DEVICES];
+    bool wanted[EK_MAX_DEVICES];
+    for (int d = 0; d < chunks; d++) {
         given[d] = gradients[d] ? gradients[d] : ek_node_zeros(node, d);
-    ek_tensor *sum = given[0] ? ek_reduce_add(given, chunks, ek_tensor_device(given[0])) : NULL;
+        if (!given[d])
+            return ek_error_pending();
+        devs[d] = ek_tensor_dev(given[d]);
+        wanted[d] = meeting->wanted && ek_node_needs(node, d);
+    }
+    ek_tensor *sum = ek_reduce_add(given, chunks, ek_tensor_device(given[0]));
     sum = meeting->ranks->sum(meeting->ranks, sum);
-    for (int d = 0; d < chunks && sum; d++)
-        if (meeting->wanted && ek_node_needs(node, d))
-            results[d] = ek_to_device(sum, ek_tensor_device(given[d]));
-    return sum ? ek_error_status() : ek_error_pending();
+    ek_placement whole = ek_placement_whole(devs[0], devs, chunks, 1);
+    return sum ? ek_comm_all_gather(&whole, &sum, wanted, results) : ek_error_pending();
 }
 
 static const ek_operation sync_ranks_operation = {.name = "sync_batch_norm_ranks",

@@ -86,18 +86,25 @@ static combined_value combined_leaf(ek_dtype dtype, int term, int64_t i)
     };
 }
 
+/* Returns how many of `count` terms, at least two, are in the first of the two parts. */
+static int combined_half(int count)
+{
+    int half = 1;
+    while (2 * half < count)
+        half *= 2;
+    return half;
+}
+
 /* Combines the terms [low, high): s(low, middle) op s(middle, high). */
 static combined_value combined_range(ek_dist_op op, ek_dtype dtype, int low, int high,
                                      const bool *absent, int64_t i)
 {
-    int half = 1;
     if (high - low == 1)
         return absent && absent[low] ? (combined_value){.absent = true}
                                      : combined_leaf(dtype, low, i);
-    while (2 * half < high - low)
-        half *= 2;
-    combined_value x = combined_range(op, dtype, low, low + half, absent, i);
-    combined_value y = combined_range(op, dtype, low + half, high, absent, i);
+    int middle = low + combined_half(high - low);
+    combined_value x = combined_range(op, dtype, low, middle, absent, i);
+    combined_value y = combined_range(op, dtype, middle, high, absent, i);
     if (x.absent || y.absent)
         return x.absent ? y : x;
     x.integer = combined_integers(op, x.integer, y.integer);
@@ -120,4 +127,12 @@ void combined(ek_dist_op op, ek_dtype dtype, int terms, const bool *absent, int6
         *(int64_t *)out = all.integer;
     else
         combined_write(dtype, out, 0, dtype == EK_BOOL ? (double)all.integer : all.x);
+}
+
+float combined_f32(const float *terms, int count)
+{
+    if (count == 1)
+        return terms[0];
+    int half = combined_half(count);
+    return combined_f32(terms, half) + combined_f32(terms + half, count - half);
 }

@@ -16,4 +16,7 @@ void combined_write(ek_dtype dtype, void *data, int64_t i, double x);
  * absent[t]: term t is absent. NULL: no term is. */
 void combined(ek_dist_op op, ek_dtype dtype, int terms, const bool *absent, int64_t i, void *out);
 
+/* Returns the sum of `count` terms. */
+float combined_f32(const float *terms, int count);
+
 #endif

@@ -151,9 +151,9 @@ exact_job exact_make(exact_task task, ek_dtype dtype)
     return job;
 }
 
-int exact_wrap(exact_job *job, exact_way way, ek_process_group *group)
+int exact_wrap_devices(exact_job *job, exact_way way, ek_device_list devices,
+                       ek_process_group *group)
 {
-    ek_device_list devices = way == EXACT_ONE_DEVICE ? (ek_device_list){0} : ek_devices(EK_HOST, 2);
     if (way == EXACT_BALANCED)
         job->model = ek_data_parallel_model(job->model, .device_ids = devices);
     job->model = way == EXACT_CLASSIC
@@ -168,6 +168,12 @@ int exact_wrap(exact_job *job, exact_way way, ek_process_group *group)
             return ek_error_status();
     }
     return job->model ? 0 : ek_error_status();
+}
+
+int exact_wrap(exact_job *job, exact_way way, ek_process_group *group)
+{
+    ek_device_list devices = way == EXACT_ONE_DEVICE ? (ek_device_list){0} : ek_devices(EK_HOST, 2);
+    return exact_wrap_devices(job, way, devices, group);
 }
 
 void exact_free(exact_job *job)

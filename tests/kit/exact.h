@@ -45,6 +45,9 @@ exact_job exact_make(exact_task task, ek_dtype dtype);
 /* Puts the modules into the wrappers of ranks. If `way` isn't EXACT_ONE_DEVICE, two host devices
  * share a rank's batch. */
 int exact_wrap(exact_job *job, exact_way way, ek_process_group *group);
+/* exact_wrap on these devices. An empty list: on the device of the module. */
+int exact_wrap_devices(exact_job *job, exact_way way, ek_device_list devices,
+                       ek_process_group *group);
 void exact_free(exact_job *job);
 
 /* Returns the loss of the samples [first, first + count), in the scope. */

@@ -1,6 +1,7 @@
 /* Sums, gathers and copies need no room for several copies of anything where they end. */
 #include "comm_setup.h"
 #include "core/device.h"
+#include "kit/combined.h"
 #include "kit/remote.h"
 
 NAMES_DEVICES
@@ -25,7 +26,7 @@ static ek_tensor *large(int device, int64_t rows, int64_t columns, bool transpos
     return transposed ? ek_permute(x, EK_SHAPE(1, 0)) : x;
 }
 
-/* Every element is the sum in f32 in the order of devices, to the bit. */
+/* Every element is the sum in f32 in the fixed order, to the bit. */
 static void assert_summed(const ek_tensor *sum, ek_tensor *const *parts, int count)
 {
     const float *result =
@@ -34,9 +35,10 @@ static void assert_summed(const ek_tensor *sum, ek_tensor *const *parts, int cou
     for (int d = 0; d < count; d++)
         of[d] = ek_tensor_data(ek_contiguous(ek_to_device(parts[d], ek_cpu()), EK_CONTIGUOUS));
     for (int64_t i = 0; i < ek_tensor_count(sum); i++) {
-        float expected = of[0][i];
-        for (int d = 1; d < count; d++)
-            expected += of[d][i];
+        float terms[DEVICES];
+        for (int d = 0; d < count; d++)
+            terms[d] = of[d][i];
+        float expected = combined_f32(terms, count);
         if (!(result[i] == expected))
             ck_abort_msg("element %lld is %.9g, not %.9g", (long long)i, (double)result[i],
                          (double)expected);

@@ -28,7 +28,7 @@ TEST(sums_of_bool)
 
 TEST(the_root_comes_first_then_ascending_devices)
 {
-    /* In order of the list 1e16 would swallow the ones. Two inputs on the destination: the last is
+    /* Terms are added in pairs, and 1e16 swallows a 1. Two inputs on the destination: the first is
      * the root. */
     static const double values[] = {1, 1, 1e16, -1e16};
     ek_device places[] = {test_device(3), test_device(2), test_device(0), test_device(0)};
@@ -36,7 +36,7 @@ TEST(the_root_comes_first_then_ascending_devices)
     for (int i = 0; i < 4; i++)
         x[i] = tensor_of(&values[i], EK_SHAPE(1), EK_F64, places[i]);
     ck_assert_double_eq(element(ek_reduce_add(x, 4, test_device(0)), 0), 2);
-    ck_assert_double_eq(element(ek_reduce_add(x, 4, test_device(2)), 0), 1 + 1e16 - 1e16 + 1);
+    ck_assert_double_eq(element(ek_reduce_add(x, 4, test_device(2)), 0), (1 + 1e16) + (-1e16 + 1));
 }
 
 TEST(one_input_is_returned_unchanged)
