@@ -169,9 +169,9 @@ typedef struct ek_distributed_stats {
      * exclude the last backward, because ranks exchange their times in the next one. */
     double waited;
     int waited_for;
-    bool shares_memory; /**< all ranks are on one machine: gradients are averaged in memory that
-                           they share. The environment's EVENKEEL_DIST_SHARED_MEMORY=0 has them
-                           travel as messages instead */
+    bool shares_memory; /**< the ranks of a machine add up gradients in memory that they share. The
+                           environment's EVENKEEL_DIST_SHARED_MEMORY=0 has gradients travel as
+                           messages instead */
 } ek_distributed_stats;
 /** EK_E_INVALID for a module that is no distributed wrapper. */
 EK_API int ek_distributed_get_stats(ek_module *model, ek_distributed_stats *stats);

@@ -229,20 +229,29 @@ static ek_tensor *shards_own(const ek_shard *shards, int count, const ek_tensor 
     return own;
 }
 
-/* Returns the elements of all ranks, in the order of ranks; NULL with an error, on all ranks. */
-static ek_tensor *shards_join(const ek_shard *shards, int count, ek_ranks *ranks, int status,
-                              const ek_tensor *whole)
+/* Copies the elements of all ranks to `whole`. ranges[2 * r] and ranges[2 * r + 1] get the begin
+ * and the end of rank r's elements, and sizes[r] their number. */
+static int shards_join(const ek_shard *shards, int count, ek_ranks *ranks, int64_t *ranges,
+                       int64_t *sizes, ek_tensor *whole)
 {
-    if (ek_ranks_check(ranks) < 0)
-        return NULL;
-    bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *own = status < 0 ? NULL : shards_own(shards, count, whole), *all = NULL;
-    if (own)
-        all = ranks->join(ranks, own, 0, NULL);
-    else
-        ranks->agree(ranks, ek_error_pending());
-    ek_set_grad_enabled(enabled);
-    return all;
+    const int64_t mine[] = {shards[0].begin, shards[count - 1].end};
+    int64_t sum = 0, at = 0;
+    ek_tensor *own = shards_own(shards, count, whole);
+    if (!own)
+        return ranks->agree(ranks, ek_error_pending());
+    EK_TRY(ranks->gather(ranks, mine, 2, ranges));
+    for (int r = 0; r < ranks->size; r++)
+        sum += sizes[r] = ranges[2 * r + 1] - ranges[2 * r];
+    const ek_tensor *all = ranks->join(ranks, own, 0, sizes);
+    if (!all)
+        return ek_error_pending();
+    if (sum != ek_count(whole))
+        return EK_FAIL(EK_E_STATE,
+                       "the owners of a divided tensor have %lld elements together; it has %lld",
+                       (long long)sum, (long long)ek_count(whole));
+    for (int r = 0; r < ranks->size; at += sizes[r++])
+        EK_TRY(leaf_copy_elements(whole, ranges[2 * r], all, at, sizes[r]));
+    return 0;
 }
 
 int ek_shards_gather(const ek_shard *shards, int count, ek_ranks *ranks, int status,
@@ -252,14 +261,16 @@ int ek_shards_gather(const ek_shard *shards, int count, ek_ranks *ranks, int sta
         status = ek_shard_read(&shards[i], shards[i].tensor, whole);
     if (!ranks)
         return status;
-    const ek_tensor *all = shards_join(shards, count, ranks, status, whole);
-    if (!all)
-        return ek_error_pending();
-    if (ek_count(all) != ek_count(whole))
-        return EK_FAIL(EK_E_STATE,
-                       "the owners of a divided tensor have %lld elements together; it has %lld",
-                       (long long)ek_count(all), (long long)ek_count(whole));
-    return leaf_copy_elements(whole, 0, all, 0, ek_count(whole));
+    EK_TRY(ek_ranks_check(ranks));
+    const size_t size = (size_t)ranks->size;
+    int64_t *ranges = status < 0 ? NULL : ek_calloc(3 * size, sizeof *ranges);
+    if (!ranges)
+        return ranks->agree(ranks, ek_error_pending());
+    bool enabled = ek_set_grad_enabled(false);
+    int rc = shards_join(shards, count, ranks, ranges, ranges + 2 * size, whole);
+    ek_set_grad_enabled(enabled);
+    free(ranges);
+    return rc;
 }
 
 /* ---- from the whole to the shards ---- */

@@ -1,8 +1,34 @@
-/* slab.c: many tensors in one storage. */
+/* slab.c: many tensors in one storage, and who owns which range of it. */
 #include "core/slab.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Note [Owners of slices] ---- */
+
+/* Returns how many of `others` slices come before slice `own` of `count` slices in a merge by
+ * centres. `first` tells whether the slice comes before another one of its centre. */
+static int slab_before(int own, int count, int others, bool first)
+{
+    int64_t centre = (2 * (int64_t)own + 1) * others - first;
+    int64_t before = (centre / count + 1) / 2;
+    return (int)(before < others ? before : others);
+}
+
+int ek_slab_place(int ranks, int rank)
+{
+    if (ranks <= 1)
+        return 0;
+    int left = 1;
+    while (2 * left < ranks)
+        left *= 2;
+    int right = ranks - left;
+    int place = rank < left ? ek_slab_place(left, rank) : ek_slab_place(right, rank - left);
+    return place + (rank < left ? slab_before(place, left, right, true)
+                                : slab_before(place, right, left, false));
+}
+
+/* ---- slabs ---- */
 
 static void slab_destroy(ek_object *object)
 {

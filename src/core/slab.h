@@ -27,14 +27,46 @@ static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
     return (count + unit - 1) / unit * unit;
 }
 
+/* Elements [begin, end). */
+typedef struct ek_interval {
+    int64_t begin, end;
+} ek_interval;
+
+static inline ek_interval ek_interval_meet(ek_interval a, ek_interval b)
+{
+    ek_interval both = {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+    return both.begin < both.end ? both : (ek_interval){a.begin, a.begin};
+}
+
 /* Returns where range `index` begins if `count` elements are cut into `ranges` ranges at multiples
  * of `unit`. With index = ranges, returns the end of the last range. No range is longer than the
- * first. */
+ * first. Range i of n ranges has the elements of ranges 2 i and 2 i + 1 of 2 n ranges. */
 static inline int64_t ek_slab_cut(int64_t count, int64_t unit, int ranges, int index)
 {
-    int64_t units = (count + unit - 1) / unit, rest = units % ranges;
-    int64_t begin = (units / ranges * index + (index < rest ? index : rest)) * unit;
+    int64_t units = (count + unit - 1) / unit;
+    int64_t begin = (units * index + ranges - 1) / ranges * unit;
     return begin < count ? begin : count;
+}
+
+/* Note [Owners of slices]
+ *
+ * Ranks that share elements own one range each, which is the rank's slice. The slices lie in an
+ * order in which sums can halve them with near ranks first (group/sum_schedule.h). Ranks are the
+ * fixed binary tree of a sum, in which a node of m ranks is the largest power of two below m
+ * followed by the rest. The order of a node merges the orders of its two sides by the centres of
+ * their slices, the left side first. So if m is a power of two, the order of slices is that of the
+ * bit-reversed ranks, and the slice of a rank halves from each node to the next larger one. Rank 0
+ * owns the first range. */
+
+/* Returns the range that a rank owns, counted from 0 in the order of elements. */
+int ek_slab_place(int ranks, int rank);
+
+/* Returns the elements that a rank owns. No slice is longer than that of rank 0. */
+static inline ek_interval ek_slab_slice(int64_t count, int64_t unit, int ranks, int rank)
+{
+    int place = ek_slab_place(ranks, rank);
+    return (ek_interval){ek_slab_cut(count, unit, ranks, place),
+                         ek_slab_cut(count, unit, ranks, place + 1)};
 }
 
 /* Makes a slab on dev with a member for each of `tensors`, which have one dtype. Each member has

@@ -34,6 +34,7 @@
 
 #include "autograd/shards.h"
 #include "comm/exchange.h"
+#include "core/slab.h"
 #include "evenkeel/module.h"
 #include "parallel/call_guard.h"
 #include "parallel/gathering.h"
@@ -147,9 +148,8 @@ int ek_sharding_make(ek_sharding *sharding, ek_tensor *const *const *targets, in
 
 /* Returns where a device's range of this rank's range begins in a bucket. */
 int64_t ek_sharding_device_begin(const ek_sharding *sharding, int bucket, int device);
-/* Returns where the range of a rank begins in a bucket. The range ends where that of rank + 1
- * begins. */
-int64_t ek_sharding_begin(const ek_sharding *sharding, int bucket, int rank);
+/* Returns a rank's range of a bucket (core/slab.h, Note [Owners of slices]). */
+ek_interval ek_sharding_range(const ek_sharding *sharding, int bucket, int rank);
 
 /* Cuts every leaf. */
 void ek_sharding_cut(ek_sharding *sharding);

@@ -15,20 +15,19 @@
 
 /* ---- cutting ---- */
 
-int64_t ek_sharding_begin(const ek_sharding *s, int bucket, int rank)
+ek_interval ek_sharding_range(const ek_sharding *s, int bucket, int rank)
 {
     const ek_sharding_bucket *b = &s->buckets[bucket];
-    return b->count == 0
-               ? 0
-               : ek_slab_cut(b->count, b->unit, s->shards.ranks ? s->shards.ranks->size : 1, rank);
+    return b->count == 0 ? (ek_interval){0}
+                         : ek_slab_slice(b->count, b->unit,
+                                         s->shards.ranks ? s->shards.ranks->size : 1, rank);
 }
 
 int64_t ek_sharding_device_begin(const ek_sharding *s, int bucket, int device)
 {
-    int rank = s->shards.ranks ? s->shards.ranks->rank : 0;
-    int64_t begin = ek_sharding_begin(s, bucket, rank);
-    int64_t length = ek_sharding_begin(s, bucket, rank + 1) - begin;
-    return begin + ek_slab_cut(length, s->buckets[bucket].unit, s->devices, device);
+    ek_interval own = ek_sharding_range(s, bucket, s->shards.ranks ? s->shards.ranks->rank : 0);
+    return own.begin +
+           ek_slab_cut(own.end - own.begin, s->buckets[bucket].unit, s->devices, device);
 }
 
 /* Returns where a device's range of the leaf's bucket begins, counted in elements of the leaf. */

@@ -29,7 +29,7 @@
     ROW(real, cores, "0", 0, 1e6, "cores of a node; 0: always enough")                         \
     ROW(real, seconds, "5", 0, 1e6, "how long to measure")                                     \
     ROW(real, cap, "25", 1e-3, 1e6, "MiB of a bucket")                                         \
-    ROW(int, in_flight, "1", 1, 64, "buckets at a time")                                       \
+    ROW(int, in_flight, "2", 1, 64, "buckets at a time")                                       \
     ROW(real, speed_up, "50", 1e-3, 1e9, "a second device for NET, so much faster")            \
     ROW(real, tokens, "4096", 1, 1e12, "of a rank's step, for the transformer")                \
     ROW(real, teraflops, "10", 1e-6, 1e9, "a second, of a rank, for it")                       \

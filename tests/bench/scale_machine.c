@@ -189,8 +189,9 @@ int machine_measure(sim_cluster *cluster, double budget)
         machine_sum(&sums, budget) < 0)
         return -1;
     double moved = others / (others + 1);
-    cluster->local.latency = fmin(ping, barrier / others);
-    cluster->turn = barrier - others * cluster->local.latency;
+    double rounds = ceil(log2(others + 1));
+    cluster->local.latency = fmin(ping, barrier / rounds);
+    cluster->turn = barrier - rounds * cluster->local.latency;
     cluster->local.per_byte = fmax(machine_per_byte(&sums) - moved * cluster->add, 0) / (2 * moved);
     cluster->load = fmin(sums.cpu / sums.wall, 1);
     cluster->network = cluster->local;

@@ -1,6 +1,7 @@
 /* scale_profile.c: see scale_profile.h. */
 #include "scale_profile.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@ enum {
     PROFILE_MOST_LEAVES = 1024,
     PROFILE_MOST_STEPS = 2000,
     PROFILE_LEAST_STEPS = 5,
-    PROFILE_WARMUPS = 2
+    PROFILE_WARMUPS = 2,
+    PROFILE_CALL_NBYTES = 64 /* that an agreement combines; reports have a bit per leaf more */
 };
 
 /* ---- buckets ---- */
@@ -27,8 +29,14 @@ enum {
 static int profile_cut(sim_profile *profile, const double *ready, const size_t *nbytes, int count,
                        double cap_mb)
 {
-    static ek_bucket buckets[PROFILE_MOST_LEAVES];
-    profile->bucket_count = ek_reducer_cut(nbytes, 0, count, (size_t)(cap_mb * (1 << 20)), buckets);
+    static ek_bucket buckets[PROFILE_MOST_LEAVES + SIM_MOST_BUCKETS];
+    double pieces = 0;
+    for (int i = 0; i < count; i++)
+        pieces += (double)nbytes[i] / EK_LEAF_PIECE;
+    profile->bucket_count =
+        pieces > SIM_MOST_BUCKETS
+            ? (int)fmin(pieces, INT_MAX)
+            : ek_reducer_cut(nbytes, 0, count, (size_t)(cap_mb * (1 << 20)), false, buckets);
     if (profile->bucket_count > SIM_MOST_BUCKETS)
         return args_complain("%d buckets; at most %d can be simulated: make them larger",
                              profile->bucket_count, SIM_MOST_BUCKETS);
@@ -37,11 +45,11 @@ static int profile_cut(sim_profile *profile, const double *ready, const size_t *
         *bucket = (sim_bucket){0};
         for (int i = buckets[b].first; i < buckets[b].end; i++) {
             bucket->ready = fmax(bucket->ready, ready[i]);
-            bucket->nbytes += (double)nbytes[i];
+            bucket->nbytes += (double)nbytes[i] / buckets[b].pieces;
         }
     }
-    profile->descriptor_nbytes = (double)sizeof(ek_descriptor);
-    profile->report_nbytes = (double)sizeof(ek_pass_report) + count;
+    profile->descriptor_nbytes = PROFILE_CALL_NBYTES;
+    profile->report_nbytes = PROFILE_CALL_NBYTES + (double)count / 8;
     return 0;
 }
 

@@ -3,10 +3,13 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
+
+#include "group/sum_schedule.h"
 
 /* ---- costs ---- */
 
-const char *const sim_sum_names[SIM_SUMS] = {"ordered", "ring", "library", "two-level"};
+const char *const sim_sum_names[SIM_SUMS] = {"tree", "sent", "ring", "library"};
 
 /* The ranks of one node, and the nodes. */
 static double sim_node_ranks(const sim_cluster *cluster, int ranks)
@@ -19,17 +22,79 @@ static double sim_nodes(const sim_cluster *cluster, int ranks)
     return ceil(ranks / sim_node_ranks(cluster, ranks));
 }
 
-double sim_gather_cost(const sim_cluster *cluster, int ranks, double nbytes)
-{
-    double near = sim_node_ranks(cluster, ranks) - 1, far = ranks - near - 1;
-    return near * (cluster->local.latency + nbytes * cluster->local.per_byte) +
-           far * (cluster->network.latency + nbytes * cluster->network.per_byte * (near + 1));
-}
-
 static double sim_message(const sim_link *link, double nbytes)
 {
     return link->latency + nbytes * link->per_byte;
 }
+
+double sim_call_cost(const sim_cluster *cluster, int ranks, double nbytes)
+{
+    return ceil(log2(sim_node_ranks(cluster, ranks))) * sim_message(&cluster->local, nbytes) +
+           ceil(log2(sim_nodes(cluster, ranks))) * sim_message(&cluster->network, nbytes);
+}
+
+/* ---- the tree ---- */
+
+/* What rank 0 sends or receives in a level: messages, and their share of all elements. */
+typedef struct sim_traffic {
+    double messages, share;
+} sim_traffic;
+
+enum { SIM_UNITS = 1024 }; /* of elements, for each rank */
+
+/* Adds the elements that other ranks than rank 0 own in the node. */
+static void sim_count(const ek_sum_node *node, int64_t count, ek_interval elements,
+                      sim_traffic *sum)
+{
+    while (elements.begin < elements.end) {
+        ek_interval part;
+        int owner = node->owners[ek_sum_node_find(node, count, elements.begin, &part)];
+        part = ek_interval_meet(part, elements);
+        elements.begin = part.end;
+        sum->messages += owner != 0;
+        sum->share += owner != 0 ? (double)(part.end - part.begin) / (double)count : 0;
+    }
+}
+
+/* Adds a level's seconds. */
+static void sim_add_level(const sim_cluster *cluster, const ek_sum_level *level, int64_t count,
+                          sim_link link, double nbytes, sim_cost *cost)
+{
+    sim_traffic out = {0}, in = {0};
+    ek_interval slice = ek_sum_node_slice(&level->node, count, 0);
+    sim_count(&level->node, count, ek_sum_node_slice(&level->sides[level->own], count, 0), &out);
+    for (int s = 0; s < level->count; s++)
+        sim_count(&level->sides[s], count, slice, &in);
+    double seconds = fmax(out.messages, in.messages) * link.latency +
+                     fmax(out.share, in.share) * nbytes * link.per_byte;
+    cost->spread += seconds;
+    cost->collect += seconds;
+    cost->add += (level->count - 1) * (double)(slice.end - slice.begin) / (double)count * nbytes *
+                 cluster->add;
+}
+
+static sim_cost sim_tree_cost(const sim_cluster *cluster, int ranks, double nbytes, bool shares)
+{
+    const int inside = (int)sim_node_ranks(cluster, ranks);
+    const int block = inside == ranks || (inside & (inside - 1)) == 0 ? inside : 1;
+    const int64_t count = (int64_t)SIM_UNITS * EK_SUM_UNIT * ranks;
+    const bool shared = shares && block > 1 && cluster->shared > 0;
+    sim_link network = {cluster->network.latency, cluster->network.per_byte * inside};
+    sim_cost cost = {.add = shared ? nbytes * cluster->shared : 0};
+    ek_sum_schedule *schedule =
+        ek_sum_schedule_new(ranks, 0, block, shared ? EK_SUM_SHARED : EK_SUM_SENT);
+    if (!schedule)
+        return (sim_cost){NAN, NAN, NAN};
+    for (int i = 0; i < schedule->count; i++) {
+        const ek_sum_level *level = &schedule->levels[i];
+        sim_add_level(cluster, level, count, level->node.size <= block ? cluster->local : network,
+                      nbytes, &cost);
+    }
+    free(schedule);
+    return cost;
+}
+
+/* ---- other sums ---- */
 
 /* A message from each rank to the next, of which one leaves each node: the slowest of them. */
 static double sim_ring_message(const sim_cluster *cluster, int ranks, double nbytes)
@@ -72,41 +137,23 @@ static sim_cost sim_library_cost(const sim_cluster *cluster, int ranks, double n
     return (sim_cost){.spread = fmin(ring, fmin(halving, doubling))};
 }
 
-static sim_cost sim_two_level_cost(const sim_cluster *cluster, int ranks, double nbytes)
-{
-    double inside = sim_node_ranks(cluster, ranks), nodes = sim_nodes(cluster, ranks);
-    double slice = nbytes / inside;
-    double exchange = (inside - 1) * (cluster->local.latency + slice * cluster->local.per_byte) +
-                      (nodes - 1) * (cluster->network.latency +
-                                     slice / nodes * cluster->network.per_byte * inside);
-    return (sim_cost){.spread = exchange,
-                      .add = ((inside - 1) * slice + (nodes - 1) * slice / nodes) * cluster->add,
-                      .collect = exchange};
-}
-
 sim_cost sim_sum_cost(const sim_cluster *cluster, sim_sum sum, int ranks, double nbytes)
 {
     if (ranks == 1)
         return (sim_cost){0};
-    double slice = nbytes / ranks;
-    double add = (ranks - 1) * slice * cluster->add, exchange;
+    double slice = nbytes / ranks, exchange;
     switch (sum) {
+    case SIM_TREE:
+    case SIM_SENT:
+        return sim_tree_cost(cluster, ranks, nbytes, sum == SIM_TREE);
     case SIM_LIBRARY:
         return sim_library_cost(cluster, ranks, nbytes);
-    case SIM_TWO_LEVEL:
-        return sim_two_level_cost(cluster, ranks, nbytes);
     case SIM_RING:
         exchange = (ranks - 1) * sim_ring_message(cluster, ranks, slice);
-        break;
-    case SIM_ORDERED:
-        if (cluster->shared > 0 && sim_nodes(cluster, ranks) <= 1)
-            return (sim_cost){.add = nbytes * cluster->shared};
-        exchange = sim_gather_cost(cluster, ranks, slice);
-        break;
+        return (sim_cost){exchange, (ranks - 1) * slice * cluster->add, exchange};
     default:
         return (sim_cost){NAN, NAN, NAN};
     }
-    return (sim_cost){exchange, add, exchange};
 }
 
 /* From rank 0 to all, by a binomial tree (Thakur, Rabenseifner and Gropp 2005). */
@@ -157,7 +204,7 @@ static void sim_fill(sim_state *state, sim_run run)
 {
     const sim_profile *profile = state->profile;
     state->items[0].cost.spread =
-        sim_gather_cost(state->cluster, run.ranks, profile->descriptor_nbytes);
+        sim_call_cost(state->cluster, run.ranks, profile->descriptor_nbytes);
     for (int b = 0; b < profile->bucket_count; b++) {
         sim_item *item = &state->items[b + 1];
         item->ready = fmin(profile->buckets[b].ready, profile->backward);
@@ -166,7 +213,7 @@ static void sim_fill(sim_state *state, sim_run run)
     state->item_count = profile->bucket_count + 2;
     sim_item *report = &state->items[state->item_count - 1];
     report->ready = profile->backward;
-    report->cost.spread = sim_gather_cost(state->cluster, run.ranks, profile->report_nbytes);
+    report->cost.spread = sim_call_cost(state->cluster, run.ranks, profile->report_nbytes);
 }
 
 /* The agreement ends before the first bucket begins, the last bucket before the reports begin. */
@@ -301,16 +348,12 @@ static void sim_advance(sim_state *state)
             state->items[i].turn -= seconds;
 }
 
-/* Seconds of the backward and the averaging; those after backward's own work in *exposed. */
-static double sim_backward(const sim_profile *profile, const sim_cluster *cluster, sim_run run,
-                           double slower, double *exposed)
+/* Seconds of the backward and the averaging; those after backward's own work in *exposed. `state`
+ * is that of the beginning. */
+static double sim_backward(sim_state state, double slower, double *exposed)
 {
-    sim_state state = {.profile = profile,
-                       .cluster = cluster,
-                       .slower = slower,
-                       .on_node = sim_node_ranks(cluster, run.ranks),
-                       .in_flight = run.in_flight};
-    sim_fill(&state, run);
+    const sim_profile *profile = state.profile;
+    state.slower = slower;
     double computed_at = 0;
     for (;;) {
         while (sim_end_stages(&state) || sim_begin_next(&state)) {
@@ -356,7 +399,7 @@ static double sim_buffers(const sim_profile *profile, const sim_cluster *cluster
 {
     if (profile->buffer_nbytes <= 0)
         return 0;
-    return 2 * cluster->turn + sim_gather_cost(cluster, ranks, profile->descriptor_nbytes) +
+    return 2 * cluster->turn + sim_call_cost(cluster, ranks, profile->descriptor_nbytes) +
            sim_broadcast_cost(cluster, ranks, profile->buffer_nbytes);
 }
 
@@ -366,6 +409,11 @@ sim_result sim_simulate(const sim_profile *profile, const sim_cluster *cluster, 
     double share = sim_share(cluster, sim_node_ranks(cluster, run.ranks), true, 0);
     uint64_t seed = run.seed;
     sim_result result = {0};
+    sim_state state = {.profile = profile,
+                       .cluster = cluster,
+                       .on_node = sim_node_ranks(cluster, run.ranks),
+                       .in_flight = run.in_flight};
+    sim_fill(&state, run);
     for (int i = 0; i < run.steps; i++) {
         double slower = sim_slowest(run, &seed), exposed = 0;
         double beside = (profile->forward + profile->optimizer) * slower / share;
@@ -374,7 +422,7 @@ sim_result sim_simulate(const sim_profile *profile, const sim_cluster *cluster, 
             continue;
         }
         result.step += beside + sim_buffers(profile, cluster, run.ranks) +
-                       sim_backward(profile, cluster, run, slower, &exposed);
+                       sim_backward(state, slower, &exposed);
         result.exposed += exposed;
     }
     result.step /= run.steps;

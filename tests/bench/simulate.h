@@ -8,12 +8,11 @@
  * Note [Schedule of a simulated step]
  *
  * The calls of a pass are those of the communication thread (distributed/train/reducer_pass.c), in
- * the same order on all ranks: an agreement when backward begins; for each bucket a spread, in
- * which every rank gets its slice of all ranks' terms, an addition, and a collection of the
- * results; the reports after the last. With k buckets in flight the spread of bucket b + k - 1 goes
- * before the collection of bucket b. A call begins after the one before it has begun, and a bucket
- * after the one k places before it has ended. Transfers take the link in turn; the thread adds for
- * one bucket at a time.
+ * one order on all ranks: an agreement when backward begins; for each bucket the levels of its
+ * schedule forward, additions, and the levels backward; the reports after the last. With k buckets
+ * in flight the messages of bucket b + k - 1 go forward before those of bucket b go backward. A
+ * call begins after the call before has begun, and a bucket after the bucket k places before has
+ * ended. Transfers take the link in turn; the thread adds for one bucket at a time.
  *
  * A collective call ends when the slowest rank has brought its part, so that one rank is followed:
  * the slowest of all. Its work takes as much longer as the largest of N draws from a log-normal
@@ -58,24 +57,22 @@ typedef struct sim_cluster {
     double threads;   /* of a rank, that compute */
     double load;   /* of a core, by a transfer under way: 0 if a network carries it, 1 if a core */
     double add;    /* seconds per byte of a term */
-    double shared; /* seconds per byte of a bucket that lies in memory which the ranks of the only
-                      node share (distributed/train/reducer.h): a rank's, for its slice; 0: they
-                      send */
+    double shared; /* seconds per byte of a bucket that lies in memory which the ranks of a node
+                      share (distributed/train/reducer.h): a rank's, for its slice; 0: they send */
     double turn;   /* seconds that a call waits for the communication thread */
 } sim_cluster;
 
 /* How the ranks' gradients are added. Seconds for n bytes on N ranks, each on a node of its own:
  *
- *     ordered    2 (N-1) alpha + 2 (N-1)/N n beta + (N-1)/N n gamma: sum.h; in shared memory the
- *                addition alone
- *     ring       the same (Patarasuk and Yuan 2009); but of a node's ranks one alone sends to the
- *                next node
+ *     tree       2 lg N alpha + 2 (N-1)/N n beta + (N-1)/N n gamma: the levels of the real schedule
+ *                (group/sum_schedule.h), followed by rank 0; a node's ranks add in shared memory
+ *     sent       the tree with messages inside of nodes, too
+ *     ring       2 (N-1) alpha + 2 (N-1)/N n beta + (N-1)/N n gamma (Patarasuk and Yuan 2009); of a
+ *                node's ranks one alone sends to the next node
  *     library    the least of a ring, recursive doubling: lg N (alpha + n beta + n gamma), and
  *                halving and doubling, near ranks first: 2 lg N alpha + 2 (N-1)/N n beta +
- *                (N-1)/N n gamma (Thakur, Rabenseifner and Gropp 2005)
- *     two-level  ordered within nodes, and of each rank's slice between nodes, as in BlueConnect
- *                (Cho, Finkler, Kung and Hunter 2019) */
-typedef enum sim_sum { SIM_ORDERED, SIM_RING, SIM_LIBRARY, SIM_TWO_LEVEL, SIM_SUMS } sim_sum;
+ *                (N-1)/N n gamma (Thakur, Rabenseifner and Gropp 2005) */
+typedef enum sim_sum { SIM_TREE, SIM_SENT, SIM_RING, SIM_LIBRARY, SIM_SUMS } sim_sum;
 extern const char *const sim_sum_names[SIM_SUMS];
 
 /* Seconds of a sum's three stages. Sums with one stage have it as `spread`. */
@@ -84,8 +81,8 @@ typedef struct sim_cost {
 } sim_cost;
 sim_cost sim_sum_cost(const sim_cluster *cluster, sim_sum sum, int ranks, double nbytes);
 
-/* Seconds in which every rank gives nbytes to all. */
-double sim_gather_cost(const sim_cluster *cluster, int ranks, double nbytes);
+/* Seconds in which all ranks combine nbytes by recursive doubling: an agreement, or reports. */
+double sim_call_cost(const sim_cluster *cluster, int ranks, double nbytes);
 
 typedef struct sim_run {
     int ranks;

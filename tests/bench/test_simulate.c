@@ -21,10 +21,12 @@ static void check_cost(sim_cost cost, double spread, double add, double collect)
 
 TEST(sums_cost_what_the_formulas_say)
 {
-    check_cost(sim_sum_cost(&plain, SIM_ORDERED, 4, 8), 24, 30, 24);
-    check_cost(sim_sum_cost(&plain, SIM_ORDERED, 3, 9), 22, 30, 22);
+    check_cost(sim_sum_cost(&plain, SIM_TREE, 4, 8), 24, 30, 24);
+    check_cost(sim_sum_cost(&plain, SIM_TREE, 3, 9), 22, 30, 22);
     check_cost(sim_sum_cost(&plain, SIM_RING, 4, 8), 24, 30, 24);
-    check_cost(sim_sum_cost(&plain, SIM_TWO_LEVEL, 4, 8), 24, 30, 24);
+    check_cost(sim_sum_cost(&plain, SIM_SENT, 4, 8), 24, 30, 24);
+    /* Four ranks at once, then halves: messages of 2, and of 1 byte. */
+    check_cost(sim_sum_cost(&plain, SIM_TREE, 8, 8), 3 * (2 + 6) + 2 + 3, 30 + 5, 29);
     check_cost(sim_sum_cost(&plain, SIM_LIBRARY, 4, 8), 74, 0, 0);    /* halving and doubling */
     check_cost(sim_sum_cost(&plain, SIM_LIBRARY, 4, 0.1), 5.6, 0, 0); /* recursive doubling */
     for (int sum = 0; sum < SIM_SUMS; sum++)
@@ -36,13 +38,11 @@ TEST(the_ranks_of_a_node_share_its_network)
     sim_cluster cluster = plain;
     cluster.per_node = 2;
     cluster.local = (sim_link){1, 1};
-    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 4, 8), 3 + 28, 30, 3 + 28);
+    check_cost(sim_sum_cost(&cluster, SIM_TREE, 4, 8), 5 + 14, 30, 5 + 14);
     check_cost(sim_sum_cost(&cluster, SIM_RING, 4, 8), 24, 30, 24);
-    check_cost(sim_sum_cost(&cluster, SIM_TWO_LEVEL, 4, 8), 5 + 14, 30, 5 + 14);
     check_cost(sim_sum_cost(&cluster, SIM_LIBRARY, 4, 8), 6 + 8 + 24 + 30, 0, 0);
     /* All on one node: nothing passes the network. */
-    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 2, 8), 5, 20, 5);
-    check_cost(sim_sum_cost(&cluster, SIM_TWO_LEVEL, 2, 8), 5, 20, 5);
+    check_cost(sim_sum_cost(&cluster, SIM_TREE, 2, 8), 5, 20, 5);
 }
 
 TEST(shared_memory_is_added_in_place)
@@ -50,20 +50,25 @@ TEST(shared_memory_is_added_in_place)
     sim_cluster cluster = plain;
     cluster.per_node = 4;
     cluster.shared = 7;
-    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 4, 8), 0, 56, 0);
-    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 2, 8), 0, 56, 0);
+    check_cost(sim_sum_cost(&cluster, SIM_TREE, 4, 8), 0, 56, 0);
+    check_cost(sim_sum_cost(&cluster, SIM_TREE, 2, 8), 0, 56, 0);
+    check_cost(sim_sum_cost(&cluster, SIM_SENT, 2, 8), 4 * cluster.local.per_byte, 20, 0);
+    /* Two nodes: each rank's quarter is halved, while four ranks share the network. */
+    check_cost(sim_sum_cost(&cluster, SIM_TREE, 8, 8), 2 + 3 * 4, 56 + 5, 14);
     cluster.per_node = 1;
-    check_cost(sim_sum_cost(&cluster, SIM_ORDERED, 4, 8), 24, 30, 24);
+    check_cost(sim_sum_cost(&cluster, SIM_TREE, 4, 8), 24, 30, 24);
 }
 
-/* At equal bytes, latency decides: the rings' grows with the ranks, the library's with their
- * logarithm. */
-TEST(many_ranks_are_for_the_library)
+/* At equal bytes, latency decides: a ring's grows with the ranks, that of the tree and of the
+ * library with their logarithm. */
+TEST(many_ranks_are_for_trees)
 {
     sim_cluster fast = {.network = {2e-6, 8e-11}, .per_node = 1, .threads = 1};
-    sim_cost ordered = sim_sum_cost(&fast, SIM_ORDERED, 4096, 25e6);
+    sim_cost ring = sim_sum_cost(&fast, SIM_RING, 4096, 25e6);
+    sim_cost tree = sim_sum_cost(&fast, SIM_TREE, 4096, 25e6);
     sim_cost library = sim_sum_cost(&fast, SIM_LIBRARY, 4096, 25e6);
-    CHECK_NEAR(ordered.spread + ordered.collect, 2 * 4095 * (2e-6 + 25e6 / 4096 * 8e-11));
+    CHECK_NEAR(ring.spread + ring.collect, 2 * 4095 * (2e-6 + 25e6 / 4096 * 8e-11));
+    CHECK_NEAR(tree.spread + tree.collect, 2 * 13 * 2e-6 + 2 * 4095.0 / 4096 * 25e6 * 8e-11);
     CHECK_NEAR(library.spread, 2 * 12 * 2e-6 + 2 * 4095.0 / 4096 * 25e6 * 8e-11);
 }
 
@@ -91,7 +96,7 @@ TEST(a_bucket_that_is_ready_last_is_exposed_whole)
 {
     sim_profile profile = profile_of(2, 8);
     sim_cluster cluster = plain;
-    double agreement = 3 * 2, sum = 24 + 30 + 24, report = 3 * 2;
+    double agreement = 2 * 2, sum = 24 + 30 + 24, report = 2 * 2;
     sim_result result = sim_simulate(&profile, &cluster, four);
     CHECK_NEAR(result.step, 1 + agreement + sum + report + 3);
     CHECK_NEAR(result.exposed, agreement + sum + report - 2);
@@ -99,7 +104,7 @@ TEST(a_bucket_that_is_ready_last_is_exposed_whole)
     profile.descriptor_nbytes = 10;
     profile.report_nbytes = 100;
     cluster.turn = 0.5;
-    double bytes = 3 * 3 * 110;
+    double bytes = 2 * 3 * 110;
     CHECK_NEAR(sim_simulate(&profile, &cluster, four).step, result.step + bytes + 4 * 0.5);
     profile.buckets[0].ready = 7; /* none comes after backward's end */
     CHECK_NEAR(sim_simulate(&profile, &cluster, four).step, result.step + bytes + 4 * 0.5);
@@ -110,8 +115,8 @@ TEST(what_is_ready_early_is_hidden)
     sim_profile profile = profile_of(1, 8);
     profile.backward = 100;
     sim_result result = sim_simulate(&profile, &plain, four);
-    CHECK_NEAR(result.exposed, 3 * 2); /* the reports */
-    CHECK_NEAR(result.step, 1 + 100 + 6 + 3);
+    CHECK_NEAR(result.exposed, 2 * 2); /* the reports */
+    CHECK_NEAR(result.step, 1 + 100 + 4 + 3);
 }
 
 /* A library's sum is one call, without an addition of ours. */
@@ -122,7 +127,7 @@ TEST(a_library_has_one_stage)
     run.sum = SIM_LIBRARY;
     sim_cluster cluster = plain;
     cluster.turn = 0.5;
-    CHECK_NEAR(sim_simulate(&profile, &cluster, run).step, 1 + 6 + 74 + 6 + 3 + 3 * 0.5);
+    CHECK_NEAR(sim_simulate(&profile, &cluster, run).step, 1 + 4 + 74 + 4 + 3 + 3 * 0.5);
 }
 
 /* Three buckets on two ranks: spread, addition and collection take 2 seconds each. */
@@ -214,7 +219,7 @@ TEST(buffers_come_before_the_forward)
     cluster.turn = 0.5;
     double without = sim_simulate(&profile, &cluster, four).step;
     profile.buffer_nbytes = 7;
-    double agreement = 3 * 2, tree = 2 * (2 + 7 * 3);
+    double agreement = 2 * 2, tree = 2 * (2 + 7 * 3);
     CHECK_NEAR(sim_simulate(&profile, &cluster, four).step, without + agreement + tree + 2 * 0.5);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/exchange.h"
+#include "core/clock.h"
 #include "core/thread.h"
 #include "group/rail.h"
 #include "group/sum.h"
@@ -13,7 +14,7 @@
 
 enum {
     SUM_WHOLE_NBYTES = 1 << 20, /* the most bytes of all ranks' tensors that are gathered whole */
-    SUM_PART_NBYTES = 32 << 20  /* larger tensors are combined part by part */
+    SUM_PART_NBYTES = 32 << 20  /* larger tensors are summed part by part */
 };
 
 /* Fills the descriptor's dtype and shape from the work's first tensor, and its payload with the
@@ -82,28 +83,6 @@ const ek_verb ek_verb_broadcast = {EK_VERB_BROADCAST, collective_broadcast, .rea
 
 /* ---- sums (sum.h) ---- */
 
-static int64_t sum_part_most(const ek_tensor *memory)
-{
-    return SUM_PART_NBYTES / (int64_t)ek_dtype_size(memory->dtype);
-}
-
-/* Returns the part of the tensor that is combined now. */
-static ek_sum sum_part(const ek_dist_work *work)
-{
-    const ek_tensor *memory = work->tensors[0].memory;
-    int64_t left = ek_count(memory) - work->done, most = sum_part_most(memory);
-    return (ek_sum){.group = work->group,
-                    .op = (ek_dist_op)work->descriptor.op,
-                    .dtype = memory->dtype,
-                    .address = (char *)ek_tensor_address(memory) +
-                               (size_t)work->done * ek_dtype_size(memory->dtype),
-                    .count = left < most ? left : most,
-                    .root = work->descriptor.root,
-                    .scratch = work->scratch,
-                    .out = work->out,
-                    .in = work->in};
-}
-
 /* Tells whether tensors are gathered whole, so that every rank combines all elements. The bits of
  * the result are the same as with slices. */
 static bool sum_is_whole(const ek_tensor *memory, int ranks)
@@ -111,15 +90,49 @@ static bool sum_is_whole(const ek_tensor *memory, int ranks)
     return ek_comm_nbytes(memory) * (size_t)ranks <= SUM_WHOLE_NBYTES;
 }
 
-static size_t sum_scratch(const ek_tensor *memory, int ranks)
+/* A sum in parts. The struct lies at the begin of work->scratch; work->room has its schedule. */
+typedef struct sum_parts {
+    ek_sum sum;
+    char *copy; /* of the part, on ranks that don't get the result: it must not change there */
+    _Alignas(16) char terms[];
+} sum_parts;
+
+static sum_parts *sum_parts_of(const ek_dist_work *work)
 {
-    size_t nbytes = ek_comm_nbytes(memory);
-    if (nbytes <= EK_DESCRIPTOR_PAYLOAD)
-        return 0;
-    if (sum_is_whole(memory, ranks))
-        return nbytes * (size_t)ranks;
-    int64_t count = ek_count(memory), most = sum_part_most(memory);
-    return ek_sum_scratch_nbytes(memory->dtype, count < most ? count : most, ranks);
+    return (sum_parts *)(void *)work->scratch;
+}
+
+/* Makes the schedule and memory of a sum in parts. */
+static int sum_prepare_parts(ek_dist_work *work)
+{
+    const ek_process_group *group = work->group;
+    const ek_tensor *memory = work->tensors[0].memory;
+    const int root = work->descriptor.root;
+    const size_t size = ek_dtype_size(memory->dtype);
+    int64_t count = ek_count(memory), most = SUM_PART_NBYTES / (int64_t)size;
+    ek_sum_schedule *schedule =
+        ek_sum_schedule_new(group->size, group->rank, ek_sum_block(group),
+                            ek_dtype_is_narrow(memory->dtype) ? EK_SUM_DIRECT : EK_SUM_SENT);
+    work->room = (char *)schedule;
+    if (!schedule)
+        return ek_error_pending();
+    count = count < most ? count : most;
+    size_t terms = ek_sum_scratch_nbytes(schedule, memory->dtype, count);
+    bool copies = root >= 0 && root != group->rank;
+    work->scratch = ek_calloc(sizeof(sum_parts) + terms + (copies ? (size_t)count * size : 0), 1);
+    if (!work->scratch)
+        return ek_error_pending();
+    sum_parts *parts = sum_parts_of(work);
+    parts->copy = copies ? parts->terms + terms : NULL;
+    parts->sum = (ek_sum){.group = group,
+                          .schedule = schedule,
+                          .op = (ek_dist_op)work->descriptor.op,
+                          .dtype = memory->dtype,
+                          .root = root,
+                          .address = ek_tensor_address(memory),
+                          .scratch = parts->terms,
+                          .requests = (ek_request **)(void *)work->out};
+    return 0;
 }
 
 /* Prepares the sum of the work's tensor: sets the job of the rail, or allocates lists and
@@ -127,12 +140,15 @@ static size_t sum_scratch(const ek_tensor *memory, int ranks)
 static int sum_prepare(ek_dist_work *work)
 {
     const ek_tensor *memory = work->tensors[0].memory;
+    size_t nbytes = ek_comm_nbytes(memory), ranks = (size_t)work->group->size;
     if (work->rail)
         return ek_rail_run_sum(work->rail, work->group, (ek_dist_op)work->descriptor.op,
                                memory->dtype, ek_tensor_address(memory), ek_count(memory),
                                work->descriptor.root);
     EK_TRY(ek_dist_work_lists(work));
-    work->scratch = ek_calloc(sum_scratch(memory, work->group->size) + 1, 1);
+    if (nbytes > EK_DESCRIPTOR_PAYLOAD && !sum_is_whole(memory, (int)ranks))
+        return sum_prepare_parts(work);
+    work->scratch = ek_calloc(nbytes <= EK_DESCRIPTOR_PAYLOAD ? 1 : nbytes * ranks, 1);
     return work->scratch ? 0 : ek_error_pending();
 }
 
@@ -177,15 +193,32 @@ static int sum_whole(ek_dist_work *work)
     return ek_process_group_gather(group, work->scratch, nbytes);
 }
 
+/* Begins the next part. Returns 1, or 0 if there is none. */
+static int sum_begin_part(ek_dist_work *work, ek_sum *sum)
+{
+    const ek_tensor *memory = work->tensors[0].memory;
+    const size_t size = ek_dtype_size(memory->dtype);
+    int64_t left = ek_count(memory) - work->done, most = SUM_PART_NBYTES / (int64_t)size;
+    char *part = (char *)ek_tensor_address(memory) + (size_t)work->done * size;
+    sum->count = left < most ? left : most;
+    if (left == 0)
+        return 0;
+    sum->address = sum_parts_of(work)->copy ? sum_parts_of(work)->copy : part;
+    if (sum->address != part)
+        memcpy(sum->address, part, (size_t)sum->count * size);
+    ek_sum_begin(sum);
+    return 1;
+}
+
 static int sum_in_parts(ek_dist_work *work)
 {
-    ek_sum part = sum_part(work);
-    if (work->stage % 2 == 1)
-        return ek_sum_collect(&part, ek_sum_slice(&part), &work->request);
-    if (work->stage > 0)
-        work->done += part.count;
-    part = sum_part(work);
-    return part.count > 0 ? ek_sum_spread(&part, &work->request) : 0;
+    ek_sum *sum = &sum_parts_of(work)->sum;
+    int rc = work->stage > 0 ? ek_sum_go_on(sum) : 1;
+    work->began = ek_clock_ns(); /* the time-out counts from the last step */
+    if (rc <= 0)
+        return rc < 0 ? ek_dist_work_started(work, rc) : 1;
+    work->done += sum->count; /* 0 before the first part */
+    return sum_begin_part(work, sum);
 }
 
 static int collective_sum(ek_dist_work *work)
@@ -195,11 +228,19 @@ static int collective_sum(ek_dist_work *work)
     const ek_tensor *memory = work->tensors[0].memory;
     if (ek_comm_nbytes(memory) <= EK_DESCRIPTOR_PAYLOAD)
         return sum_combine(work, work->group->payloads, work->group->payload_stride);
-    int rc = sum_is_whole(memory, work->group->size) ? sum_whole(work) : sum_in_parts(work);
-    return ek_dist_work_started(work, rc);
+    if (work->room)
+        return sum_in_parts(work);
+    return ek_dist_work_started(work, sum_whole(work));
 }
-const ek_verb ek_verb_all_reduce = {EK_VERB_ALL_REDUCE, collective_sum, .ready = ek_rail_ready};
-const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum, .ready = ek_rail_ready};
+
+ek_readiness ek_dist_work_sum_ready(ek_dist_work *work)
+{
+    return work->room && work->stage > 0 ? ek_sum_ready(&sum_parts_of(work)->sum)
+                                         : ek_rail_ready(work);
+}
+const ek_verb ek_verb_all_reduce = {EK_VERB_ALL_REDUCE, collective_sum,
+                                    .ready = ek_dist_work_sum_ready};
+const ek_verb ek_verb_reduce = {EK_VERB_REDUCE, collective_sum, .ready = ek_dist_work_sum_ready};
 
 /* ---- a tensor for each pair of ranks ---- */
 

@@ -18,6 +18,9 @@ extern const ek_verb ek_verb_reduce_scatter;
  * reduction a root of -1 means that all ranks get the result. */
 int ek_dist_work_one(ek_dist_work *work, ek_tensor *tensor, int op, int root);
 
+/* Member `ready` of verbs whose go_on is that of ek_verb_all_reduce. */
+ek_readiness ek_dist_work_sum_ready(ek_dist_work *work);
+
 /* Allocates work->out and in. */
 int ek_dist_work_lists(ek_dist_work *work);
 /* Allocates work->out, in, gives and takes, and scratch for the comparison of shapes. */

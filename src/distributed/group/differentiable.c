@@ -83,8 +83,8 @@ static int sum_go_on(ek_dist_work *work)
         EK_TRY(ek_meeting_agree(work));
     return ek_verb_all_reduce.go_on(work);
 }
-static const ek_verb sum_verb = {EK_VERB_SUM, sum_go_on, .ready = ek_rail_ready};
-static const ek_verb mean_verb = {EK_VERB_MEAN, sum_go_on, .ready = ek_rail_ready};
+static const ek_verb sum_verb = {EK_VERB_SUM, sum_go_on, .ready = ek_dist_work_sum_ready};
+static const ek_verb mean_verb = {EK_VERB_MEAN, sum_go_on, .ready = ek_dist_work_sum_ready};
 
 static ek_tensor *sum_run(ek_process_group *group, ek_tensor *x, const void *how);
 

@@ -9,7 +9,7 @@
 #include "core/clock.h"
 #include "core/ranks.h"
 #include "core/thread.h"
-#include "group/sum.h"
+#include "group/sum_schedule.h"
 #include "link/staging.h"
 
 /* Seconds that a rail's job (ek_rail_job) has to end after a failure of the ranks has begun. */
@@ -224,8 +224,9 @@ void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op)
 static ek_bytes run_slice(const ek_rail_job *job, char *address, int64_t count, int ranks, int r)
 {
     size_t size = ek_dtype_size(job->dtype);
-    int64_t begin = ek_sum_begin(count, ranks, r), end = ek_sum_begin(count, ranks, r + 1);
-    return (ek_bytes){address + (size_t)begin * size, (size_t)(end - begin) * size};
+    ek_interval slice = ek_slab_slice(count, EK_SUM_UNIT, ranks, r);
+    return (ek_bytes){address + (size_t)slice.begin * size,
+                      (size_t)(slice.end - slice.begin) * size};
 }
 
 int ek_rail_run_sum(ek_rail_run *run, const ek_process_group *group, ek_dist_op op, ek_dtype dtype,

@@ -1,93 +1,204 @@
-/* sum.c: see sum.h. */
+/* sum.c: see sum.h.
+ *
+ * A rank's partial sums lie at their elements' own addresses. Other ranks' sums of a level come to
+ * scratch, which has room for the rank's slice from each side. */
 #include "group/sum.h"
 
-#include "core/slab.h"
+#include "core/multiversion.h"
 #include "link/combine.h"
 
-int64_t ek_sum_begin(int64_t count, int ranks, int rank)
+enum { SUM_STEP = 1 << 18 }; /* elements that one step combines at most */
+
+static const ek_sum_level *sum_level(const ek_sum *sum)
 {
-    return ek_slab_cut(count, EK_SUM_UNIT, ranks, rank);
+    return &sum->schedule->levels[sum->level];
 }
 
-static int64_t sum_begin(const ek_sum *sum, int rank)
+static ek_interval sum_slice(const ek_sum *sum, const ek_sum_node *node)
 {
-    return ek_sum_begin(sum->count, sum->group->size, rank);
+    return ek_sum_node_slice(node, sum->count, sum->schedule->rank);
 }
 
-/* Returns the bytes of a rank's slice. */
-static size_t sum_nbytes(const ek_sum *sum, int rank)
+static size_t sum_size(const ek_sum *sum)
 {
-    return (size_t)(sum_begin(sum, rank + 1) - sum_begin(sum, rank)) * ek_dtype_size(sum->dtype);
+    return ek_dtype_size(sum->dtype);
 }
 
-static char *sum_address(const ek_sum *sum, int rank)
+/* Returns where scratch has the element that a side has sent. */
+static char *sum_received(const ek_sum *sum, int side, int64_t element)
 {
-    return sum->address + (size_t)sum_begin(sum, rank) * ek_dtype_size(sum->dtype);
+    ek_interval slice = sum_slice(sum, &sum_level(sum)->node);
+    return sum->scratch +
+           (size_t)(side * (slice.end - slice.begin) + element - slice.begin) * sum_size(sum);
 }
 
-/* Returns where in scratch the term of a rank lies. */
-static char *sum_term(const ek_sum *sum, int rank)
+size_t ek_sum_scratch_nbytes(const ek_sum_schedule *schedule, ek_dtype dtype, int64_t count)
 {
-    return sum->scratch + (size_t)rank * sum_nbytes(sum, 0); /* slice 0 is the largest */
-}
-
-size_t ek_sum_scratch_nbytes(ek_dtype dtype, int64_t count, int ranks)
-{
-    return (size_t)ek_sum_begin(count, ranks, 1) * (size_t)ranks * ek_dtype_size(dtype);
-}
-
-int ek_sum_spread(const ek_sum *sum, ek_request **request)
-{
-    const ek_process_group *group = sum->group;
-    for (int r = 0; r < group->size; r++) {
-        sum->out[r] = (ek_bytes){sum_address(sum, r), sum_nbytes(sum, r)};
-        sum->in[r] = (ek_bytes){sum_term(sum, r), sum_nbytes(sum, group->rank)};
+    int64_t most = 0;
+    for (int i = 0; i < schedule->count; i++) {
+        const ek_sum_level *level = &schedule->levels[i];
+        ek_interval slice = ek_sum_node_slice(&level->node, count, level->node.first);
+        int64_t needs = (slice.end - slice.begin) * level->count;
+        most = needs > most ? needs : most;
     }
-    return group->communication->transport->all_to_all(group->communicator, sum->out, sum->in,
-                                                       request);
+    return (size_t)most * ek_dtype_size(dtype);
 }
 
-char *ek_sum_slice(const ek_sum *sum)
-{
-    int rank = sum->group->rank;
-    const void **terms = (const void **)(void *)sum->out; /* no transfer uses `out` now */
-    for (int r = 0; r < sum->group->size; r++)
-        terms[r] = sum_term(sum, r);
-    char *mine = sum_address(sum, rank);
-    terms[rank] = mine;
-    /* On other ranks than the root, elements must not change. */
-    char *out = sum->root < 0 || sum->root == rank ? mine : sum_term(sum, rank);
-    ek_combine(sum->op, sum->dtype, terms, sum->group->size, (void *[]){out}, 1,
-               sum_begin(sum, rank + 1) - sum_begin(sum, rank));
-    return out;
-}
+/* ---- messages ---- */
 
-int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request)
+/* Starts to send the elements to each of their owners in the node, or if `side` is not negative, to
+ * receive from each owner in that side of the level. Elements that this rank owns stay. */
+static void sum_transfer(ek_sum *sum, const ek_sum_node *node, ek_interval elements, bool sends,
+                         int side)
 {
-    const ek_process_group *group = sum->group;
-    const ek_transport *transport = group->communication->transport;
-    if (sum->root < 0) {
-        for (int r = 0; r <= group->size; r++)
-            group->bounds[r] = (size_t)(sum_address(sum, r) - sum->address);
-        return transport->all_gather(group->communicator, sum->address, group->bounds, request);
+    const ek_transport *transport = sum->group->communication->transport;
+    ek_communicator *communicator = sum->group->communicator;
+    elements = ek_interval_meet(elements, sum->range);
+    while (elements.begin < elements.end && sum->status >= 0) {
+        ek_interval part;
+        int owner = node->owners[ek_sum_node_find(node, sum->count, elements.begin, &part)];
+        part = ek_interval_meet(part, elements);
+        elements.begin = part.end;
+        if (owner == sum->schedule->rank)
+            continue;
+        char *address = side < 0 ? sum->address + (size_t)part.begin * sum_size(sum)
+                                 : sum_received(sum, side, part.begin);
+        size_t nbytes = (size_t)(part.end - part.begin) * sum_size(sum);
+        ek_request **request = &sum->requests[sum->open];
+        sum->status =
+            sends ? transport->send(communicator, address, nbytes, owner, sum->tag, request)
+                  : transport->receive(communicator, address, nbytes, owner, sum->tag, request);
+        sum->open += sum->status >= 0;
     }
-    bool root = sum->root == group->rank;
-    for (int r = 0; r < group->size; r++) {
-        sum->out[r] = (ek_bytes){slice, r == sum->root ? sum_nbytes(sum, group->rank) : 0};
-        sum->in[r] = (ek_bytes){sum_address(sum, r), root ? sum_nbytes(sum, r) : 0};
-    }
-    return transport->all_to_all(group->communicator, sum->out, sum->in, request);
 }
 
-void ek_sum_in_place(const ek_sum *sum, char *const *addresses)
+/* Brings each element's sums of the sides to the element's owner in the node. */
+static void sum_send_partials(ek_sum *sum)
 {
-    int rank = sum->group->rank;
-    void **terms = (void **)(void *)sum->out;
-    size_t at = (size_t)(sum_address(sum, rank) - sum->address);
-    for (int r = 0; r < sum->group->size; r++)
-        terms[r] = addresses[r] + at;
-    bool all = sum->root < 0;
-    ek_combine(sum->op, sum->dtype, (const void *const *)terms, sum->group->size,
-               all ? terms : &terms[sum->root], all ? sum->group->size : 1,
-               sum_begin(sum, rank + 1) - sum_begin(sum, rank));
+    const ek_sum_level *level = sum_level(sum);
+    for (int s = 0; s < level->count; s++)
+        sum_transfer(sum, &level->sides[s], sum_slice(sum, &level->node), false, s);
+    sum_transfer(sum, &level->node, sum_slice(sum, &level->sides[level->own]), true, -1);
+}
+
+static bool sum_awaits_result(const ek_sum *sum, const ek_sum_node *node)
+{
+    return sum->root < 0 || (sum->root >= node->first && sum->root < node->first + node->size);
+}
+
+/* Brings each element's result to the element's owners in the sides. */
+static void sum_send_results(ek_sum *sum)
+{
+    const ek_sum_level *level = sum_level(sum);
+    if (!sum_awaits_result(sum, &level->node))
+        return;
+    if (sum_awaits_result(sum, &level->sides[level->own]))
+        sum_transfer(sum, &level->node, sum_slice(sum, &level->sides[level->own]), false, -1);
+    for (int s = 0; s < level->count; s++)
+        if (sum_awaits_result(sum, &level->sides[s]))
+            sum_transfer(sum, &level->sides[s], sum_slice(sum, &level->node), true, -1);
+}
+
+/* ---- additions ---- */
+
+EK_MULTIVERSION static void sum_divide_f32(float *values, int64_t count, float divisor)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] /= divisor;
+}
+
+EK_MULTIVERSION static void sum_divide_f64(double *values, int64_t count, double divisor)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] /= divisor;
+}
+
+/* Combines the elements [begin, end) of the level's slice. In each side one rank has had them. */
+static void sum_combine(const ek_sum *sum, int64_t begin, int64_t end, const void **terms)
+{
+    const ek_sum_level *level = sum_level(sum);
+    const bool whole = level->count == sum->group->size, mean = sum->op == EK_DIST_AVG && !whole;
+    void *out = sum->address + (size_t)begin * sum_size(sum);
+    for (int s = 0; s < level->count; s++) {
+        ek_interval own = sum_slice(sum, &level->sides[s]);
+        bool is_own = s == level->own && own.begin <= begin && begin < own.end;
+        terms[s] = is_own ? out : sum_received(sum, s, begin);
+    }
+    ek_combine(mean ? EK_DIST_SUM : sum->op, sum->dtype, terms, level->count, &out, 1, end - begin);
+    if (mean && sum->level + 1 == sum->schedule->count && sum->dtype == EK_F32)
+        sum_divide_f32(out, end - begin, (float)sum->group->size);
+    else if (mean && sum->level + 1 == sum->schedule->count)
+        sum_divide_f64(out, end - begin, sum->group->size);
+}
+
+/* Combines the next elements of the level's slice. Returns true once all are combined. */
+static bool sum_combine_next(ek_sum *sum)
+{
+    const ek_sum_level *level = sum_level(sum);
+    ek_interval slice = sum_slice(sum, &level->node),
+                own = sum_slice(sum, &level->sides[level->own]);
+    int64_t begin = slice.begin + sum->done, end = slice.end;
+    if (end - begin > SUM_STEP)
+        end = begin + SUM_STEP;
+    if (begin < own.begin && own.begin < end) /* from there on this rank has had a term */
+        end = own.begin;
+    if (begin < own.end && own.end < end)
+        end = own.end;
+    if (begin < end) /* no message uses `requests` now */
+        sum_combine(sum, begin, end, (const void **)(void *)sum->requests);
+    sum->done += end - begin;
+    return end == slice.end;
+}
+
+/* ---- steps ---- */
+
+void ek_sum_begin(ek_sum *sum)
+{
+    sum->back = sum->parts == EK_SUM_GATHER;
+    sum->level = sum->back ? sum->schedule->count - 1 : 0;
+    sum->open = sum->status = 0;
+    sum->started = false;
+    sum->done = 0;
+    if (!sum->back)
+        sum->range = (ek_interval){0, sum->count};
+}
+
+ek_readiness ek_sum_ready(ek_sum *sum)
+{
+    const ek_transport *transport = sum->group->communication->transport;
+    while (sum->open > 0 && sum->status >= 0) {
+        int rc = transport->test(&sum->requests[sum->open - 1], NULL);
+        if (rc == 0)
+            return EK_AWAITS_RANKS;
+        sum->open--;
+        sum->status = rc < 0 ? rc : 0;
+    }
+    return EK_READY;
+}
+
+int ek_sum_go_on(ek_sum *sum)
+{
+    if (sum->status < 0)
+        return sum->status;
+    if (sum->started && (sum->back || sum_combine_next(sum))) {
+        sum->level += sum->back ? -1 : 1;
+        sum->started = false;
+        sum->done = 0;
+    }
+    if (sum->started)
+        return 0;
+    if (!sum->back && sum->level == sum->schedule->count) {
+        if (sum->parts == EK_SUM_SCATTER)
+            return 1;
+        sum->back = true;
+        sum->level--;
+    }
+    if (sum->level < 0)
+        return 1;
+    sum->started = true;
+    if (sum->back)
+        sum_send_results(sum);
+    else
+        sum_send_partials(sum);
+    return sum->status;
 }

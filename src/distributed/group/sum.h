@@ -1,49 +1,58 @@
 /* sum.h: sums over ranks, and other combinations (combine.h), of a range of elements.
  *
- * Note [Sums in the order of ranks]
+ * A sum is a state machine on the communication thread. It passes the levels of a schedule
+ * (sum_schedule.h) forward, with partial sums, and then backward, with results. Its messages go
+ * between pairs of ranks and have one tag, so that sums with different tags can be under way
+ * together. The bits of the result depend on the ranks' terms alone: not on the schedule, nor on
+ * how elements are cut into ranges.
  *
- * Each rank combines one slice of the elements. An all-to-all brings the rank that slice of every
- * rank. The rank combines the slices in the order of ranks, and an all-gather brings the results to
- * all ranks. If there is a root, the results go to the root alone. Each rank sends 2 (N - 1) / N
- * times the bytes of the range, which is the least that is possible and what a ring needs. The
- * order of additions depends on the number of ranks alone, so that results don't depend on how
- * elements are cut into ranges. */
+ *     ek_sum_begin     for a sum, a scattering or a gathering
+ *     ek_sum_ready     tests the open messages
+ *     ek_sum_go_on     makes the next step: starts messages, or combines some elements */
 #ifndef EK_GROUP_SUM_H
 #define EK_GROUP_SUM_H
 
+#include "group/sum_schedule.h"
 #include "link/communication.h"
 
-/* Slices begin at multiples of this many elements (64 bytes in f32), so that an optimizer can step
- * a slice as it steps a whole slab (core/slab.h). */
-enum { EK_SUM_UNIT = 16 };
-
-/* Returns the first element of a rank's slice of `count` elements, or for rank `ranks` the end. */
-int64_t ek_sum_begin(int64_t count, int ranks, int rank);
+typedef enum ek_sum_parts {
+    EK_SUM_ALL,     /* every rank, or the root, gets the whole result */
+    EK_SUM_SCATTER, /* each rank gets its slice of the result */
+    EK_SUM_GATHER   /* every rank gets the other ranks' slices; nothing is combined */
+} ek_sum_parts;
 
 typedef struct ek_sum {
+    /* Set by the caller: */
     const ek_process_group *group;
+    const ek_sum_schedule *schedule;
     ek_dist_op op;
-    ek_dtype dtype;
-    char *address; /* of the elements, in the host's memory */
+    ek_dtype dtype; /* a narrow one if the schedule is direct */
+    ek_sum_parts parts;
+    int root; /* the rank in the group that gets the result; -1: all */
+    int tag;
+    char *
+        address; /* of the elements, in the host's memory; other ranks' elements are written, too */
     int64_t count;
-    int root;           /* the rank in the group that gets the result; -1: all */
-    char *scratch;      /* has ek_sum_scratch_nbytes bytes */
-    ek_bytes *out, *in; /* room for group->size + 1 of each */
+    ek_interval range;     /* of a gathering: the elements that travel; else all */
+    char *scratch;         /* has ek_sum_scratch_nbytes bytes */
+    ek_request **requests; /* room for 2 * group->size */
+
+    /* The sum's own: */
+    int level, open; /* the level under way; requests that are not complete */
+    bool back;       /* results travel */
+    bool started;    /* the messages of the level were started */
+    int64_t done;    /* elements of the level's slice that are combined */
+    int status;      /* of the transport */
 } ek_sum;
 
-/* Returns the bytes of scratch that ranges of at most `count` elements need. */
-size_t ek_sum_scratch_nbytes(ek_dtype dtype, int64_t count, int ranks);
+/* Returns the bytes of scratch that a sum of at most `count` elements needs. */
+size_t ek_sum_scratch_nbytes(const ek_sum_schedule *schedule, ek_dtype dtype, int64_t count);
 
-/* The three steps of a sum. The first and the third start a transfer and return the transport's
- * status. The second returns the address of the result, which is `slice` of the third. */
-int ek_sum_spread(const ek_sum *sum, ek_request **request); /* sends slice r to rank r */
-char *ek_sum_slice(const ek_sum *sum);                      /* combines this rank's slice */
-int ek_sum_collect(const ek_sum *sum, char *slice, ek_request **request); /* sends the results */
-
-/* Combines this rank's slice of elements that this process can write for every rank (window.h). The
- * elements of rank r lie at addresses[r]. The result goes to all ranks, or to the root. The caller
- * waits until the elements of all ranks are there. The sum is complete once all ranks have made
- * this call. */
-void ek_sum_in_place(const ek_sum *sum, char *const *addresses);
+void ek_sum_begin(ek_sum *sum);
+/* Tells whether the next step can be made. */
+ek_readiness ek_sum_ready(ek_sum *sum);
+/* Makes the next step. Returns 1 once the sum is complete, 0 before, or a negative status of the
+ * transport. */
+int ek_sum_go_on(ek_sum *sum);
 
 #endif

@@ -108,6 +108,16 @@ static bool communication_is_over(const ek_communication *communication)
     return communication->shut && (!communication->groups || !communication->groups->next);
 }
 
+/* Writes the name of this process's machine, or the name that the environment gives it. */
+static void communication_name_host(char *host, size_t nbytes)
+{
+    const char *name = getenv("EVENKEEL_DIST_HOST");
+    if (name && *name)
+        snprintf(host, nbytes, "%s", name);
+    else
+        gethostname(host, nbytes - 1);
+}
+
 /* What ranks tell each other first. The struct keeps its size for ever, because ranks of other
  * versions read it. */
 typedef struct communication_identity {
@@ -118,7 +128,7 @@ typedef struct communication_identity {
 static void communication_write_identity(const ek_communication *communication,
                                          communication_identity *identity)
 {
-    gethostname(identity->host, sizeof identity->host - 1);
+    communication_name_host(identity->host, sizeof identity->host);
     snprintf(identity->build, sizeof identity->build,
              "Evenkeel %s (ABI %d, protocol %d-%zu-%zu) with %s", EK_VERSION, EK_ABI,
              EK_TRANSPORT_VERSION, sizeof(ek_packet), sizeof(ek_descriptor),

@@ -1,10 +1,10 @@
 /* bucket.c: how a bucket travels.
  *
  * Before each pass a bucket takes the first route that it can travel on: a route of units, the
- * window that all ranks share, a rail between GPUs, or messages. Messages carry memory of the host
- * in place, and memory of a GPU through pinned memory of the host (staging.h). On every route the
- * average begins once the bucket's last gradient has arrived, while backward computes other
- * gradients. */
+ * window that the ranks of a machine share, a rail between GPUs, or messages. Messages carry memory
+ * of the host in place, and memory of a GPU through pinned memory of the host (staging.h). On every
+ * route the average begins once the bucket's last gradient has arrived, while backward computes
+ * other gradients. */
 #include <string.h>
 
 #include "autograd/shards.h"
@@ -12,12 +12,10 @@
 #include "core/bits.h"
 #include "core/staging.h"
 #include "core/thread.h"
-#include "group/sum.h"
-#include "link/combine.h"
 #include "link/staging.h"
 #include "ops/ops.h"
 #include "train/rank_sharding.h"
-#include "train/reducer.h"
+#include "train/route.h"
 
 static ek_dev *bucket_dev(const ek_bucket *bucket)
 {
@@ -55,7 +53,7 @@ static int bucket_convert(ek_tensor *to, const ek_tensor *from)
 
 /* ---- what routes have in common ---- */
 
-static bool bucket_is_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
+bool ek_bucket_is_narrow(const ek_reducer *reducer, const ek_bucket *bucket)
 {
     return reducer->narrow && bucket->dtype == EK_F32;
 }
@@ -70,25 +68,27 @@ static void bucket_fail(ek_reducer *reducer)
         reducer->lost = error;
 }
 
-/* Returns where the elements travel from. A unit without a gradient on this rank travels as zeros.
- */
-static char *bucket_address(const ek_reducer *reducer, const ek_bucket *bucket)
+char *ek_bucket_address(const ek_reducer_lane *lane)
 {
-    return bucket->memory ? ek_tensor_address(bucket->memory) : reducer->blank;
+    return lane->bucket->memory ? ek_tensor_address(lane->bucket->memory) : lane->blank;
 }
 
-static ek_sum bucket_sum(const ek_reducer *reducer, const ek_bucket *bucket)
+void ek_bucket_begin_sum(const ek_reducer *reducer, ek_reducer_lane *lane, ek_sum_way way)
 {
-    bool narrow = bucket_is_narrow(reducer, bucket);
-    return (ek_sum){.group = reducer->group,
-                    .op = EK_DIST_AVG,
-                    .dtype = narrow ? EK_BF16 : bucket->dtype,
-                    .address = narrow ? reducer->wire : bucket_address(reducer, bucket),
-                    .count = bucket->count,
-                    .root = -1,
-                    .scratch = reducer->scratch,
-                    .out = reducer->out,
-                    .in = reducer->in};
+    const ek_bucket *bucket = lane->bucket;
+    bool narrow = ek_bucket_is_narrow(reducer, bucket);
+    lane->sum = (ek_sum){.group = reducer->group,
+                         .schedule = reducer->schedules[way],
+                         .op = EK_DIST_AVG,
+                         .dtype = narrow ? EK_BF16 : bucket->dtype,
+                         .parts = reducer->sharding ? EK_SUM_SCATTER : EK_SUM_ALL,
+                         .root = -1,
+                         .tag = lane->number,
+                         .address = narrow ? lane->wire : ek_bucket_address(lane),
+                         .count = bucket->count,
+                         .scratch = lane->scratch,
+                         .requests = lane->requests};
+    ek_sum_begin(&lane->sum);
 }
 
 /* Tells whether the gradients are in the memory from which they travel. */
@@ -100,39 +100,6 @@ static ek_readiness bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket)
     if (done < 0)
         bucket_fail(reducer);
     return done != 0 ? EK_READY : EK_AWAITS_RANKS;
-}
-
-/* ---- the window ---- */
-
-static int window_begin(ek_reducer *reducer, ek_bucket *bucket)
-{
-    (void)bucket;
-    return reducer->window != NULL;
-}
-
-static ek_readiness window_ready(ek_reducer *reducer, ek_bucket *bucket)
-{
-    uint64_t before = reducer->passes * (uint64_t)reducer->bucket_count;
-    (void)bucket; /* the bucket is number reducer->bucket */
-    for (int r = 0; r < reducer->window->size; r++)
-        if (ek_window_count(reducer->window, r) <= before + (uint64_t)reducer->bucket)
-            return EK_AWAITS_RANKS;
-    return EK_READY;
-}
-
-static int window_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
-{
-    const ek_window *window = reducer->window;
-    char **addresses = (char **)(void *)reducer->in;
-    ek_sum sum = bucket_sum(reducer, bucket);
-    (void)request;         /* nothing is sent */
-    if (reducer->sharding) /* each rank needs its own slice alone */
-        sum.root = window->rank;
-    for (int r = 0; r < window->size; r++)
-        addresses[r] = ek_window_memory(window, r) + bucket->storage_at +
-                       (size_t)bucket->range->offset * ek_dtype_size(bucket->range->dtype);
-    ek_sum_in_place(&sum, addresses);
-    return 1;
 }
 
 /* ---- rails ---- */
@@ -149,7 +116,7 @@ static int rail_open(ek_reducer *reducer, ek_bucket *bucket, ek_group_rail *rail
     EK_TRY(ek_rail_run_open(&bucket->run, reducer->group, rail));
     bucket->run.meets = true;
     ek_rail_run_restart(&bucket->run);
-    if (bucket_is_narrow(reducer, bucket) && !bucket->wire) {
+    if (ek_bucket_is_narrow(reducer, bucket) && !bucket->wire) {
         ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
         bucket->wire = ek_object_retain(ek_tensor_like_dtype(range, EK_BF16));
         ek_memory_set_category(before);
@@ -184,14 +151,15 @@ static int rail_fetch(ek_reducer *reducer, ek_bucket *bucket)
     return 0;
 }
 
-static ek_readiness rail_ready(ek_reducer *reducer, ek_bucket *bucket)
+static ek_readiness rail_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
-    return reducer->phase > 0 ? ek_rail_run_ready(&bucket->run, reducer->group)
-                              : bucket_fetched(reducer, bucket);
+    return lane->phase > 0 ? ek_rail_run_ready(&lane->bucket->run, reducer->group)
+                           : bucket_fetched(reducer, lane->bucket);
 }
 
-static int rail_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+static int rail_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
+    ek_bucket *bucket = lane->bucket;
     (void)request; /* the run has separate transfers */
     if (ek_rail_run_go_on(&bucket->run, reducer->group) < 0) {
         bucket_fail(reducer);
@@ -230,19 +198,19 @@ static int messages_fetch(ek_reducer *reducer, ek_bucket *bucket)
                : ek_staging_fetch(bucket->memory, bucket->range, &bucket->event);
 }
 
-static ek_readiness messages_ready(ek_reducer *reducer, ek_bucket *bucket)
+static ek_readiness messages_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
-    return reducer->phase > 0 ? EK_READY : bucket_fetched(reducer, bucket);
+    return lane->phase > 0 ? ek_sum_ready(&lane->sum) : bucket_fetched(reducer, lane->bucket);
 }
 
-/* Converts bucket->memory to bf16 in reducer->wire, or if `back`, from there. */
-static void messages_convert(const ek_reducer *reducer, const ek_bucket *bucket, bool back)
+/* Converts the bucket's memory to bf16 in lane->wire, or if `back`, from there. */
+static void messages_convert(const ek_reducer_lane *lane, bool back)
 {
-    float *wide = (float *)(void *)bucket_address(reducer, bucket);
-    uint16_t *narrow = (uint16_t *)(void *)reducer->wire;
-    for (int64_t i = 0; i < bucket->count && !back; i++)
+    float *wide = (float *)(void *)ek_bucket_address(lane);
+    uint16_t *narrow = (uint16_t *)(void *)lane->wire;
+    for (int64_t i = 0; i < lane->bucket->count && !back; i++)
         narrow[i] = ek_bf16_of(wide[i]);
-    for (int64_t i = 0; i < bucket->count && back; i++)
+    for (int64_t i = 0; i < lane->bucket->count && back; i++)
         wide[i] = ek_float_of_bf16(narrow[i]);
 }
 
@@ -259,26 +227,26 @@ static void messages_return(ek_reducer *reducer, ek_bucket *bucket)
     ek_dev_record_event(dev, EK_STREAM_UPLOAD, &bucket->event);
 }
 
-static int messages_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+static int messages_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
-    ek_sum sum = bucket_sum(reducer, bucket);
-    bool narrow = bucket_is_narrow(reducer, bucket), sharded = reducer->sharding;
-    char *slice;
-    switch (reducer->phase) {
-    case 0:
+    const ek_bucket *bucket = lane->bucket;
+    const bool narrow = ek_bucket_is_narrow(reducer, bucket);
+    (void)request; /* sums have requests of their own */
+    if (lane->phase == 0) {
         if (narrow)
-            messages_convert(reducer, bucket, false);
-        return ek_sum_spread(&sum, request);
-    case 1:
-        slice = ek_sum_slice(&sum);
-        return sharded ? 0 : ek_sum_collect(&sum, slice, request);
-    default:
-        if (narrow)
-            messages_convert(reducer, bucket, true);
-        if (!sharded) /* each rank needs its own slice alone if the parameters are sharded */
-            messages_return(reducer, bucket);
-        return 1;
+            messages_convert(lane, false);
+        ek_bucket_begin_sum(reducer, lane,
+                            narrow || ek_dtype_is_narrow(bucket->dtype) ? EK_SUM_DIRECT
+                                                                        : EK_SUM_SENT);
     }
+    int rc = ek_sum_go_on(&lane->sum);
+    if (rc <= 0)
+        return rc;
+    if (narrow)
+        messages_convert(lane, true);
+    if (!reducer->sharding) /* each rank needs its own slice alone if parameters are sharded */
+        messages_return(reducer, lane->bucket);
+    return 1;
 }
 
 /* ---- units: messages whose memory is made for one pass ---- */
@@ -312,7 +280,7 @@ static int unit_fetch_leaf(ek_reducer *reducer, const ek_bucket *bucket, int i)
     return 0;
 }
 
-static int unit_fetch(ek_reducer *reducer, ek_bucket *bucket)
+int ek_unit_fetch(ek_reducer *reducer, ek_bucket *bucket)
 {
     const int count = unit_gradients(reducer, bucket);
     if (count == 0)
@@ -333,17 +301,16 @@ static int unit_fetch(ek_reducer *reducer, ek_bucket *bucket)
     return rc;
 }
 
-static ek_readiness unit_ready(ek_reducer *reducer, ek_bucket *bucket)
+static ek_readiness unit_ready(ek_reducer *reducer, ek_reducer_lane *lane)
 {
     (void)reducer;
-    (void)bucket;
-    return EK_READY;
+    return lane->phase > 0 ? ek_sum_ready(&lane->sum) : EK_READY;
 }
 
-/* Gives the shards this rank's slice of the mean, and releases the unit's memory. */
-static void unit_deliver(ek_reducer *reducer, ek_bucket *bucket)
+void ek_unit_deliver(ek_reducer *reducer, const ek_reducer_lane *lane)
 {
-    char *address = bucket_address(reducer, bucket);
+    ek_bucket *bucket = lane->bucket;
+    char *address = ek_bucket_address(lane);
     ek_rank_units_deliver(reducer->sharding, bucket, address);
     if (!bucket->memory) { /* the slice of the mean was written there */
         memset(address, 0, ek_bucket_nbytes(bucket));
@@ -354,123 +321,33 @@ static void unit_deliver(ek_reducer *reducer, ek_bucket *bucket)
     ek_reducer_drop_copy(reducer, ek_bucket_nbytes(bucket));
 }
 
-static int unit_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
+static int unit_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
-    int rc = messages_advance(reducer, bucket, request);
+    int rc = messages_advance(reducer, lane, request);
     if (rc > 0)
-        unit_deliver(reducer, bucket);
+        ek_unit_deliver(reducer, lane);
     return rc;
-}
-
-/* ---- units in a window ----
- *
- * Every rank shows the other ranks its terms of their slices, piece by piece. A piece has a part of
- * each slice. Pieces lie by turns in two places of the window. Once all ranks have counted a piece,
- * they have read the piece before, whose place the next piece takes. */
-
-static int shared_begin(ek_reducer *reducer, ek_bucket *bucket)
-{
-    return bucket->unit >= 0 && reducer->sharding->window && !bucket_is_narrow(reducer, bucket);
-}
-
-static ek_readiness shared_ready(ek_reducer *reducer, ek_bucket *bucket)
-{
-    const ek_window *window = reducer->sharding->window;
-    (void)bucket;
-    for (int r = 0; r < window->size && reducer->phase > 0; r++)
-        if (ek_window_count(window, r) < ek_window_count(window, window->rank))
-            return EK_AWAITS_RANKS;
-    return EK_READY;
-}
-
-/* Returns how many elements of a slice a piece has. */
-static int64_t shared_length(const ek_reducer *reducer, const ek_bucket *bucket)
-{
-    return (int64_t)(reducer->sharding->piece / ek_dtype_size(bucket->dtype)) /
-           reducer->group->size;
-}
-
-/* Returns the first element of a rank's slice that is in the piece or in a later one. */
-static int64_t shared_element(const ek_reducer *reducer, const ek_bucket *bucket, int rank,
-                              int piece)
-{
-    const int ranks = reducer->group->size;
-    int64_t end = ek_sum_begin(bucket->count, ranks, rank + 1);
-    int64_t at = ek_sum_begin(bucket->count, ranks, rank) + piece * shared_length(reducer, bucket);
-    return at < end ? at : end;
-}
-
-/* Returns where the newest piece that this rank has counted, or if `next` the one after, has rank
- * `of`'s terms of rank `to`'s slice. */
-static char *shared_terms(const ek_reducer *reducer, const ek_bucket *bucket, int of, int to,
-                          bool next)
-{
-    const ek_window *window = reducer->sharding->window;
-    uint64_t place = (ek_window_count(window, window->rank) + next) % 2;
-    return ek_window_memory(window, of) + reducer->sharding->exchange +
-           place * reducer->sharding->piece +
-           (size_t)(to * shared_length(reducer, bucket)) * ek_dtype_size(bucket->dtype);
-}
-
-/* Shows the other ranks a piece of this rank's gradients. */
-static void shared_show(const ek_reducer *reducer, const ek_bucket *bucket, int piece)
-{
-    const size_t size = ek_dtype_size(bucket->dtype);
-    for (int r = 0; r < reducer->group->size; r++) {
-        int64_t begin = shared_element(reducer, bucket, r, piece);
-        int64_t end = shared_element(reducer, bucket, r, piece + 1);
-        if (r != reducer->group->rank)
-            memcpy(shared_terms(reducer, bucket, reducer->group->rank, r, true),
-                   bucket_address(reducer, bucket) + (size_t)begin * size,
-                   (size_t)(end - begin) * size);
-    }
-    ek_window_add(reducer->sharding->window);
-}
-
-/* Makes the piece's part of this rank's slice the mean over all ranks. */
-static void shared_average(const ek_reducer *reducer, const ek_bucket *bucket, int piece)
-{
-    const int rank = reducer->group->rank;
-    int64_t begin = shared_element(reducer, bucket, rank, piece);
-    int64_t count = shared_element(reducer, bucket, rank, piece + 1) - begin;
-    void *mine = bucket_address(reducer, bucket) + (size_t)begin * ek_dtype_size(bucket->dtype);
-    const void **terms = (const void **)(void *)reducer->out;
-    for (int r = 0; r < reducer->group->size; r++)
-        terms[r] = r == rank ? mine : shared_terms(reducer, bucket, r, rank, false);
-    ek_combine(EK_DIST_AVG, bucket->dtype, terms, reducer->group->size, &mine, 1, count);
-}
-
-static int shared_advance(ek_reducer *reducer, ek_bucket *bucket, ek_request **request)
-{
-    const int piece = reducer->phase;
-    (void)request; /* nothing is sent */
-    if (piece > 0)
-        shared_average(reducer, bucket, piece - 1);
-    if (piece * shared_length(reducer, bucket) <
-        ek_sum_begin(bucket->count, reducer->group->size, 1)) { /* the largest slice */
-        shared_show(reducer, bucket, piece);
-        return 0;
-    }
-    unit_deliver(reducer, bucket);
-    return 1;
 }
 
 /* ---- the choice ---- */
 
-static const ek_route bucket_routes[] = {
-    {shared_begin, unit_fetch, shared_ready, shared_advance},
-    {unit_begin, unit_fetch, unit_ready, unit_advance},
-    {window_begin, NULL, window_ready, window_advance},
-    {rail_begin, rail_fetch, rail_ready, rail_advance},
-    {messages_begin, messages_fetch, messages_ready, messages_advance},
-};
+static const ek_route bucket_unit = {unit_begin, ek_unit_fetch, unit_ready, unit_advance,
+                                     .alone = false};
+static const ek_route bucket_rail = {rail_begin, rail_fetch, rail_ready, rail_advance,
+                                     .alone = true};
+static const ek_route bucket_messages = {messages_begin, messages_fetch, messages_ready,
+                                         messages_advance, .alone = false};
+static const ek_route *const bucket_routes[] = {&ek_route_shared_unit, &bucket_unit,
+                                                &ek_route_window, &bucket_rail, &bucket_messages};
 
 int ek_bucket_begin(ek_reducer *reducer, ek_bucket *bucket)
 {
     int rc = 0;
     bucket->fetched = false;
-    for (bucket->route = bucket_routes; rc == 0; bucket->route += rc == 0)
+    for (int i = 0; rc == 0; i++) {
+        bucket->route = bucket_routes[i];
         rc = bucket->route->begin(reducer, bucket);
+    }
     return rc < 0 ? rc : 0;
 }
 

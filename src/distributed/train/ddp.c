@@ -364,8 +364,8 @@ static int ddp_start(distributed *self, const ek_distributed_options *options, d
         ek_tensor_list_clear(&list);
         EK_TRY(rc);
     }
-    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients,
-                          options->shard == EK_SHARD_PARAMETERS, &self->reducer));
+    EK_TRY(ek_reducer_new(self->child, self->group, cap, options->bf16_gradients, options->shard,
+                          &self->reducer));
     if (options->shard)
         EK_TRY(ddp_shard(self, options));
     self->syncs_statistics = options->sync_statistics;

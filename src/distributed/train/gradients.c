@@ -264,7 +264,8 @@ int ek_reducer_average_in_graph(const ek_reducer *reducer)
     int rc = mine ? ek_dist_all_reduce(mine, .op = EK_DIST_MAX, .group = reducer->group)
                   : ek_error_pending();
     for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
-        rc = gradients_average_bucket(reducer, &reducer->buckets[b], present, parts);
+        if (reducer->buckets[b].piece == 0) /* a leaf travels whole */
+            rc = gradients_average_bucket(reducer, &reducer->buckets[b], present, parts);
     ek_scope_end(&scope);
     free(parts);
     return rc;

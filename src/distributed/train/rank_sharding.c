@@ -183,15 +183,15 @@ static ek_tensor *rank_sharding_own_mean(const ek_rank_sharding *self, int b)
 {
     const ek_bucket *bucket = &self->reducer->buckets[b];
     const ek_sharding *s = &self->sharding;
-    int rank = s->shards.ranks->rank;
-    int64_t begin = ek_sharding_begin(s, b, rank), end = ek_sharding_begin(s, b, rank + 1);
-    ek_tensor *own = ek_zeros(EK_SHAPE(end - begin), bucket->range->dtype, .device = ek_cpu());
+    ek_interval range = ek_sharding_range(s, b, s->shards.ranks->rank);
+    ek_shape shape = EK_SHAPE(range.end - range.begin);
+    ek_tensor *own = ek_zeros(shape, bucket->range->dtype, .device = ek_cpu());
     for (int k = 0; k < s->shards.count && own; k++) {
         const ek_shard *shard = &s->shards.all[k];
         ek_tensor *gradient = ek_tensor_grad(shard->tensor);
         if (s->bucket_of[s->parts[k].leaf] != b || !gradient || ek_count(gradient) == 0)
             continue;
-        int64_t at = s->at[s->parts[k].leaf] - begin;
+        int64_t at = s->at[s->parts[k].leaf] - range.begin;
         ek_tensor *to = ek_comm_flat(own, at + shard->begin, at + shard->end);
         if (!to || ek_comm_copy(to, gradient) < 0 ||
             ek_synchronize(ek_tensor_dev(gradient)->id) < 0)
@@ -214,22 +214,31 @@ static int rank_sharding_give_back(const ek_rank_sharding *self, int leaf, ek_te
     return sum ? ek_tensor_set_grad(tensor, sum) : ek_error_pending();
 }
 
+/* Copies the slices of a bucket that all ranks have to `all`. */
+static int rank_sharding_join(const ek_rank_sharding *self, int b, ek_tensor *own, ek_tensor *all)
+{
+    ek_ranks *ranks = self->sharding.shards.ranks;
+    ek_tensor **slices = ek_calloc((size_t)ranks->size, sizeof(ek_tensor *));
+    for (int r = 0; r < ranks->size && slices; r++) {
+        ek_interval range = ek_sharding_range(&self->sharding, b, r);
+        slices[r] = ek_comm_flat(all, range.begin, range.end);
+    }
+    int rc = slices ? ek_dist_all_gather(own, slices, .group = self->reducer->group)
+                    : ek_error_pending();
+    free(slices);
+    return rc;
+}
+
 /* Brings the whole mean of a bucket's gradients to all ranks, and adds it to the leaves' own
  * gradients. */
 static int rank_sharding_collect(const ek_rank_sharding *self, int b)
 {
     const ek_bucket *bucket = &self->reducer->buckets[b];
-    ek_ranks *ranks = self->sharding.shards.ranks;
     ek_tensor *own = rank_sharding_own_mean(self, b);
     if (!own)
         return ek_error_pending();
-    int64_t *sizes = ek_calloc((size_t)ranks->size, sizeof *sizes);
-    for (int r = 0; r < ranks->size && sizes; r++)
-        sizes[r] =
-            ek_sharding_begin(&self->sharding, b, r + 1) - ek_sharding_begin(&self->sharding, b, r);
-    ek_tensor *all = sizes ? ranks->join(ranks, own, 0, sizes) : NULL;
-    free(sizes);
-    if (!all)
+    ek_tensor *all = ek_zeros(EK_SHAPE(bucket->count), own->dtype, .device = ek_cpu());
+    if (!all || rank_sharding_join(self, b, own, all) < 0)
         return ek_error_pending();
     for (int i = bucket->first; i < bucket->end; i++) {
         if (!rank_sharding_has_gradient(self, i))

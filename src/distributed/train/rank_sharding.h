@@ -10,7 +10,7 @@
  *     backward    each rank gets its slice of the mean, and with it the gradients of its shards
  *     ek_step     all ranks agree; each steps its shards; then all get all parameters
  *
- * A slice is added up in the order of ranks and stepped element by element, as a whole bucket is,
+ * A slice is added up by the tree over ranks and stepped element by element, as a whole bucket is,
  * so that results are equal to the bit with and without sharding.
  *
  * A backward may find sharded gradients in the memory of the leaves' grad buffers. If the backward
@@ -70,7 +70,8 @@ typedef struct ek_rank_sharding {
     ek_dist_work *work;
     ek_shared_range *ranges; /* room for one per leaf */
     int range_count;
-    int range;      /* the next range to send; the communication thread's */
+    int range;    /* the next range to send; the communication thread's */
+    bool sending; /* a range is on its way, in lane 0 of the reducer; the communication thread's */
     bool committed; /* under the communication's lock: all ranks are in the call */
     bool closed;    /* under the reducer's lock: this rank's parameters can be sent */
 } ek_rank_sharding;

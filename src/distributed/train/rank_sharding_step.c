@@ -6,7 +6,6 @@
 #include "core/digest.h"
 #include "core/thread.h"
 #include "group/collective.h"
-#include "group/sum.h"
 #include "group/world.h"
 #include "train/rank_sharding.h"
 
@@ -62,22 +61,22 @@ static int step_commit(const ek_dist_work *work)
     return 1;
 }
 
-/* Starts to give all ranks the range's parameters. Each rank sends the parameters of its slice. */
-static int step_send_range(const ek_rank_sharding *self, const ek_shared_range *range,
-                           ek_request **request)
+/* Begins to give all ranks the range's parameters. Each rank sends the parameters of its slice. */
+static void step_send_range(const ek_rank_sharding *self, const ek_shared_range *range)
 {
-    const ek_process_group *group = self->reducer->group;
+    const ek_reducer *reducer = self->reducer;
     const ek_tensor *memory = self->memory[range->bucket];
-    size_t size = ek_dtype_size(memory->dtype), *bounds = group->bounds;
-    for (int r = 0; r <= group->size; r++) {
-        int64_t at = ek_sum_begin(ek_count(memory), group->size, r);
-        at = at < range->begin ? range->begin : at > range->end ? range->end : at;
-        bounds[r] = (size_t)(at - range->begin) * size;
-    }
-    return group->communication->transport->all_gather(group->communicator,
-                                                       (char *)ek_tensor_address(memory) +
-                                                           (size_t)range->begin * size,
-                                                       bounds, request);
+    ek_reducer_lane *lane = &self->reducer->lanes[0];
+    lane->sum = (ek_sum){.group = reducer->group,
+                         .schedule = reducer->schedules[EK_SUM_SENT],
+                         .dtype = memory->dtype,
+                         .parts = EK_SUM_GATHER,
+                         .root = -1,
+                         .address = ek_tensor_address(memory),
+                         .count = ek_count(memory),
+                         .range = {range->begin, range->end},
+                         .requests = lane->requests};
+    ek_sum_begin(&lane->sum);
 }
 
 static int step_go_on(ek_dist_work *work)
@@ -85,11 +84,20 @@ static int step_go_on(ek_dist_work *work)
     ek_rank_sharding *self = work->user;
     if (work->stage == 0)
         return step_commit(work);
+    int rc = self->sending ? ek_sum_go_on(&self->reducer->lanes[0].sum) : 1;
+    if (rc <= 0) {
+        EK_TRY(ek_dist_work_started(work, rc));
+        return 1;
+    }
     int range = self->range++, step = range - self->range_count;
-    int rc = step < 0 ? step_send_range(self, &self->ranges[range], &work->request)
-                      : ek_reducer_send_reports(self->reducer, step, &work->request);
+    self->sending = step < 0;
+    if (self->sending) {
+        step_send_range(self, &self->ranges[range]);
+        return 1;
+    }
+    rc = ek_reducer_send_reports(self->reducer, step, &work->request);
     EK_TRY(ek_dist_work_started(work, rc));
-    return step < 0 || rc > 0;
+    return rc > 0;
 }
 
 static ek_readiness step_ready(ek_dist_work *work)
@@ -97,6 +105,8 @@ static ek_readiness step_ready(ek_dist_work *work)
     ek_rank_sharding *self = work->user;
     if (work->stage == 0)
         return EK_READY;
+    if (self->sending)
+        return ek_sum_ready(&self->reducer->lanes[0].sum);
     pthread_mutex_lock(&self->reducer->lock);
     bool ready = self->closed;
     pthread_mutex_unlock(&self->reducer->lock);
@@ -165,7 +175,7 @@ static int step_run_agree(ek_process_group *group, void *user)
     work->user = self;
     step_list_ranges(self);
     self->range = 0;
-    self->committed = self->closed = false;
+    self->committed = self->closed = self->sending = false;
     self->reducer->lost = (ek_error_record){0}; /* the error belongs to an earlier pass */
     self->work = work;
     EK_TRY(ek_dist_work_submit(work));

@@ -12,7 +12,7 @@
 #include "core/slab.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "group/sum.h"
+#include "group/sum_schedule.h"
 #include "link/combine.h"
 #include "link/staging.h"
 #include "nn/module_table.h"
@@ -32,8 +32,8 @@ static ek_process_group *units_group(const ek_rank_sharding *self)
 size_t ek_rank_units_nbytes(const ek_rank_sharding *self, int bucket, int rank)
 {
     const ek_sharding *s = &self->sharding;
-    return (size_t)(ek_sharding_begin(s, bucket, rank + 1) - ek_sharding_begin(s, bucket, rank)) *
-           ek_dtype_size(s->buckets[bucket].dtype);
+    ek_interval range = ek_sharding_range(s, bucket, rank);
+    return (size_t)(range.end - range.begin) * ek_dtype_size(s->buckets[bucket].dtype);
 }
 
 /* Returns where a rank's range of a bucket begins in the rank's memory, in bytes. */
@@ -53,7 +53,7 @@ static char *units_slice_address(const ek_rank_sharding *self, int bucket,
     const ek_sharding *s = &self->sharding;
     int rank = s->shards.ranks->rank;
     return self->served + ek_rank_units_at(self, bucket, rank) +
-           (size_t)(slice->begin - ek_sharding_begin(s, bucket, rank)) *
+           (size_t)(slice->begin - ek_sharding_range(s, bucket, rank).begin) *
                ek_dtype_size(s->buckets[bucket].dtype);
 }
 
@@ -89,7 +89,8 @@ static int units_pull_by_messages(const ek_rank_sharding *self, int bucket, ek_s
     for (int r = 0; r < s->shards.ranks->size && rc >= 0; r++)
         if (parts[r])
             rc = ek_dev_copy(storage->dev,
-                             (char *)storage->data + (size_t)ek_sharding_begin(s, bucket, r) * size,
+                             (char *)storage->data +
+                                 (size_t)ek_sharding_range(s, bucket, r).begin * size,
                              ek_tensor_dev(parts[r]), ek_tensor_address(parts[r]),
                              ek_comm_nbytes(parts[r]));
     if (rc >= 0 && !ek_dev_is_host(storage->dev))
@@ -113,7 +114,7 @@ static int units_pull(void *user, int bucket, ek_storage *storage)
         if (r != s->shards.ranks->rank && ek_rank_units_nbytes(self, bucket, r) > 0)
             rc = units_pull_from_window(self, bucket, r, storage->dev,
                                         (char *)storage->data +
-                                            (size_t)ek_sharding_begin(s, bucket, r) * size);
+                                            (size_t)ek_sharding_range(s, bucket, r).begin * size);
     return self->window ? rc : units_pull_by_messages(self, bucket, storage);
 }
 
@@ -158,7 +159,8 @@ static int units_open_memory(ek_rank_sharding *self)
     self->exchange = nbytes;
     self->piece =
         slice * (size_t)group->size < UNITS_PIECE ? slice * (size_t)group->size : UNITS_PIECE;
-    EK_TRY(ek_window_open(group, nbytes + 2 * self->piece, true, &self->window));
+    bool alone = ek_sum_block(group) == group->size; /* the ranks of one machine alone */
+    EK_TRY(ek_window_open(group, nbytes + 2 * self->piece, alone, &self->window));
     if (self->window) {
         self->served = ek_window_memory(self->window, group->rank);
     } else {
@@ -242,7 +244,7 @@ void ek_rank_units_deliver(const ek_rank_sharding *self, const ek_bucket *bucket
     const ek_sharding *s = &self->sharding;
     const size_t size = ek_dtype_size(bucket->dtype);
     if (bucket->mean) {
-        int64_t begin = ek_sharding_begin(s, bucket->unit, s->shards.ranks->rank);
+        int64_t begin = ek_sharding_range(s, bucket->unit, s->shards.ranks->rank).begin;
         memcpy(ek_tensor_address(bucket->mean), memory + (size_t)begin * size,
                ek_comm_nbytes(bucket->mean));
         return;
@@ -268,7 +270,7 @@ static int units_add_mean(const ek_rank_sharding *self, const ek_bucket *bucket,
     const ek_sharding *s = &self->sharding;
     const ek_shard *shard = &s->shards.all[k];
     int64_t at = s->at[s->parts[k].leaf] + shard->begin -
-                 ek_sharding_begin(s, bucket->unit, s->shards.ranks->rank);
+                 ek_sharding_range(s, bucket->unit, s->shards.ranks->rank).begin;
     ek_tensor *buffer = shard->tensor->grad_buffer;
     ek_tensor *part = ek_comm_flat(bucket->mean, at, at + shard->end - shard->begin);
     if (part && shard->tensor->grad)

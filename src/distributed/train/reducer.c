@@ -7,13 +7,10 @@
 #include "autograd/graph.h"
 #include "comm/exchange.h"
 #include "core/object.h"
-#include "core/slab.h"
 #include "core/thread.h"
 #include "evenkeel/ops.h"
-#include "group/sum.h"
 #include "group/world.h"
 #include "nn/module_table.h"
-#include "parallel/replica_copies.h"
 #include "train/rank_sharding.h"
 
 /* ---- the hook: Note [Unused parameters] ---- */
@@ -31,16 +28,21 @@ static int reducer_settle(const ek_reducer *reducer, ek_tensor *leaf)
     return leaf->grad == buffer ? 0 : ek_leaf_set_grad_buffer(leaf, buffer);
 }
 
+/* Notes that the leaf's gradient has come. The last leaf of a bucket makes the bucket ready. */
 static int reducer_leaf_is_settled(ek_reducer *reducer, int leaf)
 {
-    ek_bucket *bucket = &reducer->buckets[reducer->bucket_of[leaf]];
-    pthread_mutex_lock(&reducer->lock);
-    bool last = --bucket->pending == 0;
-    pthread_mutex_unlock(&reducer->lock);
-    if (!last)
-        return 0;
-    EK_TRY(ek_bucket_fetch(reducer, bucket));
-    ek_reducer_ready(reducer, bucket);
+    for (int b = reducer->bucket_of[leaf]; b < reducer->bucket_count; b++) {
+        ek_bucket *bucket = &reducer->buckets[b];
+        if (leaf < bucket->first || leaf >= bucket->end)
+            return 0;
+        pthread_mutex_lock(&reducer->lock);
+        bool last = --bucket->pending == 0;
+        pthread_mutex_unlock(&reducer->lock);
+        if (!last)
+            continue;
+        EK_TRY(ek_bucket_fetch(reducer, bucket));
+        ek_reducer_ready(reducer, bucket);
+    }
     return 0;
 }
 
@@ -213,180 +215,49 @@ static int reducer_finish(ek_grad_hook *hook, int status)
     return rc < 0 ? rc : 0;
 }
 
-/* ---- buckets: Note [Gradients are the buckets] ---- */
+/* ---- lanes: Note [Lanes] ---- */
 
-/* Gives a grad buffer to each leaf that has none, in a slab per device and dtype. */
-static int reducer_make_slabs(ek_reducer *reducer)
+static int reducer_make_schedules(ek_reducer *reducer)
 {
-    size_t count = (size_t)reducer->count;
-    ek_tensor **chosen = ek_calloc(2 * count + 1, sizeof(ek_tensor *));
-    if (!chosen)
-        return ek_error_pending();
-    ek_tensor **made = chosen + count;
-    int rc = 0;
-    for (int i = 0; i < reducer->count && rc >= 0; i++) {
-        ek_dev *dev = ek_tensor_dev(reducer->leaves[i]);
-        if (reducer->leaves[i]->grad_buffer)
-            continue;
-        for (int k = 0; k < reducer->count; k++) {
-            ek_tensor *leaf = reducer->leaves[k];
-            chosen[k] = !leaf->grad_buffer && ek_tensor_dev(leaf) == dev ? leaf : NULL;
-        }
-        rc = ek_copies_slabs_make(dev, NULL, chosen, reducer->count, EK_MEMORY_GRADIENT, made);
-        for (int k = 0; k < reducer->count && rc >= 0; k++)
-            if (made[k])
-                rc = ek_leaf_set_grad_buffer(reducer->leaves[k], made[k]);
-        for (int k = 0; k < reducer->count; k++) {
-            ek_object_release(made[k]);
-            made[k] = NULL;
-        }
-    }
-    free(chosen);
-    return rc;
-}
-
-/* Returns true if leaf i + 1 follows leaf i in one slab. */
-static bool reducer_follows(const ek_reducer *reducer, int i)
-{
-    const ek_tensor *a = reducer->leaves[i]->grad_buffer, *b = reducer->leaves[i + 1]->grad_buffer;
-    return a->storage == b->storage &&
-           b->offset == a->offset + ek_slab_pitch(a->dtype, ek_count(a));
-}
-
-static const size_t reducer_first_nbytes = 1 << 20; /* bytes of the first and the last buckets */
-
-int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets)
-{
-    size_t left = 0;
-    int count = 0;
-    for (int i = begin; i < end; i++)
-        left += nbytes[i];
-    size_t room = reducer_first_nbytes < cap ? reducer_first_nbytes : cap;
-    while (end > begin) {
-        int first = end;
-        size_t taken = 0;
-        do
-            taken += nbytes[--first];
-        while (first > begin && taken + nbytes[first - 1] <= room);
-        buckets[count++] = (ek_bucket){.first = first, .end = end};
-        left -= taken;
-        end = first;
-        room = left / 2 < cap ? left / 2 : cap;
-        room = room < reducer_first_nbytes ? reducer_first_nbytes : room;
-        room = room < cap ? room : cap;
-    }
-    return count;
-}
-
-/* Cuts all leaves into buckets, slab by slab. */
-static int reducer_cut_all(ek_reducer *reducer, size_t cap)
-{
-    size_t *nbytes = ek_calloc((size_t)reducer->count + 1, sizeof *nbytes);
-    if (!nbytes)
-        return ek_error_pending();
-    for (int i = 0; i < reducer->count; i++)
-        nbytes[i] = ek_comm_nbytes(reducer->leaves[i]);
-    for (int begin, end = reducer->count; end > 0; end = begin) {
-        begin = end - 1;
-        while (begin > 0 && reducer_follows(reducer, begin - 1))
-            begin--;
-        reducer->bucket_count +=
-            ek_reducer_cut(nbytes, begin, end, cap, &reducer->buckets[reducer->bucket_count]);
-    }
-    free(nbytes);
-    for (int b = 0; b < reducer->bucket_count; b++)
-        for (int i = reducer->buckets[b].first; i < reducer->buckets[b].end; i++)
-            reducer->bucket_of[i] = b;
+    const ek_process_group *group = reducer->group;
+    for (int way = 0; way < EK_SUM_WAYS; way++)
+        if (!(reducer->schedules[way] = ek_sum_schedule_new(group->size, group->rank,
+                                                            ek_sum_block(group), (ek_sum_way)way)))
+            return ek_error_pending();
     return 0;
 }
 
-/* Makes the bucket's range: its leaves and the padding between them. */
-static int reducer_make_range(const ek_reducer *reducer, ek_bucket *bucket)
+/* Makes a lane with memory for the sums of any bucket. */
+static int reducer_make_lane(ek_reducer *reducer, int number, size_t scratch)
 {
-    const ek_tensor *first = reducer->leaves[bucket->first]->grad_buffer;
-    const ek_tensor *last = reducer->leaves[bucket->end - 1]->grad_buffer;
-    ek_shape shape = EK_SHAPE(last->offset + ek_count(last) - first->offset);
-    int64_t stride = 1;
-    ek_tensor *range =
-        ek_tensor_member(first->storage, first->dtype, &shape, &stride, first->offset);
-    bucket->unit = -1;
-    return range ? ek_bucket_open(bucket, range) : ek_error_pending();
+    ek_reducer_lane *lane = &reducer->lanes[number];
+    lane->number = number;
+    lane->scratch = ek_calloc(scratch, 1);
+    lane->wire = ek_calloc(reducer->narrow ? reducer->largest : 1, 1);
+    lane->requests = ek_calloc(2 * (size_t)reducer->group->size, sizeof *lane->requests);
+    if (reducer->bucket_count > 0 && reducer->buckets[0].unit >= 0)
+        lane->blank = ek_calloc(reducer->largest, 1);
+    return ek_error_status() >= 0 ? 0 : ek_error_pending();
 }
 
-/* Makes memory for the sums of the largest bucket. */
+/* Makes the lanes. */
 static int reducer_make_room(ek_reducer *reducer)
 {
-    size_t scratch = 1, largest = 1;
+    size_t scratch = 1;
+    reducer->largest = 1;
+    EK_TRY(reducer_make_schedules(reducer));
     for (int b = 0; b < reducer->bucket_count; b++) {
         const ek_bucket *bucket = &reducer->buckets[b];
-        size_t needs = ek_sum_scratch_nbytes(bucket->dtype, bucket->count, reducer->group->size);
-        scratch = needs > scratch ? needs : scratch;
-        largest = ek_bucket_nbytes(bucket) > largest ? ek_bucket_nbytes(bucket) : largest;
+        size_t nbytes = ek_bucket_nbytes(bucket);
+        for (int way = 0; way < EK_SUM_WAYS; way++) {
+            size_t needs =
+                ek_sum_scratch_nbytes(reducer->schedules[way], bucket->dtype, bucket->count);
+            scratch = needs > scratch ? needs : scratch;
+        }
+        reducer->largest = nbytes > reducer->largest ? nbytes : reducer->largest;
     }
-    reducer->scratch = ek_calloc(scratch, 1);
-    reducer->wire = ek_calloc(reducer->narrow ? largest : 1, 1);
-    reducer->largest = largest;
-    if (reducer->bucket_count > 0 && reducer->buckets[0].unit >= 0)
-        reducer->blank = ek_calloc(largest, 1);
-    return reducer->scratch && reducer->wire && ek_error_status() >= 0 ? 0 : ek_error_pending();
-}
-
-static int reducer_make_buckets(ek_reducer *reducer, size_t cap)
-{
-    EK_TRY(reducer_cut_all(reducer, cap));
-    ek_scope scope = ek_scope_begin();
-    int rc = 0;
-    for (int b = 0; b < reducer->bucket_count && rc >= 0; b++)
-        rc = reducer_make_range(reducer, &reducer->buckets[b]);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* ---- the window: Note [Ranks of one machine share the slabs] ---- */
-
-static bool reducer_can_share(const ek_reducer *reducer)
-{
-    for (int b = 0; b < reducer->bucket_count; b++)
-        if (!ek_tensor_dev(reducer->buckets[b].range)->backend->host_memory ||
-            reducer->buckets[b].range->storage->pinned_by)
-            return false;
-    return !reducer->narrow;
-}
-
-/* Returns the bytes that a storage occupies in the window. */
-static size_t reducer_room(const ek_storage *storage)
-{
-    return (storage->nbytes + EK_SLAB_ALIGNMENT - 1) / EK_SLAB_ALIGNMENT * EK_SLAB_ALIGNMENT;
-}
-
-/* Returns the first bucket in reducer->buckets that lies in the storage of this bucket. */
-static const ek_bucket *reducer_first_of_storage(const ek_reducer *reducer, const ek_bucket *bucket)
-{
-    const ek_bucket *first = reducer->buckets;
-    while (first->range->storage != bucket->range->storage)
-        first++;
-    return first;
-}
-
-/* Moves the slabs into a window if the ranks can share memory. */
-static int reducer_share(ek_reducer *reducer)
-{
-    size_t nbytes = 0;
-    for (int b = 0; b < reducer->bucket_count; b++) {
-        ek_bucket *bucket = &reducer->buckets[b];
-        const ek_bucket *first = reducer_first_of_storage(reducer, bucket);
-        bucket->storage_at = first == bucket ? nbytes : first->storage_at;
-        if (first == bucket)
-            nbytes += reducer_room(bucket->range->storage);
-    }
-    EK_TRY(ek_window_open(reducer->group, nbytes, reducer_can_share(reducer), &reducer->window));
-    for (int b = 0; b < reducer->bucket_count && reducer->window; b++) {
-        const ek_bucket *bucket = &reducer->buckets[b];
-        if (reducer_first_of_storage(reducer, bucket) == bucket)
-            ek_storage_move(bucket->range->storage, &reducer->window->object,
-                            ek_window_memory(reducer->window, reducer->group->rank) +
-                                bucket->storage_at);
-    }
+    for (int i = 0; i < EK_LANES; i++)
+        EK_TRY(reducer_make_lane(reducer, i, scratch));
     return 0;
 }
 
@@ -405,29 +276,32 @@ static void reducer_destroy(ek_object *object)
     free(reducer->buckets);
     free(reducer->bucket_of);
     free(reducer->taking_part);
-    free(reducer->scratch);
-    free(reducer->wire);
-    free(reducer->blank);
+    for (int i = 0; i < EK_LANES; i++) {
+        free(reducer->lanes[i].scratch);
+        free(reducer->lanes[i].wire);
+        free(reducer->lanes[i].blank);
+        free(reducer->lanes[i].requests);
+    }
+    for (int way = 0; way < EK_SUM_WAYS; way++)
+        free(reducer->schedules[way]);
     free(reducer->reports);
-    free(reducer->out);
-    free(reducer->in);
     free(reducer);
 }
 
 static int reducer_allocate(ek_reducer *reducer, const ek_tensor_list *list)
 {
-    size_t leaves = (size_t)list->count + 1, ranks = (size_t)reducer->group->size + 1;
+    size_t leaves = (size_t)list->count + 1, buckets = 1;
     reducer->report_nbytes = sizeof(ek_pass_report) + (leaves + 63) / 64 * sizeof(uint64_t);
     reducer->leaves = ek_calloc(leaves, sizeof *reducer->leaves);
-    reducer->buckets = ek_calloc(leaves, sizeof *reducer->buckets);
+    for (int i = 0; i < list->count; i++) /* room for the pieces of large leaves */
+        buckets += ek_comm_nbytes(list->tensors[i]) / EK_LEAF_PIECE + 1;
+    reducer->buckets = ek_calloc(buckets, sizeof *reducer->buckets);
     reducer->bucket_of = ek_calloc(leaves, sizeof *reducer->bucket_of);
     reducer->taking_part = ek_calloc(leaves, sizeof *reducer->taking_part);
     reducer->reports =
         ek_calloc((size_t)ek_rounds_room(reducer->group->size), reducer->report_nbytes);
-    reducer->out = ek_calloc(ranks, sizeof *reducer->out);
-    reducer->in = ek_calloc(ranks, sizeof *reducer->in);
     if (!reducer->leaves || !reducer->buckets || !reducer->bucket_of || !reducer->taking_part ||
-        !reducer->reports || !reducer->out || !reducer->in)
+        !reducer->reports)
         return ek_error_pending();
     for (int i = 0; i < list->count; i++)
         if (list->tensors[i]->requires_grad)
@@ -443,10 +317,10 @@ int ek_reducer_complete(ek_reducer *reducer)
     return 0;
 }
 
-/* Makes the reducer's group, slabs, buckets and window, and sets the leaves' hooks. With `units`
- * makes only the group. */
+/* Makes the reducer's group, slabs, buckets and window, and sets the leaves' hooks. With
+ * EK_SHARD_PARAMETERS makes only the group. */
 static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_group *group,
-                          double bucket_cap_mb, bool units)
+                          double bucket_cap_mb, ek_shard_policy shard)
 {
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(module, true, false, &list));
@@ -455,16 +329,15 @@ static int reducer_set_up(ek_reducer *reducer, ek_module *module, ek_process_gro
     int rc = reducer->group ? reducer_allocate(reducer, &list) : ek_error_pending();
     ek_tensor_list_clear(&list);
     EK_TRY(rc);
-    if (units)
+    if (shard == EK_SHARD_PARAMETERS)
         return 0;
-    EK_TRY(reducer_make_slabs(reducer));
-    EK_TRY(reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20))));
-    EK_TRY(reducer_share(reducer));
+    EK_TRY(ek_reducer_make_buckets(reducer, (size_t)(bucket_cap_mb * (1 << 20)),
+                                   shard == EK_SHARD_OPTIMIZER));
     return ek_reducer_complete(reducer);
 }
 
 int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
-                   bool units, ek_reducer **made)
+                   ek_shard_policy shard, ek_reducer **made)
 {
     ek_reducer *reducer = ek_calloc(1, sizeof *reducer);
     if (!reducer)
@@ -479,7 +352,7 @@ int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap
     reducer->hook.finish = reducer_finish;
     reducer->narrow = narrow;
     *made = reducer;
-    return reducer_set_up(reducer, module, group, bucket_cap_mb, units);
+    return reducer_set_up(reducer, module, group, bucket_cap_mb, shard);
 }
 
 void ek_reducer_free(ek_reducer *reducer)

@@ -19,14 +19,25 @@
  * that the averaging begins early. The last buckets are small too, because backward waits for the
  * last bucket at its end. Numbers don't depend on the cuts (sum.h).
  *
+ * Note [Lanes]
+ *
+ * Two buckets are under way at a time, so that one is sent while the other one is added up. Bucket
+ * b takes lane b modulo 2, which has separate scratch and a separate tag for its messages. Buckets
+ * begin in one order on all ranks, and may end in any order. A bucket whose route needs calls of
+ * the whole group is under way alone.
+ *
  * Note [Ranks of one machine share the slabs]
  *
- * If all ranks of the group can, they keep their slabs in a window (window.h). Each rank then
- * averages its slice of a bucket in place, for all ranks at once. Nothing is sent, and each element
- * is read and written once per rank, as between devices of one process. The average of a bucket
- * begins when all ranks have counted the bucket as ready. One rank alone reads and writes a slice,
- * so that no rank waits for another one until the reports. A rank sends its report when it has
- * averaged its slices of all buckets. The sums are the same to the bit as those of messages.
+ * If the ranks of each machine are a block (group/sum_schedule.h, Note [Machines]) and can share
+ * memory, they keep their slabs in a window (window.h). Each rank adds up its slice of a bucket of
+ * all ranks of the block. If all ranks are on one machine, the rank writes the mean to all parts of
+ * the window: nothing is sent, and each element is read and written once per rank, as between
+ * devices of one process. One rank alone reads and writes a slice, so that no rank waits for
+ * another one until the reports. With several machines, the rank writes the block's sum to its own
+ * part, the slice travels through the levels above the block, and the ranks of the block then copy
+ * the mean from each other. The counters of the window say how many buckets are ready, and which
+ * bucket was last added up in the block and last completed. The sums are the same to the bit as
+ * those of messages.
  *
  * Note [Gradients of gathered parameters]
  *
@@ -59,10 +70,12 @@
 #include "evenkeel/ddp.h"
 #include "evenkeel/module.h"
 #include "group/rail.h"
+#include "group/sum.h"
 #include "train/window.h"
 
 typedef struct ek_reducer ek_reducer;
 typedef struct ek_bucket ek_bucket;
+typedef struct ek_reducer_lane ek_reducer_lane;
 
 /* A way in which buckets travel (bucket.c). */
 typedef struct ek_route {
@@ -73,16 +86,18 @@ typedef struct ek_route {
      * NULL: they are in that memory. */
     int (*fetch)(ek_reducer *reducer, ek_bucket *bucket);
     /* On the communication thread. `ready` tells whether the next step can be made. `advance` makes
-     * the step numbered reducer->phase, and may start *request. `advance` returns 1 once the mean
-     * is complete, 0 before, or a negative status of the transport. Errors of this rank alone go to
+     * the step numbered lane->phase, and may start *request. `advance` returns 1 once the mean is
+     * complete, 0 before, or a negative status of the transport. Errors of this rank alone go to
      * reducer->lost. */
-    ek_readiness (*ready)(ek_reducer *reducer, ek_bucket *bucket);
-    int (*advance)(ek_reducer *reducer, ek_bucket *bucket, ek_request **request);
+    ek_readiness (*ready)(ek_reducer *reducer, ek_reducer_lane *lane);
+    int (*advance)(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request);
+    bool alone; /* no other bucket is under way meanwhile */
 } ek_route;
 
 /* A range of a slab of gradients, or a unit's gradients. */
 struct ek_bucket {
-    int first, end; /* the bucket's leaves */
+    int first, end;    /* the bucket's leaves */
+    int piece, pieces; /* The bucket has this piece of its leaf. 0 and 1: all of its leaves. */
     ek_dtype dtype;
     int64_t count;         /* elements, padding included */
     int unit;              /* the bucket of the sharding whose gradients these are; -1: none */
@@ -101,6 +116,27 @@ struct ek_bucket {
     bool ready;      /* all gradients have arrived; under the reducer's lock */
 };
 
+/* Where a bucket is under way. */
+struct ek_reducer_lane {
+    int number;
+    ek_bucket *bucket; /* NULL: none */
+    int phase;         /* the bucket's next step */
+    bool ended;        /* of the window: this rank's slice of the mean is complete */
+    ek_sum sum;
+    char *scratch, *wire;  /* terms of sums; elements in bf16 */
+    char *blank;           /* Zeros as large as the largest unit; a unit without a gradient travels
+                              from here. NULL: there are no units. */
+    ek_request **requests; /* room for 2 per rank */
+};
+enum { EK_LANES = 2 };
+
+/* Counters of the window. */
+enum {
+    EK_BUCKETS_READY, /* how many buckets have all gradients of the rank, of all passes */
+    EK_BUCKETS_ADDED, /* the ticket of the last bucket that the rank has added up in its block */
+    EK_BUCKETS_ENDED  /* per lane: the ticket of the last bucket of which the rank has its mean */
+};
+
 /* What a rank reports at the end of a pass, or several ranks combined. */
 typedef struct ek_pass_report {
     int32_t rank;       /* the first rank that has failed; the group's size: none has */
@@ -116,7 +152,7 @@ struct ek_reducer {
     int count;
     ek_bucket *buckets; /* in the order in which they are averaged */
     int bucket_count;
-    int *bucket_of;    /* per leaf: the index of its bucket */
+    int *bucket_of;    /* per leaf: the index of its first bucket */
     bool narrow;       /* f32 travels as bf16 */
     bool armed;        /* the next backwards average their gradients */
     ek_window *window; /* has the slabs; NULL: buckets travel on rails or as messages */
@@ -134,43 +170,52 @@ struct ek_reducer {
     pthread_mutex_t lock;
     bool closed; /* under the lock: this rank's report is complete */
 
-    /* The pass on the communication thread. `bucket` is the index of the bucket under way
-     * (bucket_count: the reports), and `phase` is the bucket's next step. */
-    int bucket, phase;    /* `bucket` changes under the lock */
-    int announced;        /* buckets of this pass that the window's counter includes */
-    uint64_t passes;      /* how many passes have ended */
-    ek_error_record lost; /* the error of a bucket; status 0: none */
-    uint32_t failure;     /* the number of the job's failure whose error is `lost`; 0: none */
-    char *scratch, *wire; /* terms of sums; elements in bf16 */
+    /* The pass on the communication thread. */
+    ek_reducer_lane lanes[EK_LANES];
+    ek_reducer_lane *next; /* the lane that makes the next step; NULL: the reports do */
+    int begun;             /* buckets */
+    int bucket;            /* the first bucket that has not ended; changes under the lock */
+    int phase;             /* of the reports */
+    int announced;         /* buckets of this pass that the window's counter includes */
+    uint64_t passes;       /* how many passes have ended */
+    ek_error_record lost;  /* the error of a bucket; status 0: none */
+    uint32_t failure;      /* the number of the job's failure whose error is `lost`; 0: none */
     /* Room for ek_rounds_reduce. The first report is this rank's, and then that of all ranks. */
     ek_pass_report *reports;
     char sentence[500]; /* of the error in the first report */
-    char *blank; /* Zeros as large as the largest unit; a unit without a gradient travels from here.
-                  */
+    ek_sum_schedule *schedules[EK_SUM_WAYS];
     size_t largest;       /* bytes of the largest bucket */
     size_t copied;        /* bytes of copies of units that await their means; under the lock */
     size_t report_nbytes; /* of one report */
-    ek_bytes *out, *in;
 };
 
 /* Makes a reducer for the module's parameters that require a gradient, and sets their hooks. All
  * ranks of the group call this function with modules of one layout. *made gets one reference. On an
  * error *made is NULL or a reducer that the caller frees after the call (world.h, Note [One
- * boundary]). If `units`, makes no slabs and no buckets: they are made by ek_rank_units_new
- * (rank_sharding.h), which must follow. */
+ * boundary]). With EK_SHARD_OPTIMIZER buckets have whole leaves. With EK_SHARD_PARAMETERS no slabs
+ * and no buckets are made: ek_rank_units_new (rank_sharding.h), which must follow, makes them. */
 int ek_reducer_new(ek_module *module, ek_process_group *group, double bucket_cap_mb, bool narrow,
-                   bool units, ek_reducer **made);
+                   ek_shard_policy shard, ek_reducer **made);
 /* Makes what needs the buckets: room for sums, and the leaves' hooks. */
 int ek_reducer_complete(ek_reducer *reducer);
 /* Takes the hooks away, gives up the group and drops the reference. Waits for no other rank. NULL
  * is ignored. */
 void ek_reducer_free(ek_reducer *reducer);
 
+/* ---- slabs.c ---- */
+
+/* Gives the leaves grad buffers in slabs, cuts the slabs into buckets (ek_reducer_cut), and moves
+ * the slabs into a window if the ranks can share memory. A collective call. */
+int ek_reducer_make_buckets(ek_reducer *reducer, size_t cap, bool whole);
+
 /* Cuts the leaves [begin, end), which are neighbours in a slab, into buckets, from the end. nbytes
  * has the leaves' sizes. The first bucket is small, the next ones have at most `cap` bytes, and the
- * last ones get smaller and smaller. A leaf is never cut. Writes `first` and `end` of each bucket
- * and returns the number of buckets. */
-int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, ek_bucket *buckets);
+ * last ones get smaller and smaller. A larger leaf is a bucket of its own, or unless `whole`, a
+ * bucket for each EK_LEAF_PIECE bytes. Writes the buckets' leaves and pieces, and returns the
+ * number of buckets. */
+int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, bool whole,
+                   ek_bucket *buckets);
+enum { EK_LEAF_PIECE = 8 << 20 };
 
 /* ---- bucket.c: for one bucket ---- */
 
@@ -225,10 +270,17 @@ static inline size_t ek_bucket_nbytes(const ek_bucket *bucket)
     return (size_t)bucket->count * ek_dtype_size(bucket->dtype);
 }
 
+/* Returns the number of a bucket among those of all passes, from 1 on. */
+static inline uint64_t ek_bucket_ticket(const ek_reducer *reducer, const ek_bucket *bucket)
+{
+    return reducer->passes * (uint64_t)reducer->bucket_count +
+           (uint64_t)(bucket - reducer->buckets) + 1;
+}
+
 /* Returns true if the parameters are gathered unit by unit. */
 static inline bool ek_reducer_has_units(const ek_reducer *reducer)
 {
-    return reducer->blank != NULL;
+    return reducer->lanes[0].blank != NULL;
 }
 
 /* Tells whether any rank has reported a gradient of the leaf in the pass that has ended. */

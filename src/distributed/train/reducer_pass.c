@@ -15,35 +15,58 @@
  * holds the reducer's lock. */
 static void pass_announce(ek_reducer *reducer)
 {
-    while (reducer->announced < reducer->bucket_count &&
-           reducer->buckets[reducer->announced].ready) {
-        ek_window_add(reducer->window);
-        reducer->announced++;
-    }
+    int announced = reducer->announced;
+    while (announced < reducer->bucket_count && reducer->buckets[announced].ready)
+        announced++;
+    if (reducer->window && announced > reducer->announced)
+        ek_window_set(reducer->window, EK_BUCKETS_READY,
+                      reducer->passes * (uint64_t)reducer->bucket_count + (uint64_t)announced);
+    reducer->announced = announced;
 }
 
-static ek_bucket *pass_bucket(const ek_reducer *reducer)
+/* Returns the bucket that follows the last one that has begun, if it may begin (Note [Lanes]). */
+static ek_bucket *pass_next_bucket(const ek_reducer *reducer)
 {
-    return reducer->bucket < reducer->bucket_count ? &reducer->buckets[reducer->bucket] : NULL;
+    const int b = reducer->begun;
+    if (b >= reducer->announced || reducer->lanes[b % EK_LANES].bucket)
+        return NULL;
+    ek_bucket *bucket = &reducer->buckets[b];
+    const ek_reducer_lane *other = &reducer->lanes[(b + 1) % EK_LANES];
+    bool beside = !other->bucket ||
+                  (other->phase > 0 && !other->bucket->route->alone && !bucket->route->alone);
+    return beside ? bucket : NULL;
 }
 
-/* Tells whether the work can make its next step, which is one of the bucket under way, or of the
+/* Tells whether the work can make its next step, which is one of a bucket under way, or of the
  * reports after the last bucket. */
 static ek_readiness pass_ready(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
-    ek_bucket *bucket = pass_bucket(reducer);
-    bool ready = true;
-    if (reducer->phase == 0) {
-        pthread_mutex_lock(&reducer->lock);
-        ready = bucket ? bucket->ready : reducer->closed;
-        if (reducer->window)
-            pass_announce(reducer);
-        pthread_mutex_unlock(&reducer->lock);
+    pthread_mutex_lock(&reducer->lock);
+    pass_announce(reducer);
+    bool closed = reducer->closed;
+    pthread_mutex_unlock(&reducer->lock);
+    ek_bucket *bucket = pass_next_bucket(reducer);
+    if (bucket) {
+        ek_reducer_lane *lane = &reducer->lanes[reducer->begun++ % EK_LANES];
+        lane->bucket = bucket;
+        lane->phase = 0;
+        lane->ended = false;
     }
-    if (!ready)
-        return EK_AWAITS_CALLER;
-    return bucket ? bucket->route->ready(reducer, bucket) : EK_READY;
+    reducer->next = NULL;
+    bool busy = false;
+    for (int i = 0; i < EK_LANES; i++) {
+        ek_reducer_lane *lane = &reducer->lanes[(reducer->bucket + i) % EK_LANES];
+        if (!lane->bucket)
+            continue;
+        busy = true;
+        reducer->next = lane;
+        if (lane->bucket->route->ready(reducer, lane) == EK_READY)
+            return EK_READY;
+    }
+    if (busy)
+        return EK_AWAITS_RANKS;
+    return reducer->begun == reducer->bucket_count && closed ? EK_READY : EK_AWAITS_CALLER;
 }
 
 /* Fills this rank's report, but not the gradients that are present. */
@@ -92,35 +115,41 @@ int ek_reducer_send_reports(ek_reducer *reducer, int step, ek_request **request)
     return rc < 0 ? rc : 1;
 }
 
-/* Makes the next step. *rc gets 1 if the step has ended a bucket, 0, or a negative status of the
- * transport. Returns true if another step must follow even though this step may have started no
- * transfer. */
-static bool pass_step(ek_reducer *reducer, ek_request **request, int *rc)
+/* Makes the next step of the reports. Returns 1 if another step follows, 0, or the transport's
+ * status. */
+static int pass_report(ek_reducer *reducer, ek_request **request)
 {
-    ek_bucket *bucket = pass_bucket(reducer);
-    *rc = 0;
-    if (!bucket) {
-        *rc = ek_reducer_send_reports(reducer, reducer->phase++, request);
-        reducer->passes += *rc == 0;
-        return *rc > 0;
-    }
-    *rc = bucket->route->advance(reducer, bucket, request);
-    reducer->phase = *rc > 0 ? 0 : reducer->phase + 1;
+    int rc = ek_reducer_send_reports(reducer, reducer->phase++, request);
+    reducer->passes += rc == 0;
+    return rc;
+}
+
+/* Makes the next step of a bucket. Returns a status of the transport. */
+static int pass_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
+{
+    int rc = lane->bucket->route->advance(reducer, lane, request);
+    lane->phase++;
+    if (rc <= 0)
+        return rc;
+    lane->bucket = NULL;
     pthread_mutex_lock(&reducer->lock);
-    reducer->bucket += *rc > 0;
+    while (reducer->bucket < reducer->begun &&
+           reducer->lanes[reducer->bucket % EK_LANES].bucket != &reducer->buckets[reducer->bucket])
+        reducer->bucket++;
     pthread_mutex_unlock(&reducer->lock);
-    return true;
+    return 0;
 }
 
 static int pass_go_on(ek_dist_work *work)
 {
     ek_reducer *reducer = work->user;
-    int rc;
-    bool more = pass_step(reducer, &work->request, &rc);
+    ek_reducer_lane *lane = reducer->next;
+    int rc =
+        lane ? pass_advance(reducer, lane, &work->request) : pass_report(reducer, &work->request);
     if (reducer->failure)
         work->failure = reducer->failure;
     if (rc >= 0)
-        return more;
+        return lane || rc > 0; /* another step follows even without a transfer */
     ek_communication *communication = work->group->communication;
     ek_communication_break(communication, "the reduction of gradients", rc);
     return ek_error_raise(&communication->failure.error);
@@ -148,7 +177,7 @@ static int pass_submit(ek_reducer *reducer)
     work->user = reducer;
     work->descriptor.shape = (ek_wire_shape){-1, 1, {reducer->bucket_count}};
     work->descriptor.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
-    reducer->bucket = reducer->phase = reducer->announced = 0;
+    reducer->bucket = reducer->begun = reducer->phase = reducer->announced = 0;
     reducer->closed = false;
     reducer->copied = 0;
     reducer->lost = (ek_error_record){0};
@@ -187,9 +216,9 @@ enum { PASS_LOOK = 200000, PASS_LOOKS = 5000 }; /* nanoseconds between looks; lo
 /* Tells whether a copy of so many bytes must wait. The caller holds the reducer's lock. */
 static bool pass_is_ahead(const ek_reducer *reducer, size_t nbytes)
 {
-    const ek_bucket *bucket = pass_bucket(reducer);
-    return !reducer->meets && reducer->copied + nbytes > 2 * reducer->largest && bucket &&
-           bucket->ready && !reducer->work->ended;
+    return !reducer->meets && reducer->copied + nbytes > 2 * reducer->largest &&
+           reducer->bucket < reducer->bucket_count && reducer->buckets[reducer->bucket].ready &&
+           !reducer->work->ended;
 }
 
 void ek_reducer_make_copy(ek_reducer *reducer, size_t nbytes)

@@ -17,12 +17,13 @@
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
 #include "group/same.h"
+#include "group/sum_schedule.h"
 
 enum { WINDOW_HEADER = 4096 }; /* bytes before the memory, which is aligned to a page */
 
 /* The first bytes of a part. */
 typedef struct window_header {
-    _Atomic uint64_t count;
+    _Atomic uint64_t counts[EK_WINDOW_COUNTERS];
     uint64_t mark; /* tells the file from another file of this name */
 } window_header;
 
@@ -36,22 +37,31 @@ enum { WINDOW_OFFER = sizeof(window_offer) / sizeof(int64_t) };
 
 static window_header *window_header_of(const ek_window *window, int rank)
 {
-    return (window_header *)(void *)window->parts[rank];
+    return (window_header *)(void *)window->parts[rank - window->first];
 }
 
 char *ek_window_memory(const ek_window *window, int rank)
 {
-    return window->parts[rank] + WINDOW_HEADER;
+    return window->parts[rank - window->first] + WINDOW_HEADER;
 }
 
-void ek_window_add(ek_window *window)
+void ek_window_set(ek_window *window, int counter, uint64_t count)
 {
-    atomic_fetch_add(&window_header_of(window, window->rank)->count, 1);
+    atomic_store(&window_header_of(window, window->rank)->counts[counter], count);
 }
 
-uint64_t ek_window_count(const ek_window *window, int rank)
+uint64_t ek_window_count(const ek_window *window, int rank, int counter)
 {
-    return atomic_load_explicit(&window_header_of(window, rank)->count, memory_order_acquire);
+    return atomic_load_explicit(&window_header_of(window, rank)->counts[counter],
+                                memory_order_acquire);
+}
+
+bool ek_window_has(const ek_window *window, int counter, uint64_t count)
+{
+    for (int r = window->first; r < window->first + window->size; r++)
+        if (ek_window_count(window, r, counter) < count)
+            return false;
+    return true;
 }
 
 static void window_destroy(ek_object *object)
@@ -65,12 +75,15 @@ static void window_destroy(ek_object *object)
 
 static ek_window *window_new(const ek_process_group *group, size_t nbytes)
 {
-    ek_window *window = ek_calloc(1, sizeof *window + (size_t)group->size * sizeof(char *));
+    const int block = ek_sum_block(group), first = group->rank / block * block;
+    const int size = group->size - first < block ? group->size - first : block;
+    ek_window *window = ek_calloc(1, sizeof *window + (size_t)size * sizeof(char *));
     if (!window)
         return NULL;
     ek_object_init(&window->object, window_destroy);
     window->rank = group->rank;
-    window->size = group->size;
+    window->first = first;
+    window->size = size;
     window->nbytes = WINDOW_HEADER + nbytes;
     return window;
 }
@@ -79,8 +92,8 @@ static bool window_map(ek_window *window, int rank, int file)
 {
     void *memory =
         mmap(NULL, window->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
-    window->parts[rank] = memory == MAP_FAILED ? NULL : memory;
-    return window->parts[rank];
+    window->parts[rank - window->first] = memory == MAP_FAILED ? NULL : memory;
+    return memory != MAP_FAILED;
 }
 
 /* Tells whether a file may have so many bytes. Writing a longer file would raise a signal. */
@@ -102,7 +115,7 @@ static window_offer window_make(ek_window *window, int *file)
         !window_map(window, window->rank, *file))
         return none;
     window_header *header = window_header_of(window, window->rank);
-    header->mark = ek_clock_ns() ^ (uint64_t)(uintptr_t)window->parts[window->rank];
+    header->mark = ek_clock_ns() ^ (uint64_t)(uintptr_t)header;
     return (window_offer){.made = 1,
                           .pid = getpid(),
                           .file = *file,
@@ -128,23 +141,14 @@ static bool window_take(ek_window *window, int rank, const window_offer *offer)
     return taken;
 }
 
-static bool window_is_possible(const ek_process_group *group)
-{
-    const ek_communication *communication = group->communication;
-    for (int r = 1; r < group->size; r++)
-        if (strcmp(communication->hosts[group->ranks[r]], communication->hosts[group->ranks[0]]) !=
-            0)
-            return false;
-    return true;
-}
-
 static bool window_is_allowed(void)
 {
     const char *text = getenv("EVENKEEL_DIST_SHARED_MEMORY");
     return !text || strcmp(text, "0") != 0;
 }
 
-/* Maps all other ranks' parts. Returns 1 if all ranks could, 0 if not, or a negative status. */
+/* Maps the parts of the block's other ranks. Returns 1 if all ranks could, 0 if not, or a negative
+ * status. */
 static int window_complete(ek_window *window, ek_process_group *group, const int64_t *offers)
 {
     uint8_t taken = 1;
@@ -156,8 +160,8 @@ static int window_complete(ek_window *window, ek_process_group *group, const int
     if (!taken) /* all ranks return here alike */
         return 0;
     list = offers;
-    for (int r = 0; r < group->size && taken; r++, list = ek_group_next_list(list))
-        taken &= r == group->rank ||
+    for (int r = 0; r < window->first + window->size && taken; r++, list = ek_group_next_list(list))
+        taken &= r < window->first || r == group->rank ||
                  window_take(window, r, (const window_offer *)(const void *)(list + 1));
     ek_tensor *all = ek_from_data(&taken, EK_SHAPE(1), EK_U8, .device = ek_cpu());
     int rc = all ? ek_dist_all_reduce(all, .op = EK_DIST_MIN, .group = group) : ek_error_pending();
@@ -167,7 +171,7 @@ static int window_complete(ek_window *window, ek_process_group *group, const int
 int ek_window_open(ek_process_group *group, size_t nbytes, bool wanted, ek_window **window)
 {
     *window = NULL;
-    if (!window_is_possible(group))
+    if (ek_sum_block(group) == 1)
         return 0;
     int file = -1;
     window_offer mine = {0};

@@ -125,7 +125,7 @@ enum { MOST_LEAVES = 64 };
 static void check_cut(const size_t *nbytes, int count, size_t cap, const int *sizes, int buckets)
 {
     ek_bucket cut[MOST_LEAVES];
-    ck_assert_int_eq(ek_reducer_cut(nbytes, 0, count, cap, cut), buckets);
+    ck_assert_int_eq(ek_reducer_cut(nbytes, 0, count, cap, true, cut), buckets);
     for (int b = 0, end = count; b < buckets; end = cut[b++].first) {
         ck_assert_int_eq(cut[b].end, end);
         ck_assert_int_eq(cut[b].end - cut[b].first, sizes[b]);
@@ -140,7 +140,7 @@ TEST(buckets_are_small_at_first_and_taper)
         nbytes[i] = mib;
     check_cut(nbytes, 64, 25 * mib, (const int[]){1, 25, 19, 9, 5, 2, 1, 1, 1}, 9);
     check_cut(nbytes, 5, mib / 2, (const int[]){1, 1, 1, 1, 1}, 5);
-    nbytes[1] = 100 * mib; /* a leaf is never cut */
+    nbytes[1] = 100 * mib; /* no leaf is cut */
     nbytes[3] = mib / 2;
     nbytes[4] = mib / 4;
     check_cut(nbytes, 5, 25 * mib, (const int[]){2, 1, 1, 1}, 4);
@@ -150,12 +150,28 @@ TEST(a_stretch_of_leaves_is_cut_alone)
 {
     size_t nbytes[] = {1, 2, 3, 4, 5};
     ek_bucket cut[2];
-    ck_assert_int_eq(ek_reducer_cut(nbytes, 1, 4, 100, cut), 1);
+    ck_assert_int_eq(ek_reducer_cut(nbytes, 1, 4, 100, false, cut), 1);
     ck_assert_int_eq(cut[0].first, 1);
     ck_assert_int_eq(cut[0].end, 4);
-    ck_assert_int_eq(ek_reducer_cut(nbytes, 1, 4, 7, cut), 2);
+    ck_assert_int_eq(ek_reducer_cut(nbytes, 1, 4, 7, false, cut), 2);
     ck_assert_int_eq(cut[0].first, 2);
     ck_assert_int_eq(cut[1].end, 2);
+}
+
+TEST(large_leaves_are_several_buckets)
+{
+    const size_t mib = 1 << 20, nbytes[] = {mib, 20 * mib, 8 * mib};
+    ek_bucket cut[5];
+    ck_assert_int_eq(ek_reducer_cut(nbytes, 0, 3, 25 * mib, false, cut), 5);
+    ck_assert_int_eq(cut[0].first, 2);
+    ck_assert_int_eq(cut[0].pieces, 1);
+    for (int k = 0; k < 3; k++) {
+        ck_assert_int_eq(cut[1 + k].first, 1);
+        ck_assert_int_eq(cut[1 + k].end, 2);
+        ck_assert_int_eq(cut[1 + k].piece, k);
+        ck_assert_int_eq(cut[1 + k].pieces, 3);
+    }
+    ck_assert_int_eq(cut[4].end, 1);
 }
 
 /* ---- the end of a wrapper ---- */

@@ -19,11 +19,11 @@ RANKS_TEST(ranks_write_to_each_others_memory, RANKS, 1)
         LOOP_CHECK_EQ(ek_window_memory(window, r)[NBYTES - 1 - world->rank], 0);
         ek_window_memory(window, r)[NBYTES - 1 - world->rank] = (char)(10 * r + world->rank + 1);
     }
-    ek_window_add(window);
-    ek_window_add(window);
+    ek_window_set(window, 1, 2);
     RANKS_OK(ek_dist_barrier(.group = world));
+    LOOP_CHECK(ek_window_has(window, 1, 2) && !ek_window_has(window, 1, 3));
     for (int r = 0; r < RANKS; r++) {
-        LOOP_CHECK_EQ(ek_window_count(window, r), 2);
+        LOOP_CHECK_EQ(ek_window_count(window, r, 1), 2);
         LOOP_CHECK_EQ(own[NBYTES - 1 - r], 10 * world->rank + r + 1);
     }
     RANKS_OK(ek_dist_barrier(.group = world));
