@@ -24,6 +24,7 @@ int __wrap_ek_file_map(const char *what, const char *path, ek_mapped *mapped)
 {
     ek_mapped file = {NULL, 0};
     int status = __real_ek_file_map(what, path, &file);
+    *mapped = file;
     if (status < 0 || file.nbytes == 0)
         return status;
     size_t pages = map_pages(file.nbytes);

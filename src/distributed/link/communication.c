@@ -1,5 +1,5 @@
 /* communication.c: see communication.h. */
-#include "link/packet.h"
+#include "link/communication.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,9 +130,9 @@ static void communication_write_identity(const ek_communication *communication,
 {
     communication_name_host(identity->host, sizeof identity->host);
     snprintf(identity->build, sizeof identity->build,
-             "Evenkeel %s (ABI %d, protocol %d-%zu-%zu) with %s", EK_VERSION, EK_ABI,
+             "Evenkeel %s (ABI %d, protocol %d-%zu-%zu-%zu) with %s", EK_VERSION, EK_ABI,
              EK_TRANSPORT_VERSION, sizeof(ek_packet), sizeof(ek_descriptor),
-             communication->transport->name);
+             sizeof(ek_agreement_block), communication->transport->name);
 }
 
 /* Takes the names of machines from the identities. Returns EK_E_BACKEND if the ranks' builds
@@ -165,9 +165,13 @@ static int communication_meet(ek_communication *communication)
         for (size_t r = 0; r <= size; r++)
             bounds[r] = r * sizeof *identities;
         communication_write_identity(communication, &identities[communication->place.rank]);
-        ek_request *request = NULL;
-        int rc = transport->all_gather(communication->everybody, identities, bounds, &request);
-        while (rc == 0 && (rc = transport->test(&request, NULL)) == 0)
+        const ek_process_group all = {.communication = communication,
+                                      .communicator = communication->everybody,
+                                      .rank = communication->place.rank,
+                                      .size = communication->place.size};
+        ek_rounds rounds = {0};
+        int rc = ek_rounds_gather(&rounds, &all, EK_ROUNDS_TAG, identities, bounds);
+        while (rc == 0 && (rc = ek_rounds_test(&rounds, &all)) == 0)
             usleep(NAP_SHORTEST);
         if (rc < 0)
             EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
