@@ -37,7 +37,7 @@ static int init_check_options(const ek_dist_options *options)
         return EK_FAIL(
             EK_E_INVALID,
             "EVENKEEL_DIST_SUM is \"%.80s\"; it can be nccl, or absent: then sums are made "
-            "in the order of ranks",
+            "by a fixed tree",
             sums);
     if ((unsigned)options->backend > EK_DIST_NCCL)
         return EK_FAIL(EK_E_INVALID, "init_process_group: backend %d is unknown",
