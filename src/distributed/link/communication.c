@@ -465,6 +465,10 @@ static void communication_await_readings(ek_communication *communication)
     pthread_mutex_unlock(&communication->lock);
 }
 
+/* Seconds that the transport has to end after all ranks have agreed to. MPICH over UCX sometimes
+ * never returns from MPI_Finalize on several machines. */
+enum { CLOSE_GRACE = 5 };
+
 int ek_communication_close(ek_communication *communication, bool soon)
 {
     if (!communication)
@@ -486,11 +490,15 @@ int ek_communication_close(ek_communication *communication, bool soon)
     }
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 2;
-    if (rc >= 0)
-        pthread_join(communication->thread, NULL);
-    else if (pthread_timedjoin_np(communication->thread, NULL, &until) != 0)
-        return rc; /* the thread stays in the transport and uses the communication */
-    communication_free(communication);
+    until.tv_sec += rc < 0 ? 2 : CLOSE_GRACE;
+    if (pthread_timedjoin_np(communication->thread, NULL, &until) == 0) {
+        communication_free(communication);
+    } else if (rc >= 0) { /* the thread stays in the transport and uses the communication */
+        const char *host = communication->hosts[communication->place.rank];
+        fprintf(stderr,
+                "evenkeel: rank %d on %s: all ranks have ended well, but %s has not ended after "
+                "%d s; the program goes on without it\n",
+                communication->place.rank, host, communication->transport->name, CLOSE_GRACE);
+    }
     return rc;
 }
