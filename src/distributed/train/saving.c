@@ -88,7 +88,7 @@ static outcome saving_decide(ek_saving *s, outcome own)
     if (first.error.status < 0 || !s->index)
         return first;
     first.commit = true;
-    if (ek_file_image_write(ek_save_name, s->index, &s->index_content) < 0) {
+    if (ek_safetensors_write_image(ek_save_name, s->index, s->index_content) < 0) {
         ek_error_take(&first.error);
         first.error.origin = s->ranks[s->root] + 1;
     }
@@ -133,10 +133,10 @@ static void *saving_main(void *user)
     ek_saving *s = user;
     outcome of = {.commit = false};
     ek_communication *communication = s->communication;
-    if (s->file && ek_file_image_write(ek_save_name, s->file, &s->content) < 0)
+    if (s->file && ek_safetensors_write_image(ek_save_name, s->file, s->content) < 0)
         ek_error_take(&of.error);
-    free(s->content.bytes);
-    s->content.bytes = NULL;
+    free(s->content.data);
+    s->content.data = NULL;
     of = saving_meet(s, of);
     saving_end(s, &of);
     s->work->ended = true; /* ek_dist_wait still waits for this thread's end */
@@ -210,8 +210,8 @@ void ek_saving_free(ek_saving *s)
         free(s->posts[r]);
     free(s->posts);
     free(s->ranks);
-    free(s->content.bytes);
-    free(s->index_content.bytes);
+    free(s->content.data);
+    free(s->index_content.data);
     free(s->path);
     free(s->file);
     free(s->index);

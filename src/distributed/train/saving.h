@@ -16,7 +16,7 @@ typedef struct ek_saving {
     char *path;  /* the set's, or the only file's; owned */
     char *file;  /* of this rank's part, or the only file's; owned; NULL: this rank writes none */
     char *index; /* the index's path; owned; NULL: this rank writes none */
-    ek_file_image content, index_content;
+    ek_bytes content, index_content;
     /* The rest is filled by ek_saving_start. */
     struct ek_saving *next;
     ek_communication *communication; /* NULL: there are no other ranks */
