@@ -8,11 +8,6 @@
 
 #include "link/packet.h"
 
-/* Begin and end the time in which a thread of this rank exchanges posts. The end of the world waits
- * for the thread. */
-void ek_posts_begin(ek_communication *communication);
-void ek_posts_end(ek_communication *communication);
-
 /* Sends one->packet to the rank one->from of the world, and takes `one` over. The packet's members
  * status, number, silent and text travel. */
 void ek_post_send(ek_communication *communication, ek_kept_packet *one);

@@ -47,8 +47,8 @@ typedef struct outcome {
 
 static void saving_post(ek_saving *s, int rank, const outcome *of)
 {
-    ek_kept_packet *one = s->posts[rank];
-    s->posts[rank] = NULL;
+    ek_kept_packet *one = s->posts;
+    s->posts = one->next;
     one->from = s->ranks[rank];
     one->packet = (ek_packet){.status = of->error.status,
                               .number = (uint64_t)of->error.origin,
@@ -132,7 +132,6 @@ static void *saving_main(void *user)
 {
     ek_saving *s = user;
     outcome of = {.commit = false};
-    ek_communication *communication = s->communication;
     if (s->file && ek_safetensors_write_image(ek_save_name, s->file, s->content) < 0)
         ek_error_take(&of.error);
     free(s->content.data);
@@ -147,8 +146,6 @@ static void *saving_main(void *user)
     *at = s->next;
     pthread_cond_broadcast(&saving_ended);
     pthread_mutex_unlock(&saving_lock);
-    if (communication)
-        ek_posts_end(communication);
     return NULL;
 }
 
@@ -175,13 +172,18 @@ ek_dist_work *ek_saving_new_work(ek_saving *s)
     s->size = group->size;
     s->rank = group->rank;
     s->ranks = ek_calloc((size_t)s->size, sizeof *s->ranks);
-    s->posts = ek_calloc((size_t)s->size, sizeof(ek_kept_packet *));
-    for (int r = 0; s->ranks && s->posts && r < s->size; r++) {
+    for (int r = 0; s->ranks && r < s->size; r++)
         s->ranks[r] = group->ranks[r];
-        if (s->communication && r != s->rank && (s->rank == s->root || r == s->root))
-            s->posts[r] = ek_calloc(1, sizeof *s->posts[r]);
+    bool made = s->ranks;
+    for (int posts = s->rank != s->root ? 1 : s->size - 1; posts > 0 && made; posts--) {
+        ek_kept_packet *one = ek_calloc(1, sizeof *one);
+        made = one;
+        if (one) {
+            one->next = s->posts;
+            s->posts = one;
+        }
     }
-    s->work = ek_error_status() < 0 ? NULL : ek_dist_work_new(s->group, &saving_verb, 0);
+    s->work = made ? ek_dist_work_new(s->group, &saving_verb, 0) : NULL;
     if (s->work)
         s->work->user = s;
     return s->work;
@@ -189,11 +191,9 @@ ek_dist_work *ek_saving_new_work(ek_saving *s)
 
 void ek_saving_start(ek_saving *s)
 {
-    if (s->communication)
-        ek_posts_begin(s->communication);
-    else
-        s->group->await_saves = ek_saving_await;
+    ek_process_group *owner = s->communication ? s->communication->world : s->group;
     pthread_mutex_lock(&saving_lock);
+    owner->await_saves = ek_saving_await;
     s->next = saving_first;
     saving_first = s;
     pthread_mutex_unlock(&saving_lock);
@@ -206,9 +206,7 @@ void ek_saving_free(ek_saving *s)
 {
     if (!s)
         return;
-    for (int r = 0; s->posts && r < s->size; r++)
-        free(s->posts[r]);
-    free(s->posts);
+    ek_packet_drop(&s->posts);
     free(s->ranks);
     free(s->content.data);
     free(s->index_content.data);

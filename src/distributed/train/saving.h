@@ -21,7 +21,7 @@ typedef struct ek_saving {
     struct ek_saving *next;
     ek_communication *communication; /* NULL: there are no other ranks */
     int size, rank, *ranks;          /* the group's, which may end before the saving */
-    struct ek_kept_packet **posts;   /* to each rank of the group; owned */
+    ek_kept_packet *posts;           /* as many as this rank will send; owned */
     ek_dist_work *work;
     pthread_t thread;
     bool threaded;
