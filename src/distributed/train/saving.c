@@ -100,6 +100,7 @@ static outcome saving_meet(ek_saving *s, outcome own)
 {
     if (s->rank != s->root) {
         saving_post(s, s->root, &own);
+        own.commit = own.error.status >= 0; /* counts if the root's answer is lost */
         saving_take(s, s->root, &own);
         return own;
     }
