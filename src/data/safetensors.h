@@ -33,7 +33,7 @@ typedef struct ek_array_source {
      * with a dot behind it. The rest of the name is one key. */
     size_t nested;
     bool number; /* i64 or f64 without dimensions: torch.save's files have a number, not a tensor */
-    /* Another process writes the tensor, which all processes make together; this one drops it. */
+    /* All processes make the tensor together, another process writes it, and this one drops it. */
     bool elsewhere;
 } ek_array_source;
 

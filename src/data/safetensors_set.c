@@ -74,8 +74,8 @@ char *ek_set_part_path(const char *path, ek_set_parts parts, int number)
     return set_join(path, set_stem(path, set_ending), ending);
 }
 
-/* Tells whether the file's name is one that ek_set_part_path gives for this set; *parts and *number
- * are what it was given. */
+/* Tells whether a file's name is that of a part of this set. *parts and *number get what
+ * ek_set_part_path makes the name from. */
 static bool set_is_part(const char *path, const char *name, ek_set_parts *parts, int *number)
 {
     const char *file = set_file_name(path);
@@ -107,11 +107,16 @@ typedef struct set_part {
     const char *name, *host; /* host: NULL if the index doesn't name it */
 } set_part;
 
+typedef struct set_tensor {
+    const char *name;
+    int part;
+} set_tensor;
+
 typedef struct set {
     ek_safetensors *file;
     ek_json_reader json;
     set_part *parts;
-    ek_metadata *tensors; /* key: the tensor's name; value: its part's */
+    set_tensor *tensors;
     int count, room, tensor_count, tensor_room;
     bool has_map; /* there is a "weight_map" */
 } set;
@@ -176,9 +181,10 @@ static int set_read_tensor(set *s, const char *tensor)
 {
     const char *part;
     EK_TRY(set_read_text(s, "weight_map", tensor, &part));
-    EK_TRY(set_find_part(s, part));
+    const int number = set_find_part(s, part);
+    EK_TRY(number);
     EK_TRY(ek_grow(&s->tensors, &s->tensor_room, s->tensor_count + 1));
-    s->tensors[s->tensor_count++] = (ek_metadata){tensor, part};
+    s->tensors[s->tensor_count++] = (set_tensor){tensor, number};
     return 0;
 }
 
@@ -280,10 +286,10 @@ static int set_open_parts(set *s, ek_tensor_file_map *map, void *user)
         EK_TRY(set_merge(s->file, p));
     }
     for (int i = 0; i < s->tensor_count; i++) {
-        const ek_safetensors *part = s->file->parts[set_find_part(s, s->tensors[i].value)];
-        if (ek_safetensors_find(part, s->tensors[i].key, "") < 0)
-            return SET_FAIL(s, "the index has \"%.200s\" in %.200s, which lacks it",
-                            s->tensors[i].key, s->tensors[i].value);
+        const set_tensor *tensor = &s->tensors[i];
+        if (ek_safetensors_find(s->file->parts[tensor->part], tensor->name, "") < 0)
+            return SET_FAIL(s, "the index has \"%.200s\" in %.200s, which lacks it", tensor->name,
+                            s->parts[tensor->part].name);
     }
     return ek_safetensors_sort(s->file);
 }

@@ -1,9 +1,9 @@
 /* saving.c: see saving.h. The road of a saving, on a thread of each rank:
  *
  *     saving_main        writes this rank's file
- *       saving_meet      tells the root's thread how that went (post.h); the root finds the first
- *                        failed rank, or replaces the index, and tells all
- *       saving_end       removes the older parts, or after a failure this rank's new one */
+ *       saving_meet      tells the root's thread the outcome (post.h). The root's thread finds the
+ *                        first rank that failed, or replaces the index, and tells all ranks
+ *       saving_end       removes the older parts. After a failure, removes this rank's new part */
 #include "train/saving.h"
 
 #include <stdio.h>
