@@ -179,6 +179,23 @@ RANKS_TEST(failures_of_other_calls_do_not_stop_a_save, RANKS, 6)
     return NULL;
 }
 
+static ek_dist_work *late[RANKS];
+
+static const char *save_late(ek_process_group *world, void *user)
+{
+    (void)user;
+    RANKS_OK(save(world, 5, 0, &late[world->rank]));
+    return NULL;
+}
+
+TEST(the_end_of_the_world_waits_for_saves)
+{
+    ranks_check(RANKS, 12, save_late, NULL);
+    for (int r = 0; r < RANKS; r++)
+        assert_ok(ek_dist_wait(late[r]));
+    ck_assert(load() == 5);
+}
+
 /* The index may list the part of a rank that loses the world before the root's answer comes. */
 RANKS_TEST(a_rank_without_an_answer_keeps_its_part, RANKS, 11)
 {
