@@ -109,18 +109,18 @@ int ek_archive_give(const ek_archive *archive);
  * a digest of their names, dtypes and shapes. */
 int ek_archive_count_with_ranks(const ek_archive *archive, bool alike, uint64_t *digest);
 /* Writes the owner of each entry, from 0 to ranks - 1. Alike and sharded entries are divided, so
- * that owners have about equally many bytes; all others are the writer's. Equal on all ranks for
- * alike and sharded entries. */
+ * that owners have about equally many bytes; all others are the writer's, and all entries if
+ * `ranks` is 1. Equal on all ranks for alike and sharded entries. */
 int ek_archive_divide(const ek_archive *archive, int ranks, int writer, int *owners);
 /* Makes the safetensors file of the entries of one owner; with `texts`, also of all texts and of
  * all entries' devices. Sharded entries are made with all other ranks, which make this call too.
- * NULL is an empty archive. The caller frees image->bytes, also after an error. */
+ * NULL is an empty archive. The caller frees image->data, also after an error. */
 int ek_archive_part(const ek_archive *archive, const int *owners, int owner, bool texts,
-                    ek_file_image *image);
+                    ek_bytes *image);
 /* Makes the index of a set whose parts are those of the owners. Members of `list` for the sources
  * are not read. */
 int ek_archive_index(const ek_archive *archive, const int *owners, ek_set_list list,
-                     ek_file_image *image);
+                     ek_bytes *image);
 /* Returns true for the endings of torch.save's files. */
 bool ek_archive_is_pth(const char *path);
 

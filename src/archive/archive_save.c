@@ -188,12 +188,11 @@ int ek_archive_divide(const ek_archive *archive, int ranks, int writer, int *own
         const ek_array_source source = save_source(&archive->entries[i]);
         owners[i] = writer;
         if (archive->entries[i].alike || archive->entries[i].has_ranks)
-            loads[divided++] = (save_load){i, ek_shape_count(&source.shape) *
-                                                  (int64_t)ek_dtype_size(source.dtype)};
+            loads[divided++] = (save_load){i, ek_array_source_nbytes(&source)};
     }
     if (divided > 0)
         qsort(loads, (size_t)divided, sizeof *loads, save_compare_loads);
-    for (int i = 0; i < divided; i++) {
+    for (int i = 0; i < divided && ranks > 1; i++) {
         int least = 0;
         for (int r = 1; r < ranks; r++)
             least = nbytes[r] < nbytes[least] ? r : least;
@@ -206,7 +205,7 @@ int ek_archive_divide(const ek_archive *archive, int ranks, int writer, int *own
 }
 
 int ek_archive_part(const ek_archive *archive, const int *owners, int owner, bool texts,
-                    ek_file_image *image)
+                    ek_bytes *image)
 {
     static const ek_archive empty;
     save_pairs list = {0};
@@ -231,16 +230,16 @@ int ek_archive_part(const ek_archive *archive, const int *owners, int owner, boo
 
 int ek_archive_give(const ek_archive *archive)
 {
-    ek_file_image nothing = {NULL, 0};
+    ek_bytes nothing = {NULL, 0};
     int *owners = ek_calloc((size_t)archive->count + 1, sizeof *owners);
     int status = owners ? ek_archive_part(archive, owners, 1, false, &nothing) : EK_E_NO_MEMORY;
-    free(nothing.bytes);
+    free(nothing.data);
     free(owners);
     return status;
 }
 
 int ek_archive_index(const ek_archive *archive, const int *owners, ek_set_list list,
-                     ek_file_image *image)
+                     ek_bytes *image)
 {
     ek_array_source *sources = ek_calloc((size_t)archive->count + 1, sizeof *sources);
     for (int i = 0; i < archive->count && sources; i++)

@@ -80,6 +80,7 @@ struct ek_task {
     bool needed;       /* the task runs, or a buffer of it is captured */
     bool visited;      /* the walk has been here */
     int device_walk;   /* number of the last walk for one device that has been here */
+    bool leads;        /* an edge leads to the device of that walk */
     bool meets;        /* a node that runs and meets other ranks */
     bool some;         /* a leaf that got a gradient */
     uint64_t priority; /* the ready task with the largest runs first */

@@ -191,16 +191,20 @@ static ek_dev *walk_dev_of(const ek_route *route)
     return task->node ? task->node->outputs[route->buffer].dev : ek_tensor_dev(task->leaf);
 }
 
-/* Returns true if a walk for `dev` takes this route: if the route leads to `dev`, or none of the
- * routes beside it does. */
-static bool walk_takes(const ek_route *routes, int count, int index, const ek_dev *dev)
+/* Returns true if any of the routes leads to `dev`. */
+static bool walk_leads_to(const ek_route *routes, int count, const ek_dev *dev)
 {
-    if (!routes[index].task || walk_dev_of(&routes[index]) == dev)
-        return routes[index].task != NULL;
     for (int i = 0; i < count; i++)
         if (routes[i].task && walk_dev_of(&routes[i]) == dev)
-            return false;
-    return true;
+            return true;
+    return false;
+}
+
+/* Returns true if a walk for `dev` takes the route. `leads` tells whether this route or one beside
+ * it leads to `dev`. */
+static bool walk_takes(const ek_route *route, const ek_dev *dev, bool leads)
+{
+    return route->task && (!leads || walk_dev_of(route) == dev);
 }
 
 /* Counts the contributions to the device's buffers from the tasks that a depth-first walk for the
@@ -208,23 +212,26 @@ static bool walk_takes(const ek_route *routes, int count, int index, const ek_de
 static int walk_for_device(ek_run *run, int number, const ek_dev *dev, const ek_route *roots,
                            int root_count, ek_stack *stack, ek_task **finished)
 {
+    const bool leads = walk_leads_to(roots, root_count, dev);
     int count = 0;
     for (int r = 0; r < root_count; r++) {
-        if (!walk_takes(roots, root_count, r, dev) || roots[r].task->device_walk == number)
+        if (!walk_takes(&roots[r], dev, leads) || roots[r].task->device_walk == number)
             continue;
         ek_task *next = roots[r].task;
         while (next || stack->count) {
             if (next) {
                 EK_TRY(walk_push(stack, next));
                 next->device_walk = number;
-                if (next->node)
+                if (next->node) {
                     next->next_edge = 0;
+                    next->leads = walk_leads_to(next->routes, next->node->input_count, dev);
+                }
                 next = NULL;
             }
             ek_task *task = stack->tasks[stack->count - 1];
             const int routes = task->node ? task->node->input_count : 0;
             for (int i; !next && (i = task->next_edge) < routes; task->next_edge++)
-                if (walk_takes(task->routes, routes, i, dev) &&
+                if (walk_takes(&task->routes[i], dev, task->leads) &&
                     task->routes[i].task->device_walk != number)
                     next = task->routes[i].task;
             if (!next)

@@ -59,7 +59,7 @@ int ek_error_refused(const char *what);
  * the sentence stays unchanged. */
 void ek_error_prefix(int before, const char *format, ...) EK_PRINTF(2, 3);
 
-/* Puts "; " and a remark behind the pending sentence, if there is room. `before` is that of
+/* Appends "; " and a remark to the pending sentence, if there is room. `before` is that of
  * ek_error_prefix. */
 void ek_error_remark(int before, const char *format, ...) EK_PRINTF(2, 3);
 

@@ -329,8 +329,7 @@ static void loader_take(ek_loader *loader, loader_loaded *from)
     loader->first = from->given;
     loader->before = from->position;
     loader->epoch = from->epoch;
-    if (from->old &&
-        share) /* the sampler's state was loaded, and drawing may have ended its epoch */
+    if (from->old && share) /* drawing may have ended the epoch that the sampler's state has */
         loader->epoch = share->sampler.epoch - share->sampler.automatic_epochs;
     loader->longest = from->longest;
     loader->base_seed = (uint64_t)from->base_seed;

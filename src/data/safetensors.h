@@ -2,6 +2,7 @@
 #ifndef EK_DATA_SAFETENSORS_H
 #define EK_DATA_SAFETENSORS_H
 
+#include "core/bytes.h"
 #include "core/file.h"
 #include "core/object.h"
 #include "data/element.h"
@@ -32,9 +33,14 @@ typedef struct ek_array_source {
      * with a dot behind it. The rest of the name is one key. */
     size_t nested;
     bool number; /* i64 or f64 without dimensions: torch.save's files have a number, not a tensor */
-    /* Another process writes the tensor, which all processes make together; this one drops it. */
+    /* All processes make the tensor together, another process writes it, and this one drops it. */
     bool elsewhere;
 } ek_array_source;
+
+static inline int64_t ek_array_source_nbytes(const ek_array_source *source)
+{
+    return ek_shape_count(&source->shape) * (int64_t)ek_dtype_size(source->dtype);
+}
 
 /* What is written of a source. */
 typedef struct ek_array_entry {
@@ -64,17 +70,13 @@ int ek_array_list_give(const ek_array_list *list, const ek_array_entry *entry,
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 
-/* The content of a file, in memory. */
-typedef struct ek_file_image {
-    char *bytes; /* owned */
-    size_t nbytes;
-} ek_file_image;
 /* Makes the content of the file that ek_safetensors_save_from would write. Sources that are
- * elsewhere are made and dropped, in the order in which all files of tensors are written. */
+ * elsewhere are made and dropped, in the order in which all files of tensors are written. The
+ * caller frees image->data, also after an error. */
 int ek_safetensors_image(const ek_array_source *sources, int count, const ek_metadata *metadata,
-                         int metadata_count, ek_file_image *image);
+                         int metadata_count, ek_bytes *image);
 /* Replaces the file at `path` by the content. */
-int ek_file_image_write(const char *what, const char *path, const ek_file_image *image);
+int ek_safetensors_write_image(const char *what, const char *path, ek_bytes image);
 
 /* ---- reading ---- */
 

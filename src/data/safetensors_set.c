@@ -21,18 +21,104 @@
 #include "core/json.h"
 #include "data/safetensors_set.h"
 
+/* ---- names of files ---- */
+
+static const char set_ending[] = ".safetensors";
+
+/* Returns the first `length` bytes of `path` and then `rest`. The caller frees the text; NULL with
+ * an error. */
+static char *set_join(const char *path, size_t length, const char *rest)
+{
+    size_t room = length + strlen(rest) + 1;
+    char *joined = ek_calloc(1, room);
+    if (joined)
+        snprintf(joined, room, "%.*s%s", (int)length, path, rest);
+    return joined;
+}
+
+static const char *set_file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Returns the path of a file beside `path`. */
+static char *set_beside(const char *path, const char *name)
+{
+    return set_join(path, (size_t)(set_file_name(path) - path), name);
+}
+
+/* Returns the length of the path without the ending. */
+static size_t set_stem(const char *path, const char *ending)
+{
+    size_t length = strlen(path), rest = strlen(ending);
+    bool ends = length > rest && strcmp(path + length - rest, ending) == 0;
+    return ends ? length - rest : length;
+}
+
+char *ek_set_path(const char *path)
+{
+    return set_join(path, set_stem(path, EK_SET_INDEX), "");
+}
+
+char *ek_set_index_path(const char *path)
+{
+    return set_join(path, strlen(path), EK_SET_INDEX);
+}
+
+char *ek_set_part_path(const char *path, ek_set_parts parts, int number)
+{
+    char ending[64];
+    snprintf(ending, sizeof ending, "%s-%05d-of-%05d%s", parts.second ? ".1" : "", number + 1,
+             parts.count, set_ending);
+    return set_join(path, set_stem(path, set_ending), ending);
+}
+
+/* Tells whether a file's name is that of a part of this set. *parts and *number get what
+ * ek_set_part_path makes the name from. */
+static bool set_is_part(const char *path, const char *name, ek_set_parts *parts, int *number)
+{
+    const char *file = set_file_name(path);
+    size_t stem = set_stem(file, set_ending);
+    if (strncmp(name, file, stem) != 0)
+        return false;
+    const char *rest = name + stem;
+    parts->second = strncmp(rest, ".1", 2) == 0;
+    if (sscanf(rest + 2 * parts->second, "-%d-of-%d", number, &parts->count) != 2)
+        return false;
+    char *made = ek_set_part_path(file, *parts, *number - 1);
+    bool is = made && strcmp(made, name) == 0;
+    free(made);
+    return is;
+}
+
+char *ek_set_find(const char *path)
+{
+    char *index = ek_set_index_path(path);
+    if (index && access(path, F_OK) < 0 && errno == ENOENT && access(index, F_OK) == 0)
+        return index;
+    free(index);
+    return index ? ek_strdup(path) : NULL;
+}
+
 /* ---- reading an index ---- */
 
 typedef struct set_part {
     const char *name, *host; /* host: NULL if the index doesn't name it */
 } set_part;
 
+typedef struct set_tensor {
+    const char *name;
+    int part;
+} set_tensor;
+
 typedef struct set {
     ek_safetensors *file;
     ek_json_reader json;
     set_part *parts;
-    ek_metadata *tensors; /* key: the tensor's name; value: its part's */
+    set_tensor *tensors;
     int count, room, tensor_count, tensor_room;
+    bool has_map; /* there is a "weight_map" */
 } set;
 
 #define SET_FAIL(set_, text, ...) \
@@ -59,97 +145,100 @@ static int set_find_part(set *s, const char *name)
     return s->count++;
 }
 
-/* Reads an object of texts, and gives each pair to `take`. */
-static int set_read_pairs(set *s, const char *what,
-                          int (*take)(set *s, const char *key, const char *text))
+/* Reads an object, and gives each key to `member`, which reads the value. */
+static int set_read_object(set *s, const char *what, int (*member)(set *s, const char *key))
 {
     ek_json_value value;
     const char *key;
     int more;
     EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
     if (value.kind != EK_JSON_OBJECT)
-        return SET_FAIL(s, "\"%s\" of the index is no object", what);
-    while ((more = set_check_json(s, ek_json_next(&s->json, &key))) > 0) {
-        EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
-        if (value.kind != EK_JSON_STRING)
-            return SET_FAIL(s, "\"%.200s\" in \"%s\" of the index is no text", key, what);
-        EK_TRY(take(s, key, value.text));
-    }
+        return SET_FAIL(s, "%s is no object", what);
+    while ((more = set_check_json(s, ek_json_next(&s->json, &key))) > 0)
+        EK_TRY(member(s, key));
     return more;
 }
 
-static int set_take_tensor(set *s, const char *tensor, const char *part)
+/* Reads the value of a key in the object `in`. */
+static int set_read_text(set *s, const char *in, const char *key, const char **text)
 {
-    EK_TRY(set_find_part(s, part));
+    ek_json_value value;
+    EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
+    *text = value.text;
+    return value.kind == EK_JSON_STRING
+               ? 0
+               : SET_FAIL(s, "\"%.200s\" in \"%s\" of the index is no text", key, in);
+}
+
+static int set_skip_value(set *s)
+{
+    ek_json_value value;
+    EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
+    return set_check_json(s, ek_json_skip(&s->json, &value));
+}
+
+static int set_read_tensor(set *s, const char *tensor)
+{
+    const char *part;
+    EK_TRY(set_read_text(s, "weight_map", tensor, &part));
+    const int number = set_find_part(s, part);
+    EK_TRY(number);
     EK_TRY(ek_grow(&s->tensors, &s->tensor_room, s->tensor_count + 1));
-    s->tensors[s->tensor_count++] = (ek_metadata){tensor, part};
+    s->tensors[s->tensor_count++] = (set_tensor){tensor, number};
     return 0;
 }
 
-static int set_take_host(set *s, const char *part, const char *host)
+static int set_read_host(set *s, const char *part)
 {
+    const char *host;
+    EK_TRY(set_read_text(s, "hosts", part, &host));
     int number = set_find_part(s, part);
     if (number >= 0)
         s->parts[number].host = host;
     return number;
 }
 
-static int set_read_metadata(set *s)
+static int set_read_metadata(set *s, const char *key)
 {
-    ek_json_value value;
-    const char *key;
-    int more;
-    EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
-    if (value.kind != EK_JSON_OBJECT)
-        return set_check_json(s, ek_json_skip(&s->json, &value));
-    while ((more = set_check_json(s, ek_json_next(&s->json, &key))) > 0) {
-        if (strcmp(key, "hosts") == 0) {
-            EK_TRY(set_read_pairs(s, key, set_take_host));
-            continue;
-        }
-        EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
-        EK_TRY(set_check_json(s, ek_json_skip(&s->json, &value)));
-    }
-    return more;
+    return strcmp(key, "hosts") == 0 ? set_read_object(s, "\"hosts\" of the index", set_read_host)
+                                     : set_skip_value(s);
 }
 
+static int set_read_member(set *s, const char *key)
+{
+    if (strcmp(key, "metadata") == 0)
+        return set_read_object(s, "\"metadata\" of the index", set_read_metadata);
+    if (strcmp(key, "weight_map") != 0)
+        return set_skip_value(s);
+    s->has_map = true;
+    return set_read_object(s, "\"weight_map\" of the index", set_read_tensor);
+}
+
+/* Reads the names of parts and tensors. The caller frees them, also after an error. */
 static int set_read_index(set *s)
 {
-    ek_json_value value;
-    const char *key;
-    int more;
-    bool mapped = false;
-    EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
-    if (value.kind != EK_JSON_OBJECT)
-        return SET_FAIL(s, "%s", "the index is no JSON object");
-    while ((more = set_check_json(s, ek_json_next(&s->json, &key))) > 0) {
-        if (strcmp(key, "weight_map") == 0) {
-            mapped = true;
-            EK_TRY(set_read_pairs(s, key, set_take_tensor));
-        } else if (strcmp(key, "metadata") == 0) {
-            EK_TRY(set_read_metadata(s));
-        } else {
-            EK_TRY(set_check_json(s, ek_json_read(&s->json, &value)));
-            EK_TRY(set_check_json(s, ek_json_skip(&s->json, &value)));
-        }
-    }
-    EK_TRY(more);
+    ek_safetensors *file = s->file;
+    if (file->nbytes > EK_SAFETENSORS_MAX_HEADER)
+        return SET_FAIL(s, "an index of %zu bytes; at most %d are read", file->nbytes,
+                        EK_SAFETENSORS_MAX_HEADER);
+    file->header = ek_calloc(1, file->nbytes + 1);
+    if (!file->header)
+        return EK_E_NO_MEMORY;
+    if (file->nbytes > 0)
+        memcpy(file->header, file->bytes, file->nbytes);
+    s->json = (ek_json_reader){.text = file->header, .nbytes = file->nbytes};
+    EK_TRY(set_read_object(s, "the index", set_read_member));
     EK_TRY(set_check_json(s, ek_json_end(&s->json)));
-    return mapped ? 0 : SET_FAIL(s, "%s", "the index has no \"weight_map\"");
+    return s->has_map ? 0 : SET_FAIL(s, "%s", "the index has no \"weight_map\"");
+}
+
+static void set_free(set *s)
+{
+    free(s->parts);
+    free(s->tensors);
 }
 
 /* ---- opening the parts ---- */
-
-/* Returns "<directory of `path`>/<name>", owned by the caller; NULL with an error. */
-static char *set_beside(const char *path, const char *name)
-{
-    const char *slash = strrchr(path, '/');
-    size_t length = slash ? (size_t)(slash + 1 - path) : 0, room = length + strlen(name) + 1;
-    char *beside = ek_calloc(1, room);
-    if (beside)
-        snprintf(beside, room, "%.*s%s", (int)length, path, name);
-    return beside;
-}
 
 static int set_open_part(const set *s, const set_part *part, ek_tensor_file_map *map, void *user)
 {
@@ -197,117 +286,25 @@ static int set_open_parts(set *s, ek_tensor_file_map *map, void *user)
         EK_TRY(set_merge(s->file, p));
     }
     for (int i = 0; i < s->tensor_count; i++) {
-        const ek_safetensors *part = s->file->parts[set_find_part(s, s->tensors[i].value)];
-        if (ek_safetensors_find(part, s->tensors[i].key, "") < 0)
-            return SET_FAIL(s, "the index has \"%.200s\" in %.200s, which lacks it",
-                            s->tensors[i].key, s->tensors[i].value);
+        const set_tensor *tensor = &s->tensors[i];
+        if (ek_safetensors_find(s->file->parts[tensor->part], tensor->name, "") < 0)
+            return SET_FAIL(s, "the index has \"%.200s\" in %.200s, which lacks it", tensor->name,
+                            s->parts[tensor->part].name);
     }
     return ek_safetensors_sort(s->file);
-}
-
-/* Reads the names of parts and tensors. The caller frees them, also after an error. */
-static int set_open_index(set *s)
-{
-    ek_safetensors *file = s->file;
-    if (file->nbytes > EK_SAFETENSORS_MAX_HEADER)
-        return SET_FAIL(s, "an index of %zu bytes; at most %d are read", file->nbytes,
-                        EK_SAFETENSORS_MAX_HEADER);
-    file->header = ek_calloc(1, file->nbytes + 1);
-    if (!file->header)
-        return EK_E_NO_MEMORY;
-    if (file->nbytes > 0)
-        memcpy(file->header, file->bytes, file->nbytes);
-    s->json = (ek_json_reader){.text = file->header, .nbytes = file->nbytes};
-    return set_read_index(s);
-}
-
-static void set_free(set *s)
-{
-    free(s->parts);
-    free(s->tensors);
 }
 
 int ek_set_read(ek_safetensors *file, ek_tensor_file_map *map, void *user)
 {
     set s = {.file = file};
-    int rc = set_open_index(&s);
+    int rc = set_read_index(&s);
     if (rc == 0)
         rc = set_open_parts(&s, map, user);
     set_free(&s);
     return rc;
 }
 
-/* ---- names of files ---- */
-
-static const char set_ending[] = ".safetensors";
-
-/* Returns the length of the path without the ending. */
-static int set_stem(const char *path, const char *ending)
-{
-    size_t length = strlen(path), rest = strlen(ending);
-    bool ends = length > rest && strcmp(path + length - rest, ending) == 0;
-    return (int)(ends ? length - rest : length);
-}
-
-char *ek_set_path(const char *path)
-{
-    char *copy = ek_strdup(path);
-    if (copy)
-        copy[set_stem(path, EK_SET_INDEX)] = '\0';
-    return copy;
-}
-
-char *ek_set_index_path(const char *path)
-{
-    size_t room = strlen(path) + sizeof EK_SET_INDEX;
-    char *index = ek_calloc(1, room);
-    if (index)
-        snprintf(index, room, "%s" EK_SET_INDEX, path);
-    return index;
-}
-
-char *ek_set_part_path(const char *path, ek_set_parts parts, int number)
-{
-    size_t room = strlen(path) + sizeof set_ending + 40;
-    char *part = ek_calloc(1, room);
-    if (part)
-        snprintf(part, room, "%.*s%s-%05d-of-%05d%s", set_stem(path, set_ending), path,
-                 parts.second ? ".1" : "", number + 1, parts.count, set_ending);
-    return part;
-}
-
-static const char *set_file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-/* Tells whether the file's name is one that ek_set_part_path gives for this set; *parts and *number
- * are what it was given. */
-static bool set_is_part(const char *path, const char *name, ek_set_parts *parts, int *number)
-{
-    const char *file = set_file_name(path);
-    int stem = set_stem(file, set_ending);
-    if (strncmp(name, file, (size_t)stem) != 0)
-        return false;
-    const char *rest = name + stem;
-    parts->second = strncmp(rest, ".1", 2) == 0;
-    if (sscanf(rest + 2 * parts->second, "-%d-of-%d", number, &parts->count) != 2)
-        return false;
-    char *made = ek_set_part_path(file, *parts, *number - 1);
-    bool is = made && strcmp(made, name) == 0;
-    free(made);
-    return is;
-}
-
-char *ek_set_find(const char *path)
-{
-    char *index = ek_set_index_path(path);
-    if (index && access(path, F_OK) < 0 && errno == ENOENT && access(index, F_OK) == 0)
-        return index;
-    free(index);
-    return index ? ek_strdup(path) : NULL;
-}
+/* ---- replacing a set ---- */
 
 bool ek_set_lists_first(const char *path)
 {
@@ -321,7 +318,7 @@ bool ek_set_lists_first(const char *path)
     if (index && ek_file_map("safetensors", index, &mapped) >= 0) {
         file.bytes = mapped.bytes;
         file.nbytes = mapped.nbytes;
-        int rc = set_open_index(&s), number;
+        int rc = set_read_index(&s), number;
         ek_set_parts parts;
         for (int p = 0; p < s.count && rc == 0 && !lists; p++)
             lists = set_is_part(path, s.parts[p].name, &parts, &number) && !parts.second;
@@ -359,35 +356,46 @@ void ek_set_clean(const char *path, ek_set_parts kept)
 
 /* ---- writing an index ---- */
 
-static size_t set_put_index(const ek_set_list *list, char *bytes)
+static size_t set_put_index(const ek_set_list *list, char *const *names, char *bytes)
 {
     ek_json_writer json = {.bytes = bytes, .indented = true};
     int64_t total = 0;
     for (int i = 0; i < list->count; i++)
-        total += ek_shape_count(&list->sources[i].shape) *
-                 (int64_t)ek_dtype_size(list->sources[i].dtype);
+        total += ek_array_source_nbytes(&list->sources[i]);
     ek_json_begin(&json, NULL, '{');
     ek_json_begin(&json, "metadata", '{');
     ek_json_put_integer(&json, "total_size", total);
     ek_json_begin(&json, "hosts", '{');
     for (int p = 0; p < list->parts.count; p++)
-        ek_json_put_text(&json, list->names[p], list->hosts[p]);
+        ek_json_put_text(&json, names[p], list->hosts[p]);
     ek_json_close(&json, '}');
     ek_json_close(&json, '}');
     ek_json_begin(&json, "weight_map", '{');
     for (int i = 0; i < list->count; i++)
-        ek_json_put_text(&json, list->sources[i].name, list->names[list->owners[i]]);
+        ek_json_put_text(&json, list->sources[i].name, names[list->owners[i]]);
     ek_json_close(&json, '}');
     ek_json_close(&json, '}');
     return json.nbytes;
 }
 
-int ek_set_index(const ek_set_list *list, ek_file_image *image)
+int ek_set_index(const ek_set_list *list, ek_bytes *image)
 {
-    image->nbytes = set_put_index(list, NULL);
-    image->bytes = ek_calloc(1, image->nbytes);
-    if (!image->bytes)
-        return EK_E_NO_MEMORY;
-    set_put_index(list, image->bytes);
-    return 0;
+    const int count = list->parts.count;
+    char **names = ek_calloc((size_t)count, sizeof *names);
+    bool made = names;
+    for (int p = 0; p < count && made; p++) {
+        names[p] = ek_set_part_path(set_file_name(list->path), list->parts, p);
+        made = names[p];
+    }
+    if (made) {
+        image->nbytes = set_put_index(list, names, NULL);
+        image->data = ek_calloc(1, image->nbytes);
+        made = image->data;
+    }
+    if (made)
+        set_put_index(list, names, image->data);
+    for (int p = 0; p < count && names; p++)
+        free(names[p]);
+    free(names);
+    return made ? 0 : EK_E_NO_MEMORY;
 }

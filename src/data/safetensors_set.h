@@ -30,14 +30,14 @@ void ek_set_clean(const char *path, ek_set_parts kept);
 
 /* The content of an index. */
 typedef struct ek_set_list {
+    const char *path; /* the set's */
     ek_set_parts parts;
-    const char *const *names; /* of each part: the name of its file */
     const char *const *hosts; /* of each part: the machine that writes it */
     const ek_array_source *sources;
     const int *owners; /* of each source: the number of its part */
     int count;
 } ek_set_list;
-/* Makes the text of an index. The caller frees image->bytes. */
-int ek_set_index(const ek_set_list *list, ek_file_image *image);
+/* Makes the text of an index. The caller frees image->data. */
+int ek_set_index(const ek_set_list *list, ek_bytes *image);
 
 #endif

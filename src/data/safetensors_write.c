@@ -214,47 +214,6 @@ static int content_make_header(content *c)
     return 0;
 }
 
-/* ---- the file ---- */
-
-static int content_write_elements(const void *elements, size_t nbytes, void *file)
-{
-    return ek_file_write(file, elements, nbytes);
-}
-
-static int content_write(const ek_file *file, void *user)
-{
-    const content *c = user;
-    EK_TRY(ek_file_write(file, c->header, c->header_nbytes));
-    for (int i = 0; i < c->list.count; i++)
-        EK_TRY(ek_array_list_give(&c->list, &c->list.entries[i], content_write_elements,
-                                  (ek_file *)(uintptr_t)file));
-    return 0;
-}
-
-int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
-                             const ek_metadata *metadata, int metadata_count)
-{
-    content c = {.list = {"safetensors_save", path, metadata, metadata_count, NULL, 0}};
-    int status = ek_array_list_open(&c.list, sources, count);
-    if (status == 0)
-        status = content_make_header(&c);
-    if (status == 0)
-        status = ek_file_replace(c.list.what, path, content_write, &c);
-    free(c.header);
-    ek_array_list_close(&c.list);
-    return status;
-}
-
-/* ---- the content in memory ---- */
-
-static int content_copy_elements(const void *elements, size_t nbytes, void *to)
-{
-    char **at = to;
-    memcpy(*at, elements, nbytes);
-    *at += nbytes;
-    return 0;
-}
-
 /* Makes a tensor and drops it. */
 static int content_make_entry(const ek_array_list *list, const ek_array_entry *e)
 {
@@ -264,48 +223,95 @@ static int content_make_entry(const ek_array_list *list, const ek_array_entry *e
     return status;
 }
 
-static int content_copy(const content *c, ek_file_image *image)
+static int content_give(const content *c,
+                        int (*write)(const void *bytes, size_t nbytes, void *user), void *user)
 {
-    image->nbytes = c->header_nbytes;
-    for (int i = 0; i < c->list.count; i++)
-        image->nbytes += c->list.entries[i].source->elsewhere ? 0 : c->list.entries[i].nbytes;
-    char *at = image->bytes = ek_realloc(NULL, image->nbytes);
-    if (!at)
-        return EK_E_NO_MEMORY;
-    content_copy_elements(c->header, c->header_nbytes, &at);
+    EK_TRY(write(c->header, c->header_nbytes, user));
     for (int i = 0; i < c->list.count; i++) {
         const ek_array_entry *e = &c->list.entries[i];
-        if (e->nbytes == 0)
-            continue;
-        EK_TRY(e->source->elsewhere ? content_make_entry(&c->list, e)
-                                    : ek_array_list_give(&c->list, e, content_copy_elements, &at));
+        if (!e->source->elsewhere)
+            EK_TRY(ek_array_list_give(&c->list, e, write, user));
+        else if (e->nbytes > 0)
+            EK_TRY(content_make_entry(&c->list, e));
     }
     return 0;
 }
 
+/* Gives the content of the sources' file to `finish`. */
+static int content_make(content *c, const ek_array_source *sources, int count,
+                        int (*finish)(const content *c, void *user), void *user)
+{
+    int status = ek_array_list_open(&c->list, sources, count);
+    if (status == 0)
+        status = content_make_header(c);
+    if (status == 0)
+        status = finish(c, user);
+    free(c->header);
+    ek_array_list_close(&c->list);
+    return status;
+}
+
+/* ---- to a file ---- */
+
+static int content_write_bytes(const void *bytes, size_t nbytes, void *file)
+{
+    return ek_file_write(file, bytes, nbytes);
+}
+
+static int content_write(const ek_file *file, void *user)
+{
+    return content_give(user, content_write_bytes, (ek_file *)(uintptr_t)file);
+}
+
+static int content_replace(const content *c, void *user)
+{
+    (void)user;
+    return ek_file_replace(c->list.what, c->list.path, content_write, (content *)(uintptr_t)c);
+}
+
+int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
+                             const ek_metadata *metadata, int metadata_count)
+{
+    content c = {.list = {"safetensors_save", path, metadata, metadata_count, NULL, 0}};
+    return content_make(&c, sources, count, content_replace, NULL);
+}
+
+/* ---- to memory ---- */
+
+static int content_copy_bytes(const void *bytes, size_t nbytes, void *user)
+{
+    char **at = user;
+    memcpy(*at, bytes, nbytes);
+    *at += nbytes;
+    return 0;
+}
+
+static int content_copy(const content *c, void *user)
+{
+    ek_bytes *image = user;
+    image->nbytes = c->header_nbytes;
+    for (int i = 0; i < c->list.count; i++)
+        image->nbytes += c->list.entries[i].source->elsewhere ? 0 : c->list.entries[i].nbytes;
+    char *at = image->data = ek_realloc(NULL, image->nbytes);
+    return at ? content_give(c, content_copy_bytes, &at) : EK_E_NO_MEMORY;
+}
+
 int ek_safetensors_image(const ek_array_source *sources, int count, const ek_metadata *metadata,
-                         int metadata_count, ek_file_image *image)
+                         int metadata_count, ek_bytes *image)
 {
     content c = {.list = {"safetensors_save", "a part", metadata, metadata_count, NULL, 0}};
-    int status = ek_array_list_open(&c.list, sources, count);
-    if (status == 0)
-        status = content_make_header(&c);
-    if (status == 0)
-        status = content_copy(&c, image);
-    free(c.header);
-    ek_array_list_close(&c.list);
-    return status;
+    return content_make(&c, sources, count, content_copy, image);
 }
 
 static int image_write(const ek_file *file, void *user)
 {
-    const ek_file_image *image = user;
-    return ek_file_write(file, image->bytes, image->nbytes);
+    const ek_bytes *image = user;
+    return ek_file_write(file, image->data, image->nbytes);
 }
 
-int ek_file_image_write(const char *what, const char *path, const ek_file_image *image)
+int ek_safetensors_write_image(const char *what, const char *path, ek_bytes image)
 {
-    return ek_file_replace(what, path, image_write, (ek_file_image *)(uintptr_t)image);
+    return ek_file_replace(what, path, image_write, &image);
 }
 
 int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,

@@ -455,12 +455,14 @@ static int communication_shut(ek_communication *communication, bool soon)
     return rc;
 }
 
-/* Waits for threads that exchange posts, and, while the other ranks still answer, for readings that
- * nobody has waited for. */
+/* Waits for savings, and, while the other ranks still answer, for readings that nobody has waited
+ * for. */
 static void communication_await_readings(ek_communication *communication)
 {
+    if (communication->world->await_saves)
+        communication->world->await_saves(communication->world);
     pthread_mutex_lock(&communication->lock);
-    while ((communication->reading > 0 && !communication->broken) || communication->posting > 0)
+    while (communication->reading > 0 && !communication->broken)
         pthread_cond_wait(&communication->ended, &communication->lock);
     pthread_mutex_unlock(&communication->lock);
 }

@@ -121,7 +121,6 @@ struct ek_communication {
     int gradual; /* gradual works (ek_verb) that have been submitted and have not ended */
     int serving; /* groups for which this rank has served memory */
     int reading; /* readings (ek_group_read) that have been submitted and have not ended */
-    int posting; /* threads that exchange posts (post.h) */
     ek_kept_packet *outbox, *inbox; /* posts to send, whose `from` is the receiver; posts to take */
     bool woken; /* ek_communication_wake or ek_dist_wait was called since the last nap ended */
     bool raise; /* `raised` is a failure of this rank that has not begun yet */

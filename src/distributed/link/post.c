@@ -5,21 +5,6 @@
 
 #include "core/thread.h"
 
-void ek_posts_begin(ek_communication *communication)
-{
-    pthread_mutex_lock(&communication->lock);
-    communication->posting++;
-    pthread_mutex_unlock(&communication->lock);
-}
-
-void ek_posts_end(ek_communication *communication)
-{
-    pthread_mutex_lock(&communication->lock);
-    communication->posting--;
-    pthread_cond_broadcast(&communication->ended);
-    pthread_mutex_unlock(&communication->lock);
-}
-
 /* The caller holds the lock. */
 static void post_append(ek_kept_packet **list, ek_kept_packet *one)
 {

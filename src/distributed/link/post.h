@@ -1,17 +1,13 @@
 /* post.h: short messages that threads of two ranks exchange beside the program's calls.
  *
- * A post needs no agreement, waits for no call, and arrives whatever fails meanwhile, unless the
- * world is broken. Posts from one rank to another keep their order. All functions but those for the
- * communication thread are for any thread. */
+ * A post needs no agreement and waits for no call. Failures of the job don't stop it, as long as
+ * the world isn't broken. Posts from one rank to another keep their order. */
 #ifndef EK_LINK_POST_H
 #define EK_LINK_POST_H
 
 #include "link/packet.h"
 
-/* Begin and end the time in which a thread of this rank exchanges posts. The end of the world waits
- * for the thread. */
-void ek_posts_begin(ek_communication *communication);
-void ek_posts_end(ek_communication *communication);
+/* ---- on any thread ---- */
 
 /* Sends one->packet to the rank one->from of the world, and takes `one` over. The packet's members
  * status, number, silent and text travel. */
@@ -23,7 +19,7 @@ int ek_post_take(ek_communication *communication, int from, ek_packet *packet);
 
 /* Sends what was posted. Returns true if there was anything. */
 bool ek_posts_turn(ek_communication *communication);
-/* Keeps a post that came. Without memory for it the world breaks. */
+/* Keeps a post that came. If there is no memory, breaks the world. */
 void ek_posts_keep(ek_communication *communication, int from, const ek_packet *packet);
 
 #endif

@@ -63,7 +63,7 @@ struct ek_process_group {
      * ranks.c set the functions. NULL: there are no rails, or there is no view. */
     void (*close_rails)(ek_process_group *group);
     void (*forget_view)(ek_process_group *group);
-    /* Waits for archives that a thread of a process that is alone writes. NULL: there are none. */
+    /* In the world: waits for archives that threads write. NULL: there are none. */
     void (*await_saves)(const ek_process_group *group);
     atomic_bool retired; /* this rank has given the group up (communication.h) */
 

@@ -97,14 +97,6 @@ static int open_first(const open_call *call)
     return first;
 }
 
-/* Gives all ranks a number of the rank that reads. */
-static int open_tell(const open_call *call, int64_t *number)
-{
-    ek_tensor *one = ek_from_data(number, ek_scalar_shape(), EK_I64);
-    int rc = one ? ek_dist_broadcast(one, call->rank, .group = call->group) : ek_error_pending();
-    return rc < 0 ? rc : ek_to_data(one, number, sizeof *number);
-}
-
 /* Sends the mapped bytes of the rank that reads, block by block, to the ranks that copy them. */
 static int open_copy(const open_call *call, const open_file *file, const ek_mapped *mapped,
                      size_t nbytes)
@@ -133,8 +125,8 @@ static int open_copy(const open_call *call, const open_file *file, const ek_mapp
 static int open_map_file(const open_call *call, open_file *file, size_t nbytes, ek_mapped *mapped)
 {
     const int rank = call->group->rank, first = open_first(call);
-    int64_t copies = 0;
-    if (rank == first && rank != call->root)
+    const bool reads = rank == call->root;
+    if (rank == first && !reads)
         EK_TRY(open_own(file, false, NULL));
     const int64_t *places = ek_group_lists(file->place, OPEN_NUMBERS, call->group);
     if (!places)
@@ -143,19 +135,13 @@ static int open_map_file(const open_call *call, open_file *file, size_t nbytes, 
         places = ek_group_next_list(places);
     if (rank != first && !open_other(file, places + 1))
         EK_TRY(open_own(file, false, NULL));
-    int64_t copied = file->copy;
-    const int64_t *counts = ek_group_lists(&copied, 1, call->group);
-    for (int r = 0; counts && r < call->group->size; r++, counts = ek_group_next_list(counts))
-        copies += counts[1];
-    if (!counts)
-        return ek_error_pending();
-    if (rank == call->root)
+    double copies = file->copy;
+    EK_TRY(ek_dist_all_reduce_number(&copies, EK_DIST_SUM, call->group));
+    if (reads)
         EK_TRY(ek_file_map_open(open_name, file->path, file->descriptor, nbytes, mapped));
     if (copies > 0)
         EK_TRY(open_copy(call, file, mapped, nbytes));
-    return rank == call->root
-               ? 0
-               : ek_file_map_open(open_name, file->path, file->descriptor, nbytes, mapped);
+    return reads ? 0 : ek_file_map_open(open_name, file->path, file->descriptor, nbytes, mapped);
 }
 
 /* The ek_tensor_file_map of all ranks. */
@@ -167,9 +153,9 @@ static int open_map(void *user, const char *path, ek_mapped *mapped)
     *mapped = (ek_mapped){NULL, 0};
     ek_scope scope = ek_scope_begin();
     int rc = call->group->rank == call->root ? open_own(&file, true, &nbytes) : 0;
-    int64_t told = (int64_t)nbytes;
+    double told = (double)nbytes; /* to the bit up to 2^53 */
     if (rc >= 0)
-        rc = open_tell(call, &told);
+        rc = ek_dist_broadcast_number(&told, call->rank, call->group);
     if (rc >= 0 && told > 0)
         rc = open_map_file(call, &file, (size_t)told, mapped);
     if (rc < 0)

@@ -6,8 +6,6 @@
 #include "core/ranks.h"
 #include "core/thread.h"
 #include "evenkeel/ddp.h"
-#include "evenkeel/ops.h"
-#include "evenkeel/scope.h"
 #include "group/same.h"
 #include "train/saving.h"
 
@@ -15,11 +13,8 @@
  * values of `rank`. */
 static int save_meet(int rank, ek_process_group *group)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *nothing = ek_zeros(EK_SHAPE(1), EK_U8, .device = ek_cpu());
-    int rc = nothing ? ek_dist_broadcast(nothing, rank, .group = group) : ek_error_pending();
-    ek_scope_end(&scope);
-    return rc;
+    double nothing = 0;
+    return ek_dist_broadcast_number(&nothing, rank, group);
 }
 
 /* Checks that all ranks' archives have equal lists of states that are sharded over ranks, and with
@@ -64,41 +59,25 @@ static int save_now(const ek_dist_archive_options *call, ek_process_group *group
 /* Tells all ranks which names the parts get: those that the root's index does not list. */
 static int save_name_parts(const ek_dist_archive_options *call, ek_saving *saving)
 {
-    ek_scope scope = ek_scope_begin();
-    int64_t second =
+    double second =
         saving->in_parts && saving->group->rank == saving->root && ek_set_lists_first(saving->path);
-    ek_tensor *one = ek_from_data(&second, ek_scalar_shape(), EK_I64);
-    int rc = one ? ek_dist_broadcast(one, call->rank, .group = saving->group) : ek_error_pending();
-    if (rc >= 0)
-        rc = ek_to_data(one, &second, sizeof second);
-    ek_scope_end(&scope);
-    saving->parts = (ek_set_parts){second, saving->group->size};
-    return rc;
+    EK_TRY(ek_dist_broadcast_number(&second, call->rank, saving->group));
+    saving->parts = (ek_set_parts){second > 0, saving->group->size};
+    return 0;
 }
 
 /* Makes the index, which names all ranks' files and machines. */
 static int save_index(const ek_archive *archive, const int *owners, ek_saving *saving)
 {
-    const int size = saving->parts.count;
-    char **paths = ek_calloc((size_t)size, sizeof *paths);
-    const char **names = ek_calloc(2 * (size_t)size, sizeof *names), **hosts = names + size;
-    int rc = paths && names ? 0 : EK_E_NO_MEMORY;
-    for (int r = 0; r < size && rc == 0; r++) {
-        paths[r] = ek_set_part_path(saving->path, saving->parts, r);
-        const char *slash = paths[r] ? strrchr(paths[r], '/') : NULL;
-        names[r] = slash ? slash + 1 : paths[r];
-        hosts[r] = saving->communication ? saving->communication->hosts[saving->ranks[r]]
-                                         : ek_dist_host(0);
-        rc = names[r] ? 0 : EK_E_NO_MEMORY;
-    }
-    if (rc == 0)
-        rc = ek_archive_index(archive, owners,
-                              (ek_set_list){.parts = saving->parts, .names = names, .hosts = hosts},
-                              &saving->index_content);
-    for (int r = 0; paths && r < size; r++)
-        free(paths[r]);
-    free(paths);
-    free(names);
+    const ek_communication *communication = saving->communication;
+    const char **hosts = ek_calloc((size_t)saving->size, sizeof *hosts);
+    if (!hosts)
+        return EK_E_NO_MEMORY;
+    for (int r = 0; r < saving->size; r++)
+        hosts[r] = communication ? communication->hosts[saving->ranks[r]] : ek_dist_host(0);
+    const ek_set_list list = {.path = saving->path, .parts = saving->parts, .hosts = hosts};
+    int rc = ek_archive_index(archive, owners, list, &saving->index_content);
+    free(hosts);
     return rc;
 }
 
@@ -106,24 +85,22 @@ static int save_index(const ek_archive *archive, const int *owners, ek_saving *s
 static int save_copy(const ek_dist_archive_options *call, ek_saving *saving)
 {
     const ek_archive *archive = call->archive;
-    const bool is_root = saving->group->rank == saving->root;
+    const bool is_root = saving->rank == saving->root, has_index = saving->in_parts && is_root;
     int *owners = ek_calloc((size_t)(archive ? archive->count : 0) + 1, sizeof *owners);
-    int rc = owners ? 0 : EK_E_NO_MEMORY;
-    if (rc == 0 && saving->in_parts)
-        rc = ek_archive_divide(archive, saving->group->size, saving->root, owners);
-    for (int i = 0; archive && i < archive->count && rc == 0 && !saving->in_parts; i++)
-        owners[i] = saving->root;
+    int rc = owners ? ek_archive_divide(archive, saving->in_parts ? saving->size : 1, saving->root,
+                                        owners)
+                    : EK_E_NO_MEMORY;
     if (rc == 0)
-        rc = ek_archive_part(archive, owners, saving->group->rank, is_root, &saving->content);
-    if (rc == 0 && saving->in_parts && is_root)
+        rc = ek_archive_part(archive, owners, saving->rank, is_root, &saving->content);
+    if (rc == 0 && has_index)
         rc = save_index(archive, owners, saving);
     free(owners);
     EK_TRY(rc);
     if (saving->in_parts)
-        saving->file = ek_set_part_path(saving->path, saving->parts, saving->group->rank);
+        saving->file = ek_set_part_path(saving->path, saving->parts, saving->rank);
     else if (is_root)
         saving->file = ek_strdup(saving->path);
-    if (saving->in_parts && is_root)
+    if (has_index)
         saving->index = ek_set_index_path(saving->path);
     return ek_error_status();
 }

@@ -1,9 +1,9 @@
 /* saving.c: see saving.h. The road of a saving, on a thread of each rank:
  *
  *     saving_main        writes this rank's file
- *       saving_meet      tells the root's thread how that went (post.h); the root finds the first
- *                        failed rank, or replaces the index, and tells all
- *       saving_end       removes the older parts, or after a failure this rank's new one */
+ *       saving_meet      tells the root's thread the outcome (post.h). The root's thread finds the
+ *                        first rank that failed, or replaces the index, and tells all ranks
+ *       saving_end       removes the older parts. After a failure, removes this rank's new part */
 #include "train/saving.h"
 
 #include <stdio.h>
@@ -47,8 +47,8 @@ typedef struct outcome {
 
 static void saving_post(ek_saving *s, int rank, const outcome *of)
 {
-    ek_kept_packet *one = s->posts[rank];
-    s->posts[rank] = NULL;
+    ek_kept_packet *one = s->posts;
+    s->posts = one->next;
     one->from = s->ranks[rank];
     one->packet = (ek_packet){.status = of->error.status,
                               .number = (uint64_t)of->error.origin,
@@ -88,7 +88,7 @@ static outcome saving_decide(ek_saving *s, outcome own)
     if (first.error.status < 0 || !s->index)
         return first;
     first.commit = true;
-    if (ek_file_image_write(ek_save_name, s->index, &s->index_content) < 0) {
+    if (ek_safetensors_write_image(ek_save_name, s->index, s->index_content) < 0) {
         ek_error_take(&first.error);
         first.error.origin = s->ranks[s->root] + 1;
     }
@@ -100,6 +100,7 @@ static outcome saving_meet(ek_saving *s, outcome own)
 {
     if (s->rank != s->root) {
         saving_post(s, s->root, &own);
+        own.commit = own.error.status >= 0; /* counts if the root's answer is lost */
         saving_take(s, s->root, &own);
         return own;
     }
@@ -132,11 +133,10 @@ static void *saving_main(void *user)
 {
     ek_saving *s = user;
     outcome of = {.commit = false};
-    ek_communication *communication = s->communication;
-    if (s->file && ek_file_image_write(ek_save_name, s->file, &s->content) < 0)
+    if (s->file && ek_safetensors_write_image(ek_save_name, s->file, s->content) < 0)
         ek_error_take(&of.error);
-    free(s->content.bytes);
-    s->content.bytes = NULL;
+    free(s->content.data);
+    s->content.data = NULL;
     of = saving_meet(s, of);
     saving_end(s, &of);
     s->work->ended = true; /* ek_dist_wait still waits for this thread's end */
@@ -147,8 +147,6 @@ static void *saving_main(void *user)
     *at = s->next;
     pthread_cond_broadcast(&saving_ended);
     pthread_mutex_unlock(&saving_lock);
-    if (communication)
-        ek_posts_end(communication);
     return NULL;
 }
 
@@ -175,13 +173,18 @@ ek_dist_work *ek_saving_new_work(ek_saving *s)
     s->size = group->size;
     s->rank = group->rank;
     s->ranks = ek_calloc((size_t)s->size, sizeof *s->ranks);
-    s->posts = ek_calloc((size_t)s->size, sizeof(ek_kept_packet *));
-    for (int r = 0; s->ranks && s->posts && r < s->size; r++) {
+    for (int r = 0; s->ranks && r < s->size; r++)
         s->ranks[r] = group->ranks[r];
-        if (s->communication && r != s->rank && (s->rank == s->root || r == s->root))
-            s->posts[r] = ek_calloc(1, sizeof *s->posts[r]);
+    bool made = s->ranks;
+    for (int posts = s->rank != s->root ? 1 : s->size - 1; posts > 0 && made; posts--) {
+        ek_kept_packet *one = ek_calloc(1, sizeof *one);
+        made = one;
+        if (one) {
+            one->next = s->posts;
+            s->posts = one;
+        }
     }
-    s->work = ek_error_status() < 0 ? NULL : ek_dist_work_new(s->group, &saving_verb, 0);
+    s->work = made ? ek_dist_work_new(s->group, &saving_verb, 0) : NULL;
     if (s->work)
         s->work->user = s;
     return s->work;
@@ -189,11 +192,9 @@ ek_dist_work *ek_saving_new_work(ek_saving *s)
 
 void ek_saving_start(ek_saving *s)
 {
-    if (s->communication)
-        ek_posts_begin(s->communication);
-    else
-        s->group->await_saves = ek_saving_await;
+    ek_process_group *owner = s->communication ? s->communication->world : s->group;
     pthread_mutex_lock(&saving_lock);
+    owner->await_saves = ek_saving_await;
     s->next = saving_first;
     saving_first = s;
     pthread_mutex_unlock(&saving_lock);
@@ -206,12 +207,10 @@ void ek_saving_free(ek_saving *s)
 {
     if (!s)
         return;
-    for (int r = 0; s->posts && r < s->size; r++)
-        free(s->posts[r]);
-    free(s->posts);
+    ek_packet_drop(&s->posts);
     free(s->ranks);
-    free(s->content.bytes);
-    free(s->index_content.bytes);
+    free(s->content.data);
+    free(s->index_content.data);
     free(s->path);
     free(s->file);
     free(s->index);

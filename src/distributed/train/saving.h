@@ -16,18 +16,18 @@ typedef struct ek_saving {
     char *path;  /* the set's, or the only file's; owned */
     char *file;  /* of this rank's part, or the only file's; owned; NULL: this rank writes none */
     char *index; /* the index's path; owned; NULL: this rank writes none */
-    ek_file_image content, index_content;
-    /* The rest is filled by ek_saving_start. */
+    ek_bytes content, index_content;
+    /* ek_saving_new_work and ek_saving_start fill the rest. */
     struct ek_saving *next;
     ek_communication *communication; /* NULL: there are no other ranks */
     int size, rank, *ranks;          /* the group's, which may end before the saving */
-    struct ek_kept_packet **posts;   /* to each rank of the group; owned */
+    ek_kept_packet *posts;           /* as many as this rank will send; owned */
     ek_dist_work *work;
     pthread_t thread;
     bool threaded;
 } ek_saving;
 
-/* Waits until this rank's last saving with the same other ranks has ended. */
+/* Waits until this rank's savings in the group's world have ended. */
 void ek_saving_await(const ek_process_group *group);
 /* Allocates all that the saving needs. Returns a work for ek_dist_wait; NULL with an error. */
 ek_dist_work *ek_saving_new_work(ek_saving *saving);

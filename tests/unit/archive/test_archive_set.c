@@ -92,9 +92,10 @@ TEST(indices_that_cannot_be_are_refused)
 {
     static const char *const wrong[][2] = {
         {"", "is no JSON object, at its byte 0"},
-        {"[]", "is no JSON object"},
+        {"[]", "the index is no object"},
         {"{\"weight_map\": {}} x", "is no JSON object, at its byte"},
         {"{\"metadata\": {}}", "has no \"weight_map\""},
+        {"{\"metadata\": null}", "\"metadata\" of the index is no object"},
         {"{\"weight_map\": []}", "\"weight_map\" of the index is no object"},
         {"{\"weight_map\": {\"a\": 1}}", "\"a\" in \"weight_map\" of the index is no text"},
         {"{\"weight_map\": {\"a\": \"../m-1.safetensors\"}}", "is no name of a part"},

@@ -8,6 +8,7 @@
 
 #include "kit/files.h"
 #include "kit/ranks.h"
+#include "train/saving.h"
 
 enum { RANKS = 3, WIDTH = 50 };
 
@@ -175,6 +176,52 @@ RANKS_TEST(failures_of_other_calls_do_not_stop_a_save, RANKS, 6)
     RANKS_OK(ek_dist_wait(work));
     RANKS_OK(ek_dist_barrier(.group = world));
     LOOP_CHECK(load() == 7);
+    return NULL;
+}
+
+static ek_dist_work *late[RANKS];
+
+static const char *save_late(ek_process_group *world, void *user)
+{
+    (void)user;
+    RANKS_OK(save(world, 5, 0, &late[world->rank]));
+    return NULL;
+}
+
+TEST(the_end_of_the_world_waits_for_saves)
+{
+    ranks_check(RANKS, 12, save_late, NULL);
+    for (int r = 0; r < RANKS; r++)
+        assert_ok(ek_dist_wait(late[r]));
+    ck_assert(load() == 5);
+}
+
+/* The index may list the part of a rank that loses the world before the root's answer comes. */
+RANKS_TEST(a_rank_without_an_answer_keeps_its_part, RANKS, 11)
+{
+    ek_communication *communication = world->communication;
+    char path[96];
+    if (world->rank == 1) {
+        ek_saving *saving = ek_calloc(1, sizeof *saving);
+        saving->group = world;
+        saving->in_parts = true;
+        saving->path = ek_strdup(set_path(path, ""));
+        saving->file = ek_set_part_path(path, (ek_set_parts){.count = RANKS}, 1);
+        saving->content = (ek_bytes){ek_strdup("part"), 4};
+        ek_dist_work *work = ek_saving_new_work(saving);
+        pthread_mutex_lock(&communication->lock);
+        communication->failure.error = (ek_error_record){.status = EK_E_BACKEND, .message = "gone"};
+        communication->broken = true;
+        pthread_mutex_unlock(&communication->lock);
+        ek_saving_start(saving);
+        RANKS_EXPECT(ek_dist_wait(work), EK_E_BACKEND, "gone");
+        pthread_mutex_lock(&communication->lock);
+        communication->failure.error = (ek_error_record){.status = 0};
+        communication->broken = false;
+        pthread_mutex_unlock(&communication->lock);
+        LOOP_CHECK(files_in_directory() == 1);
+    }
+    RANKS_OK(ek_dist_barrier(.group = world));
     return NULL;
 }
 
