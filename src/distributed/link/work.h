@@ -169,7 +169,8 @@ struct ek_dist_work {
     ek_descriptor descriptor;
     ek_dist_work_tensor *tensors;
     int count;
-    void *user; /* for the verb */
+    void *user;       /* for the verb */
+    ek_object *keeps; /* has memory that transfers use; one reference, or NULL */
     /* The run of a rail between GPUs; owned. NULL: tensors travel by the transport. */
     ek_rail_run *rail;
     const ek_rail_calls *rail_calls;

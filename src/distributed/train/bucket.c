@@ -231,7 +231,7 @@ static int messages_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_reque
 {
     const ek_bucket *bucket = lane->bucket;
     const bool narrow = ek_bucket_is_narrow(reducer, bucket);
-    (void)request; /* sums have requests of their own */
+    (void)request; /* sums have separate requests */
     if (lane->phase == 0) {
         if (narrow)
             messages_convert(lane, false);
@@ -244,7 +244,7 @@ static int messages_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_reque
         return rc;
     if (narrow)
         messages_convert(lane, true);
-    if (!reducer->sharding) /* each rank needs its own slice alone if parameters are sharded */
+    if (!reducer->sharding) /* if parameters are sharded, each rank needs its own slice alone */
         messages_return(reducer, lane->bucket);
     return 1;
 }
@@ -362,7 +362,8 @@ int ek_bucket_fetch(ek_reducer *reducer, ek_bucket *bucket)
 int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket)
 {
     int rc = 0;
-    if (bucket->unit >= 0) { /* after a failed pass it may have memory */
+    /* A failed pass may have left memory. If the world is broken, transfers may use that memory. */
+    if (bucket->unit >= 0 && !reducer->group->communication->broken) {
         ek_object_release(bucket->memory);
         bucket->memory = NULL;
     }

@@ -175,6 +175,7 @@ static int pass_submit(ek_reducer *reducer)
     if (!work)
         return ek_error_pending();
     work->user = reducer;
+    work->keeps = ek_object_retain(reducer);
     work->descriptor.shape = (ek_wire_shape){-1, 1, {reducer->bucket_count}};
     work->descriptor.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
     reducer->bucket = reducer->begun = reducer->phase = reducer->announced = 0;

@@ -79,7 +79,7 @@ static void window_take(const ek_reducer *reducer, const ek_bucket *bucket)
 static int window_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     const uint64_t ticket = ek_bucket_ticket(reducer, lane->bucket);
-    (void)request; /* sums have requests of their own */
+    (void)request; /* sums have separate requests */
     if (lane->ended) {
         window_take(reducer, lane->bucket);
         return 1;
@@ -143,8 +143,8 @@ static ek_interval shared_elements(const ek_reducer *reducer, const ek_bucket *b
     return ek_interval_meet(slice, (ek_interval){at, at + length});
 }
 
-/* Returns where the newest piece that this rank has counted, or if `next` the one after, has rank
- * `of`'s terms of rank `to`'s slice. */
+/* Returns where the newest piece that this rank has counted has rank `of`'s terms of rank `to`'s
+ * slice. If `next`, returns the place in the next piece. */
 static char *shared_terms(const ek_reducer *reducer, const ek_bucket *bucket, int of, int to,
                           bool next)
 {
