@@ -211,11 +211,15 @@ static void roster_say_ranks(const roster *self, bool shown, char *text, size_t 
     char list[200] = "";
     int size = self->launched->size, count = 0;
     size_t at = 0;
-    for (int r = 0, end; r < size && at < sizeof list - 32; r = end) {
+    for (int r = 0, end; r < size; r = end) {
         for (end = r + 1; end < size && !self->ranks[end].pid == !self->ranks[r].pid;)
             end++;
         if (!self->ranks[r].pid == shown)
             continue;
+        if (at > sizeof list - 32) {
+            snprintf(list + at, sizeof list - at, ", ..");
+            break;
+        }
         at += (size_t)snprintf(list + at, sizeof list - at, count > 0 ? ", %d" : "%d", r);
         if (end - r > 1)
             at += (size_t)snprintf(list + at, sizeof list - at, end - r > 2 ? "-%d" : ", %d",
@@ -233,9 +237,9 @@ static void roster_say_machines(char *text, size_t room)
     const char *from = getenv("OMPI_MCA_orte_node_regex");
     if (!from || !*from)
         from = getenv("SLURM_STEP_NODELIST");
-    if (!from || !*from)
-        return;
     size_t at = strlen(text);
+    if (!from || !*from || at + 100 > room) /* 100: room for the sentence's end */
+        return;
     at += (size_t)snprintf(text + at, room - at, " of ");
     for (; *from && *from != '@' && at < room - 100; from++) {
         text[at++] = *from;
