@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "comm/exchange.h"
-#include "core/clock.h"
 #include "core/thread.h"
 #include "group/rail.h"
 #include "group/sum.h"
@@ -215,7 +214,6 @@ static int sum_in_parts(ek_dist_work *work)
 {
     ek_sum *sum = &sum_parts_of(work)->sum;
     int rc = work->stage > 0 ? ek_sum_go_on(sum) : 1;
-    work->began = ek_clock_ns(); /* the time-out counts from the last step */
     if (rc <= 0)
         return rc < 0 ? ek_dist_work_started(work, rc) : 1;
     work->done += sum->count; /* 0 before the first part */
