@@ -86,7 +86,7 @@ typedef struct ek_route {
      * NULL: they are in that memory. */
     int (*fetch)(ek_reducer *reducer, ek_bucket *bucket);
     /* On the communication thread. `ready` tells whether the next step can be made. `advance` makes
-     * the step numbered lane->phase, and may start *request. `advance` returns 1 once the mean is
+     * step number lane->phase, and may start *request. `advance` returns 1 once the mean is
      * complete, 0 before, or a negative status of the transport. Errors of this rank alone go to
      * reducer->lost. */
     ek_readiness (*ready)(ek_reducer *reducer, ek_reducer_lane *lane);
@@ -121,11 +121,11 @@ struct ek_reducer_lane {
     int number;
     ek_bucket *bucket; /* NULL: none */
     int phase;         /* the bucket's next step */
-    bool ended;        /* of the window: this rank's slice of the mean is complete */
+    bool ended;        /* on the route of the window: this rank's slice of the mean is complete */
     ek_sum sum;
     char *scratch, *wire;  /* terms of sums; elements in bf16 */
-    char *blank;           /* Zeros as large as the largest unit; a unit without a gradient travels
-                              from here. NULL: there are no units. */
+    char *blank;           /* Zeros as large as the largest unit, from which a unit without a
+                              gradient travels. NULL: there are no units. */
     ek_request **requests; /* room for 2 per rank */
 };
 enum { EK_LANES = 2 };

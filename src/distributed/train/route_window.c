@@ -25,7 +25,7 @@ static ek_readiness window_ready(ek_reducer *reducer, ek_reducer_lane *lane)
     case 0:
         return ek_window_has(reducer->window, EK_BUCKETS_READY, ticket) ? EK_READY
                                                                         : EK_AWAITS_RANKS;
-    case 1: /* later steps write to elements of this rank that other ranks have added up */
+    case 1: /* Later steps write to this rank's elements. The other ranks must have read them. */
         return ek_window_has(reducer->window, EK_BUCKETS_ADDED, ticket) ? EK_READY
                                                                         : EK_AWAITS_RANKS;
     default:
