@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "comm/exchange.h"
-#include "core/clock.h"
 #include "core/thread.h"
 #include "group/rail.h"
 #include "group/sum.h"
@@ -26,7 +25,7 @@ static void collective_describe(ek_dist_work *work)
     const ek_tensor *memory = one->memory;
     size_t nbytes = ek_comm_nbytes(memory);
     descriptor->shape = ek_wire_shape_of(memory);
-    /* The payloads of many ranks are a gathering, which a broadcast does not need. */
+    /* In a large group all ranks' payloads would be gathered. A broadcast needs one rank's. */
     bool many = descriptor->op < 0 && work->group->size > EK_ROUNDS_DIRECT;
     if (nbytes > EK_DESCRIPTOR_PAYLOAD || work->rail || many)
         return;
@@ -90,10 +89,11 @@ static bool sum_is_whole(const ek_tensor *memory, int ranks)
     return ek_comm_nbytes(memory) * (size_t)ranks <= SUM_WHOLE_NBYTES;
 }
 
-/* A sum in parts. The struct lies at the begin of work->scratch; work->room has its schedule. */
+/* A sum in parts. The struct lies at the beginning of work->scratch. work->room has the schedule.
+ */
 typedef struct sum_parts {
     ek_sum sum;
-    char *copy; /* of the part, on ranks that don't get the result: it must not change there */
+    char *copy; /* of the part, on ranks that don't get the result, whose tensors must not change */
     _Alignas(16) char terms[];
 } sum_parts;
 
@@ -214,7 +214,6 @@ static int sum_in_parts(ek_dist_work *work)
 {
     ek_sum *sum = &sum_parts_of(work)->sum;
     int rc = work->stage > 0 ? ek_sum_go_on(sum) : 1;
-    work->began = ek_clock_ns(); /* the time-out counts from the last step */
     if (rc <= 0)
         return rc < 0 ? ek_dist_work_started(work, rc) : 1;
     work->done += sum->count; /* 0 before the first part */
@@ -253,7 +252,7 @@ typedef struct verdict {
 /* Where the comparison of shapes keeps its data in work->scratch. */
 typedef struct pairs_room {
     ek_wire_shape *theirs; /* per rank: the shape that the rank gives to this one */
-    verdict *verdicts;     /* as rounds.h wants them: this rank's, and room */
+    verdict *verdicts;     /* room for ek_rounds_reduce; the first is this rank's */
     ek_bytes *out, *in;
 } pairs_room;
 

@@ -84,8 +84,8 @@ void ek_rail_run_pairs(ek_rail_run *run, const ek_dist_work *work, int op);
 /* Makes run->scratch, with `nbytes` on the rail's device. */
 int ek_rail_run_room(ek_rail_run *run, size_t nbytes);
 
-/* ek_rail_run_restart sets a run to its first step. go_on and ready are as in ek_verb, but the run
- * has separate transfers, which `ready` completes. The communication thread calls both once this
+/* ek_rail_run_restart sets a run to its first step. go_on and ready are as in ek_verb, but `ready`
+ * also completes the run's rounds. The communication thread calls both once this
  * rank is ready for the job, or, if run->meets is false, once all ranks are. is_over tells whether
  * the last step was made. */
 void ek_rail_run_restart(ek_rail_run *run);

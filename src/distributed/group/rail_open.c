@@ -1,9 +1,9 @@
 /* rail_open.c: makes a rail, together with all ranks of the group.
  *
- * Payloads of descriptors tell what each rank has. All ranks conclude alike whether there can be a
- * rail. Then the first rank makes an id and broadcasts it, and each rank begins its part.
- * The ranks tell each other how far they are, again and again, until all have their parts or one
- * has failed or given up. */
+ * Payloads of descriptors tell what each rank has. From the payloads all ranks conclude alike
+ * whether there can be a rail. Then the first rank makes an id and broadcasts it, and each rank
+ * begins its part. The ranks tell each other how far they are, again and again, until all have
+ * their parts or one has failed or given up. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

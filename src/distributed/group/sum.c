@@ -46,8 +46,9 @@ size_t ek_sum_scratch_nbytes(const ek_sum_schedule *schedule, ek_dtype dtype, in
 
 /* ---- messages ---- */
 
-/* Starts to send the elements to each of their owners in the node, or if `side` is not negative, to
- * receive from each owner in that side of the level. Elements that this rank owns stay. */
+/* Starts to send the elements to their owners in the node, or to receive them from the owners. If
+ * `side` is a side of the level, receives terms to scratch; if negative, results in place. Elements
+ * that this rank owns stay. */
 static void sum_transfer(ek_sum *sum, const ek_sum_node *node, ek_interval elements, bool sends,
                          int side)
 {
@@ -113,7 +114,8 @@ EK_MULTIVERSION static void sum_divide_f64(double *values, int64_t count, double
         values[i] /= divisor;
 }
 
-/* Combines the elements [begin, end) of the level's slice. In each side one rank has had them. */
+/* Combines the elements [begin, end) of the level's slice, of which each side has given one term.
+ */
 static void sum_combine(const ek_sum *sum, int64_t begin, int64_t end, const void **terms)
 {
     const ek_sum_level *level = sum_level(sum);
@@ -140,7 +142,7 @@ static bool sum_combine_next(ek_sum *sum)
     int64_t begin = slice.begin + sum->done, end = slice.end;
     if (end - begin > SUM_STEP)
         end = begin + SUM_STEP;
-    if (begin < own.begin && own.begin < end) /* from there on this rank has had a term */
+    if (begin < own.begin && own.begin < end) /* this rank's own terms begin there */
         end = own.begin;
     if (begin < own.end && own.end < end)
         end = own.end;

@@ -26,18 +26,17 @@ typedef struct ek_sum {
     const ek_process_group *group;
     const ek_sum_schedule *schedule;
     ek_dist_op op;
-    ek_dtype dtype; /* a narrow one if the schedule is direct */
+    ek_dtype dtype; /* a narrow dtype is only added up by a direct schedule */
     ek_sum_parts parts;
     int root; /* the rank in the group that gets the result; -1: all */
     int tag;
-    char *
-        address; /* of the elements, in the host's memory; other ranks' elements are written, too */
+    char *address; /* of the elements, in the host's memory; the sum writes to all of them */
     int64_t count;
     ek_interval range;     /* of a gathering: the elements that travel; else all */
     char *scratch;         /* has ek_sum_scratch_nbytes bytes */
     ek_request **requests; /* room for 2 * group->size */
 
-    /* The sum's own: */
+    /* Used by the sum alone: */
     int level, open; /* the level under way; requests that are not complete */
     bool back;       /* results travel */
     bool started;    /* the messages of the level were started */

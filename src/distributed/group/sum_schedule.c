@@ -7,7 +7,7 @@
 #include "core/thread.h"
 #include "link/communication.h"
 
-enum { SCHEDULE_FEW = 4 }; /* nodes that one level joins at most, unless the way is direct */
+enum { SCHEDULE_FEW = 4 }; /* the most nodes that a level joins if the way is not EK_SUM_DIRECT */
 
 /* ---- blocks: Note [Machines] ---- */
 
@@ -56,7 +56,8 @@ int ek_sum_node_find(const ek_sum_node *node, int64_t count, int64_t at, ek_inte
 
 /* ---- levels: Note [Halving] ---- */
 
-/* What a schedule is made of. The first call of schedule_list counts, and the second one fills. */
+/* What a schedule is made of. The first call of schedule_list_all counts, and the second call
+ * fills. */
 typedef struct schedule_room {
     ek_sum_schedule *schedule; /* NULL: counts only */
     int levels, sides, owners;
@@ -94,7 +95,7 @@ static void schedule_join(schedule_room *room, int rank, int first, int end, int
     room->levels++;
 }
 
-/* Adds the levels that join nodes of `size` ranks, the least ones, to the node [first, end). */
+/* Adds the levels that join the least nodes, of `size` ranks, to the node [first, end). */
 static void schedule_list(schedule_room *room, int rank, int first, int end, int size)
 {
     const int ranks = end - first;

@@ -204,17 +204,22 @@ static int roster_count(const roster *self)
     return seen;
 }
 
-/* Appends "rank 3" or "ranks 0, 2-5": the ranks that /proc shows, or the others. */
+/* Appends "rank 3" or "ranks 0, 2-5": the ranks that /proc shows, or if not `shown`, the other
+ * ranks. */
 static void roster_say_ranks(const roster *self, bool shown, char *text, size_t room)
 {
     char list[200] = "";
     int size = self->launched->size, count = 0;
     size_t at = 0;
-    for (int r = 0, end; r < size && at < sizeof list - 32; r = end) {
+    for (int r = 0, end; r < size; r = end) {
         for (end = r + 1; end < size && !self->ranks[end].pid == !self->ranks[r].pid;)
             end++;
         if (!self->ranks[r].pid == shown)
             continue;
+        if (at > sizeof list - 32) {
+            snprintf(list + at, sizeof list - at, ", ..");
+            break;
+        }
         at += (size_t)snprintf(list + at, sizeof list - at, count > 0 ? ", %d" : "%d", r);
         if (end - r > 1)
             at += (size_t)snprintf(list + at, sizeof list - at, end - r > 2 ? "-%d" : ", %d",
@@ -225,16 +230,16 @@ static void roster_say_ranks(const roster *self, bool shown, char *text, size_t 
     snprintf(text + at, room - at, count == 1 ? "rank %s" : "ranks %s", list);
 }
 
-/* Appends the job's machines, such as " of h[1-3]", if the launcher tells them. Open MPI also tells
- * how many digits numbers have, and on which machines how many processors are: "h[1:1-3]@0(3)". */
+/* Appends the job's machines, such as " of h[1-3]", if the launcher tells them. Open MPI writes
+ * "h[1:1-3]@0(3)", with the digits of a number before ":" and counts of processors after "@". */
 static void roster_say_machines(char *text, size_t room)
 {
     const char *from = getenv("OMPI_MCA_orte_node_regex");
     if (!from || !*from)
         from = getenv("SLURM_STEP_NODELIST");
-    if (!from || !*from)
-        return;
     size_t at = strlen(text);
+    if (!from || !*from || at + 100 > room) /* 100: room for the sentence's end */
+        return;
     at += (size_t)snprintf(text + at, room - at, " of ");
     for (; *from && *from != '@' && at < room - 100; from++) {
         text[at++] = *from;
@@ -245,7 +250,7 @@ static void roster_say_machines(char *text, size_t room)
     text[at] = '\0';
 }
 
-/* Writes which processes have come or ended. Called if no rank can be named that is missing. */
+/* Writes which processes have come or ended. Called if no missing rank can be named. */
 static void roster_say_others(const roster *self, char *text, size_t room)
 {
     const ek_launched *launched = self->launched;

@@ -398,7 +398,7 @@ static int spawn_call_here(const ek_spawn_options *options)
     return rc < 0 ? rc : left;
 }
 
-/* Returns EK_E_STATE in a process that a launcher has started beside others, and ek_spawn has not.
+/* Returns EK_E_STATE if a launcher, and not ek_spawn, has started this process as one of several.
  */
 static int spawn_check_launcher(void)
 {

@@ -10,7 +10,8 @@
 #include "link/communication.h"
 #include "link/staging.h"
 
-/* What a rank tells that has no work: this rank has given the group up, or the job has failed. */
+/* The descriptor of a rank without a work, which has given the group up or knows that the job has
+ * failed. */
 static const ek_descriptor agreement_no_work = {.verb = EK_VERB_DESTROY_GROUP,
                                                 .op = -1,
                                                 .root = -1,
@@ -93,7 +94,7 @@ static uint64_t agreement_digest(const ek_process_group *group, const ek_descrip
                           (uint64_t)descriptor->rail);
 }
 
-/* Combines what ranks tell (rounds.h). */
+/* Combines the agreements of two ranks (rounds.h). */
 static void agreement_combine(void *block, const void *other, size_t nbytes)
 {
     ek_agreement *a = block;
@@ -123,8 +124,8 @@ static void agreement_started(ek_process_group *group, int rc)
         ek_communication_break(group->communication, "agreement", rc);
 }
 
-/* Tells the other ranks of the work. NULL: the job has failed, or this rank has given the group
- * up. */
+/* Begins the agreement, with the work's descriptor. NULL: the job has failed, or this rank has
+ * given the group up. */
 static void agreement_begin(ek_process_group *group, ek_dist_work *work)
 {
     const ek_descriptor *descriptor = agreement_descriptor(work);
@@ -179,8 +180,8 @@ static bool agreement_lacks_payloads(const ek_process_group *group, const ek_dis
            (!work->verb->compares || group->agreed.payloads_differ);
 }
 
-/* Begins a failure of the job with the pending error of calls that differ, because the ranks may
- * wait for each other in other groups too. Ends the work (NULL: there is none) with the error. */
+/* Calls differ, and the error is pending. Begins a failure of the job, because the ranks may wait
+ * for each other in other groups too. Ends the work (NULL: there is none) with the error. */
 static void agreement_differ(ek_process_group *group, ek_dist_work *work)
 {
     ek_communication *communication = group->communication;
@@ -194,7 +195,7 @@ static void agreement_differ(ek_process_group *group, ek_dist_work *work)
     ek_dist_work_end(work, ek_error_raise(&error));
 }
 
-/* Ends the agreement. `differ` says that the calls do, with the error pending. The function may
+/* Ends the agreement. If `differ`, the calls differ, and the error is pending. The function may
  * close and free the group. */
 static void agreement_end(ek_process_group *group, ek_dist_work *work, bool differ)
 {

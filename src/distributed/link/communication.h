@@ -203,6 +203,8 @@ bool ek_communication_drain(ek_communication *communication);
 /* Breaks the world after a negative return of the transport in `what`. The error has the
  * transport's reason. */
 void ek_communication_break(ek_communication *communication, const char *what, int status);
+/* Takes the pending error of this thread, and breaks the world with it. */
+void ek_communication_break_here(ek_communication *communication);
 
 /* Begins a failure of the job. `origin` is the rank on which the failure began. Does nothing if a
  * failure is under way or the world is broken. */

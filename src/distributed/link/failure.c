@@ -187,6 +187,12 @@ void ek_communication_break(ek_communication *communication, const char *what, i
     failure_give_up(communication);
 }
 
+void ek_communication_break_here(ek_communication *communication)
+{
+    ek_communication_fail_here(communication);
+    failure_give_up(communication);
+}
+
 /* Tells whether a failure can't be drained any more (Note [Failures drain themselves]). */
 static bool failure_is_stuck(ek_communication *communication)
 {

@@ -45,6 +45,10 @@ void ek_notices_close(ek_communication *communication)
 void ek_packet_send(ek_communication *communication, int to, const ek_packet *packet)
 {
     outgoing *one = ek_calloc(1, sizeof *one);
+    if (!one && packet->kind == EK_PACKET_POST) { /* the receiver has no time-out */
+        ek_communication_break_here(communication);
+        return;
+    }
     if (!one) {
         ek_error_clear(); /* the receiver finds the loss by its time-out */
         return;

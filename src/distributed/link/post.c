@@ -67,8 +67,7 @@ void ek_posts_keep(ek_communication *communication, int from, const ek_packet *p
 {
     ek_kept_packet *one = ek_calloc(1, sizeof *one);
     if (!one) {
-        ek_error_clear();
-        ek_communication_break(communication, "post", 0);
+        ek_communication_break_here(communication);
         return;
     }
     one->from = from;

@@ -21,13 +21,13 @@ typedef struct ek_waits {
 /* ---- agreements (agreement.c) ---- */
 
 /* What one rank tells in an agreement, or several ranks combined. If `call`, `payload` or `timed`
- * differs between ranks, a member says so, and the number is that of any rank. */
+ * differs between ranks, a member tells that, and the number is that of any rank. */
 typedef struct ek_agreement {
     uint64_t call;          /* digest of the descriptor's members that must be equal */
     uint64_t payload;       /* digest of the payload */
     uint64_t timed, waited; /* the number of an earlier call (0: none), and its least wait in ns */
     int32_t last;           /* the first rank with the least wait */
-    int32_t required, off;  /* the first rank whose `gradient` says so; INT32_MAX: none */
+    int32_t required, off;  /* the first rank with this `gradient`; INT32_MAX: none */
     uint32_t failed; /* 1 + the latest epoch of a failure in which a rank takes no part; 0: none */
     bool calls_differ, payloads_differ, timed_differ;
 } ek_agreement;

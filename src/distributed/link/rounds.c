@@ -8,8 +8,8 @@ static bool rounds_are_aligned(const ek_process_group *group)
     return (group->size & (group->size - 1)) == 0;
 }
 
-/* Returns the rank that this rank receives from in a step. With -step: the rank that this rank
- * sends to. */
+/* Returns the rank from which this rank receives in a step. For -step returns the rank to which
+ * this rank sends. */
 static int rounds_peer(const ek_process_group *group, int step)
 {
     int size = group->size;
@@ -30,8 +30,8 @@ static int rounds_message(ek_rounds *rounds, const ek_process_group *group, bool
     return rc;
 }
 
-/* Sends the blocks that this rank has and the peer, `step` ranks away, lacks; or receives such
- * blocks from the peer. Blocks that run over the last rank are two messages. */
+/* Sends the blocks that the peer, `step` ranks away, lacks. If not `send`, receives the blocks that
+ * this rank lacks. If blocks wrap around from the last rank to rank 0, they are two messages. */
 static int rounds_move(ek_rounds *rounds, const ek_process_group *group, bool send, int peer,
                        int step)
 {

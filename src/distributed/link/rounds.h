@@ -7,9 +7,10 @@
  * rank sends to all others, and there is one round.
  *
  * If P is a power of two, rank r has the aligned range of s ranks around r, and exchanges messages
- * with rank r xor s, so that each round needs one connection (recursive doubling). If not, the
- * range begins at r. The rank receives from rank r + s and sends to rank r - s, modulo P (Bruck). A
- * reduction may then combine a block twice, so that its function must not mind. */
+ * with rank r xor s, so that each round needs one connection (recursive doubling). If P is another
+ * number, the range begins at r. The rank receives from rank r + s and sends to rank r - s, modulo
+ * P (Bruck). A reduction may then combine a block twice, so that its function must be idempotent.
+ */
 #ifndef EK_LINK_ROUNDS_H
 #define EK_LINK_ROUNDS_H
 
@@ -36,7 +37,7 @@ typedef struct ek_rounds {
     ek_rounds_combine *combine; /* NULL: blocks are gathered */
     int tag;
     int have; /* ranks whose blocks this rank has; 0: no exchange is under way */
-    int open; /* how many of `requests` are open: the first ones */
+    int open; /* how many requests are open; they are the first ones */
     ek_request *requests[2 * EK_ROUNDS_DIRECT];
 } ek_rounds;
 

@@ -6,8 +6,8 @@
  * order, so that results depend neither on the transport nor on timing.
  *
  * A message travels in parts. A few parts of a message are under way at a time, so that messages of
- * other tags and communicators need not wait until a long message is through, and parts tell that a
- * slow transfer goes on.
+ * other tags and communicators need not wait until a long message has arrived. The count of parts
+ * that have moved shows that a slow transfer makes progress.
  *
  * The plugins (distributed/mpi) are compiled against this header alone, and call no function of the
  * library. The tests' transport connects threads of one program. */
@@ -43,7 +43,7 @@ typedef struct ek_transport ek_transport;
 struct ek_transport {
     unsigned version; /* EK_TRANSPORT_VERSION */
     const char *name; /* "Open MPI 4.1.4" */
-    size_t part;      /* bytes of the largest part of a message */
+    size_t part;      /* messages of at most this many bytes travel in one part */
 
     /* Opens the transport. Writes the communicator of all processes and this process's place.
      * `context` is for transports that a program can open several times; plugins get NULL. */
@@ -57,9 +57,9 @@ struct ek_transport {
     void (*close_communicator)(ek_communicator *communicator);
 
     /* Start to send or to receive a message of any number of bytes. Messages of one tag (0 to
-     * 32767) between two ranks arrive in order. If a message or its room has more bytes than a
-     * part, message and room have equally many bytes, and `from` is a rank. Else the message may be
-     * shorter than the room, and a message that is longer is an error. */
+     * 32767) between two ranks arrive in order. If a message or its room has more bytes than
+     * `part`, message and room have equally many bytes, and `from` is a rank. If both have at most
+     * `part` bytes, the message may be shorter than the room. A longer message is an error. */
     int (*send)(ek_communicator *communicator, const void *data, size_t nbytes, int to, int tag,
                 ek_request **request);
     int (*receive)(ek_communicator *communicator, void *data, size_t nbytes, int from, int tag,
@@ -89,8 +89,8 @@ struct ek_transport {
     /* Gives up a receive that no message has reached, and frees the request. */
     void (*cancel)(ek_request **request);
 
-    /* Returns how many parts have come from a rank of the communicator so far, or for
-     * EK_TRANSPORT_ANY how many parts have come from and gone to all ranks. */
+    /* Returns how many parts have come from a rank of the communicator so far. For EK_TRANSPORT_ANY
+     * returns how many parts have come from all ranks and gone to all ranks. */
     uint64_t (*moved)(const ek_communicator *communicator, int rank);
     /* Tells whether an open request of the communicator waits for bytes from a rank. A receive from
      * any rank does not count. */

@@ -54,6 +54,7 @@ void ek_dist_work_free(ek_dist_work *work)
     }
     if (work->rail)
         work->rail_calls->close(work->rail, work->group);
+    ek_object_release(work->keeps);
     free(work->rail);
     free(work->tensors);
     free(work->scratch);

@@ -111,18 +111,18 @@ typedef struct ek_verb {
     /* True if the rank gives its part while the work is under way. work->arrived then says when the
      * part was complete. */
     bool gradual;
-    /* Of works that a thread of the verb does, without the communication thread: does what
-     * ek_dist_wait does. NULL: the work is submitted. */
+    /* Takes the place of ek_dist_wait if a separate thread does the work. NULL: the communication
+     * thread does the work. */
     int (*wait)(ek_dist_work *work);
-    /* True if payloads are only compared. If they are equal on all ranks, go_on may find this
-     * rank's payload in place of each rank's. */
+    /* True if payloads are only compared. If payloads are equal on all ranks, ek_group_payload may
+     * return this rank's payload for every rank. */
     bool compares;
 } ek_verb;
 
 typedef enum ek_dist_work_state {
     EK_DIST_WORK_SUBMITTED,
     EK_DIST_WORK_AGREEING, /* this rank has begun the work's agreement */
-    /* A rank has failed, says the agreement. The work ends once this rank has learned of the
+    /* The agreement tells that a rank has failed. The work ends once this rank has learned of the
      * failure. */
     EK_DIST_WORK_REFUSED,
     EK_DIST_WORK_COMMITTED
@@ -157,8 +157,8 @@ struct ek_dist_work {
     ek_dist_work *next;
     ek_process_group *group;
     const ek_verb *verb;
-    /* ek_clock_ns() at submission; for a gradual work: when its wait for other ranks began. Moves
-     * to the present when parts of a committed work's messages have come or gone. */
+    /* ek_clock_ns() at submission; for a gradual work: when its wait for other ranks began; for a
+     * committed work: when ek_dist_work_is_late last found that parts of messages had moved. */
     uint64_t began;
     uint64_t moved; /* the communicator's count of parts when `began` was set last */
     /* ek_clock_ns() when this rank's part was complete; 0: when its agreement began. */
@@ -169,7 +169,8 @@ struct ek_dist_work {
     ek_descriptor descriptor;
     ek_dist_work_tensor *tensors;
     int count;
-    void *user; /* for the verb */
+    void *user;       /* for the verb */
+    ek_object *keeps; /* has memory that transfers use; one reference, or NULL */
     /* The run of a rail between GPUs; owned. NULL: tensors travel by the transport. */
     ek_rail_run *rail;
     const ek_rail_calls *rail_calls;

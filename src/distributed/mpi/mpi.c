@@ -69,22 +69,23 @@ static const char *transport_reason(int status)
 /* Writes the numbers of the communicator's ranks in MPI_COMM_WORLD, and which ranks are near. */
 static int communicator_number(ek_communicator *communicator)
 {
-    MPI_Group members, world, near;
-    int code = MPI_Comm_group(communicator->comm, &members);
-    if (code != MPI_SUCCESS)
-        return code;
-    MPI_Comm_group(MPI_COMM_WORLD, &world);
-    MPI_Comm_group(mpi_machine, &near);
+    MPI_Group groups[3]; /* members, world, machine */
+    const MPI_Comm comms[] = {communicator->comm, MPI_COMM_WORLD, mpi_machine};
+    int made = 0, code = MPI_SUCCESS;
+    while (made < 3 && code == MPI_SUCCESS) {
+        code = MPI_Comm_group(comms[made], &groups[made]);
+        made += code == MPI_SUCCESS;
+    }
     for (int r = 0; r < communicator->size && code == MPI_SUCCESS; r++) {
         int local = MPI_UNDEFINED;
-        code = MPI_Group_translate_ranks(members, 1, &r, world, &communicator->ranks[r].world);
+        code =
+            MPI_Group_translate_ranks(groups[0], 1, &r, groups[1], &communicator->ranks[r].world);
         if (code == MPI_SUCCESS)
-            code = MPI_Group_translate_ranks(members, 1, &r, near, &local);
+            code = MPI_Group_translate_ranks(groups[0], 1, &r, groups[2], &local);
         communicator->ranks[r].near = local != MPI_UNDEFINED;
     }
-    MPI_Group_free(&near);
-    MPI_Group_free(&world);
-    MPI_Group_free(&members);
+    while (made > 0)
+        MPI_Group_free(&groups[--made]);
     return code;
 }
 

@@ -5,8 +5,9 @@
 
 enum {
     TRANSFER_WINDOW = 4, /* parts of a stream that are under way at a time */
-    /* The ranks to which a rank passes on a broadcast: of one part, of more parts among a few
-     * ranks (a chain sends each byte once from each rank), and among many ranks. */
+    /* How many ranks get a broadcast from one rank: a broadcast of one part; of more parts among at
+     * most TRANSFER_CHAIN_RANKS ranks (a chain, so that each rank sends each byte once); of more
+     * parts among more ranks. */
     TRANSFER_FAN_SHORT = 4,
     TRANSFER_FAN_CHAIN = 1,
     TRANSFER_FAN_LONG = 2,
@@ -32,7 +33,7 @@ struct ek_request {
     int source;   /* the rank from which the last part came */
     int code;     /* the code of the first part that failed, or MPI_SUCCESS */
     int count;    /* streams */
-    bool relays;  /* a rank sends those parts that have come by stream 0 */
+    bool relays;  /* the other streams send the parts that have come by stream 0 */
     int window;   /* slots of each stream */
     int open;     /* parts under way */
     size_t close; /* parts that were not posted yet */
@@ -40,7 +41,8 @@ struct ek_request {
     MPI_Request slots[]; /* part k of stream s is in slot s * window + k % window */
 };
 
-/* Open requests in the order in which they were started. One thread makes all calls. */
+/* The list of open requests, in the order in which they were started. One thread makes all calls.
+ */
 static ek_request *transfer_first, **transfer_end = &transfer_first;
 static int transfer_unposted; /* open requests of which parts are not posted yet */
 static int transfer_last_blamed = -1;

@@ -1,5 +1,5 @@
-/* transfer.h: transfers between ranks, in parts of at most EK_MPI_PART bytes, and TRANSFER_NEAR
- * times as many between ranks of one machine.
+/* transfer.h: transfers between ranks, in parts. A part has at most EK_MPI_PART bytes, or between
+ * ranks of one machine TRANSFER_NEAR times as many.
  *
  * A request has a stream for each rank to which bytes go and for each rank from which bytes come. A
  * few parts of a stream are under way at a time. `test` posts the next part when an earlier one is

@@ -22,7 +22,7 @@ static ek_dev *bucket_dev(const ek_bucket *bucket)
     return ek_tensor_dev(bucket->range);
 }
 
-static bool bucket_is_plain(const ek_bucket *bucket)
+static bool bucket_is_on_host(const ek_bucket *bucket)
 {
     return ek_dev_is_host(bucket_dev(bucket));
 }
@@ -32,7 +32,7 @@ int ek_bucket_open(ek_bucket *bucket, ek_tensor *range)
     bucket->range = ek_object_retain(range);
     bucket->dtype = range->dtype;
     bucket->count = ek_count(range);
-    bucket->memory = bucket_is_plain(bucket) ? ek_object_retain(range) : NULL;
+    bucket->memory = bucket_is_on_host(bucket) ? ek_object_retain(range) : NULL;
     return 0;
 }
 
@@ -94,7 +94,7 @@ void ek_bucket_begin_sum(const ek_reducer *reducer, ek_reducer_lane *lane, ek_su
 /* Tells whether the gradients are in the memory from which they travel. */
 static ek_readiness bucket_fetched(ek_reducer *reducer, const ek_bucket *bucket)
 {
-    if (bucket_is_plain(bucket))
+    if (bucket_is_on_host(bucket))
         return EK_READY;
     int done = ek_dev_event_done(bucket_dev(bucket), bucket->event);
     if (done < 0)
@@ -131,7 +131,7 @@ static int rail_open(ek_reducer *reducer, ek_bucket *bucket, ek_group_rail *rail
 static int rail_begin(ek_reducer *reducer, ek_bucket *bucket)
 {
     ek_group_rail *rail;
-    if (bucket_is_plain(bucket) || reducer->sharding)
+    if (bucket_is_on_host(bucket) || reducer->sharding)
         return 0;
     EK_TRY(ek_rail_find(ek_verb_name(EK_VERB_BACKWARD), reducer->group, bucket_dev(bucket), &rail));
     if (!rail)
@@ -182,7 +182,7 @@ int ek_bucket_stage(ek_bucket *bucket)
 static int messages_begin(ek_reducer *reducer, ek_bucket *bucket)
 {
     (void)reducer;
-    if (bucket_is_plain(bucket))
+    if (bucket_is_on_host(bucket))
         return 1;
     ek_scope scope = ek_scope_begin();
     int rc = ek_bucket_stage(bucket);
@@ -193,7 +193,7 @@ static int messages_begin(ek_reducer *reducer, ek_bucket *bucket)
 static int messages_fetch(ek_reducer *reducer, ek_bucket *bucket)
 {
     (void)reducer;
-    return bucket_is_plain(bucket)
+    return bucket_is_on_host(bucket)
                ? 0
                : ek_staging_fetch(bucket->memory, bucket->range, &bucket->event);
 }
@@ -219,7 +219,7 @@ static void messages_convert(const ek_reducer_lane *lane, bool back)
 static void messages_return(ek_reducer *reducer, ek_bucket *bucket)
 {
     ek_dev *dev = bucket_dev(bucket);
-    if (bucket_is_plain(bucket) || !bucket->fetched)
+    if (bucket_is_on_host(bucket) || !bucket->fetched)
         return;
     if (ek_dev_upload(dev, ek_tensor_address(bucket->range), ek_tensor_dev(bucket->memory),
                       ek_tensor_address(bucket->memory), ek_comm_nbytes(bucket->range)) < 0)
@@ -231,7 +231,7 @@ static int messages_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_reque
 {
     const ek_bucket *bucket = lane->bucket;
     const bool narrow = ek_bucket_is_narrow(reducer, bucket);
-    (void)request; /* sums have requests of their own */
+    (void)request; /* sums have separate requests */
     if (lane->phase == 0) {
         if (narrow)
             messages_convert(lane, false);
@@ -244,7 +244,7 @@ static int messages_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_reque
         return rc;
     if (narrow)
         messages_convert(lane, true);
-    if (!reducer->sharding) /* each rank needs its own slice alone if parameters are sharded */
+    if (!reducer->sharding) /* if parameters are sharded, each rank needs its own slice alone */
         messages_return(reducer, lane->bucket);
     return 1;
 }
@@ -362,11 +362,12 @@ int ek_bucket_fetch(ek_reducer *reducer, ek_bucket *bucket)
 int ek_bucket_end(const ek_reducer *reducer, ek_bucket *bucket)
 {
     int rc = 0;
-    if (bucket->unit >= 0) { /* after a failed pass it may have memory */
+    /* A failed pass may have left memory. If the world is broken, transfers may use that memory. */
+    if (bucket->unit >= 0 && !reducer->group->communication->broken) {
         ek_object_release(bucket->memory);
         bucket->memory = NULL;
     }
-    if (bucket->unit >= 0 || bucket_is_plain(bucket))
+    if (bucket->unit >= 0 || bucket_is_on_host(bucket))
         return 0;
     ek_dev_wait_event(bucket_dev(bucket), EK_STREAM_COMPUTE, bucket->event);
     if (bucket->fetched && bucket->run.rail && bucket->wire && bucket->run.state >= 0 &&

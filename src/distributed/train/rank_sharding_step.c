@@ -173,6 +173,7 @@ static int step_run_agree(ek_process_group *group, void *user)
     memcpy(work->descriptor.payload, &descriptor, sizeof descriptor);
     work->descriptor.nbytes = sizeof descriptor;
     work->user = self;
+    work->keeps = ek_object_retain(self->reducer);
     step_list_ranges(self);
     self->range = 0;
     self->committed = self->closed = self->sending = false;

@@ -86,7 +86,7 @@ typedef struct ek_route {
      * NULL: they are in that memory. */
     int (*fetch)(ek_reducer *reducer, ek_bucket *bucket);
     /* On the communication thread. `ready` tells whether the next step can be made. `advance` makes
-     * the step numbered lane->phase, and may start *request. `advance` returns 1 once the mean is
+     * step number lane->phase, and may start *request. `advance` returns 1 once the mean is
      * complete, 0 before, or a negative status of the transport. Errors of this rank alone go to
      * reducer->lost. */
     ek_readiness (*ready)(ek_reducer *reducer, ek_reducer_lane *lane);
@@ -121,11 +121,11 @@ struct ek_reducer_lane {
     int number;
     ek_bucket *bucket; /* NULL: none */
     int phase;         /* the bucket's next step */
-    bool ended;        /* of the window: this rank's slice of the mean is complete */
+    bool ended;        /* on the route of the window: this rank's slice of the mean is complete */
     ek_sum sum;
     char *scratch, *wire;  /* terms of sums; elements in bf16 */
-    char *blank;           /* Zeros as large as the largest unit; a unit without a gradient travels
-                              from here. NULL: there are no units. */
+    char *blank;           /* Zeros as large as the largest unit, from which a unit without a
+                              gradient travels. NULL: there are no units. */
     ek_request **requests; /* room for 2 per rank */
 };
 enum { EK_LANES = 2 };
@@ -137,7 +137,7 @@ enum {
     EK_BUCKETS_ENDED  /* per lane: the ticket of the last bucket of which the rank has its mean */
 };
 
-/* What a rank reports at the end of a pass, or several ranks combined. */
+/* The report of a rank at the end of a pass, or the reports of several ranks combined. */
 typedef struct ek_pass_report {
     int32_t rank;       /* the first rank that has failed; the group's size: none has */
     int32_t status;     /* of that rank */
@@ -180,7 +180,7 @@ struct ek_reducer {
     uint64_t passes;       /* how many passes have ended */
     ek_error_record lost;  /* the error of a bucket; status 0: none */
     uint32_t failure;      /* the number of the job's failure whose error is `lost`; 0: none */
-    /* Room for ek_rounds_reduce. The first report is this rank's, and then that of all ranks. */
+    /* Room for ek_rounds_reduce. The first report is this rank's, and afterwards all ranks'. */
     ek_pass_report *reports;
     char sentence[500]; /* of the error in the first report */
     ek_sum_schedule *schedules[EK_SUM_WAYS];
@@ -209,10 +209,10 @@ void ek_reducer_free(ek_reducer *reducer);
 int ek_reducer_make_buckets(ek_reducer *reducer, size_t cap, bool whole);
 
 /* Cuts the leaves [begin, end), which are neighbours in a slab, into buckets, from the end. nbytes
- * has the leaves' sizes. The first bucket is small, the next ones have at most `cap` bytes, and the
- * last ones get smaller and smaller. A larger leaf is a bucket of its own, or unless `whole`, a
- * bucket for each EK_LEAF_PIECE bytes. Writes the buckets' leaves and pieces, and returns the
- * number of buckets. */
+ * has the leaves' sizes. The first bucket is small, the next buckets have at most `cap` bytes, and
+ * the last ones get smaller and smaller. If `whole`, a larger leaf is a bucket. If not, a larger
+ * leaf has a bucket for each EK_LEAF_PIECE bytes. Writes the buckets' leaves and pieces, and
+ * returns the number of buckets. */
 int ek_reducer_cut(const size_t *nbytes, int begin, int end, size_t cap, bool whole,
                    ek_bucket *buckets);
 enum { EK_LEAF_PIECE = 8 << 20 };

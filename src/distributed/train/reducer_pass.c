@@ -149,7 +149,7 @@ static int pass_go_on(ek_dist_work *work)
     if (reducer->failure)
         work->failure = reducer->failure;
     if (rc >= 0)
-        return lane || rc > 0; /* another step follows even without a transfer */
+        return lane || rc > 0; /* 1: another step follows, also if no transfer was started */
     ek_communication *communication = work->group->communication;
     ek_communication_break(communication, "the reduction of gradients", rc);
     return ek_error_raise(&communication->failure.error);
@@ -175,6 +175,7 @@ static int pass_submit(ek_reducer *reducer)
     if (!work)
         return ek_error_pending();
     work->user = reducer;
+    work->keeps = ek_object_retain(reducer);
     work->descriptor.shape = (ek_wire_shape){-1, 1, {reducer->bucket_count}};
     work->descriptor.rail = reducer->buckets[0].run.rail ? reducer->buckets[0].run.rail->number : 0;
     reducer->bucket = reducer->begun = reducer->phase = reducer->announced = 0;

@@ -25,7 +25,7 @@ static ek_readiness window_ready(ek_reducer *reducer, ek_reducer_lane *lane)
     case 0:
         return ek_window_has(reducer->window, EK_BUCKETS_READY, ticket) ? EK_READY
                                                                         : EK_AWAITS_RANKS;
-    case 1: /* later steps write to elements of this rank that other ranks have added up */
+    case 1: /* Later steps write to this rank's elements. The other ranks must have read them. */
         return ek_window_has(reducer->window, EK_BUCKETS_ADDED, ticket) ? EK_READY
                                                                         : EK_AWAITS_RANKS;
     default:
@@ -79,7 +79,7 @@ static void window_take(const ek_reducer *reducer, const ek_bucket *bucket)
 static int window_advance(ek_reducer *reducer, ek_reducer_lane *lane, ek_request **request)
 {
     const uint64_t ticket = ek_bucket_ticket(reducer, lane->bucket);
-    (void)request; /* sums have requests of their own */
+    (void)request; /* sums have separate requests */
     if (lane->ended) {
         window_take(reducer, lane->bucket);
         return 1;
@@ -143,8 +143,8 @@ static ek_interval shared_elements(const ek_reducer *reducer, const ek_bucket *b
     return ek_interval_meet(slice, (ek_interval){at, at + length});
 }
 
-/* Returns where the newest piece that this rank has counted, or if `next` the one after, has rank
- * `of`'s terms of rank `to`'s slice. */
+/* Returns where the newest piece that this rank has counted has rank `of`'s terms of rank `to`'s
+ * slice. If `next`, returns the place in the next piece. */
 static char *shared_terms(const ek_reducer *reducer, const ek_bucket *bucket, int of, int to,
                           bool next)
 {
