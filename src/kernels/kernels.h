@@ -34,11 +34,11 @@ typedef int ek_compare_kernel(ek_dev *dev, ek_compare op, ek_tensor *out, const 
                               const ek_tensor *y);
 typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condition,
                             const ek_tensor *x, const ek_tensor *y);
-/* `count` sums of one dtype, which may be any, each of 1 to EK_MAX_DEVICES addends: addend k of outs[i] is
- * inputs[k * count + i], which is absent if it is NULL; at least one is present. Addends are added
- * in the order of Note [Order of a sum] (core/sum_order.h). The addends and the output of a sum are
- * dense and of one layout; the output may be the first addend. With one addend the outputs may be
- * f32 and all inputs bf16, or all f16. */
+/* `count` sums of one dtype, which may be any, each of 1 to EK_MAX_DEVICES addends: addend k of
+ * outs[i] is inputs[k * count + i], which is absent if it is NULL; at least one is present. Addends
+ * are added in the order of Note [Order of a sum] (core/sum_order.h). The addends and the output of
+ * a sum are dense and of one layout; the output may be the first addend. With one addend the
+ * outputs may be f32 and all inputs bf16, or all f16. */
 typedef int ek_add_n_kernel(ek_dev *dev, int count, ek_tensor *const *outs,
                             const ek_tensor *const *inputs, int addends);
 
