@@ -92,7 +92,8 @@ void loop_post(ek_request *request, int rank, int to, const ek_bytes *bytes)
     if (bytes->nbytes > 0)
         memcpy(parcel->data, bytes->data, bytes->nbytes);
     loop_draw_due(process, target, &parcel->due_tests, &parcel->due_ns);
-    parcel->held = process->stopped || process->cut >> target->rank & 1;
+    parcel->held =
+        process->stopped || (target->rank < 64 && (process->cut >> target->rank & 1) != 0);
     bool waits = loop_draw(process, 3) == 0;
     if (bytes->nbytes > LOOP_EAGER || (process->loop->seed != 0 && waits)) {
         parcel->sender = request;
