@@ -41,6 +41,7 @@ has() {
     doxygen) command -v doxygen ;;
     lintian) command -v lintian ;;
     dpkg-dev) command -v dpkg-shlibdeps ;;
+    iproute2) command -v ip || test -x /usr/sbin/ip ;;
     locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
     fortunes) test -r /usr/share/games/fortunes/computers ;;
     dataset-fashion-mnist) test -r "$fashion_mnist"/train-images-idx3-ubyte.gz ;;
@@ -71,6 +72,7 @@ purpose() {
     ccache) echo "compiles once what two builds share" ;;
     doxygen) echo "makes the documentation's site, target documentation" ;;
     lintian) echo "looks at the Debian packages that cpack makes" ;;
+    iproute2) echo "makes networks between the machines of tests/ranks/hosts" ;;
     dpkg-dev) echo "finds what the Debian packages depend on" ;;
     fortunes) echo "a text for samples/gpt, in /usr/share/games/fortunes" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;

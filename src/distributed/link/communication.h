@@ -122,6 +122,8 @@ struct ek_communication {
     int serving; /* groups for which this rank has served memory */
     int reading; /* readings (ek_group_read) that have been submitted and have not ended */
     ek_kept_packet *outbox, *inbox; /* posts to send, whose `from` is the receiver; posts to take */
+    int awaited;                    /* rank of the world whose post a thread awaits */
+    uint64_t awaiting;              /* ek_clock_ns() since when; 0: no thread awaits a post */
     bool woken; /* ek_communication_wake or ek_dist_wait was called since the last nap ended */
     bool raise; /* `raised` is a failure of this rank that has not begun yet */
     ek_failure raised;

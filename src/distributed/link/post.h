@@ -12,7 +12,9 @@
 /* Sends one->packet to the rank one->from of the world, and takes `one` over. The packet's members
  * status, number, silent and text travel. */
 void ek_post_send(ek_communication *communication, ek_kept_packet *one);
-/* Waits for the next post of a rank of the world. If the world breaks first, returns its error. */
+/* Waits for the next post of a rank of the world. If the world breaks first, returns its error. If
+ * the post does not come in the world's time-out, the world breaks with EK_E_TIMEOUT. One thread
+ * waits at a time. */
 int ek_post_take(ek_communication *communication, int from, ek_packet *packet);
 
 /* ---- on the communication thread ---- */

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "kit/ranks.h"
+#include "link/post.h"
 
 enum { RANKS = 3 };
 
@@ -154,6 +155,28 @@ TEST(a_cut_between_two_ranks_is_located_by_a_third)
 {
     loop *l = loop_new(RANKS, 1);
     ranks_run run = {.loop = l, .function = two_are_cut_off, .user = l, .breaks = true};
+    ck_assert_ptr_null(loop_run(l, ranks_of, &run));
+    ck_assert(loop_ended(l, NULL));
+    loop_free(l);
+}
+
+/* Rank 1 never posts. */
+static const char *one_does_not_post(ek_process_group *world, void *user)
+{
+    ek_packet packet;
+    (void)user;
+    RANKS_OK(ek_dist_barrier(.group = world));
+    world->timeout = 0.3;
+    if (world->rank == 0)
+        RANKS_EXPECT(ek_post_take(world->communication, 1, &packet), EK_E_TIMEOUT,
+                     "for rank 1 on ");
+    return NULL;
+}
+
+TEST(a_post_that_does_not_come_breaks_the_world)
+{
+    loop *l = loop_new(RANKS, 1);
+    ranks_run run = {.loop = l, .function = one_does_not_post, .user = l, .breaks = true};
     ck_assert_ptr_null(loop_run(l, ranks_of, &run));
     ck_assert(loop_ended(l, NULL));
     loop_free(l);
