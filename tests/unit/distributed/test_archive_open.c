@@ -64,11 +64,6 @@ RANKS_TEST(the_error_of_the_reading_rank_is_that_of_all, RANKS, 3)
         RANKS_EXPECT(ek_error_status(), EK_E_IO, "/tmp/no/such/file");
     else
         RANKS_EXPECT(ek_error_status(), EK_E_ABORTED, "rank 2 on c: ");
-    LOOP_CHECK(!ek_dist_archive_open("x", RANKS, world));
-    /* A rank that calls late finds the failure of another rank. */
-    LOOP_CHECK(ek_error_status() == EK_E_INVALID || ek_error_status() == EK_E_ABORTED);
-    LOOP_CHECK(strstr(ek_error_message(), "rank 4 is not in"));
-    ek_error_clear();
     if (world->rank == 2)
         write_file("bad", "no archive", 10);
     LOOP_CHECK(!ek_dist_archive_open(world->rank == 2 ? path_of("bad") : "?", 2, world));
