@@ -90,7 +90,8 @@ struct ek_loader {
     ek_pass pass;
     int64_t first;   /* the number of the first batch in `pass`: not 0 after a load */
     int64_t before;  /* how many samples of this rank come before those in `pass` */
-    int64_t epoch;   /* that of the sampler of this rank's share when it drew the pass; else 0 */
+    int64_t epoch;   /* The sampler's epoch when it drew this rank's share; 0: there is no such
+                        sampler. */
     int64_t longest; /* the number of batches of the rank with the most; 0: no empty batches */
     int64_t batches; /* batches of the whole pass, with those before `first` and empty ones */
     int64_t given;

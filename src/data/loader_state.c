@@ -141,7 +141,7 @@ ek_value ek_loader_state(ek_loader *loader)
 
 typedef struct loader_loaded {
     int64_t begun, given, base_seed, longest, position, epoch;
-    int64_t batch_size, ranks, rank; /* those of the loader that was saved */
+    int64_t batch_size, ranks, rank; /* The values of the loader that was saved. */
     bool old;                        /* the state has no rank, and with a sampler no position */
     ek_pass pass;
     ek_generator generator;

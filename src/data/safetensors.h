@@ -111,7 +111,7 @@ struct ek_safetensors {
     int owned_count, owned_room;
     char *owned_at;                /* where the last block is free */
     size_t owned_left;             /* for so many bytes */
-    struct ek_safetensors **parts; /* of a set (safetensors_set.c): what has the tensors; owned */
+    struct ek_safetensors **parts; /* The files of a set (safetensors_set.c); owned. */
     int part_count;
 };
 

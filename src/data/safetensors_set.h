@@ -32,9 +32,9 @@ void ek_set_clean(const char *path, ek_set_parts kept);
 typedef struct ek_set_list {
     const char *path; /* the set's */
     ek_set_parts parts;
-    const char *const *hosts; /* of each part: the machine that writes it */
+    const char *const *hosts; /* The machine that writes each part. */
     const ek_array_source *sources;
-    const int *owners; /* of each source: the number of its part */
+    const int *owners; /* The number of each source's part. */
     int count;
 } ek_set_list;
 /* Makes the text of an index. The caller frees image->data. */

@@ -93,7 +93,8 @@ static bool sum_is_whole(const ek_tensor *memory, int ranks)
  */
 typedef struct sum_parts {
     ek_sum sum;
-    char *copy; /* of the part, on ranks that don't get the result, whose tensors must not change */
+    char *copy; /* A copy of the part, if this rank does not get the result and its tensor must not
+                   change. */
     _Alignas(16) char terms[];
 } sum_parts;
 

@@ -320,7 +320,7 @@ static void run_test(ek_rail_run *run, ek_communication *communication)
         run_fail(run, communication);
 }
 
-static const char run_order[] = "the order of jobs"; /* what the rounds of a run are for */
+static const char run_order[] = "the order of jobs"; /* The name of a run's rounds in errors. */
 
 ek_readiness ek_rail_run_ready(ek_rail_run *run, const ek_process_group *group)
 {

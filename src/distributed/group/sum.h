@@ -30,9 +30,9 @@ typedef struct ek_sum {
     ek_sum_parts parts;
     int root; /* the rank in the group that gets the result; -1: all */
     int tag;
-    char *address; /* of the elements, in the host's memory; the sum writes to all of them */
+    char *address; /* The elements, in the host's memory. The sum writes to all of them. */
     int64_t count;
-    ek_interval range;     /* of a gathering: the elements that travel; else all */
+    ek_interval range;     /* The elements that a gathering carries; all elements for other sums. */
     char *scratch;         /* has ek_sum_scratch_nbytes bytes */
     ek_request **requests; /* room for 2 * group->size */
 
@@ -41,7 +41,7 @@ typedef struct ek_sum {
     bool back;       /* results travel */
     bool started;    /* the messages of the level were started */
     int64_t done;    /* elements of the level's slice that are combined */
-    int status;      /* of the transport */
+    int status;      /* The transport's status. */
 } ek_sum;
 
 /* Returns the bytes of scratch that a sum of at most `count` elements needs. */

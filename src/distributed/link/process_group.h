@@ -72,7 +72,7 @@ struct ek_process_group {
     ek_dist_work *first, **end; /* works in order; the first is under way */
     uint64_t calls;             /* how many agreements have ended */
     size_t *bounds;             /* room for the offsets of an all-gather, in bytes */
-    ek_rounds rounds;           /* of the agreement, or of the work under way */
+    ek_rounds rounds;           /* The exchange of the agreement, or of the work under way. */
     /* What the agreement under way exchanges. */
     enum {
         EK_AGREEMENT_NONE = 0,
@@ -80,7 +80,7 @@ struct ek_process_group {
         EK_AGREEMENT_GATHERS_CALLS, /* they differ */
         EK_AGREEMENT_GATHERS_PAYLOADS
     } agreement;
-    ek_agreement_block *blocks; /* what travels in the agreement; owned */
+    ek_agreement_block *blocks; /* The blocks of the agreement; owned. */
     ek_agreement agreed;        /* the outcome of the last agreement */
     char *gathered;        /* EK_DESCRIPTOR_PAYLOAD bytes per rank, for calls or payloads; owned */
     const char *payloads;  /* of the last agreement: rank 0's */
