@@ -146,6 +146,12 @@ static void shut_down(void)
     assert_ok(ek_shutdown());
 }
 
+/* Tests compare GPUs with the host more closely than TF32 allows. */
+static void set_precision(void)
+{
+    ek_allow_tf32_convolution(false);
+}
+
 /* Puts back what the test set, and shuts down. */
 static void restore(void)
 {
@@ -179,7 +185,7 @@ static Suite *registered_suite(bool forked)
     Suite *all = suite_create(program_invocation_short_name);
     for (const unit_test *test = tests; test; test = test->next) {
         TCase *one = tcase_create(test->test.name);
-        tcase_add_checked_fixture(one, NULL, forked ? shut_down : restore);
+        tcase_add_checked_fixture(one, set_precision, forked ? shut_down : restore);
         tcase_add_checked_fixture(one, test->setup, test->teardown);
         if (test->group)
             tcase_set_tags(one, test->group);

@@ -20,7 +20,7 @@
  * thread, device, stream and number of both, what it is, and what it waits for
  *
  * cuDNN suggests five engines for every convolution, in this order:
- *   1  uses tensor cores           40 seconds, as events see it
+ *   1  uses tensor cores           40 seconds, as events see it; for f32 operands cut to TF32
  *   0                              50 seconds
  *   3  fails when it is run
  *   2  is nondeterministic         30 seconds
