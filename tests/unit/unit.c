@@ -143,6 +143,10 @@ static void restore_environment(void)
 /* Ends the test's scopes, and fails if the test still holds memory of a device. */
 static void shut_down(void)
 {
+    if (getenv("EVENKEEL_TEST_COUNT")) {
+        puts("a test has ended");
+        fflush(stdout);
+    }
     assert_ok(ek_shutdown());
 }
 
