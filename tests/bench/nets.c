@@ -538,9 +538,12 @@ bool workload_named(const char *spelling, workload *load)
         load->defaults = defaults;
         load->clips = clips;
         load->optimizer = has_adam ? adam : load->optimizer;
+        const char *by = at ? strchr(at, 'x') : NULL;
         if (at)
             load->batch = atoll(at + 1);
-        return load->batch > 0;
+        if (by)
+            load->input[0] = load->target[0] = atoll(by + 1);
+        return load->batch > 0 && load->input[0] > 0 && (!by || load->target_dims == 1);
     }
     return false;
 }

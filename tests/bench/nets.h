@@ -35,9 +35,9 @@ typedef struct workload {
     bool distributed; /* for several ranks, also if there is one */
 } workload;
 
-/* "NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH]": the net, with the precision, the
- * optimizer Adam, clipping and the batch if the spelling has them. Returns false if there is no
- * such net. */
+/* "NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]]": the net, with the precision,
+ * the optimizer Adam, clipping, the batch and the length of sequences if the spelling has them.
+ * Returns false if there is no such net. */
 bool workload_named(const char *spelling, workload *load);
 /* Writes "mlp|mnist|..." to `text`. */
 void workload_names(char *text, size_t nbytes);

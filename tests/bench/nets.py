@@ -411,13 +411,16 @@ WORKLOADS = {
 
 
 def parse(spelling):
-    """(a row of WORKLOADS with the batch and optimizer that are asked for, "f32", "tf32", "bf16", "default", or "fast":
+    """(a row of WORKLOADS with the batch, length and optimizer that are asked for, "f32", "tf32", "bf16", "default", or "fast":
     f32 here)"""
     spelled, _, batch = spelling.partition("@")
     unclipped = spelled.removesuffix("-clip")
     name = unclipped.removesuffix("-adam")
     precision = next((word for word in ("bf16", "tf32", "fast", "default") if name.endswith("-" + word)), "f32")
-    usual, *rest, optimizer = WORKLOADS[name.removesuffix("-" + precision)]
+    usual, inputs, targets, *rest, optimizer = WORKLOADS[name.removesuffix("-" + precision)]
+    batch, _, length = batch.partition("x")
+    if length:
+        inputs, targets = Tokens(inputs.count, int(length)), (int(length),)
     if name != unclipped:
         optimizer = adam
-    return (int(batch or usual), *rest, optimizer if unclipped == spelled else clipped(optimizer)), precision
+    return (int(batch or usual), inputs, targets, *rest, optimizer if unclipped == spelled else clipped(optimizer)), precision

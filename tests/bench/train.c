@@ -1,7 +1,7 @@
 /* train.c: seconds of one training step (forward, loss, zero_grad, backward, optimizer).
  *
- *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH] DEVICES
- * THREADS [SECONDS]
+ *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]]
+ * DEVICES THREADS [SECONDS]
  *
  * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS", where LOSS is that of the fourth step,
  * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
         workload_names(names, sizeof(names));
         fprintf(stderr,
                 "usage: [DEVICE=host|cuda] %s "
-                "NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH] DEVICES THREADS "
+                "NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]] DEVICES THREADS "
                 "[SECONDS [none|optimizer|parameters]]\n",
                 argv[0]);
         fprintf(stderr, "NET is one of %s\n", names);

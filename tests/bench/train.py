@@ -1,6 +1,6 @@
 """The twin of train.c in PyTorch.
 
-    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH] DEVICES THREADS [SECONDS [SHARD]]
+    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]] DEVICES THREADS [SECONDS [SHARD]]
     [DEVICE=host|cuda] train.py --profile NET...
     [DEVICE=host|cuda] train.py --serve
 
