@@ -548,8 +548,8 @@ remark() { # LOG
 
 figures() {
     local name
-    for name in smoke operations copies bench; do
-        [ -s "$logs/$name.log" ] && echo "---- $name ----" && cut -c 1-160 "$logs/$name.log" | tail -n 75
+    for name in smoke bench operations copies; do
+        [ -s "$logs/$name.log" ] && echo "---- $name ----" && cut -c 1-180 "$logs/$name.log" | tail -n 75
     done
 }
 
@@ -567,17 +567,18 @@ while read -r name; do export -f "${name?}"; done < <(compgen -A function)
 report() { # STATUS [WHAT TO SAY OF STAGES THAT WERE NOT REACHED]
     trap - EXIT TERM INT HUP
     [ -z "${stage_process-}" ] || kill -TERM "$stage_process" 2>/dev/null
-    local name log
+    local name log failures
     for name in $stages; do
         [ -n "${concluded[$name]-}" ] && continue
         ok=false
         conclude "$name" "$2" >/dev/null
     done
+    failures=$(for log in "$logs"/*.failure; do
+        [ -s "$log" ] && echo "---- failure: $(basename "$log" .failure) ----" && cat "$log"
+    done | head -c 5000)
     {
-        for log in "$logs"/*.failure; do
-            [ -s "$log" ] && echo "---- failure: $(basename "$log" .failure) ----" && cat "$log"
-        done | head -c 5000
-        figures | head -c 5500
+        echo "$failures"
+        figures | head -c $((10000 - ${#failures}))
         echo
         cat "$logs/gpus.txt" "$out/summary.txt"
     } | tail -c 11500
