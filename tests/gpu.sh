@@ -1,7 +1,8 @@
 #!/bin/bash
-# Everything that needs a GPU, in a few calls of under ten minutes each and without a network.
+# Runs everything that needs a GPU, in a few calls of under ten minutes each and without a network.
 #
-#   tests/gpu.sh --fetch DIR   where Debian 12's packages can be had: downloads into DIR what the build needs (18 MB)
+#   tests/gpu.sh --fetch DIR   on a machine with a network and Debian 12: downloads into DIR the packages that the build
+#                              needs (18 MB)
 #   tests/gpu.sh --size [DIR]  prints how many bytes have to be copied to the machine with the GPU: the files of this
 #                              tree that git does not ignore, and DIR. More than 50 MiB are a failure
 #   tests/gpu.sh --times       prints the calls below, with the limit and the estimated seconds of each stage
@@ -9,18 +10,19 @@
 #                              under build-gpu/, and runs these stages, the most telling first:
 #
 #   build       everything, in build-gpu/, kernels for this GPU alone
-#   smoke       the GPU, the libraries that were found, and few steps of training on the host, one and four devices
-#   suite       the tests that run on devices, on one logical device; what fails runs again, a process for each test
-#   bench       training steps beside PyTorch's, where python3 (PYTHON) has it
-#   operations  where a step's time goes: by operation, by kernel of ours, by kernel of PyTorch's
+#   smoke       the GPU, the libraries that were found, and four steps of training on the host, one and four devices
+#   suite       the tests that run on devices, on one logical device; tests that fail run again in separate processes
+#   bench       training steps beside PyTorch's, if python3 (PYTHON) has PyTorch
+#   operations  the time of a step by operation, by our kernels, and by PyTorch's kernels
 #   copies      broadcast and reduction between four logical devices beside a plain copy
 #   demo, gan   the samples
 #   memcheck    compute-sanitizer over the tests of our own kernels
 #   racecheck   compute-sanitizer's search for races over the same tests
-#   suite4      the suite where four logical devices on one GPU are what there is
+#   suite4      the suite on four logical devices of one GPU
 #   host        the tests that need no GPU, on this machine's CPU
 #
-# All stages take longer than one call may. Calls one after the other, on what the first has unpacked and built:
+# All stages together take longer than one call may. So they are called in parts, after the first of which DIR is
+# unpacked and everything is built:
 #
 #   STAGES="build smoke suite" tests/gpu.sh DIR
 #   STAGES="bench operations copies" tests/gpu.sh
@@ -29,22 +31,22 @@
 #
 # TESTS=REGEX runs only such tests. LIMIT (540) bounds the seconds of a call. PATIENCE multiplies the stages' own limits
 # (1). OUT (build-gpu/out) gets summary.txt, logs.tar.gz with a log for each stage, and the samples' pages.
-# ARCHITECTURES names the kernels' GPUs, if they are not this one. EVENKEEL_GPU_WITHOUT=cublas,cublaslt,cudnn names
+# ARCHITECTURES names other GPUs for which kernels are compiled. EVENKEEL_GPU_WITHOUT=cublas,cublaslt,cudnn names
 # libraries that may be missing.
 #
-# Each stage says how it went when it ends. The output ends with what matters: the failures, figures, one line for each
-# stage, those too that were not reached if the call is ended early; in less than 12000 characters. The exit status says
-# whether all went well. Words for what did not go well, counted in a stage's line and followed by names in its log:
+# Each stage prints its result when it ends. The last 12000 characters of the output have the failures, the figures, and
+# a line for each stage, also if a signal ends the call. The exit status is 0 if all went well. A stage's line counts the
+# words below, and its log has a name after each:
 #
-#   FAILED                it ran, and something is wrong
-#   STOPPED BY ITS LIMIT  it ran, and was not done in its seconds
-#   NEVER REACHED         nothing is known of it: the seconds of its stage, or of the call, were over before
-#   NO PROGRAM            it was not built
-#   NO LIBRARY            cuBLAS, cuBLASLt or cuDNN cannot be opened, so that own kernels would compute in its place
-#   ERRORS FOUND          by compute-sanitizer
+#   FAILED                the test or stage ran, and something is wrong
+#   STOPPED BY ITS LIMIT  the test or stage was not done in its seconds
+#   NEVER REACHED         the seconds of the stage, or of the call, were over before: nothing is known
+#   NO PROGRAM            the program was not built
+#   NO LIBRARY            cuBLAS, cuBLASLt or cuDNN cannot be opened, so that our own kernels would compute instead
+#   ERRORS FOUND          compute-sanitizer has found errors
 #   NOT WATCHED           compute-sanitizer did not start
 #
-# EMULATED=1 tries the script itself where there is no GPU: the kernels run on the CPU, few and small (TESTS: few), in
+# EMULATED=1 tries the script on a machine without a GPU: the CPU runs few and small tests and nets in
 # build-gpu-emulated/. `tests/gpu.sh --lists` prints which programs and nets the stages name, for tests/test_gpu_lists.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -55,12 +57,13 @@ packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libpng-dev l
     dataset-fashion-mnist)
 
 # The files of src/cuda whose kernels compute-sanitizer watches, and the programs that test them, the most telling first.
-# combine.cu serves ranks, which have a GPU each.
+# combine.cu needs ranks with a GPU each, and has no program here.
 watched="attention:ops_attention norm_line,norm_sums,norm_join:kernel_norm,kernel_norm_merge,ops_moments
-    softmax:kernel_softmax,ops_losses reduce:kernel_reduce conv_direct,conv_direct_gradient:cuda_conv_direct,kernel_conv_own
-    matmul:kernel_matmul_own,kernel_linear_own sort:kernel_sort scan:ops_rearrange avg_pool,max_pool:kernel_pool
-    recurrent:ops_recurrent copy:kernel_copy lists:kernel_optimizer resample,grid_sample:kernel_resample,ops_resample
-    random:kernel_random index:kernel_index elementwise,mathematics,compare:kernel_elementwise combine:"
+    softmax:kernel_softmax,ops_losses reduce:kernel_reduce
+    conv_direct,conv_direct_gradient:cuda_conv_direct,kernel_conv_own matmul:kernel_matmul_own,kernel_linear_own
+    sort:kernel_sort scan:ops_rearrange avg_pool,max_pool:kernel_pool recurrent:ops_recurrent copy:kernel_copy
+    lists:kernel_optimizer resample,grid_sample:kernel_resample,ops_resample random:kernel_random index:kernel_index
+    elementwise,mathematics,compare:kernel_elementwise combine:"
 kernels=
 for name in $watched; do
     kernels+=" ${name#*:}"
@@ -95,7 +98,7 @@ fetch() {
     . "$pictures"
     mkdir -p "$1" && cd "$1" || fail "cannot write to $1"
     apt-get download "${packages[@]}" || fail "apt-get download failed (apt-get update first?)"
-    # Of the training pictures, which are most of all that travels, as many as there are for tests.
+    # The training pictures are most of the bytes: 10000 of them are enough.
     for package in dataset-fashion-mnist_*.deb; do
         dpkg-deb -x "$package" unpacked || fail "cannot unpack $package"
     done
@@ -159,7 +162,7 @@ if [ "${1-}" = --times ]; then
 fi
 [ $# -le 1 ] || fail "usage: $0 [DIR]"
 
-# Read by the stages, each of which is a process of its own.
+# Stages are separate processes and read these variables.
 export emulated=${EMULATED:+1}
 export build=$PWD/build-gpu
 [ -z "$emulated" ] || build=$PWD/build-gpu-emulated
@@ -186,7 +189,7 @@ find_gpu() {
     nvidia-smi -L >"$logs/gpus.txt" 2>&1 || fail "nvidia-smi finds no GPU: $(cat "$logs/gpus.txt")"
 }
 
-# cuBLAS, cuDNN and NCCL where PyTorch's packages have put them, with their headers.
+# Finds cuBLAS, cuDNN and NCCL, and their headers, in PyTorch's packages.
 find_nvidia_packages() {
     local folder header
     while read -r folder; do
@@ -199,7 +202,7 @@ find_nvidia_packages() {
     done < <("$python" -c 'import glob, nvidia
 for path in nvidia.__path__: print("\n".join(glob.glob(path + "/*/")))' 2>/dev/null)
     export EVENKEEL_CUDA_LIBRARIES=${EVENKEEL_CUDA_LIBRARIES-} CMAKE_INCLUDE_PATH=${CMAKE_INCLUDE_PATH-}
-    # They open one another by name. An empty part of the path would be the current folder.
+    # These libraries open one another by name. An empty part of the path would be the current folder.
     [ -z "$EVENKEEL_CUDA_LIBRARIES" ] ||
         export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$EVENKEEL_CUDA_LIBRARIES
 }
@@ -214,7 +217,7 @@ unpack() { # DIR
         done
         mkdir -p "$root/usr/share/datasets" && cp -r "$1/fashion-mnist" "$root/usr/share/datasets" ||
             fail "there are no pictures in $1: see --fetch"
-        # As if / were here: the folders of old names, and links that begin with it.
+        # Makes $root a file system: /lib leads to /usr/lib, and absolute links begin with $root.
         if [ -d "$root/lib" ] && [ ! -L "$root/lib" ]; then
             cp -a "$root/lib/." "$root/usr/lib/" && rm -r "${root:?}/lib" && ln -s usr/lib "$root/lib"
         fi
@@ -225,7 +228,7 @@ unpack() { # DIR
     fi
 }
 
-# What this call or an earlier one has unpacked, as if it were installed.
+# Sets the paths of the packages that this call or an earlier one has unpacked.
 use_unpacked() {
     local root=$build/root
     [ -e "$root/unpacked" ] || return 0
@@ -236,12 +239,12 @@ use_unpacked() {
     export CPATH=$root/usr/include:$root/usr/include/x86_64-linux-gnu${CPATH:+:$CPATH}
     export PKG_CONFIG_PATH=$libraries/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
     export PKG_CONFIG_SYSROOT_DIR=$root
-    # pkg-config may be missing here: the packages' own.
+    # If this machine has no pkg-config, the packages have one.
     command -v pkg-config >/dev/null || export PATH=$root/usr/bin:$PATH
     export EVENKEEL_FASHION_MNIST=${EVENKEEL_FASHION_MNIST:-$root/usr/share/datasets/fashion-mnist}
 }
 
-# ---- stages: functions that say how they went by their status ----
+# ---- stages: functions whose status is the result ----
 
 stage_build() {
     local options=(-DCMAKE_BUILD_TYPE=Release -DEVENKEEL_TESTS=ON)
@@ -249,12 +252,12 @@ stage_build() {
         options+=(-DEVENKEEL_CUDA=EMULATED)
     else
         options+=(-DEVENKEEL_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="${ARCHITECTURES:-native}" -DEVENKEEL_TEST_TIMEOUT=150)
-        # So that what compute-sanitizer finds has a line; the machine code is the same.
+        # With lines for compute-sanitizer's errors. The machine code does not change.
         options+=(-DCMAKE_CUDA_FLAGS=-lineinfo)
     fi
     [ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || options+=(-G Ninja)
     cmake -S . -B "$build" "${options[@]}" || return
-    # After a failure on with the rest: one file that doesn't compile is not to hide another.
+    # -k: a file that doesn't compile must not hide the errors of another file.
     if [ -e "$build/build.ninja" ]; then
         cmake --build "$build" -j "$cores" -- -k 0
     else
@@ -262,12 +265,12 @@ stage_build() {
     fi
 }
 
-# The fourth step's loss of a few kinds of training; `nan` where one fails.
+# Prints the loss of a net's fourth step, or `nan` if a step fails.
 loss_of() { # DEVICE NET DEVICES
     DEVICE=$1 "$build/tests/bench/bench_train" "$2" "$3" 2 0.1 | awk '{ print $5 }' | grep . || echo nan
 }
 
-# What is to be open and isn't, of what bench_operations says: without it all goes on, with kernels of our own.
+# Names the libraries that are not open, as bench_operations says. Without them our own kernels compute.
 missing_libraries() { # FILE
     local name without=${EVENKEEL_GPU_WITHOUT-} rc=0
     [ -z "$emulated" ] || without=${EVENKEEL_GPU_WITHOUT-cudnn}
@@ -285,7 +288,7 @@ stage_smoke() {
     DEVICE=cuda "$build/tests/bench/bench_operations" mnist@2 1 libraries >"$logs/libraries.txt" 2>&1 || rc=1
     cat "$logs/libraries.txt"
     missing_libraries "$logs/libraries.txt" || rc=1
-    # The last is absolute: losses of critics may be near 0.
+    # A net, its relative tolerance, and an absolute one, because losses of critics may be near 0.
     while read -r net tolerance least; do
         host=$(loss_of host "$net" 1) one=$(loss_of cuda "$net" 1) four=$(loss_of cuda "$net" 4)
         awk -v net="$net" -v tolerance="$tolerance" -v least="$least" -v host="$host" -v one="$one" -v four="$four" '
@@ -301,7 +304,7 @@ stage_smoke() {
     return $rc
 }
 
-# ctest within some seconds, and in words what it leaves to be read from its lines.
+# Runs ctest for at most so many seconds, and prints a word for each test that has not passed.
 run_tests() { # SECONDS ctest's options...
     local log rc within=$(($1 < 5 ? 5 : $1)) # a time that is past already would be tomorrow's
     log=$(mktemp)
@@ -309,7 +312,7 @@ run_tests() { # SECONDS ctest's options...
         --stop-time "$(date -d "+$within seconds" +%H:%M:%S)" "${@:2}" 2>&1 | tee "$log"
     rc=${PIPESTATUS[0]}
     grep -q '^No tests were found' "$log" && echo "NO PROGRAM: no test has such a name: $tests"
-    # Tests that ctest lists, but had no time for, are in none of its lines.
+    # No line of ctest's names a test that it never started.
     ctest --test-dir "$build" -N "${@:2}" 2>/dev/null | sed -nE 's/^ *Test +#[0-9]+: //p' | awk -v lines="$log" '
         BEGIN {
             while ((getline line < lines) > 0)
@@ -324,12 +327,12 @@ run_tests() { # SECONDS ctest's options...
         line ~ /\*\*\*Not Run/ { print "NO PROGRAM: " $1 }
         line ~ /\*\*\*(Failed|Exception)/ { print "FAILED: " $1 }' >"$log.words"
     cat "$log.words"
-    ! grep -q '^NEVER REACHED' "$log.words" || rc=1 # which ctest leaves out of its count
+    ! grep -q '^NEVER REACHED' "$log.words" || rc=1 # ctest does not count them
     rm "$log" "$log.words"
     return "$rc"
 }
 
-# A GPU that no process uses is switched off by its driver, and takes seconds to come back.
+# Keeps the driver from switching off a GPU that no process uses, which then takes seconds to come back.
 keep_gpu_awake() {
     [ -z "$emulated" ] || return 0
     nvidia-smi --query-gpu=clocks.sm --format=csv --loop=10 >/dev/null 2>&1 &
@@ -337,8 +340,8 @@ keep_gpu_awake() {
     trap "kill $!" EXIT # of the stage
 }
 
-# Many tests are small, and a GPU takes its time to come up in a process: a program's tests run in one process, as long
-# as they succeed there. Those that don't, and could not, run again.
+# Runs all tests of a program in one process, because opening a GPU takes longer than most tests. Programs that fail run
+# again with a process for each test.
 run_suite() { # ctest's options...
     local log rc
     log=$(mktemp)
@@ -348,7 +351,7 @@ run_suite() { # ctest's options...
     rc=${PIPESTATUS[0]}
     if [ "$rc" != 0 ] && grep -q '^The following tests FAILED' "$log"; then
         echo "==== again, each test in a process of its own ===="
-        grep '^NEVER REACHED' "$log" # whatever comes of the others
+        grep '^NEVER REACHED' "$log" # the second run does not name them
         run_tests $((seconds / 3 - 10)) --rerun-failed && ! grep -q '^NEVER REACHED' "$log"
         rc=$?
     fi
@@ -371,7 +374,7 @@ stage_host() {
     OMP_NUM_THREADS=4 run_tests $((seconds - 10)) -LE 'bench|install|samples|cuda|devices' -R "$tests"
 }
 
-# One round: times on a GPU that nobody else uses vary little. Python starts once.
+# Times each net in one round, because times on a GPU that nobody else uses vary little. Python starts once.
 stage_bench() {
     export DEVICE=cuda BUILD=$build PYTHON=$python ROUNDS=1 SECONDS_EACH=2 COMPILE=no
     if [ -n "$emulated" ]; then
@@ -385,7 +388,7 @@ stage_bench() {
     return $rc
 }
 
-# ncu leaves the clocks alone, and takes one pass for the time of each kernel.
+# Prints which kernels take the time of a step. ncu leaves the clocks alone and needs one pass.
 kernels_of() { # NET: the step after those that choose algorithms
     ncu --clock-control none --target-processes all --metrics gpu__time_duration.sum --print-units base --csv --log-file "$logs/ncu-$1.csv" \
         --profile-from-start off "$build/tests/bench/bench_operations" "$1" 1 kernels >"$logs/ncu-$1.log" 2>&1 || {
@@ -429,7 +432,8 @@ stage_gan() {
         --out "$logs/gan" --json "$logs/gan.json"
 }
 
-# One program under a tool, which slows it ten to a hundred times: what was seen by the time it is stopped counts.
+# Runs one program under a tool, which makes it ten to a hundred times slower. If the program is stopped, the result is
+# what the tool has found by then.
 sanitize_one() { # TOOL PROGRAM
     local log=$logs/$1-${2##*/}.log rest=$((deadline - $(date +%s) - 5)) word=clean rc
     [ -x "$2" ] || {
@@ -440,7 +444,7 @@ sanitize_one() { # TOOL PROGRAM
         echo "NEVER REACHED: ${2##*/}"
         return 0
     }
-    # Some programs' work on GPUs is done by their children alone.
+    # The tool also watches children: in some programs they alone use GPUs.
     CK_FORK=no OMP_NUM_THREADS=2 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_TEST_SHORT=1 EVENKEEL_TEST_COUNT=1 \
         timeout "$((rest < 60 ? rest : 60))" compute-sanitizer --tool "$1" --error-exitcode 99 --launch-timeout 0 \
         --report-api-errors no --target-processes all --require-cuda-init no \
@@ -464,7 +468,8 @@ sanitize_one() { # TOOL PROGRAM
     esac
 }
 
-# Programs that are never reached, or stopped, are no failure. cuBLAS's and cuDNN's kernels would take most of the time.
+# Runs programs under a tool, without cuBLAS and cuDNN, whose kernels would take most of the time. Programs that are
+# stopped, or never reached, are no failure.
 sanitize() { # TOOL, names of programs without test_
     if [ -n "$emulated" ]; then
         echo "the emulator has no compute-sanitizer (tests/check --sanitize does its work there)"
@@ -497,18 +502,19 @@ conclude() { # STAGE TEXT
     tar -czf "$out/logs.tar.gz" -C "$build" logs
 }
 
-# The lines of a log that tell most of what went wrong. LOG.last begins where tests ran a second time.
+# Prints the lines of a log that tell most about a failure. LOG.last begins where tests ran a second time.
 excerpt() { # LOG
-    local telling=':[FE]:|error:|rror: |Exception:|: FAILED|^FAILED|^(ERRORS FOUND|NOT WATCHED|NO |NEVER|STOPPED)|: =====|: nan'
+    local telling=':[FE]:|error:|rror: |Exception:|: FAILED|: =====|: nan|^(FAILED|ERRORS FOUND|NOT WATCHED)'
+    telling+='|^(NO |NEVER REACHED|STOPPED)'
     if grep -qE "$telling" "$1.last"; then
-        # Of a hundred names with one word, a few.
+        # At most five names with one word.
         grep -E "$telling" "$1.last" | awk '!seen[$0]++ && !(/^N[A-Z ]+:/ && count[$1 $2]++ >= 5)' | head -n 30
     else
         tail -n 12 "$1.last"
     fi | sed "s#$PWD/##g" | cut -c 1-300 | head -c 2500
 }
 
-# Within its seconds and what is left of all.
+# Runs a stage for at most its seconds and the seconds that are left of the call.
 run_stage() { # STAGE
     local log=$logs/$1.log begin=$SECONDS rc
     export seconds=$((${most[$1]} * ${PATIENCE:-1})) deadline
@@ -521,7 +527,7 @@ run_stage() { # STAGE
     deadline=$(($(date +%s) + seconds))
     echo "$1 ..."
     timeout -k 5 "$seconds" bash -c "stage_$1" >"$log" 2>&1 &
-    stage_process=$! # waited for, so that a signal is not kept until the stage ends
+    stage_process=$! # with `wait`, so that a signal ends the call before the stage ends
     wait "$stage_process"
     rc=$?
     stage_process=
@@ -536,12 +542,12 @@ run_stage() { # STAGE
         "$([ $rc = 124 ] && echo "STOPPED BY ITS LIMIT of $seconds s; ")$(remark "$log")")"
 }
 
-# What ctest or a sanitizer counted.
+# Prints what ctest or a sanitizer has counted, and versions of libraries.
 remark() { # LOG
     {
         grep -hE '% tests passed' "$1.last"
-        grep -hoE '^(clean until STOPPED|clean|skipped|NEVER REACHED|NO PROGRAM|NO LIBRARY|ERRORS FOUND|FAILED|NOT WATCHED|STOPPED BY ITS LIMIT)' \
-            "$1.last" | sort | uniq -c
+        grep -hoE -e '^(clean until STOPPED|clean|skipped|FAILED|STOPPED BY ITS LIMIT|NEVER REACHED)' \
+            -e '^(NO PROGRAM|NO LIBRARY|ERRORS FOUND|NOT WATCHED)' "$1.last" | sort | uniq -c
         sed -nE 's/^ *lib(cudnn|cublas)(Lt)?\.so[^:]*: version ([0-9]+),.*/\1 \3/p' "$1"
     } | sed 's/^ *//' | paste -s -d ';' | sed 's/;/; /g'
 }
@@ -563,7 +569,7 @@ find_nvidia_packages
 use_unpacked
 while read -r name; do export -f "${name?}"; done < <(compgen -A function)
 
-# However the call ends: what there is and what is missing.
+# Prints the failures, figures and stages, and ends the call.
 report() { # STATUS [WHAT TO SAY OF STAGES THAT WERE NOT REACHED]
     trap - EXIT TERM INT HUP
     [ -z "${stage_process-}" ] || kill -TERM "$stage_process" 2>/dev/null
