@@ -15,7 +15,7 @@ static ek_shape shape_of(int64_t batch, const int64_t *dims, int count)
     return shape;
 }
 
-/* Drawn on the host, as the twin's. A rank has its part of the batch. */
+/* Draws a tensor on the host, as the twin does, and returns the rank's part of the batch. */
 static ek_tensor *data(const workload *load, ek_device device, const int64_t *dims, int ndim,
                        int64_t classes)
 {
@@ -26,7 +26,7 @@ static ek_tensor *data(const workload *load, ek_device device, const int64_t *di
     return ek_to_device(ek_contiguous(part, EK_CONTIGUOUS), device);
 }
 
-/* The network on these devices; several ranks have these devices each. */
+/* Returns the network on the devices, which every rank has. */
 static ek_module *model(const workload *load, ek_data_parallel_options options)
 {
     if (load->distributed || ek_dist_get_world_size(NULL) > 1)
@@ -43,7 +43,7 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
     ek_allow_tf32(load->tf32);
     ek_allow_tf32_convolution(load->tf32 || load->defaults);
     ek_allow_fast_convolution(load->fast);
-    ek_benchmark_convolution(!load->defaults); /* as the twin sets cudnn.benchmark */
+    ek_benchmark_convolution(!load->defaults); /* the twin sets cudnn.benchmark */
     ek_manual_seed(0);
     options.module = load->network();
     options.device_ids = *devices;

@@ -245,7 +245,7 @@ static ek_module *segmentation(void)
     return segmentation_network(32);
 }
 
-/* That of samples/gpt.c; without dropout, so that losses can be compared. */
+/* The network of samples/gpt.c without dropout, so that losses can be compared. */
 enum { GPT_CONTEXT = 128, GPT2_CONTEXT = 1024, GPT2_TOKENS = 50257 };
 static ek_module *gpt(void)
 {
@@ -259,7 +259,7 @@ static ek_module *gpt2(void)
     return ek_gpt2(GPT2_TOKENS, .context = GPT2_CONTEXT, .dropout = 0);
 }
 
-/* That of samples/reid.c. */
+/* The network of samples/reid.c. */
 static ek_module *reid(void)
 {
     return reid_network(16, 1, 64, 2000);
@@ -337,7 +337,7 @@ static ek_module *score_of_fakes(void)
     return ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
 }
 
-/* As samples/lstm.c has it, without dropout. */
+/* The network of samples/lstm.c without dropout. */
 static ek_module *words(int cell, int64_t hidden, int64_t layers)
 {
     return letter_network((letter_options){.cell = cell,
@@ -419,7 +419,7 @@ static ek_tensor *style_scores(const training *job)
     return ek_add(fake, real);
 }
 
-/* The same with R1, which StyleGAN2 adds in one step of sixteen. */
+/* style_scores with R1, which StyleGAN2 adds in one step of sixteen. */
 static ek_tensor *style_r1(const training *job)
 {
     ek_tensor *penalty =
@@ -511,7 +511,7 @@ static const workload workloads[] = {
 /* clang-format on */
 enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };
 
-/* Whether `name` ends in `suffix`, which it loses then. */
+/* Returns true if the name ends in `suffix`, and makes the length that of the rest. */
 static bool loses(const char *name, size_t *length, const char *suffix)
 {
     size_t tail = strlen(suffix);

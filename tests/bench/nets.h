@@ -1,17 +1,17 @@
-/* nets.h: the networks whose training step is timed. nets.py builds the same from torch. */
+/* nets.h: the networks whose training step is timed. nets.py has PyTorch's twins of them. */
 #ifndef BENCH_NETS_H
 #define BENCH_NETS_H
 
 #include <evenkeel/evenkeel.h>
 
-/* One job: what a workload computes its loss of. */
+/* One training: the objects of which `loss` computes the loss. */
 typedef struct training {
     ek_module *model, *criterion;
     ek_optimizer *optimizer;
     ek_tensor *input, *target;
     ek_tensor *(*loss)(const struct training *job);
     bool bf16;
-    bool clips; /* gradients to a norm of 1 */
+    bool clips; /* true if gradients are clipped to a norm of 1 */
 } training;
 
 typedef struct workload {
@@ -27,12 +27,12 @@ typedef struct workload {
     ek_tensor *(*loss)(const training *job);
     ek_optimizer *(*optimizer)(ek_module *model);
     int64_t tokens;   /* inputs are whole numbers below it; 0: real numbers */
-    bool bf16;        /* forward and loss under autocast */
-    bool tf32;        /* products and convolutions of f32 may round to tf32, where a GPU can */
-    bool defaults;    /* convolutions alone may, and cuDNN's algorithms are not timed */
-    bool clips;       /* gradients to a norm of 1 */
+    bool bf16;        /* true if forward and loss run under autocast */
+    bool tf32;        /* true if GPUs may round f32 products and convolutions to TF32 */
+    bool defaults;    /* true if the library's switches of precision are left alone */
+    bool clips;       /* as in `training` */
     bool fast;        /* ek_allow_fast_convolution */
-    bool distributed; /* for several ranks, also if there is one */
+    bool distributed; /* true if even one rank uses ek_distributed_data_parallel */
 } workload;
 
 /* "NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]]": the net, with the precision,

@@ -26,7 +26,7 @@
 
 enum { WARMUP_STEPS = 3, CUDA_BLOCK = 10, MOST_BLOCKS = 10000 };
 
-/* How one is timed. */
+/* What is timed, and how. */
 typedef struct setting {
     const char *name;
     workload load;
@@ -36,7 +36,7 @@ typedef struct setting {
     int ranks;
     double budget;
     ek_shard_policy shard;
-    bool weighs; /* memory is printed */
+    bool weighs; /* true if memory is printed */
 } setting;
 
 typedef struct result {
@@ -46,7 +46,7 @@ typedef struct result {
     int steps;
 } result;
 
-/* Seconds of a step, over a block of them; negative on error. */
+/* Returns the mean seconds of a step in a block of steps, negative on error. */
 static double block_seconds(training *job, const setting *how, int steps)
 {
     double begin = job_now();
@@ -56,7 +56,7 @@ static double block_seconds(training *job, const setting *how, int steps)
     return job_settle(&how->devices) < 0 ? -1 : (job_now() - begin) / steps;
 }
 
-/* How many more blocks there are to be, of so many seconds each: the same on all ranks. */
+/* Returns how many more blocks of so many seconds fit in the budget; all ranks get one number. */
 static int agree_on_blocks(const setting *how, double seconds)
 {
     ek_scope scope = ek_scope_begin();
@@ -81,7 +81,7 @@ static int average(double *number)
     return rc;
 }
 
-/* Whether blocks are left to be timed. */
+/* Returns true if more blocks must be timed. */
 static bool goes_on(const setting *how, int count, int least, int agreed, double start)
 {
     if (how->ranks > 1)
@@ -132,7 +132,7 @@ static bool parse_shard(const char *name, ek_shard_policy *policy)
     return false;
 }
 
-/* False if the arguments are wrong. */
+/* Returns false if the arguments are wrong. */
 static bool parse(int argc, char **argv, setting *how, int *devices)
 {
     const char *device = getenv("DEVICE");
@@ -171,7 +171,7 @@ int main(int argc, char **argv)
     how.ranks = ek_dist_get_world_size(NULL);
     if (rc == 0)
         rc = job_devices(&how.devices, how.kind, devices, how.threads);
-    job_resident_peak(how.ranks); /* from here on */
+    job_resident_peak(how.ranks); /* begins anew */
     r.before = job_resident_peak(how.ranks);
     if (rc == 0)
         rc = job_open(&job, &how.load, &how.devices,

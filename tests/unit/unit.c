@@ -65,7 +65,7 @@ void unit_own_processes(void)
 
 /* ---- what a test leaves behind, if others run after it in the same process ---- */
 
-/* What the program was started with. */
+/* The environment and the devices with which the program was started. */
 static struct {
     char **environment;
     char *devices[2]; /* lists of the devices of each kind; NULL: there are none */
