@@ -1,7 +1,10 @@
 #!/bin/bash
-# Everything that needs a GPU, in one call of under ten minutes and without a network.
+# Everything that needs a GPU, in a few calls of under ten minutes each and without a network.
 #
 #   tests/gpu.sh --fetch DIR   where Debian 12's packages can be had: downloads into DIR what the build needs (18 MB)
+#   tests/gpu.sh --size [DIR]  prints how many bytes have to be copied to the machine with the GPU: the files of this
+#                              tree that git does not ignore, and DIR. More than 50 MiB are a failure
+#   tests/gpu.sh --times       prints the calls below, with the limit and the estimated seconds of each stage
 #   tests/gpu.sh [DIR]         on a machine with a GPU, the CUDA toolkit, CMake and a compiler: unpacks DIR's packages
 #                              under build-gpu/, and runs these stages, the most telling first:
 #
@@ -13,25 +16,33 @@
 #   copies      broadcast and reduction between four logical devices beside a plain copy
 #   demo, gan   the samples
 #   memcheck    compute-sanitizer over the tests of our own kernels
-#   racecheck   the same, for those kernels whose threads share memory
+#   racecheck   compute-sanitizer's search for races over the same tests
 #   suite4      the suite where four logical devices on one GPU are what there is
 #   host        the tests that need no GPU, on this machine's CPU
 #
-# The stages take longer than one call may. Calls one after the other, on what the first has unpacked and built:
+# All stages take longer than one call may. Calls one after the other, on what the first has unpacked and built:
 #
 #   STAGES="build smoke suite" tests/gpu.sh DIR
-#   STAGES="bench operations" tests/gpu.sh
-#   STAGES="memcheck racecheck copies demo gan" tests/gpu.sh
+#   STAGES="bench operations copies" tests/gpu.sh
+#   STAGES="memcheck racecheck demo gan" tests/gpu.sh
 #   STAGES="suite4 host" tests/gpu.sh
 #
-# TESTS=REGEX runs only such tests. LIMIT (540) bounds the seconds in all: what doesn't fit is named as not run, which
-# is a failure; PATIENCE multiplies the stages' own seconds (1). OUT (build-gpu/out) gets summary.txt, logs.tar.gz with
-# a log for each stage, and the samples' pages. ARCHITECTURES names the kernels' GPUs, if they are not this one.
-# smoke fails without cuBLAS, cuBLASLt or cuDNN, unless EVENKEEL_GPU_WITHOUT=cublas,cublaslt,cudnn names it.
+# TESTS=REGEX runs only such tests. LIMIT (540) bounds the seconds of a call. PATIENCE multiplies the stages' own limits
+# (1). OUT (build-gpu/out) gets summary.txt, logs.tar.gz with a log for each stage, and the samples' pages.
+# ARCHITECTURES names the kernels' GPUs, if they are not this one. EVENKEEL_GPU_WITHOUT=cublas,cublaslt,cudnn names
+# libraries that may be missing.
 #
 # Each stage says how it went when it ends. The output ends with what matters: the failures, figures, one line for each
 # stage, those too that were not reached if the call is ended early; in less than 12000 characters. The exit status says
-# whether all went well.
+# whether all went well. Words for what did not go well, counted in a stage's line and followed by names in its log:
+#
+#   FAILED                it ran, and something is wrong
+#   STOPPED BY ITS LIMIT  it ran, and was not done in its seconds
+#   NEVER REACHED         nothing is known of it: the seconds of its stage, or of the call, were over before
+#   NO PROGRAM            it was not built
+#   NO LIBRARY            cuBLAS, cuBLASLt or cuDNN cannot be opened, so that own kernels would compute in its place
+#   ERRORS FOUND          by compute-sanitizer
+#   NOT WATCHED           compute-sanitizer did not start
 #
 # EMULATED=1 tries the script itself where there is no GPU: the kernels run on the CPU, few and small (TESTS: few), in
 # build-gpu-emulated/. `tests/gpu.sh --lists` prints which programs and nets the stages name, for tests/test_gpu_lists.
@@ -43,15 +54,35 @@ packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libpng-dev l
     libturbojpeg0-dev libturbojpeg0 check libsubunit-dev libsubunit0 pkgconf pkgconf-bin libpkgconf3
     dataset-fashion-mnist)
 
-# Tests of kernels of our own, the most telling first. Threads of the first ones share memory.
-sharing="ops_attention kernel_norm kernel_softmax kernel_reduce cuda_conv_direct kernel_matmul_own kernel_linear_own
-    kernel_conv_own kernel_sort ops_moments kernel_norm_merge kernel_pool ops_recurrent kernel_copy kernel_optimizer
-    kernel_resample ops_rearrange ops_losses"
-kernels="$sharing kernel_index kernel_elementwise"
+# The files of src/cuda whose kernels compute-sanitizer watches, and the programs that test them, the most telling first.
+# combine.cu serves ranks, which have a GPU each.
+watched="attention:ops_attention norm_line,norm_sums,norm_join:kernel_norm,kernel_norm_merge,ops_moments
+    softmax:kernel_softmax,ops_losses reduce:kernel_reduce conv_direct,conv_direct_gradient:cuda_conv_direct,kernel_conv_own
+    matmul:kernel_matmul_own,kernel_linear_own sort:kernel_sort scan:ops_rearrange avg_pool,max_pool:kernel_pool
+    recurrent:ops_recurrent copy:kernel_copy lists:kernel_optimizer resample,grid_sample:kernel_resample,ops_resample
+    random:kernel_random index:kernel_index elementwise,mathematics,compare:kernel_elementwise combine:"
+kernels=
+for name in $watched; do
+    kernels+=" ${name#*:}"
+done
+kernels=${kernels//,/ }
 emulated_tests="cuda_devices kernel_softmax comm_broadcast schedule json"
-# The net in whose step most is at stake comes first: the last ones may not be reached.
-nets="resnet18-bf16@256 gpt2-bf16@8 mlp critic resnet18@256 resnet18-tf32@256 critic-layer segmentation@64"
-export sharing kernels nets
+# The net in whose step most is at stake comes first: the last ones may not be reached. NET-default has both sides'
+# defaults; all others have equal settings.
+nets="gpt2-bf16@8 resnet18-bf16@256 lstm512 mlp critic gpt2-bf16-clip@8 resnet18-default@256 resnet18@256
+    resnet18-tf32@256 lstm512-default critic-layer segmentation@64"
+export kernels nets
+
+# Limits in seconds. Estimates are for a machine with an H200 and 16 cores.
+calls=("build smoke suite" "bench operations copies" "memcheck racecheck demo gan" "suite4 host")
+declare -A most=([build]=270 [smoke]=50 [suite]=220 [bench]=300 [operations]=200 [copies]=30 [demo]=60 [gan]=60
+    [memcheck]=200 [racecheck]=150 [suite4]=200 [host]=120)
+declare -A about=([build]=170 [smoke]=40 [suite]=160 [operations]=110 [copies]=5 [demo]=25 [gan]=20
+    [suite4]=150 [host]=90
+    [bench]=$(($(wc -w <<<"$nets") * 18 + 35)) # a row takes 8 seconds, and its twin in two formats 10
+    [memcheck]=$(($(wc -w <<<"$kernels") * 5)) # ten programs at once, stopped after 60 seconds
+    [racecheck]=$(($(wc -w <<<"$kernels") * 5)))
+most_bytes=$((50 << 20)) # that have to be copied
 
 fail() {
     echo "$0: $*" >&2
@@ -72,13 +103,41 @@ fetch() {
         EVENKEEL_FASHION_MNIST=unpacked/usr/share/datasets/fashion-mnist pictures fashion-mnist $set 10000
     done
     gzip -f fashion-mnist/* && rm -r unpacked dataset-fashion-mnist_*.deb
+    cd "$OLDPWD" && show_size "$1"
+}
+
+bytes_of() { # reads names, with NUL between
+    xargs -0r stat -c %s -- | awk '{ sum += $1 } END { printf "%d\n", sum }'
+}
+
+show_size() { # [DIR]
+    local tree fetched=0
+    tree=$(git ls-files -co --exclude-standard -z ${1:+-- . ":!$1"} | bytes_of) || fail "this is no clone of git's"
+    [ -z "${1-}" ] || fetched=$(find "$1" -type f -print0 | bytes_of)
+    echo "the tree has $tree bytes, the packages $fetched, both $((tree + fetched)) of $most_bytes"
+    [ $((tree + fetched)) -le "$most_bytes" ] || fail "that is too much: see 'git ls-files -co --exclude-standard'"
+}
+
+show_times() {
+    local call name limits estimates all=0
+    for call in "${calls[@]}"; do
+        limits=0 estimates=0
+        echo "STAGES=\"$call\""
+        for name in $call; do
+            printf '    %-12s limit %4d s, about %4d s\n' "$name" "${most[$name]}" "${about[$name]}"
+            limits=$((limits + most[$name])) estimates=$((estimates + about[$name]))
+        done
+        printf '    %-12s limit %4d s, about %4d s\n' "in all" "$limits" "$estimates"
+        all=$((all + estimates))
+    done
+    echo "${#calls[@]} calls, about $all s"
 }
 
 if [ "${1-}" = --lists ]; then
     # shellcheck disable=SC2086
     {
+        printf 'watched %s\n' $watched
         printf 'memcheck test_%s\n' $kernels
-        printf 'racecheck test_%s\n' $sharing
         printf 'suite test_%s\n' $emulated_tests
         printf 'bench %s\n' $nets
     }
@@ -87,6 +146,15 @@ fi
 if [ "${1-}" = --fetch ]; then
     [ $# = 2 ] || fail "usage: $0 --fetch DIR"
     fetch "$2"
+    exit
+fi
+if [ "${1-}" = --size ]; then
+    [ $# -le 2 ] || fail "usage: $0 --size [DIR]"
+    show_size "${@:2}"
+    exit
+fi
+if [ "${1-}" = --times ]; then
+    show_times
     exit
 fi
 [ $# -le 1 ] || fail "usage: $0 [DIR]"
@@ -206,7 +274,7 @@ missing_libraries() { # FILE
     for name in cuBLAS cuBLASLt cuDNN; do
         grep -q "^ *$name is open" "$1" && continue
         [[ ",$without," = *",${name,,},"* ]] && echo "without $name, as EVENKEEL_GPU_WITHOUT says" && continue
-        echo "FAILED: $name is not open: $(grep -m 1 "^ *$name cannot be used" "$1")"
+        echo "NO LIBRARY: $name: $(grep -m 1 "^ *$name cannot be used" "$1" || echo "nothing is said of it")"
         rc=1
     done
     return $rc
@@ -233,18 +301,31 @@ stage_smoke() {
     return $rc
 }
 
-# ctest within some seconds: what it had no time for is a failure, which it leaves out of its count.
+# ctest within some seconds, and in words what it leaves to be read from its lines.
 run_tests() { # SECONDS ctest's options...
     local log rc within=$(($1 < 5 ? 5 : $1)) # a time that is past already would be tomorrow's
     log=$(mktemp)
     ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(((cores + 1) / 2))" \
         --stop-time "$(date -d "+$within seconds" +%H:%M:%S)" "${@:2}" 2>&1 | tee "$log"
     rc=${PIPESTATUS[0]}
-    if grep -q 'stop time has been passed' "$log"; then
-        sed -nE 's#^ *([0-9]+)/([0-9]+) Test .*#\1 of \2 tests begun: time was over#p' "$log" | tail -n 1
-        rc=1
-    fi
-    rm "$log"
+    grep -q '^No tests were found' "$log" && echo "NO PROGRAM: no test has such a name: $tests"
+    # Tests that ctest lists, but had no time for, are in none of its lines.
+    ctest --test-dir "$build" -N "${@:2}" 2>/dev/null | sed -nE 's/^ *Test +#[0-9]+: //p' | awk -v lines="$log" '
+        BEGIN {
+            while ((getline line < lines) > 0)
+                if (line ~ /^ *[0-9]+\/[0-9]+ Test +#/) {
+                    split(line, word)
+                    seen[word[4]] = line
+                }
+        }
+        !($1 in seen) { print "NEVER REACHED: " $1; next }
+        { line = seen[$1] }
+        line ~ /\*\*\*Timeout/ { print "STOPPED BY ITS LIMIT: " $1 " after" substr(line, index(line, "Timeout") + 7) }
+        line ~ /\*\*\*Not Run/ { print "NO PROGRAM: " $1 }
+        line ~ /\*\*\*(Failed|Exception)/ { print "FAILED: " $1 }' >"$log.words"
+    cat "$log.words"
+    ! grep -q '^NEVER REACHED' "$log.words" || rc=1 # which ctest leaves out of its count
+    rm "$log" "$log.words"
     return "$rc"
 }
 
@@ -267,7 +348,8 @@ run_suite() { # ctest's options...
     rc=${PIPESTATUS[0]}
     if [ "$rc" != 0 ] && grep -q '^The following tests FAILED' "$log"; then
         echo "==== again, each test in a process of its own ===="
-        run_tests $((seconds / 3 - 10)) --rerun-failed && ! grep -q 'time was over$' "$log"
+        grep '^NEVER REACHED' "$log" # whatever comes of the others
+        run_tests $((seconds / 3 - 10)) --rerun-failed && ! grep -q '^NEVER REACHED' "$log"
         rc=$?
     fi
     rm "$log"
@@ -350,29 +432,30 @@ stage_gan() {
 # One program under a tool, which slows it ten to a hundred times: what was seen by the time it is stopped counts.
 sanitize_one() { # TOOL PROGRAM
     local log=$logs/$1-${2##*/}.log rest=$((deadline - $(date +%s) - 5)) word=clean rc
-    [ "$rest" -gt 5 ] || {
-        echo "not run: ${2##*/}"
-        return 0
-    }
     [ -x "$2" ] || {
         echo "NO PROGRAM: ${2##*/}"
         return 0
     }
+    [ "$rest" -gt 5 ] || {
+        echo "NEVER REACHED: ${2##*/}"
+        return 0
+    }
     # Some programs' work on GPUs is done by their children alone.
-    CK_FORK=no OMP_NUM_THREADS=2 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_TEST_SHORT=1 \
+    CK_FORK=no OMP_NUM_THREADS=2 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_TEST_SHORT=1 EVENKEEL_TEST_COUNT=1 \
         timeout "$((rest < 60 ? rest : 60))" compute-sanitizer --tool "$1" --error-exitcode 99 --launch-timeout 0 \
         --report-api-errors no --target-processes all --require-cuda-init no \
         "$2" >"$log" 2>&1
     rc=$?
-    grep -q '=* COMPUTE-SANITIZER' "$log" || word="NOT WATCHED (exit $rc)"
     [ $rc != 0 ] || ! grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]' "$log" || rc=99 # a child's
     case $rc in
     0) ;;
     77) word=skipped ;;
     99) word="ERRORS FOUND" ;;
-    124) grep -qE '=+ (Invalid|Error|Warning|Race|Program hit)' "$log" && word="ERRORS FOUND" || word="clean until stopped" ;;
+    124) grep -qE '=+ (Invalid|Error|Warning|Race|Program hit)' "$log" && word="ERRORS FOUND" ||
+        word="clean until STOPPED BY ITS LIMIT, after $(grep -c '^a test has ended$' "$log") tests" ;;
     *) word="FAILED (exit $rc)" ;;
     esac
+    grep -q '=* COMPUTE-SANITIZER' "$log" || word="NOT WATCHED (exit $rc)"
     echo "$word: ${2##*/}"
     case $word in
     clean* | skipped) ;;
@@ -381,7 +464,7 @@ sanitize_one() { # TOOL PROGRAM
     esac
 }
 
-# Those for which there is no time are no failure. cuBLAS's and cuDNN's kernels would take most of it.
+# Programs that are never reached, or stopped, are no failure. cuBLAS's and cuDNN's kernels would take most of the time.
 sanitize() { # TOOL, names of programs without test_
     if [ -n "$emulated" ]; then
         echo "the emulator has no compute-sanitizer (tests/check --sanitize does its work there)"
@@ -398,12 +481,10 @@ sanitize() { # TOOL, names of programs without test_
 stage_memcheck() { sanitize memcheck $kernels; }
 
 # shellcheck disable=SC2086
-stage_racecheck() { sanitize racecheck $sharing; }
+stage_racecheck() { sanitize racecheck $kernels; }
 
 # ---- one after another ----
 
-declare -A most=([build]=330 [smoke]=60 [suite]=300 [bench]=240 [operations]=200 [copies]=30 [demo]=60 [gan]=60
-    [memcheck]=200 [racecheck]=150 [suite4]=200 [host]=120)
 declare -a summary
 declare -A concluded
 ok=true
@@ -416,13 +497,12 @@ conclude() { # STAGE TEXT
     tar -czf "$out/logs.tar.gz" -C "$build" logs
 }
 
-# The lines of a log that tell most of what went wrong: where tests ran twice, the second time.
+# The lines of a log that tell most of what went wrong. LOG.last begins where tests ran a second time.
 excerpt() { # LOG
-    local telling=':[FE]:|\*\*\*|error:|rror: |Exception:|FAILED|^ERRORS FOUND|^NOT WATCHED|^NO PROGRAM|: =====|: nan'
-    awk '/^==== again/ { n = 0 } { line[n++] = $0 } END { for (i = 0; i < n; i++) print line[i] }' "$1" >"$1.last"
+    local telling=':[FE]:|error:|rror: |Exception:|: FAILED|^FAILED|^(ERRORS FOUND|NOT WATCHED|NO |NEVER|STOPPED)|: =====|: nan'
     if grep -qE "$telling" "$1.last"; then
-        grep -E "$telling" "$1.last" | grep -v '\*\*\*Not Run' | awk '!seen[$0]++' | head -n 30
-        grep -c '\*\*\*Not Run' "$1.last" | sed -n '/^0$/! s/$/ not run: they are not built/p'
+        # Of a hundred names with one word, a few.
+        grep -E "$telling" "$1.last" | awk '!seen[$0]++ && !(/^N[A-Z ]+:/ && count[$1 $2]++ >= 5)' | head -n 30
     else
         tail -n 12 "$1.last"
     fi | sed "s#$PWD/##g" | cut -c 1-300 | head -c 2500
@@ -435,7 +515,7 @@ run_stage() { # STAGE
     [ "$seconds" -lt $((limit - SECONDS)) ] || seconds=$((limit - SECONDS))
     if [ "$seconds" -lt 20 ]; then
         ok=false
-        conclude "$1" "not run: no time is left"
+        conclude "$1" "NEVER REACHED: no time is left"
         return
     fi
     deadline=$(($(date +%s) + seconds))
@@ -445,6 +525,7 @@ run_stage() { # STAGE
     wait "$stage_process"
     rc=$?
     stage_process=
+    awk '/^==== again/ { n = 0 } { line[n++] = $0 } END { for (i = 0; i < n; i++) print line[i] }' "$log" >"$log.last"
     if [ $rc = 0 ]; then
         conclude "$1" "$(printf 'well   %4d s  %s' $((SECONDS - begin)) "$(remark "$log")")"
         return
@@ -452,22 +533,23 @@ run_stage() { # STAGE
     ok=false
     excerpt "$log" >"$logs/$1.failure"
     conclude "$1" "$(printf 'FAILED %4d s  %s' $((SECONDS - begin)) \
-        "$([ $rc = 124 ] && echo "ran past $seconds s; ")$(remark "$log")")"
+        "$([ $rc = 124 ] && echo "STOPPED BY ITS LIMIT of $seconds s; ")$(remark "$log")")"
 }
 
 # What ctest or a sanitizer counted.
 remark() { # LOG
     {
-        grep -hE '% tests passed|time was over$' "$1"
-        grep -hoE '^(clean until stopped|clean|skipped|not run|NO PROGRAM|ERRORS FOUND|FAILED|NOT WATCHED)' "$1" | sort | uniq -c
+        grep -hE '% tests passed' "$1.last"
+        grep -hoE '^(clean until STOPPED|clean|skipped|NEVER REACHED|NO PROGRAM|NO LIBRARY|ERRORS FOUND|FAILED|NOT WATCHED|STOPPED BY ITS LIMIT)' \
+            "$1.last" | sort | uniq -c
         sed -nE 's/^ *lib(cudnn|cublas)(Lt)?\.so[^:]*: version ([0-9]+),.*/\1 \3/p' "$1"
     } | sed 's/^ *//' | paste -s -d ';' | sed 's/;/; /g'
 }
 
 figures() {
     local name
-    for name in smoke operations copies bench; do
-        [ -s "$logs/$name.log" ] && echo "---- $name ----" && cut -c 1-160 "$logs/$name.log" | tail -n 75
+    for name in smoke bench operations copies; do
+        [ -s "$logs/$name.log" ] && echo "---- $name ----" && cut -c 1-180 "$logs/$name.log" | tail -n 75
     done
 }
 
@@ -485,30 +567,31 @@ while read -r name; do export -f "${name?}"; done < <(compgen -A function)
 report() { # STATUS [WHAT TO SAY OF STAGES THAT WERE NOT REACHED]
     trap - EXIT TERM INT HUP
     [ -z "${stage_process-}" ] || kill -TERM "$stage_process" 2>/dev/null
-    local name log
+    local name log failures
     for name in $stages; do
         [ -n "${concluded[$name]-}" ] && continue
         ok=false
         conclude "$name" "$2" >/dev/null
     done
+    failures=$(for log in "$logs"/*.failure; do
+        [ -s "$log" ] && echo "---- failure: $(basename "$log" .failure) ----" && cat "$log"
+    done | head -c 5000)
     {
-        for log in "$logs"/*.failure; do
-            [ -s "$log" ] && echo "---- failure: $(basename "$log" .failure) ----" && cat "$log"
-        done | head -c 5000
-        figures | head -c 5500
+        echo "$failures"
+        figures | head -c $((10000 - ${#failures}))
         echo
         cat "$logs/gpus.txt" "$out/summary.txt"
     } | tail -c 11500
     $ok && exit "$1"
     exit $(($1 == 0 ? 1 : $1))
 }
-trap 'report $? "not run: the call has ended"' EXIT
-trap 'report 143 "not run, or not to its end: the call was ended"' TERM INT HUP
+trap 'report $? "NEVER REACHED: the call has ended"' EXIT
+trap 'report 143 "NEVER REACHED, or not to its end: the call was ended"' TERM INT HUP
 
 for name in $stages; do
     run_stage "$name"
     if [ "$name" = build ] && [ ! -x "$build/tests/bench/bench_train" ]; then
-        report 1 "not run: the build failed"
+        report 1 "NEVER REACHED: the build failed"
     fi
 done
 report 0

@@ -41,11 +41,17 @@ EK_API void ek_autocast_end(const ek_autocast *autocast);
 /** The dtype that operands are cast to: EK_BF16 or EK_F16, or EK_F32 if autocast is off. */
 EK_API ek_dtype ek_autocast_dtype(void);
 
-/** Lets GPUs round the operands of f32 matrix products and convolutions to TF32 (10 bits of
- * mantissa), which tensor cores multiply several times faster. Off by default. Set for the process,
- * from the next operation on. */
+/** Lets GPUs round the operands of f32 matrix products to TF32 (10 bits of mantissa), which tensor
+ * cores multiply several times faster. Off by default. Convolutions have a switch of their own.
+ * Both are set for the process, from the next operation on. */
 EK_API void ek_allow_tf32(bool allow);
 EK_API bool ek_tf32_allowed(void);
+
+/** Lets GPUs round the operands of f32 convolutions to TF32. On by default, as in PyTorch: results
+ * on a GPU are within about 1e-3 of the host's. ek_allow_tf32_convolution(false) makes GPUs compute
+ * f32 convolutions in f32, which takes two to three times as long. */
+EK_API void ek_allow_tf32_convolution(bool allow);
+EK_API bool ek_tf32_convolution_allowed(void);
 
 /** Lets the host compute f32 convolutions with windows of 3 x 3 by Winograd's F(4x4, 3x3), with a
  * quarter of the multiplications. Errors are three to eight times those of a direct sum: up to 1e-4
@@ -59,15 +65,16 @@ EK_API bool ek_fast_convolution_allowed(void);
 /** Lets GPUs time cuDNN's algorithms for each convolution of new shapes when it is first computed,
  * and keep the fastest. The first computation takes some milliseconds more, and memory for one more
  * result and the algorithms' workspaces; if shapes change all the time, training becomes slower.
- * The fastest algorithm, and so the last digits of results, may differ from run to run. Without
- * effect while ek_deterministic(). Off by default. Set for the process, from the next operation on.
+ * The fastest algorithm, and so the last digits of results, may differ from run to run. While
+ * ek_deterministic(), which ek_set_seed turns on, nothing is timed. Off by default. Set for the process, from the next operation on.
  */
 EK_API void ek_benchmark_convolution(bool on);
 EK_API bool ek_convolution_benchmarked(void);
 
 /** Restricts GPUs to algorithms whose results are the same to the bit in every run; some are
- * slower. The host uses no others. Set for the process; off by default, turned on by ek_set_seed.
- */
+ * slower, and ek_benchmark_convolution has no effect. The host uses no others. Set for the process;
+ * off by default, turned on by ek_set_seed. TF32 is allowed or not as before: its results repeat,
+ * too. */
 EK_API void ek_use_deterministic_algorithms(bool on);
 EK_API bool ek_deterministic(void);
 

@@ -71,7 +71,8 @@ EK_API void ek_manual_seed(uint64_t seed);
 
 /** Makes runs repeatable: seeds the default generator and with it the devices', seeds Python's and
  * NumPy's generators, from which identity samplers draw (evenkeel/sampler.h), and turns
- * deterministic algorithms on (evenkeel/precision.h). EK_NO_SEED does nothing. */
+ * deterministic algorithms on (evenkeel/precision.h), so that ek_benchmark_convolution has no
+ * effect. EK_NO_SEED does nothing. */
 #define EK_NO_SEED INT64_MIN
 EK_API void ek_set_seed(int64_t seed);
 

@@ -6,7 +6,7 @@
 #include "core/python_random.h"
 #include "evenkeel/random.h"
 
-static atomic_bool tf32, fast_convolution, benchmark, deterministic;
+static atomic_bool tf32, tf32_convolution = true, fast_convolution, benchmark, deterministic;
 
 void ek_allow_tf32(bool allow)
 {
@@ -16,6 +16,16 @@ void ek_allow_tf32(bool allow)
 bool ek_tf32_allowed(void)
 {
     return atomic_load_explicit(&tf32, memory_order_relaxed);
+}
+
+void ek_allow_tf32_convolution(bool allow)
+{
+    atomic_store_explicit(&tf32_convolution, allow, memory_order_relaxed);
+}
+
+bool ek_tf32_convolution_allowed(void)
+{
+    return atomic_load_explicit(&tf32_convolution, memory_order_relaxed);
 }
 
 void ek_allow_fast_convolution(bool allow)

@@ -55,7 +55,7 @@ bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_t
     p->format = format;
     p->dims = params->dims;
     p->alignment = 16;
-    p->tf32 = x->dtype == EK_F32 && ek_tf32_allowed();
+    p->tf32 = x->dtype == EK_F32 && ek_tf32_convolution_allowed();
     p->deterministic = ek_deterministic();
     for (int d = 0; d < x->ndim; d++) {
         p->x[d] = x->shape[d];
@@ -91,7 +91,7 @@ int64_t ek_dnn_copied(const ek_dnn_problem *p, int64_t workspace)
 
 ek_memory_format ek_dnn_format(ek_dtype dtype)
 {
-    return dtype == EK_F32 && !ek_tf32_allowed() && ek_cudnn() ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
+    return dtype == EK_F32 && !ek_tf32_convolution_allowed() && ek_cudnn() ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
 }
 
 #ifdef EK_HAVE_CUDNN

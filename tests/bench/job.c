@@ -39,10 +39,11 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
              ek_data_parallel_options options)
 {
     ek_device first = devices->devices[0];
-    *job = (training){.loss = load->loss, .bf16 = load->bf16};
+    *job = (training){.loss = load->loss, .bf16 = load->bf16, .clips = load->clips};
     ek_allow_tf32(load->tf32);
+    ek_allow_tf32_convolution(load->tf32 || load->defaults);
     ek_allow_fast_convolution(load->fast);
-    ek_benchmark_convolution(true); /* as the twin sets cudnn.benchmark */
+    ek_benchmark_convolution(!load->defaults); /* as the twin sets cudnn.benchmark */
     ek_manual_seed(0);
     options.module = load->network();
     options.device_ids = *devices;
@@ -72,6 +73,8 @@ int job_step(training *job, double *loss)
     ek_autocast_end(&autocast);
     ek_zero_grad(job->optimizer);
     rc = ek_backward(l);
+    if (rc == 0 && job->clips)
+        rc = ek_clip_grad_norm(job->optimizer, 1);
     if (rc == 0)
         rc = ek_step(job->optimizer);
     if (rc == 0 && loss)

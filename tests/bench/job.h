@@ -10,8 +10,8 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
              ek_data_parallel_options options);
 void job_close(training *job);
 
-/* Forward, loss, zero_grad, backward, step. `loss` may be NULL: reading it would wait for the
- * device. */
+/* Forward, loss, zero_grad, backward, clipping, step. `loss` may be NULL: reading it would wait for
+ * the device. */
 int job_step(training *job, double *loss);
 
 /* `count` devices, those of the host with so many threads each (0: as many as they have). 0 or a

@@ -338,24 +338,29 @@ static ek_module *score_of_fakes(void)
 }
 
 /* As samples/lstm.c has it, without dropout. */
-static ek_module *words(int cell)
+static ek_module *words(int cell, int64_t hidden, int64_t layers)
 {
     return letter_network((letter_options){.cell = cell,
                                            .letters = LETTERS,
                                            .embedded = 32,
-                                           .hidden = 192,
+                                           .hidden = hidden,
                                            .classes = LANGUAGES,
-                                           .layers = 1});
+                                           .layers = layers});
 }
 
 static ek_module *lstm(void)
 {
-    return words(CELL_LSTM);
+    return words(CELL_LSTM, 192, 1);
+}
+
+static ek_module *lstm512(void)
+{
+    return words(CELL_LSTM, 512, 2);
 }
 
 static ek_module *gru(void)
 {
-    return words(CELL_GRU);
+    return words(CELL_GRU, 192, 1);
 }
 
 /* A layer of a transformer's encoder: attention of 8 heads, and two linear layers. */
@@ -494,6 +499,8 @@ static const workload workloads[] = {
      supervised, .optimizer = adamw, .tokens = GPT2_TOKENS},
     {"lstm", 256, {16}, 1, {16}, 1, LANGUAGES, lstm, cross_entropy, supervised, .tokens = LETTERS,
      .optimizer = adam},
+    {"lstm512", 64, {100}, 1, {100}, 1, LANGUAGES, lstm512, cross_entropy, supervised,
+     .tokens = LETTERS, .optimizer = adam},
     {"gru", 256, {16}, 1, {16}, 1, LANGUAGES, gru, cross_entropy, supervised, .tokens = LETTERS,
      .optimizer = adam},
     {"attention", 8, {128, 256}, 2, {128, 256}, 2, 0, attention, mean_square, supervised,
@@ -517,9 +524,10 @@ bool workload_named(const char *spelling, workload *load)
 {
     const char *at = strchr(spelling, '@');
     size_t length = at ? (size_t)(at - spelling) : strlen(spelling);
+    bool clips = loses(spelling, &length, "-clip");
     bool has_adam = loses(spelling, &length, "-adam");
     bool bf16 = loses(spelling, &length, "-bf16"), tf32 = loses(spelling, &length, "-tf32"),
-         fast = loses(spelling, &length, "-fast");
+         fast = loses(spelling, &length, "-fast"), defaults = loses(spelling, &length, "-default");
     for (int i = 0; i < WORKLOADS; i++) {
         if (strlen(workloads[i].name) != length || memcmp(workloads[i].name, spelling, length) != 0)
             continue;
@@ -527,10 +535,15 @@ bool workload_named(const char *spelling, workload *load)
         load->bf16 = bf16;
         load->tf32 = tf32;
         load->fast = fast;
+        load->defaults = defaults;
+        load->clips = clips;
         load->optimizer = has_adam ? adam : load->optimizer;
+        const char *by = at ? strchr(at, 'x') : NULL;
         if (at)
             load->batch = atoll(at + 1);
-        return load->batch > 0;
+        if (by)
+            load->input[0] = load->target[0] = atoll(by + 1);
+        return load->batch > 0 && load->input[0] > 0 && (!by || load->target_dims == 1);
     }
     return false;
 }

@@ -11,6 +11,7 @@ typedef struct training {
     ek_tensor *input, *target;
     ek_tensor *(*loss)(const struct training *job);
     bool bf16;
+    bool clips; /* gradients to a norm of 1 */
 } training;
 
 typedef struct workload {
@@ -27,13 +28,16 @@ typedef struct workload {
     ek_optimizer *(*optimizer)(ek_module *model);
     int64_t tokens;   /* inputs are whole numbers below it; 0: real numbers */
     bool bf16;        /* forward and loss under autocast */
-    bool tf32;        /* products of f32 may round their operands to tf32, where a GPU can */
+    bool tf32;        /* products and convolutions of f32 may round to tf32, where a GPU can */
+    bool defaults;    /* convolutions alone may, and cuDNN's algorithms are not timed */
+    bool clips;       /* gradients to a norm of 1 */
     bool fast;        /* ek_allow_fast_convolution */
     bool distributed; /* for several ranks, also if there is one */
 } workload;
 
-/* "NET[-bf16|-tf32|-fast][-adam][@BATCH]": the net, with the precision, the optimizer Adam and the
- * batch if the spelling has them. Returns false if there is no such net. */
+/* "NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]]": the net, with the precision,
+ * the optimizer Adam, clipping, the batch and the length of sequences if the spelling has them.
+ * Returns false if there is no such net. */
 bool workload_named(const char *spelling, workload *load);
 /* Writes "mlp|mnist|..." to `text`. */
 void workload_names(char *text, size_t nbytes);

@@ -274,11 +274,11 @@ class Diffusion(diffusion.UNet):
 class Words(nn.Module):
     """letter_network of samples/networks_lstm.c, without dropout."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, hidden=192, layers=1):
         super().__init__()
         self.embedding = nn.Embedding(27, 32)
-        self.recurrent = kind(32, 192, batch_first=True)
-        self.head = nn.Linear(192, 5)
+        self.recurrent = kind(32, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, 5)
 
     def forward(self, x):
         return self.head(self.recurrent(self.embedding(x))[0]).transpose(1, 2)
@@ -350,6 +350,24 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-4)
 
 
+def clipped(optimizer_of):
+    """Clips the gradients to a norm of 1 before each step."""
+
+    def make(parameters):
+        parameters = list(parameters)
+        optimizer = optimizer_of(parameters)
+        step = optimizer.step
+
+        def clip_and_step():
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            step()
+
+        optimizer.step = clip_and_step
+        return optimizer
+
+    return make
+
+
 class Tokens(tuple):
     """The shape of inputs that are whole numbers below `count`."""
 
@@ -385,6 +403,7 @@ WORKLOADS = {
     "gpt": (16, Tokens(256, 128), (128,), 256, gpt, supervised(next_token_entropy), adamw),
     "gpt2": (8, Tokens(50257, 1024), (1024,), 50257, gpt2, supervised(next_token_entropy), adamw),
     "lstm": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.LSTM), ENTROPY, adam),
+    "lstm512": (64, Tokens(27, 100), (100,), 5, lambda: Words(nn.LSTM, 512, 2), ENTROPY, adam),
     "gru": (256, Tokens(27, 16), (16,), 5, lambda: Words(nn.GRU), ENTROPY, adam),
     "attention": (8, (128, 256), (128, 256), 0, attention, supervised(F.mse_loss), momentum),
     "embedding": (32, Tokens(50000, 64), (), 10, embedding, ENTROPY, momentum),
@@ -392,9 +411,16 @@ WORKLOADS = {
 
 
 def parse(spelling):
-    """(a row of WORKLOADS with the batch and optimizer that are asked for, "f32", "tf32", "bf16" or "fast": f32 here)"""
+    """(a row of WORKLOADS with the batch, length and optimizer that are asked for, "f32", "tf32", "bf16", "default", or "fast":
+    f32 here)"""
     spelled, _, batch = spelling.partition("@")
-    name = spelled.removesuffix("-adam")
-    precision = name[-4:] if name.endswith(("-bf16", "-tf32", "-fast")) else "f32"
-    default, *rest, optimizer = WORKLOADS[name.removesuffix("-" + precision)]
-    return (int(batch or default), *rest, optimizer if name == spelled else adam), precision
+    unclipped = spelled.removesuffix("-clip")
+    name = unclipped.removesuffix("-adam")
+    precision = next((word for word in ("bf16", "tf32", "fast", "default") if name.endswith("-" + word)), "f32")
+    usual, inputs, targets, *rest, optimizer = WORKLOADS[name.removesuffix("-" + precision)]
+    batch, _, length = batch.partition("x")
+    if length:
+        inputs, targets = Tokens(inputs.count, int(length)), (int(length),)
+    if name != unclipped:
+        optimizer = adam
+    return (int(batch or usual), inputs, targets, *rest, optimizer if unclipped == spelled else clipped(optimizer)), precision

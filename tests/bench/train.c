@@ -1,13 +1,15 @@
 /* train.c: seconds of one training step (forward, loss, zero_grad, backward, optimizer).
  *
- *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast][-adam][@BATCH] DEVICES THREADS [SECONDS]
+ *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]]
+ * DEVICES THREADS [SECONDS]
  *
  * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS", where LOSS is that of the fourth step,
  * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
- * run under autocast, with -tf32 products may round to it, with -fast convolutions
- * may take F(4x4, 3x3) (ek_allow_fast_convolution). On GPUs (DEVICES may be more than there
- * are; THREADS is nothing then) cuDNN's algorithms are timed (ek_benchmark_convolution), and steps
- * in blocks, at whose ends all is waited for.
+ * run under autocast, with -tf32 products and convolutions may round to it, with -fast convolutions
+ * may take F(4x4, 3x3) (ek_allow_fast_convolution), with -clip gradients are clipped to a norm
+ * of 1. With -default all switches are as a process finds them. On GPUs (DEVICES may be more than
+ * there are; THREADS is nothing then) cuDNN's algorithms are timed (ek_benchmark_convolution; not
+ * with -default), and steps in blocks, at whose ends all is waited for.
  *
  *     samples/mpirun -n RANKS train NET DEVICES THREADS [SECONDS [none|optimizer|parameters]]
  *
@@ -157,11 +159,11 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &how, &devices)) {
         char names[400];
         workload_names(names, sizeof(names));
-        fprintf(
-            stderr,
-            "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32|-fast][-adam][@BATCH] DEVICES THREADS "
-            "[SECONDS [none|optimizer|parameters]]\n",
-            argv[0]);
+        fprintf(stderr,
+                "usage: [DEVICE=host|cuda] %s "
+                "NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]] DEVICES THREADS "
+                "[SECONDS [none|optimizer|parameters]]\n",
+                argv[0]);
         fprintf(stderr, "NET is one of %s\n", names);
         return 2;
     }

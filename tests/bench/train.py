@@ -1,6 +1,6 @@
 """The twin of train.c in PyTorch.
 
-    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast][-adam][@BATCH] DEVICES THREADS [SECONDS [SHARD]]
+    [DEVICE=host|cuda] train.py [--compile] NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]] DEVICES THREADS [SECONDS [SHARD]]
     [DEVICE=host|cuda] train.py --profile NET...
     [DEVICE=host|cuda] train.py --serve
 
@@ -16,9 +16,9 @@ With --compile torch.compile makes the network. The exit status is 3 if this PyT
 reads such arguments, with DEVICES 1, from standard input, a line for each net: PyTorch, which takes ten seconds to
 start on a GPU, starts once.
 
-On GPUs it is PyTorch as its users have it, with the optimizers' defaults, but for two switches: cuDNN measures
-its algorithms (cudnn.benchmark, off by default), and products of f32 are rounded to tf32 only for NET-tf32, then
-convolutions and matrix products both (by default convolutions alone are).
+On GPUs NET-default is PyTorch as its users have it. Other rows change two switches: cuDNN measures its algorithms
+(cudnn.benchmark, off by default), and f32 is rounded to tf32 only for NET-tf32, in convolutions and matrix products both
+(by default in convolutions alone).
 """
 
 import contextlib
@@ -172,9 +172,10 @@ def measure(step, devices, budget, device):
 
 
 def choose_algorithms(precision):
-    tf32 = precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cudnn.benchmark = True
+    tf32, default = precision == "tf32", precision == "default"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32 or default
+    torch.backends.cudnn.benchmark = not default
 
 
 def formats_of(workload):

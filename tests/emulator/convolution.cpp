@@ -90,9 +90,10 @@ Windows windows_of(const Convolution &c)
     return s;
 }
 
-float get(const ConvolutionTensor &t, int64_t at)
+float get(const Convolution &c, const ConvolutionTensor &t, int64_t at)
 {
-    return load_float(t.data, t.type, at);
+    float value = load_float(t.data, t.type, at);
+    return c.tf32 ? tf32_of(value) : value;
 }
 
 // Rows (channel, tap), columns positions of y, columns first: [position][row].
@@ -107,7 +108,7 @@ std::vector<float> lay_out(const Convolution &c, const Windows &s, int64_t sampl
                 int64_t from = s.reads[tap][position];
                 if (from >= 0)
                     matrix[position * rows + (size_t)channel * taps + tap] =
-                        get(c.x, base + s.x_at[(size_t)from]);
+                        get(c, c.x, base + s.x_at[(size_t)from]);
             }
     }
     return matrix;
@@ -122,8 +123,9 @@ std::vector<float> weights_of(const Convolution &c, const Windows &s, int64_t gr
         for (int64_t channel = 0; channel < s.channels; channel++)
             for (size_t tap = 0; tap < taps; tap++)
                 all[(size_t)output * rows + (size_t)channel * taps + tap] =
-                    get(c.w, (group * s.outputs + output) * c.w.strides[0] +
-                                 channel * c.w.strides[1] + s.w_at[tap]);
+                    get(c, c.w,
+                        (group * s.outputs + output) * c.w.strides[0] + channel * c.w.strides[1] +
+                            s.w_at[tap]);
     return all;
 }
 
@@ -133,8 +135,9 @@ std::vector<float> results_of(const Convolution &c, const Windows &s, int64_t sa
     for (int64_t output = 0; output < s.outputs; output++)
         for (size_t position = 0; position < s.y_at.size(); position++)
             all[position * (size_t)s.outputs + (size_t)output] =
-                get(c.y, sample * c.y.strides[0] + (group * s.outputs + output) * c.y.strides[1] +
-                             s.y_at[position]);
+                get(c, c.y,
+                    sample * c.y.strides[0] + (group * s.outputs + output) * c.y.strides[1] +
+                        s.y_at[position]);
     return all;
 }
 

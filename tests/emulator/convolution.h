@@ -24,6 +24,7 @@ struct Convolution {
     char *bias = nullptr;      // O elements of y's type, or NULL
     std::vector<int64_t> stride, dilation, before, after;
     enum { X, W, Y } output = Y; // what is computed of the other two
+    bool tf32 = false;           // operands lose the bits of mantissa that TF32 lacks
 };
 
 // Whether the shapes fit together.

@@ -223,6 +223,7 @@ static cublasStatus_t gemm(const char *name, cublasHandle_t handle, Product p, S
             return CUBLAS_STATUS_INVALID_VALUE;
         if (!known(compute, &p.in_double) || handle->device_scalars)
             return CUBLAS_STATUS_NOT_SUPPORTED;
+        p.tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
         if (p.in_double) {
             p.alpha = *static_cast<const double *>(scalars.alpha);
             p.beta = *static_cast<const double *>(scalars.beta);
@@ -319,6 +320,7 @@ bool product_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMat
     p->a = {nullptr, a->type, a->leading, 0, ta};
     p->b = {nullptr, b->type, b->leading, 0, tb};
     p->c = {nullptr, d->type, d->leading, 0, false};
+    p->tf32 = desc->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     p->epilogue.vector = desc->bias;
     p->epilogue.bias = epilogue & CUBLASLT_EPILOGUE_BIAS;
     p->epilogue.relu = epilogue & CUBLASLT_EPILOGUE_RELU;

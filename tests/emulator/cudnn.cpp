@@ -272,6 +272,8 @@ cudnnStatus_t enqueue(Machine &m, Lock &lock, cudnnHandle_t handle, const Conten
     const Engine *engine = config->engine;
     if (engine->run != CUDNN_STATUS_SUCCESS)
         return engine->run;
+    c.tf32 = c.x.type == CUDA_R_32F && !engine->notes.empty() &&
+             engine->notes[0] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     Operation operation;
     operation.name = "a convolution";
     operation.run = [c, scratch, scratch_size, engine] {

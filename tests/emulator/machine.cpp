@@ -47,6 +47,7 @@ static Machine *build()
     m->capability = atoi(variable("EK_EMULATOR_CAPABILITY", "90"));
     m->multiprocessors = atoi(variable("EK_EMULATOR_MULTIPROCESSORS", "4"));
     m->libraries = variable("EK_EMULATOR_LIBRARIES", "cublas,cublasLt,nccl");
+    m->watch = atoi(variable("EK_EMULATOR_WATCH", "0")) != 0;
     const char *log = getenv("EK_EMULATOR_LOG");
     m->log = log && *log ? fopen(log, "w") : nullptr;
     m->devices.resize((size_t)atoi(variable("EK_EMULATOR_DEVICES", "1")));
@@ -309,6 +310,7 @@ void ek_emulator_reset_counters(void)
     Machine &m = machine();
     Lock lock(m.lock);
     m.counters = {};
+    m.traffic.clear();
 }
 
 uint64_t ek_emulator_pending(void)

@@ -96,6 +96,7 @@ struct Machine {
     bool peers = true;
     int capability = 90, multiprocessors = 4;
     std::string libraries;
+    bool watch = false;         // which memory operations touch
     bool relu_eats_nan = false; // cuBLASLt's
     FILE *log = nullptr;        // of what is issued
 
@@ -105,6 +106,7 @@ struct Machine {
     std::set<cudaEvent_t> events;
     std::map<std::string, std::deque<Failure>> failures;
     ek_emulator_counters counters = {};
+    std::map<std::string, ek_emulator_traffic> traffic; // by name
     double slow_seconds = 0;  // what events see as passed beside the time that has
     uint64_t aborts = 0;      // of communicators: what waited for ever goes on
     size_t communicators = 0; // that live
@@ -132,6 +134,12 @@ void run_everything(Machine &m, Lock &lock);
 void after_issue(Machine &m, Lock &lock, const Position &position);
 // Some operations of some streams, where the order is random.
 void run_some(Machine &m, Lock &lock);
+
+// ---- watching (Machine::watch) ----
+
+size_t watched_size(size_t size); // of an allocation that begins at a page
+void watch_begin(Machine &m);     // before the one operation that runs; the lock is held
+void watch_end(Machine &m, const char *name);
 
 // ---- the beginning and the end of every call ----
 

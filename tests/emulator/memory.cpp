@@ -39,7 +39,8 @@ cudaError_t cudaMalloc(void **pointer, size_t size)
         Device &device = m.devices[(size_t)current_device()];
         if (size > m.memory - device.used)
             return cudaErrorMemoryAllocation;
-        char *base = static_cast<char *>(fresh(size, 256));
+        char *base =
+            static_cast<char *>(m.watch ? fresh(watched_size(size), 4096) : fresh(size, 256));
         if (!base)
             return cudaErrorMemoryAllocation;
         device.used += size;

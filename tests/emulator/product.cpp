@@ -90,16 +90,17 @@ template <typename T> void store(char *data, cudaDataType type, int64_t index, T
 // Panels of `width` lines each, zeros beyond the last: panel[step][line].
 template <typename T>
 std::vector<T> pack(const Matrix &x, int64_t offset, int64_t lines, int64_t k, int width,
-                    bool lines_are_columns)
+                    bool lines_are_columns, bool tf32)
 {
     std::vector<T> packed((size_t)((lines + width - 1) / width * width * k));
     int64_t line_step = x.transposed != lines_are_columns ? x.leading : 1;
     int64_t inner_step = x.transposed != lines_are_columns ? 1 : x.leading;
     for (int64_t line = 0; line < lines; line++) {
         T *to = packed.data() + line / width * width * k + line % width;
-        for (int64_t step = 0; step < k; step++)
-            to[step * width] =
-                load<T>(x.data, x.type, offset + line * line_step + step * inner_step);
+        for (int64_t step = 0; step < k; step++) {
+            T value = load<T>(x.data, x.type, offset + line * line_step + step * inner_step);
+            to[step * width] = tf32 ? (T)tf32_of((float)value) : value;
+        }
     }
     return packed;
 }
@@ -130,8 +131,8 @@ void sum_lines(const Product &p, const std::vector<T> &panels, int64_t lines, in
 
 template <typename T> void multiply_one(const Product &p, int64_t index)
 {
-    std::vector<T> a = pack<T>(p.a, index * p.a.stride, p.m, p.k, ROWS, false);
-    std::vector<T> b = pack<T>(p.b, index * p.b.stride, p.n, p.k, COLUMNS, true);
+    std::vector<T> a = pack<T>(p.a, index * p.a.stride, p.m, p.k, ROWS, false, p.tf32);
+    std::vector<T> b = pack<T>(p.b, index * p.b.stride, p.n, p.k, COLUMNS, true, p.tf32);
     T sum[ROWS * COLUMNS];
     if (p.epilogue.sum_a)
         sum_lines(p, a, p.m, ROWS);
@@ -154,6 +155,15 @@ template <typename T> void multiply_one(const Product &p, int64_t index)
 }
 
 } // namespace
+
+float tf32_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits &= ~(uint32_t)0x1fff;
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
 
 float load_float(const char *data, cudaDataType type, int64_t index)
 {

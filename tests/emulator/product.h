@@ -32,6 +32,7 @@ struct Product {
     double alpha, beta;
     bool in_double;
     Epilogue epilogue;
+    bool tf32; // operands lose the bits of mantissa that TF32 lacks
 };
 
 size_t element_size(cudaDataType type); // 0 for types it doesn't know
@@ -39,6 +40,9 @@ size_t element_size(cudaDataType type); // 0 for types it doesn't know
 // An element as f32, and back with one rounding.
 float load_float(const char *data, cudaDataType type, int64_t index);
 void store_float(char *data, cudaDataType type, int64_t index, float value);
+
+// Cuts a number to TF32's 10 bits of mantissa. The error is twice as large as that of rounding.
+float tf32_of(float value);
 
 // c = alpha a b + beta c, with sums in f32 or f64. With beta 0, what c held is not read.
 void multiply(const Product &product);

@@ -1,4 +1,5 @@
 // test_emulator_devices.cpp: devices, their memory, and failures.
+#include "fiber.h" // tells which sanitizer there is
 #include "test_emulator.h"
 
 TEST(memory)
@@ -31,6 +32,49 @@ TEST(memory)
     OK(cudaFreeHost(pinned));
     ck_assert_uint_eq(ek_emulator_pinned_allocations(), 0);
 }
+
+#if !defined(EK_EMULATOR_ASAN) && !defined(EK_EMULATOR_TSAN)
+
+// The traffic of the kernels that were watched, which all have one signature.
+static ek_emulator_traffic kernels_watched()
+{
+    ek_emulator_traffic rows[8];
+    size_t count = ek_emulator_watched(rows, 8);
+    for (size_t i = 0; i < count; i++)
+        if (strstr(rows[i].name, "float"))
+            return rows[i];
+    return {};
+}
+
+TEST(operations_are_watched)
+{
+    enum { COUNT = 4096, BLOCKS = COUNT * sizeof(float) / 4096 };
+    setenv("EK_EMULATOR_WATCH", "1", 1);
+    cudaStream_t stream = new_stream();
+    std::vector<float> values(COUNT, 3);
+    float *x = device_copy(values, stream), *y = device_array<float>(COUNT);
+    OK(launch_copy(stream, COUNT, y, x));
+    OK(cudaStreamSynchronize(stream));
+    ek_emulator_traffic copied = kernels_watched();
+    ck_assert_uint_eq(copied.operations, 1);
+    ck_assert_uint_eq(copied.read, BLOCKS * 4096);
+    ck_assert_uint_eq(copied.written, BLOCKS * 4096);
+    ek_emulator_reset_counters();
+    OK(launch_add(stream, 1, x, 1)); // one element of one block, read and written
+    OK(launch_add(stream, 1, x, 1));
+    OK(cudaStreamSynchronize(stream));
+    ek_emulator_traffic added = kernels_watched();
+    ck_assert_uint_eq(added.operations, 2);
+    ck_assert_uint_eq(added.read, 2 * 4096);
+    ck_assert_uint_eq(added.written, 2 * 4096);
+    std::vector<float> results = host_copy(x, COUNT, stream);
+    OK(cudaStreamSynchronize(stream));
+    ck_assert(results[0] == 5 && results[1] == 3);
+    OK(cudaFree(x));
+    OK(cudaFree(y));
+}
+
+#endif
 
 TEST(copies_stay_inside)
 {

@@ -64,13 +64,18 @@ void finish(Machine &m, const Stream &stream)
         drop_drained(m);
 }
 
-void run_unlocked(Machine &m, Lock &lock, const Stream &stream, const std::function<void()> &run)
+void run_unlocked(Machine &m, Lock &lock, const Stream &stream, const std::function<void()> &run,
+                  const char *name)
 {
     if (!run || m.devices[(size_t)stream->device].broken)
         return;
+    if (m.watch)
+        watch_begin(m);
     lock.unlock();
     run();
     lock.lock();
+    if (m.watch)
+        watch_end(m, name);
 }
 
 // A walk through the queues towards a position, by the one thread that may run work.
@@ -103,7 +108,7 @@ Outcome Walk::towards(const Position &position)
         Outcome outcome = before(*operation);
         if (outcome == Outcome::DONE) {
             budget--;
-            run_unlocked(m, lock, stream, operation->run);
+            run_unlocked(m, lock, stream, operation->run, operation->name);
             finish(m, stream);
         }
         stream->running = false;
@@ -149,7 +154,7 @@ Outcome Walk::meet(Operation &operation)
             meeting->done = true;
             meeting->members.clear();
             m.counters.collectives++;
-            run_unlocked(m, lock, operation.self.stream, meeting->run);
+            run_unlocked(m, lock, operation.self.stream, meeting->run, operation.name);
         }
         if (outcome != Outcome::DONE)
             worst = outcome;

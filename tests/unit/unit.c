@@ -143,7 +143,17 @@ static void restore_environment(void)
 /* Ends the test's scopes, and fails if the test still holds memory of a device. */
 static void shut_down(void)
 {
+    if (getenv("EVENKEEL_TEST_COUNT")) {
+        puts("a test has ended");
+        fflush(stdout);
+    }
     assert_ok(ek_shutdown());
+}
+
+/* Tests compare GPUs with the host more closely than TF32 allows. */
+static void set_precision(void)
+{
+    ek_allow_tf32_convolution(false);
 }
 
 /* Puts back what the test set, and shuts down. */
@@ -179,7 +189,7 @@ static Suite *registered_suite(bool forked)
     Suite *all = suite_create(program_invocation_short_name);
     for (const unit_test *test = tests; test; test = test->next) {
         TCase *one = tcase_create(test->test.name);
-        tcase_add_checked_fixture(one, NULL, forked ? shut_down : restore);
+        tcase_add_checked_fixture(one, set_precision, forked ? shut_down : restore);
         tcase_add_checked_fixture(one, test->setup, test->teardown);
         if (test->group)
             tcase_set_tags(one, test->group);

@@ -16,11 +16,12 @@
  *   EK_EMULATOR_MULTIPROCESSORS  4 by default
  *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
  *                                default; with cudnn in the list, convolutions by cuDNN, too
+ *   EK_EMULATOR_WATCH            1: counts which memory operations touch (ek_emulator_watched)
  *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued:
  * thread, device, stream and number of both, what it is, and what it waits for
  *
  * cuDNN suggests five engines for every convolution, in this order:
- *   1  uses tensor cores           40 seconds, as events see it
+ *   1  uses tensor cores           40 seconds, as events see it; for f32 operands cut to TF32
  *   0                              50 seconds
  *   3  fails when it is run
  *   2  is nondeterministic         30 seconds
@@ -57,6 +58,16 @@ typedef struct ek_emulator_counters {
 } ek_emulator_counters;
 void ek_emulator_count(ek_emulator_counters *counters);
 void ek_emulator_reset_counters(void);
+
+/* What operations of one name have touched of devices' memory, since the counters were reset.
+ * Blocks count as a whole: 4 KB, or more if devices have more than 128 MB in use. A block that is
+ * written first and read afterwards by one operation counts as written. */
+typedef struct ek_emulator_traffic {
+    const char *name;                   /* of a kernel: its signature */
+    uint64_t operations, read, written; /* bytes */
+} ek_emulator_traffic;
+/* Writes at most `most` rows, in any order, and returns how many. 0 without EK_EMULATOR_WATCH. */
+size_t ek_emulator_watched(ek_emulator_traffic *rows, size_t most);
 
 /* Operations that were issued and have not run. */
 uint64_t ek_emulator_pending(void);

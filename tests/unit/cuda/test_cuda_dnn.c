@@ -56,13 +56,13 @@ TEST(what_cudnn_is_not_asked_for)
 TEST(flags_follow_the_modes)
 {
     ek_dnn_problem problem;
-    ek_allow_tf32(true);
+    ek_allow_tf32_convolution(true);
     ek_use_deterministic_algorithms(true);
     ck_assert(problem_of(&cases[0], EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
     ck_assert(problem.tf32 && problem.deterministic);
     ck_assert(problem_of(&cases[0], EK_DNN_FORWARD, EK_BF16, EK_CHANNELS_LAST, &problem));
     ck_assert(!problem.tf32);
-    ek_allow_tf32(false);
+    ek_allow_tf32_convolution(false);
     ek_use_deterministic_algorithms(false);
     ck_assert(problem_of(&cases[0], EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
     ck_assert(!problem.tf32 && !problem.deterministic);

@@ -114,7 +114,7 @@ static void plan_of(const layer *l, int precision, int operation, bool bias,
     const ek_dtype dtype = precision == 2 ? EK_BF16 : EK_F32;
     ek_dnn_problem last;
     ek_dnn_plan other;
-    ek_allow_tf32(precision == 1);
+    ek_allow_tf32_convolution(precision == 1);
     ck_assert_int_eq(ek_dnn_format(dtype), precision == 0 ? EK_CONTIGUOUS : EK_CHANNELS_LAST);
     plan_in(l, dtype, ek_dnn_format(dtype), operation, bias, problem, plan);
     if (precision > 0)

@@ -4,6 +4,14 @@
 
 enum { CHANNELS = 8, OUTPUTS = 16, SIZE = 9 };
 
+static bool allowed_by_default;
+
+/* Before the tests' own setting. */
+__attribute__((constructor)) static void note_default(void)
+{
+    allowed_by_default = ek_tf32_convolution_allowed() && !ek_tf32_allowed();
+}
+
 typedef struct conv {
     ek_tensor *x, *w, *bias;
 } conv;
@@ -38,7 +46,7 @@ static void check_forward(const conv *c)
     ck_assert_uint_eq(in_use() - before, (2 * OUTPUTS * SIZE * SIZE * 4 + 63) / 64 * 64);
     ek_tensor *wanted = ek_f_conv2d(ek_to_device(c->x, ek_cpu()), ek_to_device(c->w, ek_cpu()),
                                     ek_to_device(c->bias, ek_cpu()), .padding = 1);
-    const double tolerance = ek_tf32_allowed() ? 2e-2 : 1e-4;
+    const double tolerance = ek_tf32_convolution_allowed() ? 2e-2 : 1e-4;
     assert_close(ek_to_device(y, ek_cpu()), wanted, tolerance, tolerance);
 }
 
@@ -63,9 +71,27 @@ TEST(the_first_plan_is_taken)
     ck_assert(!ek_convolution_benchmarked());
     check_forward(&c);
     check_engines("1 0 0 0 0");
-    ek_allow_tf32(true);
+    ek_allow_tf32_convolution(true);
     check_forward(&c);
     check_engines("0 1 0 0 0");
+}
+
+/* Each switch is for one of the two. */
+TEST(convolutions_alone_are_rounded_by_default)
+{
+    ck_assert(allowed_by_default);
+    conv c = make_conv(CHANNELS);
+    ek_allow_tf32(true);
+    check_forward(&c);
+    check_engines("1 0 0 0 0");
+    ek_allow_tf32(false);
+    ek_allow_tf32_convolution(true);
+    check_forward(&c);
+    check_engines("0 1 0 0 0");
+    /* TF32 has no such number between 1 and its next one. */
+    ek_tensor *x = ek_full(1 + 0x1p-12, EK_SHAPE(16, 16), .device = ek_cuda(0));
+    ek_tensor *eye = ek_eye(16, 16, EK_F32, ek_cuda(0));
+    assert_close(ek_to_device(ek_matmul(eye, x), ek_cpu()), ek_to_device(x, ek_cpu()), 0, 0);
 }
 
 /* Each runs four times; engine 3 fails; the fastest computes from then on. */
@@ -83,7 +109,7 @@ TEST(the_fastest_plan_is_taken)
     check_forward(&c);
     check_engines("0 0 0 0 1");
     ek_benchmark_convolution(true);
-    ek_allow_tf32(true);
+    ek_allow_tf32_convolution(true);
     check_forward(&c);
     check_engines("4 4 4 0 5");
 }

@@ -112,7 +112,7 @@ TEST_LOOP(convolution, 0, 3 * CASES)
 
 TEST_LOOP(with_rounded_operands, 0, CASES)
 {
-    ek_allow_tf32(true);
+    ek_allow_tf32_convolution(true);
     problem p = alike(&cases[_i], 0, EK_F32, TWIN_LAST, false);
     run(&p);
     compare(&p, 2e-3);
