@@ -6,8 +6,8 @@
  * have the net's sizes and the step little else to compute. The emulator counts, after a step that
  * warms up: groups of NCCL on each GPU, bytes that leave a GPU by NCCL, kernels, copies and fills,
  * in forward (the refresh of replicas), backward (the sums) and step. Then come the host's time for
- * one sum of all gradients by ek_reduce_add_coalesced, without waiting for the GPUs, and a digest of
- * the parameters. */
+ * one sum of all gradients by ek_reduce_add_coalesced, without waiting for the GPUs, and a digest
+ * of the parameters. */
 #include <emulator.h>
 #include <evenkeel/evenkeel.h>
 #include <stdio.h>
@@ -57,10 +57,10 @@ static const ek_module_type touching_type = {.name = "touching",
 static ek_module *touching_new(const char *net)
 {
     touching *self = (touching *)ek_module_new(&touching_type);
-    ek_module *child = strcmp(net, "gpt2") == 0       ? ek_gpt2(50257, .dropout = 0)
-                       : strcmp(net, "resnet50") == 0 ? ek_resnet50(1000)
-                                                      : ek_gpt2(512, .context = 64, .width = 128,
-                                                                .layers = 4, .heads = 4);
+    ek_module *child = strcmp(net, "gpt2") == 0 ? ek_gpt2(50257, .dropout = 0)
+                       : strcmp(net, "resnet50") == 0
+                           ? ek_resnet50(1000)
+                           : ek_gpt2(512, .context = 64, .width = 128, .layers = 4, .heads = 4);
     if (!self || ek_register_module(&self->module, "net", &self->net, child) < 0)
         return NULL;
     return &self->module;
