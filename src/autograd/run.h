@@ -27,9 +27,9 @@
  *
  * Note [Far ahead]. An urgent node sums gradients of all devices. Until the slowest device has
  * delivered its gradient, all others keep theirs. So that a fast device doesn't keep the gradients
- * of the whole module, its thread waits while it has delivered more than EK_MOST_AHEAD bytes to
- * urgent nodes that have not run, and another queue with a task is less far ahead. The queue that
- * is least far ahead never waits, so that the pass never stops. */
+ * of the whole module, its thread waits while it has delivered more than two buckets of gradients
+ * (ek_lane_bucket) to urgent nodes that have not run, and another queue with a task is less far
+ * ahead. The queue that is least far ahead never waits, so that the pass never stops. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
 
@@ -41,8 +41,6 @@
 #include "core/map.h"
 
 typedef struct ek_task ek_task;
-
-enum { EK_MOST_AHEAD = 8 << 20 }; /* bytes: two buckets of gradients (Note [Far ahead]) */
 
 typedef struct ek_contribution {
     ek_tensor *gradient; /* one reference; NULL counts as zero */
@@ -124,6 +122,7 @@ typedef struct ek_ready_queue {
     pthread_cond_t wake;
     bool runs;    /* its thread runs a task */
     size_t ahead; /* bytes on the device for urgent nodes that have not run (Note [Far ahead]) */
+    size_t most_ahead; /* if `ahead` is more, the thread may have to wait; two buckets */
     ek_tensor **gradients, **results; /* room for the widest node */
     ek_cast_list casts;               /* only the thread that runs the tasks uses it */
 } ek_ready_queue;
