@@ -46,7 +46,19 @@ typedef struct ek_operation {
      * is given as zeros. Such backwards run one after another (Note [Nodes that meet]), and are not
      * urgent. */
     bool meets;
+    /* True: the output is a slice of the only input, and the attributes are an ek_slice_attributes.
+     * Without create_graph the engine doesn't call the backward, but puts the output's gradient in
+     * its place in the sum of the input's gradients (gradients.c). */
+    bool slices;
 } ek_operation;
+
+/* A slice of a tensor: elements along `dim` from `start` on, `step` apart. */
+typedef struct ek_slice_attributes {
+    ek_shape shape; /* the whole's shape */
+    int dim;
+    bool drop; /* select: one element, whose dimension disappeared */
+    int64_t start, step;
+} ek_slice_attributes;
 
 typedef struct ek_edge {
     ek_node *node; /* the node that made the input; NULL for leaves and inputs without a gradient */
@@ -198,6 +210,10 @@ ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
 /* Copies x to the layout of `like`, which has its shape, dtype and device. Recorded in gradient
  * mode. */
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like);
+
+/* Makes an uninitialised tensor of this shape for the gradient of a whole, of which x is the
+ * gradient of a slice: channels-last if x is, else row-major. */
+ek_tensor *ek_fold_whole(const ek_tensor *x, const ek_shape *shape);
 
 /* Casts x to a floating dtype; returns x if it has that dtype. Recorded in gradient mode. */
 ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype);

@@ -43,15 +43,21 @@
 typedef struct ek_task ek_task;
 
 typedef struct ek_contribution {
-    ek_tensor *gradient; /* one reference; NULL counts as zero */
+    ek_tensor *gradient;              /* one reference; NULL counts as zero */
+    const ek_slice_attributes *slice; /* where the gradient lies in the whole; NULL: everywhere */
     bool arrived;
 } ek_contribution;
 
 typedef struct ek_buffer {
     ek_contribution *contributions; /* indexed by ordinal */
     int expected, summed;
-    int queue;           /* the queue whose thread adds */
-    ek_tensor *sum;      /* sum of the first `summed` contributions; one reference */
+    int queue;      /* the queue whose thread adds */
+    ek_tensor *sum; /* sum of the first `summed` contributions; one reference */
+    /* If `partial`, only elements [begin, end) of the sum along `dim` are set; others are zeros
+     * that are not written yet. */
+    bool partial;
+    int dim;
+    int64_t begin, end;
     bool capture;        /* true for an input of ek_grad */
     ek_tensor *captured; /* the final sum if capture; one reference */
 } ek_buffer;
