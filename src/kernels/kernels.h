@@ -260,13 +260,14 @@ typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurren
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
 /* Writes each target's loss (N, ...), 0 if the target is ignored, and lse (N, ...) =
- * log(sum(exp(x))). weight is (C) or NULL. A target out of range is EK_E_INVALID; the error names
- * the target. Label smoothing is weighted, as PyTorch does it. */
+ * log(sum(exp(x))). weight is (C) or NULL. loss may be f32 for an x of 16 bits. A target out of
+ * range is EK_E_INVALID; the error names the target. Label smoothing is weighted, as PyTorch does
+ * it. */
 typedef int ek_cross_entropy_forward_kernel(ek_dev *dev, ek_tensor *loss, ek_tensor *lse,
                                             const ek_tensor *x, const ek_tensor *target,
                                             const ek_tensor *weight,
                                             const ek_cross_entropy_params *params);
-/* Computes dx from the loss's gradient (N, ...), which may have zero strides. */
+/* Computes dx from the loss's gradient (N, ...), which may have zero strides. dx may be x. */
 typedef int ek_cross_entropy_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
                                              const ek_tensor *lse, const ek_tensor *x,
                                              const ek_tensor *target, const ek_tensor *weight,
