@@ -123,6 +123,11 @@ bool ek_records(ek_tensor *const *inputs, int count);
  * modifying one, if the tensor was modified since it was saved. EK_E_STATE ("call backward with
  * retain_graph") if an earlier backward freed it. */
 ek_tensor *ek_node_saved(ek_node *node, int index);
+/* Returns a new handle, in the scope, on the memory of saved tensor `index`, for a backward that
+ * overwrites the memory with a result of the tensor's dtype and layout. Returns NULL without an
+ * error if something else may still read the memory: a handle, another node, or a later pass. Call
+ * ek_node_saved for this tensor afterwards. */
+ek_tensor *ek_node_saved_memory(const ek_node *node, int index);
 const void *ek_node_attributes(const ek_node *node);
 /* Returns true if this input's gradient is wanted. The answer is exact on the thread that runs the
  * node's backward; another thread may get true for a gradient that nobody wants. */
@@ -130,6 +135,9 @@ bool ek_node_needs(const ek_node *node, int input);
 /* Returns the number of the pass in which the calling thread runs the node's backward; 0 outside of
  * backward. Numbers are unique in the process. */
 uint64_t ek_node_pass(const ek_node *node);
+/* Returns true if the calling thread runs the node's backward in a pass that records nothing and
+ * drops the saved tensors. */
+bool ek_node_is_last_use(const ek_node *node);
 int ek_node_input_count(const ek_node *node);
 int ek_node_output_count(const ek_node *node);
 /* Makes zeros of the output's shape, dtype and device, in the scope. */

@@ -212,6 +212,19 @@ typedef struct ek_norm_sums {
 /* Reads x, mean, invstd, weight, dy and y_relu of args. */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
+/* ---- normalisation of rows in one pass over memory, for statistics (N, 1) with weight and bias
+ * per element. A backend whose registers can't hold such rows writes nothing and returns 0, and the
+ * caller takes the slots above. Otherwise the kernels return 1. ---- */
+
+/* Writes the statistics to mean and invstd, and y. If the mean is NULL, invstd is
+ * 1 / sqrt(mean(x^2) + eps). Reads x, weight and bias of args. */
+typedef int ek_norm_rows_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *invstd,
+                                const ek_norm_args *args, double eps);
+/* Writes dx, and dweight and dbias of sums. dx may be NULL; so may dweight and dbias together.
+ * Reads x, mean, invstd, weight and dy of args. */
+typedef int ek_norm_rows_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
+                                         const ek_norm_args *args);
+
 /* ---- softmax along dim ---- */
 typedef int ek_softmax_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim,
                               bool logarithm);
@@ -260,13 +273,14 @@ typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurren
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
 /* Writes each target's loss (N, ...), 0 if the target is ignored, and lse (N, ...) =
- * log(sum(exp(x))). weight is (C) or NULL. A target out of range is EK_E_INVALID; the error names
- * the target. Label smoothing is weighted, as PyTorch does it. */
+ * log(sum(exp(x))). weight is (C) or NULL. loss may be f32 for an x of 16 bits. A target out of
+ * range is EK_E_INVALID; the error names the target. Label smoothing is weighted, as PyTorch does
+ * it. */
 typedef int ek_cross_entropy_forward_kernel(ek_dev *dev, ek_tensor *loss, ek_tensor *lse,
                                             const ek_tensor *x, const ek_tensor *target,
                                             const ek_tensor *weight,
                                             const ek_cross_entropy_params *params);
-/* Computes dx from the loss's gradient (N, ...), which may have zero strides. */
+/* Computes dx from the loss's gradient (N, ...), which may have zero strides. dx may be x. */
 typedef int ek_cross_entropy_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
                                              const ek_tensor *lse, const ek_tensor *x,
                                              const ek_tensor *target, const ek_tensor *weight,
@@ -317,6 +331,7 @@ typedef int ek_scale_list_kernel(ek_dev *dev, int count, ek_tensor *const *x,
     SLOT(resample) \
     SLOT(grid_sample) SLOT(grid_sample_adjoint) SLOT(grid_sample_slope) \
     SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_line) SLOT(norm_reduce) \
+    SLOT(norm_rows) SLOT(norm_rows_gradient) \
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \
