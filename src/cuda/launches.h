@@ -102,7 +102,8 @@ typedef struct ek_cuda_recurrent_job {
     ek_recurrent_cell cell;
     int64_t count, hidden; /* elements of a state, and of its rows */
     void *out[3];          /* h, c, gates; or dx, dproduct, dbefore in the gradient */
-    const void *in[5];     /* x, product, before; or dh, dc, gates, before, c in the gradient */
+    /* x, product, before; or dh, more, dc, gates, before, c in the gradient */
+    const void *in[6];
 } ek_cuda_recurrent_job;
 int ek_cuda_launch_recurrent(const ek_cuda_stream *stream, const ek_cuda_recurrent_job *job);
 int ek_cuda_launch_recurrent_gradient(const ek_cuda_stream *stream,

@@ -263,13 +263,14 @@ typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *
 typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
                                         const ek_tensor *product, const ek_tensor *before);
-/* Computes the gradients of x, product and `before` of an LSTM or a GRU. In an LSTM x and product
- * have one gradient, and dproduct is NULL. A dh or dc of NULL counts as zeros. */
+/* Computes the gradients of x, product and `before`. The gradient of h is dh + more. Each of dh,
+ * more and dc may be NULL, which counts as zeros. Only in a GRU the gradient of the product differs
+ * from dx; dproduct is NULL in other cells. For tanh and relu `gates` is h, and dbefore is NULL. */
 typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                          ek_tensor *dproduct, ek_tensor *dbefore,
-                                         const ek_tensor *dh, const ek_tensor *dc,
-                                         const ek_tensor *gates, const ek_tensor *before,
-                                         const ek_tensor *c);
+                                         const ek_tensor *dh, const ek_tensor *more,
+                                         const ek_tensor *dc, const ek_tensor *gates,
+                                         const ek_tensor *before, const ek_tensor *c);
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
 /* Writes each target's loss (N, ...), 0 if the target is ignored, and lse (N, ...) =
