@@ -11,7 +11,8 @@
  *
  * An empty part's mean is 0 / 0, and no factor makes its gradient finite. If the host knows the
  * weight, an empty part's sum is 0. If the weight lies on a GPU, for which the host doesn't wait,
- * the sum is replaced by 0 on the GPU.
+ * the GPU replaces the sum by 0 (loss_sum_of_counted) and the gradients of the criterion's inputs
+ * by 0 (loss_guard).
  *
  * Note [Losses of ranks]
  *
@@ -90,6 +91,49 @@ static ek_value ask_loss_sum(ek_module *criterion, const ek_args *args, ek_loss_
     return whole ? sum : ek_value_error();
 }
 
+/* ---- a mean on a GPU, of a part that may be empty ---- */
+
+/* Saved: the part's weight. */
+static int loss_guard_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *weight = ek_node_saved(node, 0), *gradient = gradients[0];
+    if (!weight)
+        return ek_error_pending();
+    ek_tensor *none = ek_scalar(0, ek_tensor_dtype(weight), ek_tensor_device(weight));
+    ek_tensor *zero = ek_scalar(0, ek_tensor_dtype(gradient), ek_tensor_device(gradient));
+    results[0] = ek_where(ek_ne(weight, none), gradient, zero);
+    return ek_error_status();
+}
+
+static const ek_operation loss_guard_operation = {.name = "loss_guard",
+                                                  .backward = loss_guard_backward};
+
+/* The ek_value_replacement of a criterion's inputs. `user` is the weight. */
+static bool loss_guard(ek_value *value, void *user)
+{
+    if (value->kind != EK_VALUE_TENSOR || !value->as.tensor->requires_grad)
+        return false;
+    ek_tensor *x = value->as.tensor, *weight = ek_to_device(user, ek_tensor_device(x));
+    ek_tensor *guarded = weight ? EK_RECORD(ek_tensor_alias(x), &loss_guard_operation, EK_INPUTS(x),
+                                            EK_SAVED(weight))
+                                : NULL;
+    *value = ek_value_with_tensor(*value, guarded);
+    return true;
+}
+
+/* Calls the forward of a criterion whose mean divides by `weight`. */
+static ek_value loss_forward(ek_module *criterion, const ek_args *args, ek_tensor *weight)
+{
+    if (!weight || ek_dev_is_host(ek_tensor_dev(weight)))
+        return ek_module_forward(criterion, args);
+    ek_value inputs = ek_value_list(args->inputs, args->count);
+    inputs = ek_value_map(inputs, loss_guard, weight);
+    if (inputs.kind == EK_VALUE_ERROR)
+        return inputs;
+    ek_args guarded = {ek_value_items(inputs), args->count, args->keywords};
+    return ek_module_forward(criterion, &guarded);
+}
+
 ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double samples,
                          ek_loss_sum *part)
 {
@@ -100,13 +144,13 @@ ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double sampl
         return ek_value_error();
     if (type->loss_sum)
         return ask_loss_sum(criterion, &own, part);
-    ek_value loss = ek_module_forward(criterion, &own);
-    if (!ek_loss_is_scalar(loss))
-        return loss;
     ek_tensor *weight = NULL;
     bool is_sum = type->is_sum && type->is_sum(criterion);
     if (!is_sum && !(weight = loss_denominator(criterion, &own, samples)))
         return ek_value_error();
+    ek_value loss = loss_forward(criterion, &own, weight);
+    if (!ek_loss_is_scalar(loss))
+        return loss;
     return ek_loss_sum_of(loss.as.tensor, weight, part) < 0 ? ek_value_error() : loss;
 }
 

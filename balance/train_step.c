@@ -240,16 +240,27 @@ static int step_backward_of_ranks(train_step *step, const ek_loss_sum *part, int
     return gradient ? ek_backward(part->sum, .gradient = gradient) : ek_error_pending();
 }
 
+/* Runs the forward of one part. The scope frees the outputs, so that backward may reuse the memory
+ * of those that the graph doesn't need. */
+static int step_forward(const train_step *step, int index, ek_loss_sum *part)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_value output = step_run_model(step, index);
+    int rc = output.kind == EK_VALUE_ERROR ? ek_error_pending()
+                                           : step_run_criterion(step, index, output, part);
+    ek_tensor *weight = rc >= 0 ? ek_keep(part->weight) : NULL;
+    part->sum = ek_scope_return(&scope, rc >= 0 ? part->sum : NULL);
+    part->weight = ek_scope_adopt(weight);
+    return rc < 0 ? rc : ek_error_status();
+}
+
 /* Runs forward and backward of one part. Without ranks, a part that the host knows to be empty has
  * no backward. If all parts are empty, the backward of the last part runs, so that gradients are
  * those of one whole batch. */
 static int step_run_part(train_step *step, int index)
 {
     ek_loss_sum part = {0};
-    ek_value output = step_run_model(step, index);
-    if (output.kind == EK_VALUE_ERROR)
-        return ek_error_pending();
-    EK_TRY(step_run_criterion(step, index, output, &part));
+    EK_TRY(step_forward(step, index, &part));
     ek_device device = ek_tensor_device(part.sum);
     EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* on GPUs an empty part's NaN becomes 0 */
     EK_TRY(step_add_to_total(step, &part));

@@ -9,7 +9,8 @@
  *     run_queue          runs the ready task of the highest priority until none remains
  *     task_sum_and_run   completes the sums of the task's input buffers (gradients.c), and calls
  *                        hooks of tensors with them (tensor_hook.c); then a node or a leaf:
- *     run_node           calls the node's backward; run_deliver puts the results into buffers
+ *     run_node           calls the node's backward (but for slices of their input, whose gradients
+ *                        are summed without it); run_deliver puts the results into buffers
  *     run_leaf           hands the sum to ek_accumulate
  *     ek_accumulate      gradients.c: adds the sum to the leaf's gradient
  *     ek_run_leaf_arrived  grad_hook.c: calls the leaf's hook */
@@ -23,8 +24,10 @@
 
 /* ---- gradients on their way ---- */
 
-/* Puts a gradient (NULL: zero) into its buffer, on the thread of `queue`. Takes the reference. */
-static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor *gradient)
+/* Puts a gradient (NULL: zero), or with `slice` the gradient of a slice, into its buffer, on the
+ * thread of `queue`. Takes the reference. */
+static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor *gradient,
+                       const ek_slice_attributes *slice)
 {
     ek_task *task = route->task;
     int rc = 0;
@@ -34,7 +37,7 @@ static int run_deliver(ek_run *run, int queue, const ek_route *route, ek_tensor 
     }
     ek_buffer *buffer = &task->buffers[route->buffer];
     ek_run_lock(run);
-    buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
+    buffer->contributions[route->ordinal] = (ek_contribution){gradient, slice, true};
     if (task->ahead)
         ek_queue_delivered(run, buffer->queue, task, gradient);
     if (buffer->queue == queue) {
@@ -126,7 +129,11 @@ static int run_node(ek_run *run, int queue, ek_task *task)
         results[i] = NULL;
 
     int rc = 0;
-    if (any || task->meets) { /* without any gradient all results are zero */
+    const ek_slice_attributes *slice =
+        node->operation->slices && !run->create_graph ? node->attributes : NULL;
+    if (slice && task->routes[0].task) {
+        results[0] = gradients[0];
+    } else if (any || task->meets) { /* without any gradient all results are zero */
         ek_scope scope = ek_scope_begin();
         rc = task->meets ? engine_fill_gradients(node, gradients) : 0;
         if (rc >= 0)
@@ -143,7 +150,7 @@ static int run_node(ek_run *run, int queue, ek_task *task)
         ek_node_free_saved(node);
     ek_work_rest(); /* a slow device sleeps before others get the results */
     for (int i = 0; i < node->input_count; i++) {
-        int status = run_deliver(run, queue, &task->routes[i], results[i]);
+        int status = run_deliver(run, queue, &task->routes[i], results[i], slice);
         rc = rc < 0 ? rc : status;
     }
     return rc;
@@ -240,7 +247,7 @@ static int run_queues(ek_run *run, const ek_route *routes, ek_tensor **gradients
 {
     /* The calling thread counts as queue -1, which adds nothing: the queues' threads add. */
     for (int i = 0; i < root_count; i++)
-        run_deliver(run, -1, &routes[i], gradients[i]);
+        run_deliver(run, -1, &routes[i], gradients[i], NULL);
     if (!run->threaded) {
         ek_work part;
         ek_work_begin(&part, run->queues[0].dev);

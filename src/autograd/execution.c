@@ -41,6 +41,12 @@ uint64_t ek_node_pass(const ek_node *node)
     return execution ? execution->run->number : 0;
 }
 
+bool ek_node_is_last_use(const ek_node *node)
+{
+    const ek_execution *execution = execution_of(node);
+    return execution && !execution->run->create_graph && !execution->run->retain_graph;
+}
+
 /* Returns the leaf to which the gradient of the node's input goes, if the leaf gets no other
  * gradient in this pass and the pass records nothing; else NULL. */
 static const ek_tensor *execution_leaf_behind(const ek_node *node, int input)

@@ -40,6 +40,14 @@ ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like)
     return EK_RECORD(copy, &copy_operation, EK_INPUTS(x));
 }
 
+ek_tensor *ek_fold_whole(const ek_tensor *x, const ek_shape *shape)
+{
+    bool channels_last = x->ndim == 4 && !ek_tensor_is_contiguous(x, EK_CONTIGUOUS) &&
+                         ek_tensor_is_contiguous(x, EK_CHANNELS_LAST);
+    return ek_tensor_new(ek_tensor_dev(x), x->dtype, shape,
+                         channels_last ? EK_CHANNELS_LAST : EK_CONTIGUOUS);
+}
+
 static int gradient_cast_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     results[0] = ek_fold_cast(gradients[0], *(const ek_dtype *)ek_node_attributes(node));
@@ -109,17 +117,15 @@ static ek_tensor *buffer_add(const ek_run *run, ek_tensor *slot, ek_tensor *sum,
 }
 
 /* Takes the contribution with the next ordinal. Returns false if it hasn't arrived. */
-static bool buffer_take_next(ek_run *run, ek_buffer *buffer, ek_tensor **gradient)
+static bool buffer_take_next(ek_run *run, ek_buffer *buffer, ek_contribution *next)
 {
     if (buffer->summed == buffer->expected)
         return false;
     ek_run_lock(run);
-    ek_contribution *next = &buffer->contributions[buffer->summed];
-    bool arrived = next->arrived;
-    *gradient = next->gradient;
+    *next = buffer->contributions[buffer->summed];
     ek_run_unlock(run);
-    buffer->summed += arrived;
-    return arrived;
+    buffer->summed += next->arrived;
+    return next->arrived;
 }
 
 /* Returns the leaf's grad buffer if the leaf has no gradient yet and nothing else captures the sum;
@@ -128,24 +134,119 @@ static ek_tensor *buffer_slot(const ek_run *run, const ek_task *task, const ek_b
 {
     const ek_tensor *leaf =
         task->runs && !run->create_graph && !buffer->capture ? task->leaf : NULL;
-    return leaf && !leaf->grad && !leaf->hooks && buffer->summed == buffer->expected
-               ? leaf->grad_buffer
-               : NULL;
+    return leaf && !leaf->grad && !leaf->hooks ? leaf->grad_buffer : NULL;
+}
+
+/* ---- gradients of slices, which are put in their places in the sum ---- */
+
+/* Writes zeros to elements [begin, end) of the sum along the buffer's dimension. */
+static int slice_clear(const ek_buffer *buffer, int64_t begin, int64_t end)
+{
+    ek_tensor gap;
+    if (begin >= end)
+        return 0;
+    ek_borrow_slice(&gap, buffer->sum, buffer->dim, begin, end - begin, 1);
+    return ek_kernels_of(buffer->sum)->fill(ek_tensor_dev(buffer->sum), &gap, 0);
+}
+
+/* Writes the zeros of a partial sum. */
+static int slice_complete(ek_buffer *buffer)
+{
+    if (!buffer->partial)
+        return 0;
+    EK_TRY(slice_clear(buffer, 0, buffer->begin));
+    EK_TRY(slice_clear(buffer, buffer->end, buffer->sum->shape[buffer->dim]));
+    buffer->partial = false;
+    return 0;
+}
+
+/* Begins a sum of which no element is set. The sum's memory is `slot`, or new if that is NULL. */
+static int slice_begin(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *part,
+                       const ek_slice_attributes *slice, int64_t start)
+{
+    ek_scope scope = ek_scope_begin();
+    buffer->sum = ek_keep(slot ? slot : ek_fold_whole(part, &slice->shape));
+    ek_scope_end(&scope);
+    buffer->partial = true;
+    buffer->dim = slice->dim;
+    buffer->begin = buffer->end = start;
+    return buffer->sum ? 0 : ek_error_pending();
+}
+
+/* Makes the sum one that may be written in place. */
+static int slice_own_sum(ek_buffer *buffer, const ek_tensor *slot)
+{
+    ek_tensor *sum = buffer->sum;
+    if (sum == slot || (gradient_is_exclusive(sum) && ek_is_dense(sum)))
+        return 0;
+    ek_scope scope = ek_scope_begin();
+    bool enabled = ek_set_grad_enabled(false);
+    buffer->sum = ek_keep(ek_fold_copy(sum, sum));
+    ek_set_grad_enabled(enabled);
+    ek_scope_end(&scope);
+    ek_release(sum);
+    return buffer->sum ? 0 : ek_error_pending();
+}
+
+/* Puts the gradient of a slice in its place: copies it to elements that are not set, or adds it.
+ * Neighbours that come one after the other, and cover the whole, leave no zeros to be written. */
+static int slice_add(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *gradient,
+                     const ek_slice_attributes *slice)
+{
+    const int dim = slice->dim;
+    ek_tensor part, place;
+    ek_borrow(&part, gradient);
+    if (slice->drop) {
+        for (int i = part.ndim++; i > dim; i--) {
+            part.shape[i] = part.shape[i - 1];
+            part.stride[i] = part.stride[i - 1];
+        }
+        part.shape[dim] = part.stride[dim] = 1;
+    }
+    const int64_t length = part.shape[dim], start = length > 0 ? slice->start : 0;
+    const bool fresh = !buffer->sum, run = length < 2 || slice->step == 1;
+    if (fresh)
+        EK_TRY(slice_begin(buffer, slot, &part, slice, start));
+    bool unset = buffer->partial && buffer->dim == dim && run &&
+                 (start >= buffer->end || start + length <= buffer->begin);
+    if (unset && start >= buffer->end) {
+        EK_TRY(slice_clear(buffer, buffer->end, start));
+        buffer->end = start + length;
+    } else if (unset) {
+        EK_TRY(slice_clear(buffer, start + length, buffer->begin));
+        buffer->begin = start;
+    } else {
+        EK_TRY(slice_complete(buffer));
+        EK_TRY(slice_own_sum(buffer, slot));
+    }
+    ek_tensor *sum = buffer->sum;
+    ek_dev *dev = ek_tensor_dev(sum);
+    ek_borrow_slice(&place, sum, dim, start, length, slice->step);
+    ek_tensor_written(sum, "gradient sum");
+    return unset || fresh
+               ? ek_kernels_of(sum)->copy(dev, &place, &part)
+               : ek_kernels_of(sum)->binary(dev, EK_BINARY_ADD, &place, &place, &part, 1);
 }
 
 int ek_buffer_sum(ek_run *run, const ek_task *task, ek_buffer *buffer)
 {
-    ek_tensor *gradient;
-    while (buffer_take_next(run, buffer, &gradient)) {
-        if (!gradient)
-            continue;
-        buffer->sum = buffer->sum
-                          ? buffer_add(run, buffer_slot(run, task, buffer), buffer->sum, gradient)
-                          : gradient;
-        if (!buffer->sum)
-            return ek_error_pending();
+    ek_contribution next;
+    int rc = 0;
+    while (rc >= 0 && buffer_take_next(run, buffer, &next)) {
+        ek_tensor *slot = buffer_slot(run, task, buffer), *gradient = next.gradient;
+        if (gradient && next.slice) {
+            rc = slice_add(buffer, slot, gradient, next.slice);
+            ek_release(gradient);
+        } else if (gradient && buffer->sum) {
+            rc = slice_complete(buffer);
+            slot = buffer->summed == buffer->expected ? slot : NULL;
+            buffer->sum = buffer_add(run, slot, buffer->sum, gradient);
+            rc = buffer->sum ? rc : ek_error_pending();
+        } else if (gradient) {
+            buffer->sum = gradient;
+        }
     }
-    return 0;
+    return rc >= 0 && buffer->summed == buffer->expected ? slice_complete(buffer) : rc;
 }
 
 /* ---- sums in leaves ---- */

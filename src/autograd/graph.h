@@ -46,7 +46,19 @@ typedef struct ek_operation {
      * is given as zeros. Such backwards run one after another (Note [Nodes that meet]), and are not
      * urgent. */
     bool meets;
+    /* True: the output is a slice of the only input, and the attributes are an ek_slice_attributes.
+     * Without create_graph the engine doesn't call the backward, but puts the output's gradient in
+     * its place in the sum of the input's gradients (gradients.c). */
+    bool slices;
 } ek_operation;
+
+/* A slice of a tensor: elements along `dim` from `start` on, `step` apart. */
+typedef struct ek_slice_attributes {
+    ek_shape shape; /* the whole's shape */
+    int dim;
+    bool drop; /* select: one element, whose dimension disappeared */
+    int64_t start, step;
+} ek_slice_attributes;
 
 typedef struct ek_edge {
     ek_node *node; /* the node that made the input; NULL for leaves and inputs without a gradient */
@@ -111,6 +123,11 @@ bool ek_records(ek_tensor *const *inputs, int count);
  * modifying one, if the tensor was modified since it was saved. EK_E_STATE ("call backward with
  * retain_graph") if an earlier backward freed it. */
 ek_tensor *ek_node_saved(ek_node *node, int index);
+/* Returns a new handle, in the scope, on the memory of saved tensor `index`, for a backward that
+ * overwrites the memory with a result of the tensor's dtype and layout. Returns NULL without an
+ * error if something else may still read the memory: a handle, another node, or a later pass. Call
+ * ek_node_saved for this tensor afterwards. */
+ek_tensor *ek_node_saved_memory(const ek_node *node, int index);
 const void *ek_node_attributes(const ek_node *node);
 /* Returns true if this input's gradient is wanted. The answer is exact on the thread that runs the
  * node's backward; another thread may get true for a gradient that nobody wants. */
@@ -118,6 +135,9 @@ bool ek_node_needs(const ek_node *node, int input);
 /* Returns the number of the pass in which the calling thread runs the node's backward; 0 outside of
  * backward. Numbers are unique in the process. */
 uint64_t ek_node_pass(const ek_node *node);
+/* Returns true if the calling thread runs the node's backward in a pass that records nothing and
+ * drops the saved tensors. */
+bool ek_node_is_last_use(const ek_node *node);
 int ek_node_input_count(const ek_node *node);
 int ek_node_output_count(const ek_node *node);
 /* Makes zeros of the output's shape, dtype and device, in the scope. */
@@ -198,6 +218,10 @@ ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
 /* Copies x to the layout of `like`, which has its shape, dtype and device. Recorded in gradient
  * mode. */
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like);
+
+/* Makes an uninitialised tensor of this shape for the gradient of a whole, of which x is the
+ * gradient of a slice: channels-last if x is, else row-major. */
+ek_tensor *ek_fold_whole(const ek_tensor *x, const ek_shape *shape);
 
 /* Casts x to a floating dtype; returns x if it has that dtype. Recorded in gradient mode. */
 ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype);

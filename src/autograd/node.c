@@ -411,6 +411,26 @@ ek_tensor *ek_node_saved(ek_node *node, int index)
     return ek_scope_adopt(ek_keep(saved->tensor));
 }
 
+/* Returns true if `object` has one reference. Nobody else can add another one. */
+static bool saved_is_sole(const ek_object *object)
+{
+    return atomic_load_explicit(&object->references, memory_order_acquire) == 1;
+}
+
+ek_tensor *ek_node_saved_memory(const ek_node *node, int index)
+{
+    const ek_tensor *x = node->saved[index].tensor;
+    if (!x || !ek_node_is_last_use(node) || !ek_is_dense(x) || !saved_is_sole(&x->object))
+        return NULL;
+    ek_storage *storage = x->storage;
+    if (!saved_is_sole(&storage->object) || storage->category != EK_MEMORY_ACTIVATION ||
+        storage->stream != EK_STREAM_COMPUTE || storage->owner || storage->residence ||
+        storage->pinned_by || atomic_load(&storage->derived))
+        return NULL;
+    const ek_shape shape = ek_tensor_shape(x);
+    return ek_tensor_member(storage, x->dtype, &shape, x->stride, x->offset);
+}
+
 ek_tensor *ek_node_zeros(ek_node *node, int output)
 {
     const ek_output_info *info = &node->outputs[output];

@@ -121,6 +121,8 @@ int ek_run_open_queues(ek_run *run)
         return ek_error_pending();
     for (int q = 0; q < run->queue_count; q++)
         run->devs[q] = run->queues[q].dev = devs.devs[q]; /* NULL if there are none */
+    for (int q = 0; run->threaded && q < run->queue_count; q++)
+        run->queues[q].most_ahead = 2 * (size_t)ek_lane_bucket(devs.devs[q]);
     for (int t = 0; t < run->count; t++) {
         queue_assign(run, run->order[t], t);
         EK_TRY(queue_expect_arrivals(run, run->order[t]));
@@ -214,7 +216,7 @@ static bool queue_is_awaited(const ek_run *run, const ek_ready_queue *queue)
 static bool queue_may_run(const ek_run *run, const ek_ready_queue *queue)
 {
     return queue->ready_count > 0 &&
-           (queue->ahead <= EK_MOST_AHEAD || queue->ready[0]->priority >= UINT64_C(1) << 62 ||
+           (queue->ahead <= queue->most_ahead || queue->ready[0]->priority >= UINT64_C(1) << 62 ||
             queue->ready[0]->meets || !queue_is_awaited(run, queue));
 }
 

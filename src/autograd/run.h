@@ -27,9 +27,9 @@
  *
  * Note [Far ahead]. An urgent node sums gradients of all devices. Until the slowest device has
  * delivered its gradient, all others keep theirs. So that a fast device doesn't keep the gradients
- * of the whole module, its thread waits while it has delivered more than EK_MOST_AHEAD bytes to
- * urgent nodes that have not run, and another queue with a task is less far ahead. The queue that
- * is least far ahead never waits, so that the pass never stops. */
+ * of the whole module, its thread waits while it has delivered more than two buckets of gradients
+ * (ek_lane_bucket) to urgent nodes that have not run, and another queue with a task is less far
+ * ahead. The queue that is least far ahead never waits, so that the pass never stops. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
 
@@ -42,18 +42,22 @@
 
 typedef struct ek_task ek_task;
 
-enum { EK_MOST_AHEAD = 8 << 20 }; /* bytes: two buckets of gradients (Note [Far ahead]) */
-
 typedef struct ek_contribution {
-    ek_tensor *gradient; /* one reference; NULL counts as zero */
+    ek_tensor *gradient;              /* one reference; NULL counts as zero */
+    const ek_slice_attributes *slice; /* where the gradient lies in the whole; NULL: everywhere */
     bool arrived;
 } ek_contribution;
 
 typedef struct ek_buffer {
     ek_contribution *contributions; /* indexed by ordinal */
     int expected, summed;
-    int queue;           /* the queue whose thread adds */
-    ek_tensor *sum;      /* sum of the first `summed` contributions; one reference */
+    int queue;      /* the queue whose thread adds */
+    ek_tensor *sum; /* sum of the first `summed` contributions; one reference */
+    /* If `partial`, only elements [begin, end) of the sum along `dim` are set; others are zeros
+     * that are not written yet. */
+    bool partial;
+    int dim;
+    int64_t begin, end;
     bool capture;        /* true for an input of ek_grad */
     ek_tensor *captured; /* the final sum if capture; one reference */
 } ek_buffer;
@@ -124,6 +128,7 @@ typedef struct ek_ready_queue {
     pthread_cond_t wake;
     bool runs;    /* its thread runs a task */
     size_t ahead; /* bytes on the device for urgent nodes that have not run (Note [Far ahead]) */
+    size_t most_ahead; /* if `ahead` is more, the thread may have to wait; two buckets */
     ek_tensor **gradients, **results; /* room for the widest node */
     ek_cast_list casts;               /* only the thread that runs the tasks uses it */
 } ek_ready_queue;

@@ -219,6 +219,20 @@ static bool exchange_is_block(const ek_move *move)
                                      ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
 }
 
+/* Sends blocks by collectives, among the devices of the blocks in ascending order, so that
+ * exchanges among one set of devices share a communicator. */
+static int exchange_collectively(const ek_block_move *blocks, int count)
+{
+    ek_dev_set devs = {0};
+    for (int i = 0; i < count; i++) {
+        ek_dev_set_add(&devs, blocks[i].from);
+        ek_dev_set_add(&devs, blocks[i].to);
+    }
+    ek_dev_set_sort(&devs);
+    const ek_exchange_step step = {.moves = blocks, .count = count};
+    return count > 0 ? ek_dev_exchange(devs.devs, devs.count, &step, 1) : 0;
+}
+
 /* Collects up to MOST_AT_ONCE blocks and sends them at once. Moves become blocks if the devices
  * exchange them by collectives or if they are packed first; all other moves are copied while blocks
  * are collected. Returns how many moves were done. */
@@ -256,7 +270,7 @@ static int exchange_send_some(const ek_move *moves, int count, bool collective)
         done += length;
     }
     if (collective)
-        EK_TRY(ek_dev_exchange(blocks, n));
+        EK_TRY(exchange_collectively(blocks, n));
     for (int i = 0; i < n && !collective; i++)
         EK_TRY(exchange_copy_block(&blocks[i]));
     return done;

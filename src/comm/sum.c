@@ -2,18 +2,13 @@
  *
  * Sums are cut into stretches, and stretches are put into batches for which bounded buffers are
  * enough. A batch copies all terms that its sums can't read in place in one exchange, and then
- * adds.
- *
- * For a sum on one of N devices, the other N - 1 could send it their terms. But then the link of
- * that device would carry N - 1 times the data while all other links are idle. With collectives
- * each device gets its slice of all other devices' terms, adds them in the fixed order, and sends
- * the result to the device of the sum. No link carries twice the data (the reduce-scatter and
- * gather of Thakur, Rabenseifner and Gropp, 2005). */
+ * adds. If devices offer collectives, slices.c adds what it can. */
 #include "comm/exchange.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/slices.h"
 #include "core/lane.h"
 #include "core/object.h"
 #include "core/trace.h"
@@ -352,102 +347,6 @@ static int sum_add_list(batch *b, const ek_addition *sums, int count)
     return rc < 0 ? rc : batch_flush(b);
 }
 
-/* ---- collectives ---- */
-
-/* Returns true if the devices can add slices of the sums: if all sums have one floating dtype, each
- * sum's tensors are alike, and each device has a term of every sum, in one order that begins with
- * the device of the sums. */
-static bool sum_can_slice(const ek_addition *sums, int count, const ek_dev_set *devs)
-{
-    for (int i = 0; i < count; i++) {
-        bool fits = sums[i].count == devs->count && ek_tensor_dev(sums[i].out) == devs->devs[0] &&
-                    sum_dev(&sums[i]) == devs->devs[0] &&
-                    sums[i].out->dtype == sums[0].out->dtype && sum_all_alike(&sums[i]);
-        for (int p = 0; p < devs->count && fits; p++)
-            fits = sums[i].terms[p] && ek_tensor_dev(sums[i].terms[p]) == devs->devs[p];
-        if (!fits)
-            return false;
-    }
-    return devs->count > 1 && ek_dtype_is_floating(sums[0].out->dtype);
-}
-
-/* Adds elements [from, to) of a sum on `dev`. */
-static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
-{
-    ek_addition flat;
-    ek_tensor *terms[EK_MAX_DEVICES];
-    EK_TRY(ek_addition_part(sum, -1, from, to - from, terms, &flat));
-    flat.dev = dev;
-    return batch_add_sum(b, &flat, false);
-}
-
-/* Adds elements [begin, end) of all sums, counted from sum to sum, with a slice for every device.
- * If there are few elements, the first device adds them all. */
-static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs,
-                      int64_t begin, int64_t end)
-{
-    int64_t share = (end - begin) / devs->count / CUT_ELEMENTS * CUT_ELEMENTS;
-    int last = share ? devs->count - 1 : 0;
-    for (int d = 0; d <= last; d++) {
-        int64_t from = begin + share * d, to = d == last ? end : from + share, at = 0;
-        for (int i = 0; i < count; at += ek_count(sums[i++].out)) {
-            int64_t low = from > at ? from - at : 0, size = ek_count(sums[i].out);
-            int64_t high = to - at < size ? to - at : size;
-            if (low < high)
-                EK_TRY(slice_add(b, &sums[i], low, high, devs->devs[d]));
-        }
-    }
-    return batch_flush(b);
-}
-
-/* Adds on all devices, in chunks of half the buffers' size, because packing may need as much
- * again. */
-static int sum_add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
-{
-    int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);
-    int64_t elements = 0;
-    int rc = 0;
-    for (int i = 0; i < count; i++)
-        elements += ek_count(sums[i].out);
-    for (int64_t begin = 0; begin < elements && rc >= 0; begin += step) {
-        ek_scope scope = ek_scope_begin();
-        rc = slices_add(b, sums, count, devs, begin,
-                        elements - begin > step ? begin + step : elements);
-        ek_scope_end(&scope);
-    }
-    return rc;
-}
-
-/* Returns true if each tensor of the next sum follows its counterpart in this sum in memory, all at
- * one distance. */
-static bool sum_are_neighbours(const ek_addition *sum, const ek_addition *next)
-{
-    ptrdiff_t step = ek_comm_step(sum->out, next->out);
-    bool same = step >= 0;
-    for (int p = 0; p < sum->count && same; p++)
-        same = ek_comm_step(sum->terms[p], next->terms[p]) == step;
-    return same;
-}
-
-/* Adds by the library (NCCL). Sums that are neighbours on all devices are one call. */
-static int sum_add_by_library(const ek_addition *sums, int count, const ek_dev_set *devs)
-{
-    for (int i = 0, n; i < count; i += n) {
-        void *data[EK_MAX_DEVICES];
-        for (n = 1; i + n < count && sum_are_neighbours(&sums[i + n - 1], &sums[i + n]); n++)
-            ;
-        for (int d = 0; d < devs->count; d++)
-            data[d] = ek_tensor_address(sums[i].terms[d]);
-        const char *begin = ek_tensor_address(sums[i].out);
-        const char *last = ek_tensor_address(sums[i + n - 1].out);
-        size_t nbytes = (size_t)(last - begin) + ek_comm_nbytes(sums[i + n - 1].out);
-        size_t elements = nbytes / ek_dtype_size(sums[i].out->dtype);
-        EK_TRY(ek_dev_sum(devs->devs, devs->count, data, ek_tensor_address(sums[i].out),
-                          (int64_t)elements, sums[i].out->dtype));
-    }
-    return 0;
-}
-
 /* ---- whole lists of sums ---- */
 
 static int sum_add_batches(batch *b, const ek_addition *sums, int count)
@@ -465,15 +364,13 @@ static int sum_add_batches(batch *b, const ek_addition *sums, int count)
     }
     b->collective = ek_dev_collective(devs.devs, devs.count);
     EK_TRY(b->collective);
-    bool sliced = b->collective && sum_can_slice(sums, count, &devs);
-    bool by_library = sliced && b->collective == EK_COLLECTIVE_SUMS;
-    if (!by_library)
-        EK_TRY(batch_open(b, count + (sliced ? devs.count : 0), most));
+    bool sliced = b->collective && ek_slices_can_add(sums, count);
+    if (!sliced)
+        EK_TRY(batch_open(b, count, most));
     ek_section section;
     ek_section_begin(&section, devs.devs, devs.count, diverted);
-    int rc = by_library ? sum_add_by_library(sums, count, &devs)
-             : sliced   ? sum_add_slices(b, sums, count, &devs)
-                        : sum_add_list(b, sums, count);
+    int rc = sliced ? ek_slices_add(sums, count, (ek_collective)b->collective)
+                    : sum_add_list(b, sums, count);
     ek_section_end(&section);
     return rc;
 }

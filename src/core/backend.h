@@ -40,6 +40,29 @@ typedef struct ek_block_move {
     size_t nbytes;
 } ek_block_move;
 
+/* The sum of data[i] on the i-th of several devices. It is written to `out` on the device number
+ * `root`; `out` may be data[root]. */
+typedef struct ek_block_sum {
+    void *const *data;
+    void *out;
+    int root;
+    int64_t elements;
+    ek_dtype dtype;
+} ek_block_sum;
+
+enum { EK_MOST_STEPS = 8 }; /* of an exchange */
+
+/* A step of an exchange between devices: `work`, `sum`, or moves between the devices. */
+typedef struct ek_exchange_step {
+    /* Issues work to `dev`, which follows the device's earlier steps, and allocates no memory of a
+     * device. Called once for each device. Any thread, and several at a time. */
+    int (*work)(void *user, ek_dev *dev);
+    void *user;
+    const ek_block_sum *sum;
+    const ek_block_move *moves;
+    int count; /* of moves */
+} ek_exchange_step;
+
 /* What a backend can do for several devices at once. */
 typedef enum ek_collective {
     EK_COLLECTIVE_NONE,  /* only copies from device to device */
@@ -110,13 +133,11 @@ typedef struct ek_backend {
      * Optional: none. */
     int (*collective)(ek_dev *const *devs, int count);
     /* Collectives, each a section (lane.h) of the devices that take part. `broadcast` copies
-     * data[0] on devs[0] to data[i] on devs[i]. `exchange` does any number of moves. `sum` writes
-     * the sum of data[i] on devs[i] to `out`, which lies on devs[0] and may be data[0]. Slots that
+     * data[0] on devs[0] to data[i] on devs[i]. `exchange` does steps, one after another on each
+     * device; it needs to add sums only if `collective` offers EK_COLLECTIVE_SUMS. Slots that
      * `collective` never offers may be NULL. */
     int (*broadcast)(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
-    int (*exchange)(const ek_block_move *moves, int count);
-    int (*sum)(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
-               ek_dtype dtype);
+    int (*exchange)(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count);
 
     /* Makes later work of `waiter` wait for earlier work of `awaited`, a device of this backend. If
      * `waiter` is a device of the host, the call itself waits. Optional: calls return when their

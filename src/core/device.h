@@ -171,12 +171,9 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 int ek_dev_collective(ek_dev *const *devs, int count);
 
 /* Run the collectives of the first device's backend (backend.h), which ek_dev_collective must have
- * offered for these devices. If the backend has no broadcast or exchange, these two copy from
- * device to device. ek_dev_sum needs EK_COLLECTIVE_SUMS. */
+ * offered for these devices. If the backend has no such slot, copy from device to device. */
 int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
-int ek_dev_exchange(const ek_block_move *moves, int count);
-int ek_dev_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
-               ek_dtype dtype);
+int ek_dev_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count);
 
 /* Returns true if the CPU can read and write the device's memory directly. */
 bool ek_dev_is_host(const ek_dev *dev);

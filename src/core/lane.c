@@ -28,10 +28,6 @@ typedef struct ek_lane {
     lane_terms *first, **last;
 } ek_lane;
 
-/* A lane parks at most lane_most bytes or, if that is less, 1 / lane_share of the device's
- * capacity. */
-static const uint64_t lane_most = 16 << 20, lane_share = 16;
-
 /* Guards the tickets and the list of devices with lanes. */
 static pthread_mutex_t lane_order = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t lane_turns = PTHREAD_COND_INITIALIZER;
@@ -70,6 +66,16 @@ void ek_dev_set_sort(ek_dev_set *set)
 }
 
 /* ---- lanes ---- */
+
+uint64_t ek_lane_bucket(ek_dev *dev)
+{
+    ek_memory_stats stats;
+    if (!dev->lane)
+        return 4 << 20;
+    ek_ledger_read(dev, &stats);
+    const uint64_t most = 25 << 20, share = stats.capacity / 32;
+    return stats.capacity && share < most ? share : most;
+}
 
 int ek_lane_open(ek_dev *dev)
 {
@@ -248,14 +254,6 @@ static lane_terms *terms_take(ek_dev *dev, uint64_t most)
     return taken;
 }
 
-static uint64_t lane_limit(ek_dev *dev)
-{
-    ek_memory_stats stats;
-    ek_ledger_read(dev, &stats);
-    uint64_t share = stats.capacity / lane_share;
-    return stats.capacity && share < lane_most ? share : lane_most;
-}
-
 void ek_lane_park(ek_dev *dev, ek_tensor *const *tensors, int count)
 {
     ek_lane *lane = dev->lane;
@@ -272,7 +270,7 @@ void ek_lane_park(ek_dev *dev, ek_tensor *const *tensors, int count)
         terms->tensors[terms->count++] = ek_keep(tensors[i]);
         terms->nbytes += (size_t)ek_count(tensors[i]) * ek_dtype_size(tensors[i]->dtype);
     }
-    uint64_t most = lane_limit(dev);
+    uint64_t most = 2 * ek_lane_bucket(dev);
     pthread_mutex_lock(&lane->lock);
     if (lane->ahead) {
         ek_dev_record_event(dev, EK_STREAM_EXCHANGE, &terms->summed);

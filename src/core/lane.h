@@ -41,6 +41,11 @@ int ek_dev_set_add(ek_dev_set *set, ek_dev *dev);
 /* Sorts the set by ek_dev_compare. */
 void ek_dev_set_sort(ek_dev_set *set);
 
+/* Returns how many bytes of gradients devices like this one sum at once: 25 MiB on a device with a
+ * lane, as in PyTorch, or 1/32 of its capacity if that is less; 4 MiB on other devices. Parked
+ * terms and what a device may be ahead in backward are bounded by two buckets. */
+uint64_t ek_lane_bucket(ek_dev *dev);
+
 /* Open and close the lane of a device that has streams; for other devices they do nothing. For the
  * registry, core/device.c. The device is idle when its lane closes. */
 int ek_lane_open(ek_dev *dev);

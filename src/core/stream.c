@@ -109,22 +109,20 @@ int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t n
     return 0;
 }
 
-int ek_dev_exchange(const ek_block_move *moves, int count)
+int ek_dev_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count)
 {
     EK_TRY(ek_fork_check());
-    if (count > 0 && moves[0].to->backend->exchange)
-        return moves[0].to->backend->exchange(moves, count);
-    for (int i = 0; i < count; i++)
-        EK_TRY(ek_dev_copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
-                           moves[i].nbytes));
+    if (devs[0]->backend->exchange)
+        return devs[0]->backend->exchange(devs, count, steps, step_count);
+    for (int s = 0; s < step_count; s++) {
+        const ek_exchange_step *step = &steps[s];
+        for (int d = 0; d < count && step->work; d++)
+            EK_TRY(step->work(step->user, devs[d]));
+        for (int i = 0; i < step->count; i++)
+            EK_TRY(ek_dev_copy(step->moves[i].to, step->moves[i].target, step->moves[i].from,
+                               step->moves[i].source, step->moves[i].nbytes));
+    }
     return 0;
-}
-
-int ek_dev_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
-               ek_dtype dtype)
-{
-    EK_TRY(ek_fork_check());
-    return elements > 0 ? devs[0]->backend->sum(devs, count, data, out, elements, dtype) : 0;
 }
 
 bool ek_dev_is_host(const ek_dev *dev)

@@ -305,6 +305,30 @@ void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source)
     memcpy(tensor->stride, source->stride, sizeof tensor->stride);
 }
 
+/* ---- stack views ---- */
+
+void ek_borrow(ek_tensor *view, const ek_tensor *x)
+{
+    memset(view, 0, sizeof *view);
+    view->dtype = x->dtype;
+    view->ndim = x->ndim;
+    memcpy(view->shape, x->shape, sizeof view->shape);
+    memcpy(view->stride, x->stride, sizeof view->stride);
+    view->offset = x->offset;
+    view->storage = x->storage;
+    view->version = x->version;
+}
+
+void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
+                     int64_t step)
+{
+    ek_borrow(view, x);
+    view->offset += start * x->stride[dim];
+    view->shape[dim] = length;
+    if (length > 1) /* without a second element the step may be of any size */
+        view->stride[dim] *= step;
+}
+
 /* ---- public ---- */
 
 ek_tensor *ek_empty_with(ek_tensor_options options)

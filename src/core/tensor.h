@@ -203,6 +203,13 @@ bool ek_same_shape(const ek_tensor *a, const ek_tensor *b);
 /* Returns true if elements repeat in memory: a dimension of more than one element has stride 0. */
 bool ek_repeats(const ek_tensor *tensor);
 
+/* Makes `view`, on the caller's stack, show x's memory (borrowed). For kernels only, which read
+ * geometry, dtype and storage. x must outlive the view. */
+void ek_borrow(ek_tensor *view, const ek_tensor *x);
+/* Borrows `length` elements of x along `dim`, from `start` on, `step` apart. */
+void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
+                     int64_t step);
+
 /* Records a write by `writer` (a static string): increments the version's count and marks the
  * derived object outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);

@@ -259,7 +259,6 @@ const ek_backend ek_cuda_backend = {
 #ifdef EK_HAVE_NCCL
     .broadcast = ek_cuda_broadcast,
     .exchange = ek_cuda_exchange,
-    .sum = ek_cuda_sum,
 #endif
     .device_wait = ek_cuda_device_wait,
     .event_record = ek_cuda_event_record,

@@ -158,7 +158,7 @@ static int index_add_sorted(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int
     size_t nbytes = (size_t)index->shape[0] * sizeof(int64_t);
     void *order;
     EK_TRY(ek_cuda_scratch(dev, nbytes, &order));
-    int rc = ek_cuda_argsort_list(dev, index, order);
+    int rc = ek_cuda_argsort_list(dev, index, index_size_along(out, dim), order);
     if (rc >= 0)
         rc = index_write_at(dev, "index_add", out, x, dim, index, true, INDEX_ADDS_SORTED, order);
     ek_cuda_scratch_free(dev, order, nbytes);

@@ -91,9 +91,13 @@ typedef struct ek_cuda_scan_job {
     const void *a, *b;
     ek_cuda_strides lines;   /* operands: out, a, b */
     int64_t size, stride[3]; /* the dimension's size, and the strides along it */
+    int64_t count;           /* elements of all lines */
+    ek_cuda_long_divisor by_size;
     bool reverse;
 } ek_cuda_scan_job;
-int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job);
+/* Returns the size of the scratch memory that the launch needs. */
+size_t ek_cuda_scan_nbytes(const ek_cuda_stream *stream, const ek_cuda_scan_job *job);
+int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job, void *scratch);
 
 /* ---- a step of a recurrent network, and its gradient ---- */
 
@@ -102,7 +106,8 @@ typedef struct ek_cuda_recurrent_job {
     ek_recurrent_cell cell;
     int64_t count, hidden; /* elements of a state, and of its rows */
     void *out[3];          /* h, c, gates; or dx, dproduct, dbefore in the gradient */
-    const void *in[5];     /* x, product, before; or dh, dc, gates, before, c in the gradient */
+    /* x, product, before; or dh, more, dc, gates, before, c in the gradient */
+    const void *in[6];
 } ek_cuda_recurrent_job;
 int ek_cuda_launch_recurrent(const ek_cuda_stream *stream, const ek_cuda_recurrent_job *job);
 int ek_cuda_launch_recurrent_gradient(const ek_cuda_stream *stream,
@@ -190,7 +195,9 @@ int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job 
 
 /* ---- sort: positions along one dimension, and searches in sorted lines ---- */
 
-enum { EK_CUDA_SORT_TILE = 2048 /* elements that a block sorts at once */ };
+/* A block sorts lines of up to EK_CUDA_SORT_TILE elements. Longer lines are sorted in scratch
+ * memory, as many lines together as have EK_CUDA_SORT_GROUP elements, which take about 400 MB. */
+enum { EK_CUDA_SORT_TILE = 2048, EK_CUDA_SORT_GROUP = 1 << 24 };
 
 typedef struct ek_cuda_sort_job {
     ek_dtype dtype;
@@ -200,10 +207,13 @@ typedef struct ek_cuda_sort_job {
     ek_cuda_strides lines;          /* operands: index, x */
     int64_t size, count;            /* elements of a line, and positions that are wanted */
     int64_t x_stride, index_stride; /* along the dimension */
-    uint64_t *keys[2];              /* `size` keys for each line, if a line is longer than a tile */
-    uint32_t *places[2];
+    int64_t bound; /* i64 elements that aren't in [0, bound) are equal to `bound`; 0: no bound */
+    int64_t first, group; /* lines that one launch sorts: `group` lines from `first` on */
 } ek_cuda_sort_job;
-int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job);
+/* Sets *nbytes to the size of the scratch memory that the launch needs. */
+int ek_cuda_argsort_nbytes(const ek_cuda_sort_job *job, size_t *nbytes);
+int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job,
+                           void *scratch);
 
 typedef struct ek_cuda_search_job {
     ek_dtype dtype;
@@ -328,6 +338,13 @@ int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype 
  * and the rule's states. */
 int ek_cuda_launch_step(const ek_cuda_stream *stream, ek_dtype dtype, ek_step_rule rule,
                         const ek_cuda_list *list, const ek_step_numbers *numbers);
+/* Entries have one operand of any floating dtype. If factor is NULL, block i writes the power sum
+ * of its chunk to partial[i] (ek_norm_list_kernel). Else operands are multiplied by *factor. */
+int ek_cuda_launch_norm(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
+                        double p, double *partial, const double *factor);
+/* Writes the outputs of ek_norm_list_kernel for these power sums, joined in a fixed order. */
+int ek_cuda_launch_norm_join(const ek_cuda_stream *stream, const double *sums, int64_t count,
+                             double p, double max_norm, double *out);
 
 EK_END_DECLARATIONS
 #endif

@@ -1,18 +1,20 @@
-/* lists.c: sums of many tensors and optimizer steps. Lists are cut to what one launch takes. */
+/* lists.c: sums of many tensors, optimizer steps, and norms of gradients. Lists are cut to what one
+ * launch takes. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
 typedef const ek_tensor *const *tensor_list;
 
 /* Fills *list with entries from `begin` on, as many as one launch takes; an entry has one tensor of
- * each of the lists. Returns the first entry that is left. */
-static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operands, int count,
-                       int begin)
+ * each of the lists. Skips entries whose first tensor has another dtype than `dtype`. Returns the
+ * first entry that is left. */
+static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operands, ek_dtype dtype,
+                       int count, int begin)
 {
     *list = (ek_cuda_list){.operands = operands};
     int i = begin;
     for (; i < count; i++) {
-        int64_t elements = ek_count(lists[0][i]);
+        int64_t elements = lists[0][i]->dtype == dtype ? ek_count(lists[0][i]) : 0;
         void **data = elements > 0 ? ek_cuda_list_add(list, elements) : NULL;
         if (!data && elements > 0)
             break;
@@ -39,7 +41,7 @@ int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
     for (int i = 0; i < count && launched == 0;) {
         ek_cuda_list list;
         ek_dtype from = addends > 1 ? outs[0]->dtype : inputs[0]->dtype;
-        i = list_gather(&list, lists, 1 + addends, count, i);
+        i = list_gather(&list, lists, 1 + addends, outs[0]->dtype, count, i);
         if (list.count > 0)
             launched = ek_cuda_launch_add_n(&stream, outs[0]->dtype, from, &list);
     }
@@ -63,9 +65,59 @@ int ek_cuda_step_list(ek_dev *dev, ek_step_rule rule, int count, ek_tensor *cons
     for (int i = 0; i < count && launched == 0;) {
         ek_cuda_list list;
         ek_dtype dtype = parameters[i]->dtype;
-        i = list_gather(&list, lists, operands, count, i);
+        i = list_gather(&list, lists, operands, dtype, count, i);
         if (list.count > 0)
             launched = ek_cuda_launch_step(&stream, dtype, rule, &list, numbers);
     }
     return ek_cuda_end(dev, &stream, "an optimizer's step", launched);
+}
+
+/* ---- norms of gradients ---- */
+
+/* Launches ek_cuda_launch_norm for all tensors, dtype by dtype. */
+static int list_launch_norm(const ek_cuda_stream *stream, int count, ek_tensor *const *x, double p,
+                            double *partial, const double *factor)
+{
+    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_F16};
+    const tensor_list lists[] = {(tensor_list)x};
+    int launched = 0;
+    for (int d = 0; d < (int)(sizeof dtypes / sizeof *dtypes); d++)
+        for (int i = 0; i < count && launched == 0;) {
+            ek_cuda_list list;
+            i = list_gather(&list, lists, 1, dtypes[d], count, i);
+            if (list.count > 0)
+                launched = ek_cuda_launch_norm(stream, dtypes[d], &list, p, partial, factor);
+            partial += factor ? 0 : list.first[list.count];
+        }
+    return launched;
+}
+
+int ek_cuda_norm_list(ek_dev *dev, ek_tensor *out, int count, ek_tensor *const *x,
+                      const ek_tensor *sums, double p, double max_norm)
+{
+    int64_t terms = sums ? ek_count(sums) : 0;
+    for (int i = 0; i < count; i++)
+        terms += (ek_count(x[i]) + EK_CUDA_LIST_CHUNK - 1) / EK_CUDA_LIST_CHUNK;
+    const size_t nbytes = sums ? 0 : (size_t)terms * sizeof(double);
+    void *partial;
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_scratch(dev, nbytes, &partial));
+    int rc = ek_cuda_begin(dev, &stream);
+    if (rc >= 0) {
+        rc = list_launch_norm(&stream, count, x, p, partial, NULL);
+        if (rc == 0)
+            rc = ek_cuda_launch_norm_join(&stream, sums ? ek_tensor_address(sums) : partial, terms,
+                                          p, max_norm, ek_tensor_address(out));
+        rc = ek_cuda_end(dev, &stream, "a norm", rc);
+    }
+    ek_cuda_scratch_free(dev, partial, nbytes);
+    return rc;
+}
+
+int ek_cuda_scale_list(ek_dev *dev, int count, ek_tensor *const *x, const ek_tensor *factor)
+{
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "scaling",
+                       list_launch_norm(&stream, count, x, 1, NULL, ek_tensor_address(factor)));
 }

@@ -1,11 +1,11 @@
-/* lists.cu: kernels over lists of tensors: sums of many, and optimizer steps. Each tensor is cut
- * into chunks, one for a block, in one pass over memory.
+/* lists.cu: kernels over lists of tensors: sums of many, optimizer steps, norms and scaling of
+ * gradients. Each tensor is cut into chunks, one for a block, in one pass over memory.
  *
  * Sums: each thread adds up its elements; the output may be the first addend. Steps: the arithmetic
  * is the host's (kernels/steps.h); in f32 last bits may differ, if the compilers fuse different
  * products with sums. */
-#include "cuda/launch.cuh"
 #include "cuda/launches.h"
+#include "cuda/strides.cuh"
 #include "kernels/steps.h"
 
 static_assert(sizeof(ek_cuda_list) + sizeof(ek_step_constants_f64) + 64 <= 4096,
@@ -193,4 +193,83 @@ int ek_cuda_launch_step(const ek_cuda_stream *stream, ek_dtype dtype, ek_step_ru
     if (dtype == EK_F64)
         return launch_rule<double>(stream, rule, list, ek_step_constants_of_f64(numbers));
     return launch_rule<float>(stream, rule, list, ek_step_constants_of_f32(numbers));
+}
+
+/* ---- norms and scaling ---- */
+
+struct power_join {
+    double p;
+    __device__ __forceinline__ double operator()(double a, double b) const
+    {
+        return ek_power_join(a, b, p);
+    }
+    template <typename R> __device__ __forceinline__ double of(R x) const
+    {
+        x = x < 0 ? -x : x;
+        return p == 2 ? x * x : p == 1 || isinf(p) ? x : pow(x, (R)p);
+    }
+    /* Joins the values of a block's threads. */
+    __device__ __forceinline__ double all(double total) const
+    {
+        return ek_team_join(ek_team_of({EK_BLOCK, false}), total, *this);
+    }
+};
+
+/* A thread has whole groups of V elements, whatever their alignment, so that the order of sums
+ * depends on sizes alone. */
+template <typename T, int V = 16 / sizeof(T)>
+EK_KERNEL norm_list(const __grid_constant__ ek_cuda_list list, power_join join, double *partial,
+                    const double *factor)
+{
+    typename ek_compute<T>::type values[V], by = factor ? *factor : 1;
+    list_part part = list_part_of(list, sizeof(T));
+    T *x = (T *)part.data[0];
+    double total = 0;
+    if (factor && *factor == 1)
+        return;
+    for (int64_t i = part.begin + (int64_t)threadIdx.x * V; i < part.end; i += EK_BLOCK * V) {
+        const bool whole = i + V <= part.vectors_end;
+        if (whole)
+            ek_load_elements<T>(values, x + i);
+        else
+            EK_EACH(j, V)
+                values[j] = i + j < part.end ? ek_load(x + i + j) : 0;
+        EK_EACH(j, V) {
+            if (!factor)
+                total = join(total, join.of(values[j]));
+            values[j] *= by;
+            if (factor && !whole && i + j < part.end)
+                ek_store(x + i + j, values[j]);
+        }
+        if (factor && whole)
+            ek_store_elements(x + i, values);
+    }
+    if (factor)
+        return;
+    total = join.all(total);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = total;
+}
+
+int ek_cuda_launch_norm(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
+                        double p, double *partial, const double *factor){
+    EK_FLOATING(dtype, T,
+                return ek_launch(stream, list->first[list->count], norm_list<T>, *list,
+                                 power_join{p}, partial, factor))}
+
+EK_KERNEL
+    norm_join(const double *sums, int64_t count, power_join join, double max_norm, double *out)
+{
+    double total = 0;
+    for (int64_t i = threadIdx.x; i < count; i += EK_BLOCK)
+        total = join(total, sums[i]);
+    total = join.all(total);
+    if (threadIdx.x == 0)
+        ek_norm_of_sum(out, total, join.p, max_norm);
+}
+
+int ek_cuda_launch_norm_join(const ek_cuda_stream *stream, const double *sums, int64_t count,
+                             double p, double max_norm, double *out)
+{
+    return ek_launch(stream, 1, norm_join, sums, count, power_join{p}, max_norm, out);
 }

@@ -105,8 +105,8 @@ int ek_cuda_collective(ek_dev *const *devs, int count)
 
 /* ---- collectives ---- */
 
-/* Issues a collective among a list of devices. */
-static int nccl_issue(ek_dev *const *devs, int count, ek_nccl_calls *calls, const void *user)
+/* Issues steps among a list of devices. */
+static int nccl_issue(ek_dev *const *devs, int count, const ek_nccl_step *steps, int step_count)
 {
     ek_section section;
     int restore, rc;
@@ -119,7 +119,7 @@ static int nccl_issue(ek_dev *const *devs, int count, ek_nccl_calls *calls, cons
     ek_nccl_group *group = ek_nccl_take(devs, count);
     if (group) {
         ek_cuda_launch_begin();
-        rc = ek_nccl_launch(group, calls, user);
+        rc = ek_nccl_launch(group, steps, step_count);
         ek_cuda_launch_end();
         rc = ek_nccl_give(group, rc);
     } else {
@@ -147,27 +147,8 @@ static int nccl_call_broadcast(const ek_nccl_group *group, int rank, const void 
 
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
 {
-    return nccl_issue(devs, count, nccl_call_broadcast, &(nccl_broadcast){data, nbytes});
-}
-
-/* Collects the devices of the moves, each once, in ascending order, so that exchanges among one set
- * of devices share communicators. */
-static int nccl_move_devices(const ek_block_move *moves, int count, ek_dev **devs)
-{
-    bool seen[EK_MAX_DEVICES] = {false};
-    ek_dev *by_index[EK_MAX_DEVICES];
-    int n = 0;
-    for (int i = 0; i < count; i++) {
-        ek_dev *const both[] = {moves[i].from, moves[i].to};
-        for (int k = 0; k < 2; k++) {
-            seen[both[k]->id.index] = true;
-            by_index[both[k]->id.index] = both[k];
-        }
-    }
-    for (int i = 0; i < EK_MAX_DEVICES; i++)
-        if (seen[i])
-            devs[n++] = by_index[i];
-    return n;
+    const ek_nccl_step step = {nccl_call_broadcast, &(nccl_broadcast){data, nbytes}, false};
+    return nccl_issue(devs, count, &step, 1);
 }
 
 static int nccl_rank_of(ek_dev *const *devs, const ek_dev *dev)
@@ -178,18 +159,13 @@ static int nccl_rank_of(ek_dev *const *devs, const ek_dev *dev)
     return rank;
 }
 
-typedef struct nccl_exchange {
-    const ek_block_move *moves;
-    int count;
-} nccl_exchange;
-
 /* Issues a rank's sends and receives in the order of the moves, which is the order of all ranks. */
-static int nccl_call_exchange(const ek_nccl_group *group, int rank, const void *user)
+static int nccl_call_moves(const ek_nccl_group *group, int rank, const void *user)
 {
-    const nccl_exchange *exchange = user;
+    const ek_exchange_step *step = user;
     ek_dev *dev = group->devs[rank];
-    for (int i = 0; i < exchange->count; i++) {
-        const ek_block_move *move = &exchange->moves[i];
+    for (int i = 0; i < step->count; i++) {
+        const ek_block_move *move = &step->moves[i];
         if (move->nbytes > 0 && move->from == dev)
             EK_TRY(ek_nccl_check(dev, "send",
                                  ek_nccl()->ncclSend(move->source, move->nbytes, ncclUint8,
@@ -204,13 +180,6 @@ static int nccl_call_exchange(const ek_nccl_group *group, int rank, const void *
     return 0;
 }
 
-int ek_cuda_exchange(const ek_block_move *moves, int count)
-{
-    ek_dev *devs[EK_MAX_DEVICES];
-    int n = nccl_move_devices(moves, count, devs);
-    return n == 0 ? 0 : nccl_issue(devs, n, nccl_call_exchange, &(nccl_exchange){moves, count});
-}
-
 ncclDataType_t ek_nccl_dtype(ek_dtype dtype)
 {
     static const ncclDataType_t types[EK_DTYPES] = {
@@ -220,30 +189,32 @@ ncclDataType_t ek_nccl_dtype(ek_dtype dtype)
     return types[dtype];
 }
 
-typedef struct nccl_sum {
-    void *const *data;
-    void *out;
-    size_t elements;
-    ncclDataType_t type;
-    ncclRedOp_t operation;
-} nccl_sum;
-
 static int nccl_call_sum(const ek_nccl_group *group, int rank, const void *user)
 {
-    const nccl_sum *sum = user;
+    const ek_block_sum *sum = ((const ek_exchange_step *)user)->sum;
     ek_dev *dev = group->devs[rank];
     return ek_nccl_check(dev, "reduce",
-                         ek_nccl()->ncclReduce(sum->data[rank], rank == 0 ? sum->out : NULL,
-                                               sum->elements, sum->type, sum->operation, 0,
+                         ek_nccl()->ncclReduce(sum->data[rank], rank == sum->root ? sum->out : NULL,
+                                               (size_t)sum->elements, ek_nccl_dtype(sum->dtype),
+                                               sum->dtype == EK_BOOL ? ncclMax : ncclSum, sum->root,
                                                group->comms[rank], ek_nccl_stream(dev)));
 }
 
-int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
-                ek_dtype dtype)
+static int nccl_call_work(const ek_nccl_group *group, int rank, const void *user)
 {
-    const nccl_sum sum = {data, out, (size_t)elements, ek_nccl_dtype(dtype),
-                          dtype == EK_BOOL ? ncclMax : ncclSum};
-    return nccl_issue(devs, count, nccl_call_sum, &sum);
+    const ek_exchange_step *step = user;
+    return step->work(step->user, group->devs[rank]);
+}
+
+int ek_cuda_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count)
+{
+    ek_nccl_step own[EK_MOST_STEPS];
+    for (int i = 0; i < step_count; i++)
+        own[i] = (ek_nccl_step){steps[i].work  ? nccl_call_work
+                                : steps[i].sum ? nccl_call_sum
+                                               : nccl_call_moves,
+                                &steps[i], steps[i].work != NULL};
+    return nccl_issue(devs, count, own, step_count);
 }
 
 #else /* a build without NCCL's header: copies by pairs */

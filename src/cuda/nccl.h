@@ -14,9 +14,7 @@
  * then chooses copies. */
 int ek_cuda_collective(ek_dev *const *devs, int count);
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
-int ek_cuda_exchange(const ek_block_move *moves, int count);
-int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
-                ek_dtype dtype);
+int ek_cuda_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count);
 
 /* Closes the communicators of this device. All work of the device has ended. */
 void ek_cuda_nccl_close(ek_cuda_device *device);
@@ -59,13 +57,19 @@ ek_nccl_group *ek_nccl_take(ek_dev *const *devs, int count);
  * Returns rc, or the error of the records. */
 int ek_nccl_give(ek_nccl_group *group, int rc);
 
-/* Makes the calls of NCCL for one rank of a collective; the rank's GPU is current. */
-typedef int ek_nccl_calls(const ek_nccl_group *group, int rank, const void *user);
+/* A step of every rank. `calls` makes the calls of NCCL for one rank, whose GPU is current, within
+ * a group of NCCL's; if `works`, it issues other work of the rank's device, without a group. */
+typedef struct ek_nccl_step {
+    int (*calls)(const ek_nccl_group *group, int rank, const void *user);
+    const void *user;
+    bool works;
+} ek_nccl_step;
 
 /* Launches all ranks, each by the launcher of its device or by the calling thread (nccl_launch.c).
- * Returns when NCCL has accepted all ranks; if one fails, when no other rank waits for it any more.
- * The error is that of the first rank that failed. The section of the group's list is open. */
-int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user);
+ * Returns when all steps of all ranks are issued; if one fails, when no other rank waits for it any
+ * more. The error is that of the first rank that failed. The section of the group's list is open.
+ */
+int ek_nccl_launch(ek_nccl_group *group, const ek_nccl_step *steps, int count);
 /* Ends the device's launcher. No section of the device is open. */
 void ek_nccl_launcher_close(ek_cuda_device *device);
 

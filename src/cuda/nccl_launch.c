@@ -18,12 +18,12 @@ enum { PATIENCE = 10 }; /* seconds in which other ranks must return after one ha
 
 typedef struct launch {
     ek_nccl_group *group;
-    ek_nccl_calls *calls;
-    const void *user;
+    const ek_nccl_step *steps;
+    int count;
     pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t changed;
     bool begun[EK_MAX_DEVICES];    /* the rank's communicator may be in use */
-    bool returned[EK_MAX_DEVICES]; /* NCCL has taken the rank, or refused it */
+    bool returned[EK_MAX_DEVICES]; /* the rank's steps are issued, or one has failed */
     bool aborted[EK_MAX_DEVICES];  /* the rank's communicator is no more */
     bool given_up;                 /* ranks that have not begun will not begin */
     int waiting;                   /* ranks that have not returned */
@@ -41,7 +41,7 @@ struct ek_cuda_launcher {
     bool ends;
 };
 
-static int launch_calls(const launch *l, const bool *ranks)
+static int launch_calls(const launch *l, const ek_nccl_step *step, const bool *ranks)
 {
     ek_nccl_group *group = l->group;
     int rc = 0;
@@ -52,7 +52,7 @@ static int launch_calls(const launch *l, const bool *ranks)
         rc = ek_cuda_enter(group->devs[i], &restore);
         if (rc < 0)
             break;
-        rc = l->calls(group, i, l->user);
+        rc = step->calls(group, i, step->user);
         ek_cuda_leave(group->devs[i], restore);
     }
     return rc;
@@ -93,7 +93,18 @@ static bool launch_begin(launch *l, const bool *ranks)
     return begins;
 }
 
-/* Launches these ranks in one group of NCCL's. */
+/* Issues a step of these ranks; `dev` is the device of one of them. */
+static int launch_step(const launch *l, const ek_nccl_step *step, const bool *ranks, ek_dev *dev)
+{
+    if (step->works)
+        return launch_calls(l, step, ranks);
+    EK_TRY(ek_nccl_check(dev, "starting a group", ek_nccl()->ncclGroupStart()));
+    int rc = launch_calls(l, step, ranks);
+    ncclResult_t result = ek_nccl()->ncclGroupEnd();
+    return rc < 0 ? rc : ek_nccl_check(dev, "ending a group", result);
+}
+
+/* Issues all steps of these ranks. */
 static void launch_ranks(launch *l, const bool *ranks)
 {
     int first = 0;
@@ -104,13 +115,8 @@ static void launch_ranks(launch *l, const bool *ranks)
     bool begins = launch_begin(l, ranks);
     int restore, rc = begins ? ek_cuda_enter(dev, &restore) : 0;
     if (begins && rc >= 0) {
-        rc = ek_nccl_check(dev, "starting a group", ek_nccl()->ncclGroupStart());
-        if (rc >= 0) {
-            rc = launch_calls(l, ranks);
-            ncclResult_t result = ek_nccl()->ncclGroupEnd();
-            if (rc >= 0)
-                rc = ek_nccl_check(dev, "ending a group", result);
-        }
+        for (int i = 0; i < l->count && rc >= 0; i++)
+            rc = launch_step(l, &l->steps[i], ranks, dev);
         ek_cuda_leave(dev, restore);
     }
     pthread_mutex_lock(&l->lock);
@@ -135,6 +141,7 @@ static void launch_ranks(launch *l, const bool *ranks)
 static void *launcher_main(void *user)
 {
     ek_cuda_launcher *launcher = user;
+    ek_thread_self()->modes.stream = EK_STREAM_EXCHANGE;
     for (;;) {
         pthread_mutex_lock(&launcher->lock);
         while (!launcher->launch && !launcher->ends)
@@ -212,11 +219,11 @@ static bool launch_give(launch *l, int rank)
     return true;
 }
 
-int ek_nccl_launch(ek_nccl_group *group, ek_nccl_calls *calls, const void *user)
+int ek_nccl_launch(ek_nccl_group *group, const ek_nccl_step *steps, int count)
 {
     launch l = {.group = group,
-                .calls = calls,
-                .user = user,
+                .steps = steps,
+                .count = count,
                 .waiting = group->count,
                 .failed = group->count};
     bool here[EK_MAX_DEVICES] = {false};

@@ -160,6 +160,18 @@ static void norm_take(norm_call *call, const ek_norm_args *args, const ek_tensor
     norm->weighted = g.batch && args->invstd;
 }
 
+static void norm_room_for_sums(norm_call *call, int64_t count)
+{
+    ek_cuda_norm *norm = &call->norm;
+    void *room = NULL;
+    if (call->rc != 0)
+        return;
+    call->nbytes = 2 * (size_t)count * sizeof(double);
+    call->rc = ek_cuda_scratch(call->dev, call->nbytes, &room);
+    norm->first = room;
+    norm->second = norm->first ? norm->first + count : NULL;
+}
+
 /* Cuts the sums over threads and allocates partial sums. If `direct`, each column has one part and
  * each group one column, there are no partial sums. */
 static void norm_cut_sums(norm_call *call, bool direct)
@@ -167,14 +179,8 @@ static void norm_cut_sums(norm_call *call, bool direct)
     ek_cuda_norm *norm = &call->norm;
     ek_cuda_norm_cut_sums(norm);
     norm_free_sums(call);
-    if (call->rc != 0 || (direct && norm->each == 1 && norm->cut.parts == 1))
-        return;
-    const int64_t count = norm->samples * norm->cut.parts * norm->channels;
-    void *room = NULL;
-    call->nbytes = 2 * (size_t)count * sizeof(double);
-    call->rc = ek_cuda_scratch(call->dev, call->nbytes, &room);
-    norm->first = room;
-    norm->second = norm->first ? norm->first + count : NULL;
+    if (!direct || norm->each > 1 || norm->cut.parts > 1)
+        norm_room_for_sums(call, norm->samples * norm->cut.parts * norm->channels);
 }
 
 static int norm_fill(ek_dev *dev, ek_tensor *const *tensors, int count, double value)
@@ -348,4 +354,63 @@ int ek_cuda_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_arg
     else
         norm_reduce_samples(&call, sums, args->x);
     return norm_end(&call);
+}
+
+/* ---- rows in registers ---- */
+
+/* Begins a call for rows. Returns 0 if registers don't hold the rows. */
+static int norm_begin_rows(norm_call *call, ek_dev *dev, const char *operation, const ek_tensor *y,
+                           const ek_norm_args *args, const ek_tensor *parameter)
+{
+    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
+    if (g.groups != 1 || !ek_norm_has_runs(&g, args->x, parameter) ||
+        g.each * g.inner > ek_cuda_norm_longest_row(args->x->dtype))
+        return 0;
+    EK_TRY(norm_begin(call, dev, operation, args->x->dtype));
+    norm_take(call, args, y, parameter);
+    return ek_cuda_norm_cut_row(&call->norm) ? 1 : norm_end(call);
+}
+
+int ek_cuda_norm_rows(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *invstd,
+                      const ek_norm_args *args, double eps)
+{
+    norm_call call;
+    ek_norm_args all = *args;
+    all.mean = mean;
+    all.invstd = invstd;
+    int rc =
+        norm_begin_rows(&call, dev, "norm_rows", y, &all, args->weight ? args->weight : args->bias);
+    if (rc <= 0)
+        return rc;
+    call.norm.by_group[0] = norm_array(&call, mean, WRITE);
+    call.norm.by_group[1] = norm_array(&call, invstd, WRITE);
+    call.norm.update.eps = eps;
+    norm_launch(&call, ek_cuda_launch_norm_row);
+    rc = norm_end(&call);
+    return rc < 0 ? rc : 1;
+}
+
+int ek_cuda_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
+                               const ek_norm_args *args)
+{
+    norm_call call;
+    ek_cuda_norm *norm = &call.norm;
+    int rc = norm_begin_rows(&call, dev, "norm_rows_gradient", dx, args,
+                             args->weight ? args->weight : sums->dweight);
+    if (rc <= 0)
+        return rc;
+    norm->by_column[0] = norm_parameter(&call, args->x, sums->dbias, WRITE);
+    norm->by_column[1] = norm_parameter(&call, args->x, sums->dweight, WRITE);
+    norm->share = 1 / (double)norm->inner;
+    if (sums->dweight)
+        norm_room_for_sums(&call, norm->cut.parts * norm->inner);
+    norm_launch(&call, ek_cuda_launch_norm_row_gradient);
+    if (sums->dweight) { /* elements are columns now, and blocks parts of one sample */
+        norm->channels = norm->each = norm->inner;
+        norm->samples = 1;
+        norm->invstd = NULL;
+        norm_launch(&call, ek_cuda_launch_norm_join_columns);
+    }
+    rc = norm_end(&call);
+    return rc < 0 ? rc : 1;
 }

@@ -1,6 +1,6 @@
 /* norm.h: the passes over memory that the slots of normalisation (norm.c) make. norm_plan.c chooses
  * how threads share a pass, norm.cuh has the kernel, norm_sums.cu and norm_line.cu what it
- * computes, norm_join.cu the joins.
+ * computes, norm_join.cu the joins. norm_row.cu has kernels of their own for rows of layer norm.
  *
  * A column is a set of elements with separate sums: a channel of the batch (batch norm), or a
  * channel of one sample (group norm), whose sums are joined by group afterwards. Memory has one of
@@ -37,7 +37,12 @@ typedef struct ek_norm_cut {
     int64_t blocks;      /* blocks of columns */
     int64_t parts;       /* parts of a column */
     int64_t tasks;
+    int values; /* rows in registers: elements of a thread; `parts` is the number of blocks */
 } ek_norm_cut;
+
+/* The values of a row that a thread keeps: EK_NORM_SHORT if a block's threads then have the row,
+ * else EK_NORM_LONG, or half of that for f64 and for vectors of one element. */
+enum { EK_NORM_SHORT = 8, EK_NORM_LONG = 32 };
 
 /* What moments compute from means and variances: ek_norm_update of kernels.h, with dense arrays. */
 typedef struct ek_norm_updating {
@@ -107,6 +112,10 @@ ek_norm_operand ek_cuda_norm_operand(const ek_tensor *t, ek_norm_form form, bool
                                      int64_t inner);
 void ek_cuda_norm_cut_sums(ek_cuda_norm *norm);
 void ek_cuda_norm_cut_line(ek_cuda_norm *norm, int multiprocessors);
+/* Returns the elements of the longest row that registers hold. */
+int64_t ek_cuda_norm_longest_row(ek_dtype dtype);
+/* Cuts samples that are rows over teams of threads. Returns false if registers don't hold a row. */
+bool ek_cuda_norm_cut_row(ek_cuda_norm *norm);
 
 /* ---- launches ---- */
 
@@ -129,6 +138,10 @@ ek_cuda_norm_launch ek_cuda_launch_norm_join_moments, ek_cuda_launch_norm_join_g
  *
  * to y. Shift and slope follow from the sums. Without sum_xhat they are 0, and x isn't read. */
 ek_cuda_norm_launch ek_cuda_launch_norm_line;
+/* Normalise samples that are rows of `inner` elements. norm_row writes the statistics to by_group,
+ * too; without a mean it computes RMS norm. norm_row_gradient writes a partial sum of each block
+ * per element if `first` isn't NULL, and dx if y isn't NULL. */
+ek_cuda_norm_launch ek_cuda_launch_norm_row, ek_cuda_launch_norm_row_gradient;
 
 /* Moments of chunks (f64 or f32), the steps from chunk to chunk, and what they are merged into. */
 typedef struct ek_norm_merging {

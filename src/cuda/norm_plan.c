@@ -106,7 +106,9 @@ enum {
     SHORT_SUM = 8,  /* least loads that a thread sums up */
     LONG_SUM = 256, /* most loads that a thread sums up in f32 */
     APPLY = 4,      /* least loads of a thread of a line, or of long planes */
-    LOADS = 4       /* loads of a thread that are on their way at once */
+    LOADS = 4,      /* loads of a thread that are on their way at once */
+    ROW_BLOCKS =
+        396 /* about how many blocks sum up rows: three on each multiprocessor of an H200 */
 };
 
 static int64_t norm_quotient(int64_t a, int64_t b)
@@ -200,4 +202,29 @@ void ek_cuda_norm_cut_line(ek_cuda_norm *norm, int multiprocessors)
 {
     (norm->planes ? norm_cut_planes : norm_cut_rows)(norm, (int64_t)multiprocessors * 16, APPLY,
                                                      INT64_MAX / (4 * BLOCK));
+}
+
+int64_t ek_cuda_norm_longest_row(ek_dtype dtype)
+{
+    return (dtype == EK_F64 ? EK_NORM_LONG / 2 : EK_NORM_LONG) * BLOCK;
+}
+
+bool ek_cuda_norm_cut_row(ek_cuda_norm *norm)
+{
+    const int vector = norm_vector_of(norm);
+    const int64_t most =
+        vector == 1 ? EK_NORM_LONG / 2 : ek_cuda_norm_longest_row(norm->dtype) / BLOCK;
+    const int64_t values =
+        vector > 1 && norm->inner <= EK_NORM_SHORT * BLOCK ? EK_NORM_SHORT : most;
+    int64_t team = norm_limited(norm_power_of_2(norm_quotient(norm->inner, vector)), 1, WARP);
+    team = norm_limited(norm_power_of_2(norm_quotient(norm->inner, values)), team, INT64_MAX);
+    if (team > BLOCK)
+        return false;
+    const int64_t tiles = norm_quotient(norm->samples, BLOCK / team);
+    norm->cut =
+        (ek_norm_cut){.team = (int)team,
+                      .vector = vector,
+                      .values = (int)values,
+                      .parts = norm_limited(ROW_BLOCKS, norm_quotient(tiles, LONG_SUM), tiles)};
+    return true;
 }

@@ -29,20 +29,20 @@ int ek_cuda_recurrent_forward(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
 
 int ek_cuda_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                ek_tensor *dproduct, ek_tensor *dbefore, const ek_tensor *dh,
-                               const ek_tensor *dc, const ek_tensor *gates, const ek_tensor *before,
-                               const ek_tensor *c)
+                               const ek_tensor *more, const ek_tensor *dc, const ek_tensor *gates,
+                               const ek_tensor *before, const ek_tensor *c)
 {
-    if (ek_count(before) == 0)
+    if (ek_count(dx) == 0)
         return 0;
-    ek_cuda_recurrent_job job = {.dtype = before->dtype,
+    ek_cuda_recurrent_job job = {.dtype = dx->dtype,
                                  .cell = cell,
-                                 .count = ek_count(before),
-                                 .hidden = before->shape[1],
+                                 .count = ek_count(gates) / (before ? 4 : 1),
+                                 .hidden = gates->shape[1] / (before ? 4 : 1),
                                  .out = {recurrent_data(dx), recurrent_data(dproduct),
                                          recurrent_data(dbefore)},
-                                 .in = {recurrent_data(dh), recurrent_data(dc),
-                                        recurrent_data(gates), recurrent_data(before),
-                                        recurrent_data(c)}};
+                                 .in = {recurrent_data(dh), recurrent_data(more),
+                                        recurrent_data(dc), recurrent_data(gates),
+                                        recurrent_data(before), recurrent_data(c)}};
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
     return ek_cuda_end(dev, &stream, "recurrent_gradient",

@@ -55,6 +55,24 @@ EK_DEVICE double relu_of(double x)
     return ek_unary_RELU_f64(x, 0, 0);
 }
 
+EK_DEVICE float rnn_gradient_of(float dh, float h, bool relu)
+{
+    return ek_rnn_gradient_f32(dh, h, relu);
+}
+EK_DEVICE double rnn_gradient_of(double dh, double h, bool relu)
+{
+    return ek_rnn_gradient_f64(dh, h, relu);
+}
+
+/* Returns the gradient of h, of which each part may be absent. */
+template <typename T>
+EK_DEVICE typename ek_compute<T>::type dh_at(const ek_cuda_recurrent_job &job, int64_t at)
+{
+    typedef typename ek_compute<T>::type C;
+    const T *dh = (const T *)job.in[0], *more = (const T *)job.in[1];
+    return (dh != NULL ? ek_load(dh + at) : C(0)) + (more != NULL ? ek_load(more + at) : C(0));
+}
+
 template <typename T> EK_KERNEL lstm_forward(ek_cuda_recurrent_job job)
 {
     typedef typename ek_compute<T>::type C;
@@ -80,15 +98,15 @@ template <typename T> EK_KERNEL lstm_forward(ek_cuda_recurrent_job job)
 template <typename T> EK_KERNEL lstm_gradient(ek_cuda_recurrent_job job)
 {
     typedef typename ek_compute<T>::type C;
-    const T *dh = (const T *)job.in[0], *dc = (const T *)job.in[1], *gates = (const T *)job.in[2];
+    const T *dc = (const T *)job.in[2], *gates = (const T *)job.in[3];
     T *dx = (T *)job.out[0];
     EK_GRID_LOOP(at, job.count) {
         int64_t part = job.hidden, i = at / part * 4 * part + at % part;
         C d[4], dbefore;
-        lstm_gradient_of(dh != NULL ? ek_load(dh + at) : C(0), dc != NULL ? ek_load(dc + at) : C(0),
+        lstm_gradient_of(dh_at<T>(job, at), dc != NULL ? ek_load(dc + at) : C(0),
                          ek_load(gates + i), ek_load(gates + i + part),
                          ek_load(gates + i + 2 * part), ek_load(gates + i + 3 * part),
-                         ek_load((const T *)job.in[3] + at), ek_load((const T *)job.in[4] + at),
+                         ek_load((const T *)job.in[4] + at), ek_load((const T *)job.in[5] + at),
                          &d[0], &d[1], &d[2], &d[3], &dbefore);
         ek_store(dx + i, d[0]);
         ek_store(dx + i + part, d[1]);
@@ -121,16 +139,15 @@ template <typename T> EK_KERNEL gru_forward(ek_cuda_recurrent_job job)
 template <typename T> EK_KERNEL gru_gradient(ek_cuda_recurrent_job job)
 {
     typedef typename ek_compute<T>::type C;
-    const T *dh = (const T *)job.in[0], *gates = (const T *)job.in[2];
+    const T *gates = (const T *)job.in[3];
     T *dx = (T *)job.out[0], *dproduct = (T *)job.out[1];
     EK_GRID_LOOP(at, job.count) {
         int64_t part = job.hidden, row = at / part, i = row * 3 * part + at % part,
                 kept = row * 4 * part + at % part;
         C dr, dz, dn, dproduct_n, dbefore;
-        gru_gradient_of(dh != NULL ? ek_load(dh + at) : C(0), ek_load(gates + kept),
-                        ek_load(gates + kept + part), ek_load(gates + kept + 2 * part),
-                        ek_load(gates + kept + 3 * part), ek_load((const T *)job.in[3] + at), &dr,
-                        &dz, &dn, &dproduct_n, &dbefore);
+        gru_gradient_of(dh_at<T>(job, at), ek_load(gates + kept), ek_load(gates + kept + part),
+                        ek_load(gates + kept + 2 * part), ek_load(gates + kept + 3 * part),
+                        ek_load((const T *)job.in[4] + at), &dr, &dz, &dn, &dproduct_n, &dbefore);
         ek_store(dx + i, dr);
         ek_store(dx + i + part, dz);
         ek_store(dx + i + 2 * part, dn);
@@ -150,6 +167,14 @@ template <typename T> EK_KERNEL rnn_forward(ek_cuda_recurrent_job job)
     }
 }
 
+template <typename T> EK_KERNEL rnn_gradient(ek_cuda_recurrent_job job)
+{
+    EK_GRID_LOOP(at, job.count)
+        ek_store((T *)job.out[0] + at,
+                 rnn_gradient_of(dh_at<T>(job, at), ek_load((const T *)job.in[3] + at),
+                                 job.cell == EK_CELL_RELU));
+}
+
 int ek_cuda_launch_recurrent(const ek_cuda_stream *stream, const ek_cuda_recurrent_job *job)
 {
     EK_FLOATING(job->dtype, T,
@@ -163,7 +188,9 @@ int ek_cuda_launch_recurrent_gradient(const ek_cuda_stream *stream,
                                       const ek_cuda_recurrent_job *job)
 {
     EK_FLOATING(job->dtype, T,
-                void (*kernel)(ek_cuda_recurrent_job) =
-                    job->cell == EK_CELL_LSTM ? lstm_gradient<T> : gru_gradient<T>;
+                void (*kernel)(ek_cuda_recurrent_job) = job->cell == EK_CELL_LSTM ? lstm_gradient<T>
+                                                        : job->cell == EK_CELL_GRU
+                                                            ? gru_gradient<T>
+                                                            : rnn_gradient<T>;
                 return ek_launch(stream, ek_grid(stream, job->count), kernel, *job))
 }

@@ -34,8 +34,8 @@ EK_KERNELS(EK_CUDA_KERNEL)
 int ek_cuda_draw(ek_dev *dev, const struct ek_drawn *tensors, const struct ek_draw *draw);
 
 /* Writes the positions of a list (i64, one dimension) in ascending order of its elements to
- * `order`, memory of the device. */
-int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t *order);
+ * `order`, memory of the device. Elements that aren't in [0, bound) come last. */
+int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t bound, int64_t *order);
 
 enum { EK_CUDA_STREAMS = 5 };
 

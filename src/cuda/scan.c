@@ -13,11 +13,21 @@ int ek_cuda_scan(ek_dev *dev, ek_tensor *out, const ek_tensor *a, const ek_tenso
                             .a = a ? ek_tensor_address(a) : NULL,
                             .b = b ? ek_tensor_address(b) : NULL,
                             .size = out->ndim == 0 ? 1 : out->shape[dim],
+                            .count = ek_count(out),
                             .reverse = reverse};
     for (int k = 0; k < 3; k++)
         job.stride[k] = out->ndim == 0 ? 1 : tensors[k]->stride[dim];
+    job.by_size = ek_cuda_long_divisor_of((uint64_t)job.size);
     ek_cuda_strides_without(&job.lines, 3, tensors, NULL, dim);
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "scan", ek_cuda_launch_scan(&stream, &job));
+    void *scratch;
+    size_t nbytes = ek_cuda_scan_nbytes(&stream, &job);
+    int rc = ek_cuda_scratch(dev, nbytes, &scratch);
+    if (rc >= 0)
+        rc = ek_cuda_launch_scan(&stream, &job, scratch);
+    rc = ek_cuda_end(dev, &stream, "scan", rc);
+    if (scratch)
+        ek_cuda_scratch_free(dev, scratch, nbytes);
+    return rc;
 }

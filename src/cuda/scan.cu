@@ -1,15 +1,27 @@
-/* scan.cu: linear recurrences h -> a h + b along a dimension. A short line is computed by a thread.
- * A long line of sums is computed by a block, which joins its threads' elements in 8 rounds. Lines
- * with factors are never computed in parts: products of factors, which the recurrence doesn't form,
- * may overflow and be multiplied by 0, and inf * 0 is NaN. */
+/* scan.cu: linear recurrences h -> a h + b along a dimension.
+ *
+ * Neighbouring elements join to one map h -> a h + b. A block joins those of a tile by
+ * cub::BlockScan. Tiles are cut from all lines as they follow each other, in three launches:
+ *   scan_tiles   joins the elements of each tile
+ *   scan_join    joins each tile with the tiles before it
+ *   scan_tiles   computes the elements
+ * So the order of a sum depends on shape, strides and device alone. cub::DeviceScan reads elements
+ * once instead of twice, but its order depends on the schedule. If many lines lie side by side in
+ * memory, a thread computes a line. */
+#include <cub/block/block_exchange.cuh>
+#include <cub/block/block_scan.cuh>
+#include <type_traits>
+
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 
-enum { OPERANDS = 3, SHORT = 64 /* elements of a short line */ };
-
-template <typename C> struct scan_step {
-    C a, b;
+enum {
+    OPERANDS = 3,
+    EACH = 4 /* elements of a tile that a thread holds */,
+    TILE = EACH * EK_BLOCK
 };
+
+/* ---- maps ---- */
 
 /* Return h * a + b. Integers wrap. */
 template <typename C> EK_DEVICE C scan_fused(C h, C a, C b)
@@ -21,76 +33,234 @@ EK_DEVICE int64_t scan_fused(int64_t h, int64_t a, int64_t b)
     return (int64_t)((uint64_t)h * (uint64_t)a + (uint64_t)b);
 }
 
-template <typename T, typename C>
-EK_DEVICE scan_step<C> scan_load(const ek_cuda_scan_job &job, const int64_t (&line)[OPERANDS],
-                                 int64_t i)
+/* The map of neighbouring elements. If `begins`, they include the first element of a line, and b is
+ * h itself. */
+template <typename C, bool Factors> struct scan_map {
+    C b;
+    bool begins;
+};
+
+/* With a = fraction * 2^exponent. The recurrence doesn't form a product of factors alone, which
+ * could overflow where the recurrence doesn't, and inf * 0 is NaN. Exponents of integers are 0. */
+template <typename C> struct scan_map<C, true> : scan_map<C, false> {
+    C fraction;
+    int64_t exponent;
+};
+
+template <typename C> EK_DEVICE void scan_set_factor(scan_map<C, true> *map, C a)
 {
-    scan_step<C> step = {1, 0};
-    if (job.a != NULL)
-        step.a = ek_load((const T *)job.a + line[1] + i * job.stride[1]);
-    if (job.b != NULL)
-        step.b = ek_load((const T *)job.b + line[2] + i * job.stride[2]);
-    return step;
+    int exponent = 0;
+    map->fraction = a;
+    if constexpr (C(0.5) != C(0))
+        map->fraction = frexp(a, &exponent);
+    map->exponent = a - a == 0 ? exponent : 0; /* 0: infinite or NaN */
 }
 
-template <typename T> EK_KERNEL scan_in_turn(ek_cuda_scan_job job)
-{
-    typedef typename ek_compute<T>::type C;
-    EK_GRID_LOOP(at, job.lines.count) {
-        int64_t line[OPERANDS];
-        ek_offsets(job.lines, at, line);
-        C h = job.b != NULL ? 0 : 1;
-        for (int64_t k = 0; k < job.size; k++) {
-            int64_t i = job.reverse ? job.size - 1 - k : k;
-            scan_step<C> step = scan_load<T, C>(job, line, i);
-            h = scan_fused(h, step.a, step.b);
-            ek_store((T *)job.out + line[0] + i * job.stride[0], h);
-        }
-    }
-}
-
-/* Computes lines of sums, which have no factors. */
-template <typename T> EK_KERNEL scan_joined(ek_cuda_scan_job job)
-{
-    typedef typename ek_compute<T>::type C;
-    __shared__ C sums[EK_BLOCK];
-    int thread = (int)threadIdx.x;
-    for (int64_t at = blockIdx.x; at < job.lines.count; at += gridDim.x) {
-        int64_t line[OPERANDS];
-        ek_offsets(job.lines, at, line);
-        C before = job.b != NULL ? 0 : 1;
-        for (int64_t start = 0; start < job.size; start += EK_BLOCK) {
-            int64_t k = start + thread, i = job.reverse ? job.size - 1 - k : k;
-            C own = 0;
-            if (k < job.size)
-                own = scan_load<T, C>(job, line, i).b;
-            for (int distance = 1; distance < EK_BLOCK; distance *= 2) {
-                __syncthreads(); /* the round before may still be read */
-                sums[thread] = own;
-                __syncthreads();
-                if (thread >= distance)
-                    own = scan_fused(sums[thread - distance], C(1), own);
+/* Joins the map `x` with that of the elements after it. */
+template <typename C, bool Factors> struct scan_joining {
+    typedef scan_map<C, Factors> M;
+    __device__ __forceinline__ M operator()(const M &x, const M &next) const
+    {
+        if (next.begins)
+            return next;
+        M map = x;
+        if constexpr (Factors) {
+            const int64_t most = 5000; /* 2^most is infinite, 2^-most is 0 */
+            const int64_t exponent = next.exponent < -most  ? -most
+                                     : next.exponent > most ? most
+                                                            : next.exponent;
+            map.fraction = scan_fused(x.fraction, next.fraction, C(0));
+            map.exponent += next.exponent;
+            /* Elements without a line's beginning and without addends have b = 0, which infinite
+             * factors leave 0. */
+            if (x.begins || x.b != 0)
+                map.b = scan_fused(x.b, next.fraction, C(0));
+            if constexpr (C(0.5) != C(0)) {
+                const bool is_small = map.fraction < C(0.5) && map.fraction > C(-0.5);
+                map.fraction *= is_small ? 2 : 1;
+                map.exponent -= is_small;
+                map.b = ldexp(map.b, (int)exponent);
             }
-            C h = scan_fused(before, C(1), own);
-            if (k < job.size)
-                ek_store((T *)job.out + line[0] + i * job.stride[0], h);
+        }
+        map.b = ek_plus(map.b, next.b);
+        return map;
+    }
+};
+
+/* ---- tiles ---- */
+
+/* Computes an element's offsets in all operands. Elements are counted through all lines. */
+EK_DEVICE void scan_offsets(const ek_cuda_scan_job &job, int64_t element,
+                            int64_t (&offset)[OPERANDS])
+{
+    int64_t line = (int64_t)ek_cuda_divide_long(job.by_size, (uint64_t)element);
+    int64_t i = element - line * job.size;
+    ek_offsets(job.lines, line, offset);
+    EK_EACH(k, OPERANDS)
+        offset[k] += (job.reverse ? job.size - 1 - i : i) * job.stride[k];
+}
+
+template <typename C>
+EK_DEVICE int scan_load(ek_dtype dtype, const void *data, const int64_t (&offset)[EACH][OPERANDS],
+                        int k, C (&values)[EACH])
+{
+    EK_ANY_DTYPE(dtype, T,
+                 if constexpr (std::is_same_v<typename ek_compute<T>::type, C>) EK_EACH(j, EACH)
+                     values[j] = ek_load((const T *)data + offset[j][k]);
+                 return 0)
+}
+
+/* Stores the first `count` elements of which a thread has each EK_BLOCK-th. */
+template <typename C>
+EK_DEVICE int scan_store(ek_dtype dtype, void *data, const int64_t (&offset)[EACH][OPERANDS],
+                         int64_t count, const C (&values)[EACH])
+{
+    EK_ANY_DTYPE(dtype, T,
+                 if constexpr (std::is_same_v<typename ek_compute<T>::type, C>)
+                     EK_EACH(j, EACH) if (j * EK_BLOCK + threadIdx.x < count)
+                         ek_store((T *)data + offset[j][0], values[j]);
+                 return 0)
+}
+
+/* If `joins`, writes the joined map of each tile to `tiles`. Otherwise computes the elements; tiles
+ * after the first one continue from the maps in `tiles`. */
+template <typename C, bool Factors>
+EK_KERNEL scan_tiles(ek_cuda_scan_job job, scan_map<C, Factors> *tiles, bool joins)
+{
+    typedef cub::BlockExchange<C, EK_BLOCK, EACH> exchange;
+    typedef cub::BlockScan<scan_map<C, Factors>, EK_BLOCK> scan;
+    const scan_joining<C, Factors> join;
+    __shared__ union {
+        typename exchange::TempStorage exchanged;
+        typename scan::TempStorage scanned;
+    } room;
+    for (int64_t tile = blockIdx.x; tile * TILE < job.count; tile += gridDim.x) {
+        const int64_t first = tile * TILE;
+        int64_t offset[EACH][OPERANDS];
+        C a[EACH], b[EACH] = {};
+        scan_map<C, Factors> maps[EACH], whole;
+        EK_EACH(j, EACH) {
+            int64_t element = first + j * EK_BLOCK + threadIdx.x;
+            scan_offsets(job, element < job.count ? element : 0, offset[j]);
+        }
+        if (job.b != NULL) {
+            scan_load(job.dtype, job.b, offset, 2, b);
+            exchange(room.exchanged).StripedToBlocked(b, b);
             __syncthreads();
-            if (thread == EK_BLOCK - 1)
-                sums[0] = h;
+        }
+        if constexpr (Factors) {
+            scan_load(job.dtype, job.a, offset, 1, a);
+            exchange(room.exchanged).StripedToBlocked(a, a);
             __syncthreads();
-            before = sums[0];
+        }
+        EK_EACH(j, EACH) {
+            uint64_t element = (uint64_t)first + threadIdx.x * EACH + j;
+            maps[j].b = b[j];
+            maps[j].begins = ek_cuda_divide_long(job.by_size, element) * job.size == element;
+            if constexpr (Factors)
+                scan_set_factor(&maps[j], a[j]);
+            else
+                a[j] = 1;
+            if (maps[j].begins)
+                maps[j].b = scan_fused(C(job.b == NULL), a[j], b[j]);
+        }
+        scan(room.scanned).InclusiveScan(maps, maps, join, whole);
+        __syncthreads();
+        if (joins) {
+            if (threadIdx.x == 0)
+                tiles[tile] = whole;
+            continue;
+        }
+        EK_EACH(j, EACH)
+            b[j] = (tile > 0 ? join(tiles[tile - 1], maps[j]) : maps[j]).b;
+        exchange(room.exchanged).BlockedToStriped(b, b);
+        scan_store(job.dtype, job.out, offset, job.count - first, b);
+        __syncthreads();
+    }
+}
+
+/* Joins each tile with the tiles before it. Runs in one block. */
+template <typename C, bool Factors> EK_KERNEL scan_join(scan_map<C, Factors> *tiles, int64_t count)
+{
+    typedef scan_map<C, Factors> M;
+    typedef cub::BlockScan<M, EK_BLOCK> scan;
+    const scan_joining<C, Factors> join;
+    __shared__ typename scan::TempStorage room;
+    M before = {}, maps[EACH];
+    for (int64_t start = 0; start < count; start += TILE) {
+        M *own = tiles + start + threadIdx.x * EACH, *end = tiles + count;
+        EK_EACH(j, EACH)
+            maps[j] = own + j < end ? own[j] : end[-1];
+        if (start > 0 && threadIdx.x == 0)
+            maps[0] = join(before, maps[0]);
+        scan(room).InclusiveScan(maps, maps, join, before);
+        EK_EACH(j, EACH)
+            if (own + j < end)
+                own[j] = maps[j];
+        __syncthreads();
+    }
+}
+
+template <typename C, bool Factors>
+static int launch_tiles(const ek_cuda_stream *stream, const ek_cuda_scan_job *job, void *scratch)
+{
+    scan_map<C, Factors> *maps = (scan_map<C, Factors> *)scratch;
+    const int64_t tiles = (job->count + TILE - 1) / TILE;
+    const unsigned grid = ek_grid(stream, tiles, 1);
+    int rc = 0;
+    if (tiles > 1)
+        rc = ek_launch(stream, grid, scan_tiles<C, Factors>, *job, maps, true);
+    if (rc == 0 && tiles > 1)
+        rc = ek_launch(stream, 1, scan_join<C, Factors>, maps, tiles);
+    if (rc == 0)
+        rc = ek_launch(stream, grid, scan_tiles<C, Factors>, *job, maps, false);
+    return rc;
+}
+
+/* ---- lines side by side ---- */
+
+template <typename C> EK_KERNEL scan_lines(ek_cuda_scan_job job)
+{
+    EK_GRID_LOOP(line, job.lines.count) {
+        C h = job.b == NULL, a = 1, b = 0;
+        int64_t at[OPERANDS];
+        scan_offsets(job, line * job.size, at);
+        for (int64_t i = 0; i < job.size; i++) {
+            if (job.a != NULL)
+                a = ek_load_as<C>(job.a, job.dtype, at[1]);
+            if (job.b != NULL)
+                b = ek_load_as<C>(job.b, job.dtype, at[2]);
+            h = scan_fused(h, a, b);
+            ek_store_as(job.out, job.dtype, at[0], h);
+            EK_EACH(k, OPERANDS)
+                at[k] += job.reverse ? -job.stride[k] : job.stride[k];
         }
     }
 }
 
-int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job)
+/* Returns true if neighbouring lines are closer in memory than a line's elements, and each
+ * multiprocessor has a warp's lines. */
+static bool scan_is_by_lines(const ek_cuda_stream *stream, const ek_cuda_scan_job *job)
 {
-    if (job->a != NULL || job->size <= SHORT ||
-        job->lines.count >= (int64_t)stream->multiprocessors * 1024)
-        EK_ANY_DTYPE(job->dtype, T,
-                     return ek_launch(stream, ek_grid(stream, job->lines.count), scan_in_turn<T>,
-                                      *job))
-    EK_ANY_DTYPE(job->dtype, T,
-                 return ek_launch(stream, ek_grid(stream, job->lines.count, 1), scan_joined<T>,
-                                  *job))
+    const int64_t next = job->lines.stride[0][job->lines.ndim - 1], along = job->stride[0];
+    return (next < 0 ? -next : next) < (along < 0 ? -along : along) &&
+           job->lines.count >= (int64_t)stream->multiprocessors * EK_WARP;
+}
+
+size_t ek_cuda_scan_nbytes(const ek_cuda_stream *stream, const ek_cuda_scan_job *job)
+{
+    return job->count <= TILE || scan_is_by_lines(stream, job)
+               ? 0
+               : (size_t)(job->count / TILE + 1) * sizeof(scan_map<double, true>);
+}
+
+int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job, void *scratch)
+{
+    if (scan_is_by_lines(stream, job))
+        EK_BY_CLASS(job->dtype, C,
+                    return ek_launch(stream, ek_grid(stream, job->lines.count), scan_lines<C>,
+                                     *job))
+    if (job->a != NULL)
+        EK_BY_CLASS(job->dtype, C, return launch_tiles<C, true>(stream, job, scratch))
+    EK_BY_CLASS(job->dtype, C, return launch_tiles<C, false>(stream, job, scratch))
 }

@@ -13,29 +13,30 @@ static int64_t sort_stride(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->stride[dim];
 }
 
-/* Runs the job. If lines are longer than a tile, allocates the two lists of keys and positions that
- * merging needs. */
+/* Sorts all lines, as many at once as a group may have. */
 static int sort_run(ek_dev *dev, ek_cuda_sort_job *job)
 {
-    void *room = NULL;
-    size_t nbytes = 0, elements = (size_t)(job->lines.count * job->size);
+    const int64_t lines = job->lines.count, most = EK_CUDA_SORT_GROUP / job->size;
+    const bool short_lines = job->size <= EK_CUDA_SORT_TILE;
+    void *scratch = NULL;
+    size_t nbytes;
     if (job->size >= UINT32_MAX)
         return EK_FAIL(EK_E_SHAPE, "sort: %lld elements; on a GPU there can be 4294967294",
                        (long long)job->size);
-    if (job->size > EK_CUDA_SORT_TILE) {
-        nbytes = elements * 2 * (sizeof *job->keys[0] + sizeof *job->places[0]);
-        EK_TRY(ek_cuda_scratch(dev, nbytes, &room));
-        job->keys[0] = room;
-        job->keys[1] = job->keys[0] + elements;
-        job->places[0] = (uint32_t *)(job->keys[1] + elements);
-        job->places[1] = job->places[0] + elements;
-    }
+    job->group = short_lines || most >= lines ? lines : most > 1 ? most : 1;
     ek_cuda_stream stream;
-    int rc = ek_cuda_begin(dev, &stream);
-    if (rc >= 0)
-        rc = ek_cuda_end(dev, &stream, "sort", ek_cuda_launch_argsort(&stream, job));
-    if (room)
-        ek_cuda_scratch_free(dev, room, nbytes);
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    int rc = ek_cuda_argsort_nbytes(job, &nbytes);
+    if (rc == 0)
+        rc = ek_cuda_scratch(dev, nbytes, &scratch);
+    for (; rc == 0 && job->first < lines; job->first += job->group) {
+        if (job->group > lines - job->first)
+            job->group = lines - job->first;
+        rc = ek_cuda_launch_argsort(&stream, job, scratch);
+    }
+    rc = ek_cuda_end(dev, &stream, "sort", rc);
+    if (scratch)
+        ek_cuda_scratch_free(dev, scratch, nbytes);
     return rc;
 }
 
@@ -59,7 +60,7 @@ int ek_cuda_argsort(ek_dev *dev, ek_tensor *index, const ek_tensor *x, int dim, 
     return sort_run(dev, &job);
 }
 
-int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t *order)
+int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t bound, int64_t *order)
 {
     const int64_t one = 1;
     ek_cuda_sort_job job = {.dtype = EK_I64,
@@ -68,7 +69,8 @@ int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t *order)
                             .size = list->shape[0],
                             .count = list->shape[0],
                             .x_stride = list->stride[0],
-                            .index_stride = 1};
+                            .index_stride = 1,
+                            .bound = bound};
     ek_cuda_strides_init(&job.lines, 2, 1, &one, (const int64_t *[]){&one, &one});
     return sort_run(dev, &job);
 }

@@ -1,159 +1,237 @@
 /* sort.cu: positions in sorted order along one dimension, and searches in sorted lines.
  *
- * Elements are pairs of a key (kernels/sort_key.h) and a position in the line. No two pairs are
- * equal, so that the order doesn't depend on the schedule. Blocks sort tiles in shared memory
- * (Batcher's bitonic sort, 1968). Longer lines are merged from tiles: a pair's place in the merged
- * tile is its place in its own tile plus the number of smaller pairs in the other. */
+ * Elements are sorted by keys (kernels/sort_key.h). Equal keys stay in the order of their
+ * positions, so that the order doesn't depend on the schedule. A block merges short lines in shared
+ * memory, several at once. Elements of longer lines become pairs of a key and a position in scratch
+ * memory. CUB sorts the pairs of several lines at once by radix, with the line's number above the
+ * key. If key and number have more than 64 bits, CUB sorts by keys, then by numbers. */
+#define CCCL_DISABLE_NVTX
+#define _GLIBCXX_IOSTREAM /* CUB includes <iostream>, which would need the C++ library */
+#include <cub/block/block_merge_sort.cuh>
+#include <cub/device/device_radix_sort.cuh>
+#include <pthread.h>
+
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 #include "kernels/sort_key.h"
 
-EK_DEVICE uint64_t sort_key_of(float x)
+enum { EACH = EK_CUDA_SORT_TILE / EK_BLOCK /* elements of a tile that a thread holds */ };
+
+/* ---- keys ---- */
+
+/* Returns how many bits keys have. */
+static int sort_key_bits(const ek_cuda_sort_job *job)
 {
-    return ek_sort_key_f32(x);
-}
-EK_DEVICE uint64_t sort_key_of(double x)
-{
-    return ek_sort_key_f64(x);
-}
-EK_DEVICE uint64_t sort_key_of(int64_t x)
-{
-    return ek_sort_key_i64(x);
-}
-template <typename T> EK_DEVICE uint64_t sort_key(const T *x)
-{
-    return sort_key_of(ek_load(x));
+    int bits = 0;
+    switch (job->dtype) {
+    case EK_U8:
+    case EK_BOOL:
+        return 8;
+    case EK_BF16:
+        return 16;
+    case EK_F16:
+        return 19; /* sign, exponent and fraction of an f16 that was converted to f32 */
+    case EK_F32:
+    case EK_I32:
+        return 32;
+    default:
+        while (bits < 64 && (job->bound == 0 || job->bound >> bits > 0))
+            bits++;
+        return bits;
+    }
 }
 
-EK_DEVICE bool sort_is_less(uint64_t key, uint32_t place, uint64_t other_key, uint32_t other_place)
+/* Returns the key of the element at an offset. `flip` has all of a key's bits if the order is
+ * descending, else none. */
+EK_DEVICE uint64_t sort_key(const ek_cuda_sort_job &job, int64_t at, uint64_t flip)
 {
-    return key < other_key || (key == other_key && place < other_place);
+    switch (job.dtype) {
+    case EK_F32:
+        return ek_sort_key_f32(((const float *)job.x)[at]) ^ flip;
+    case EK_F64:
+        return ek_sort_key_f64(((const double *)job.x)[at]) ^ flip;
+    case EK_BF16:
+        return ek_sort_key_f32(ek_load((const ek_bf16 *)job.x + at)) >> 16 ^ flip;
+    case EK_F16:
+        return ek_sort_key_f32(ek_load((const ek_f16 *)job.x + at)) >> 13 ^ flip;
+    case EK_I32:
+        return (((const uint32_t *)job.x)[at] ^ 0x80000000u) ^ flip;
+    case EK_U8:
+        return ((const uint8_t *)job.x)[at] ^ flip;
+    case EK_BOOL:
+        return (uint64_t)ek_load((const ek_bool *)job.x + at) ^ flip;
+    default:
+        break;
+    }
+    const int64_t value = ((const int64_t *)job.x)[at];
+    if (job.bound == 0)
+        return ek_sort_key_i64(value) ^ flip;
+    return (uint64_t)(value < 0 || value > job.bound ? job.bound : value) ^ flip;
 }
 
-/* ---- tiles ---- */
+/* ---- lines that fit a tile ---- */
 
-/* Sorts tiles. A tile is `width` elements of a line, a power of two up to EK_CUDA_SORT_TILE; a
- * block sorts as many tiles at once as fit its memory. Places beyond the line's end get the largest
- * pair. */
-template <typename T> EK_KERNEL sort_tiles(ek_cuda_sort_job job, int width, int64_t per_line)
+struct sort_element {
+    uint64_t key;
+    uint32_t seat, place; /* number of the line in the tile, and position in the line */
+};
+
+struct sort_is_less {
+    __device__ __forceinline__ bool operator()(const sort_element &a, const sort_element &b) const
+    {
+        if (a.seat != b.seat)
+            return a.seat < b.seat;
+        return a.key < b.key || (a.key == b.key && a.place < b.place);
+    }
+};
+
+/* Sorts tiles of whole lines, of which a tile holds `seats`. by_size divides by a line's size. */
+EK_KERNEL sort_tiles(ek_cuda_sort_job job, uint64_t flip, uint32_t seats, ek_cuda_divisor by_size)
 {
-    __shared__ uint64_t keys[EK_CUDA_SORT_TILE];
+    typedef cub::BlockMergeSort<sort_element, EK_BLOCK, EACH> sorter;
+    __shared__ typename sorter::TempStorage room;
     __shared__ uint32_t places[EK_CUDA_SORT_TILE];
-    const int64_t at_once = EK_CUDA_SORT_TILE / width, tiles = job.lines.count * per_line;
-    for (int64_t first = blockIdx.x * at_once; first < tiles; first += gridDim.x * at_once) {
-        __syncthreads(); /* the tiles before may still be read */
-        for (int i = (int)threadIdx.x; i < EK_CUDA_SORT_TILE; i += EK_BLOCK) {
-            int64_t tile = first + i / width, line = tile / per_line;
-            int64_t place = tile % per_line * width + i % width, offset[2];
-            keys[i] = UINT64_MAX;
-            places[i] = UINT32_MAX;
-            if (tile >= tiles || place >= job.size)
+    const int64_t lines = job.lines.count;
+    for (int64_t first = (int64_t)blockIdx.x * seats; first < lines;
+         first += (int64_t)gridDim.x * seats) {
+        sort_element elements[EACH];
+        int64_t offset[2];
+        EK_EACH(j, EACH) {
+            uint32_t at = (uint32_t)j * EK_BLOCK + threadIdx.x;
+            uint32_t seat = ek_cuda_divide(by_size, at), place = at - seat * by_size.by;
+            elements[j] = {UINT64_MAX, UINT32_MAX, place};
+            if (seat >= seats || first + seat >= lines)
                 continue;
-            ek_offsets(job.lines, line, offset);
-            uint64_t key = sort_key((const T *)job.x + offset[1] + place * job.x_stride);
-            keys[i] = job.descending ? ~key : key;
-            places[i] = (uint32_t)place;
+            ek_offsets(job.lines, first + seat, offset);
+            elements[j] = {sort_key(job, offset[1] + place * job.x_stride, flip), seat, place};
         }
-        for (int run = 2; run <= width; run *= 2)
-            for (int step = run / 2; step > 0; step /= 2) {
-                __syncthreads();
-                for (int pair = (int)threadIdx.x; pair < EK_CUDA_SORT_TILE / 2; pair += EK_BLOCK) {
-                    int low = 2 * pair - (pair & (step - 1)), high = low + step;
-                    bool up = (low & (width - 1) & run) == 0;
-                    if (sort_is_less(keys[high], places[high], keys[low], places[low]) == up) {
-                        uint64_t key = keys[low];
-                        uint32_t place = places[low];
-                        keys[low] = keys[high];
-                        places[low] = places[high];
-                        keys[high] = key;
-                        places[high] = place;
-                    }
-                }
-            }
+        __syncthreads(); /* `places` may still be read */
+        sorter(room).Sort(elements, sort_is_less());
+        EK_EACH(j, EACH)
+            places[threadIdx.x * EACH + j] = elements[j].place;
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < EK_CUDA_SORT_TILE; i += EK_BLOCK) {
-            int64_t tile = first + i / width, line = tile / per_line, offset[2];
-            int64_t place = tile % per_line * width + i % width;
-            if (tile >= tiles || place >= job.size)
+        for (uint32_t at = threadIdx.x; at < seats * by_size.by; at += EK_BLOCK) {
+            uint32_t seat = ek_cuda_divide(by_size, at), rank = at - seat * by_size.by;
+            if (first + seat >= lines || rank >= job.count)
                 continue;
-            if (per_line > 1) {
-                job.keys[0][line * job.size + place] = keys[i];
-                job.places[0][line * job.size + place] = places[i];
-            } else if (place < job.count) {
-                ek_offsets(job.lines, line, offset);
-                job.index[offset[0] + place * job.index_stride] = places[i];
-            }
+            ek_offsets(job.lines, first + seat, offset);
+            job.index[offset[0] + rank * job.index_stride] = places[at];
         }
     }
 }
 
-/* ---- merging ---- */
+/* ---- longer lines ---- */
 
-/* Returns how many of the `count` pairs from `begin` on are smaller than the pair (key, place). */
-EK_DEVICE int64_t sort_count_less(const uint64_t *keys, const uint32_t *places, int64_t begin,
-                                  int64_t count, uint64_t key, uint32_t place)
+/* Writes the pairs of `group` lines. A position counts from the begin of the first line. If `above`
+ * isn't 0, the line's number is written above this many bits of the key. */
+EK_KERNEL sort_read(ek_cuda_sort_job job, uint64_t flip, int above, uint64_t *keys,
+                    uint32_t *positions)
 {
-    int64_t low = 0, high = count;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (sort_is_less(keys[begin + middle], places[begin + middle], key, place))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Merges pairs of sorted runs of `run` elements from list `from` to the other list. Only the first
- * job.count pairs of each run count. If `last`, the positions are written to the index. */
-EK_KERNEL sort_merge(ek_cuda_sort_job job, int64_t run, int from, bool last)
-{
-    EK_GRID_LOOP(i, job.lines.count * job.size) {
-        int64_t line = i / job.size, place = i - line * job.size, begin = line * job.size;
-        int64_t own = place / run * run, in_run = place - own;
-        if (in_run >= job.count)
-            continue;
-        bool is_second = place / run % 2 != 0;
-        int64_t other = is_second ? own - run : own + run, to = is_second ? other : own;
-        int64_t others = other >= job.size ? 0 : job.size - other < run ? job.size - other : run;
-        others = others < job.count ? others : job.count;
-        uint64_t key = job.keys[from][i];
-        uint32_t at = job.places[from][i];
-        int64_t rank = in_run + sort_count_less(job.keys[from], job.places[from], begin + other,
-                                                others, key, at);
-        if (rank >= job.count)
-            continue;
-        if (last) {
-            int64_t offset[2];
-            ek_offsets(job.lines, line, offset);
-            job.index[offset[0] + rank * job.index_stride] = at;
-        } else {
-            job.keys[1 - from][begin + to + rank] = key;
-            job.places[1 - from][begin + to + rank] = at;
-        }
+    EK_GRID_LOOP(i, job.group * job.size) {
+        int64_t line = i / job.size, offset[2];
+        ek_offsets(job.lines, job.first + line, offset);
+        uint64_t key = sort_key(job, offset[1] + (i - line * job.size) * job.x_stride, flip);
+        keys[i] = above != 0 ? key | (uint64_t)line << above : key;
+        positions[i] = (uint32_t)i;
     }
 }
 
-template <typename T>
-static int launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job)
+/* Replaces the keys by the numbers of the positions' lines. */
+EK_KERNEL sort_number(ek_cuda_sort_job job, uint64_t *keys, const uint32_t *positions)
 {
-    int width = 1;
-    while (width < job->size && width < EK_CUDA_SORT_TILE)
-        width *= 2;
-    int64_t per_line = (job->size + width - 1) / width;
-    int rc =
-        ek_launch(stream, ek_grid(stream, job->lines.count * per_line, EK_CUDA_SORT_TILE / width),
-                  sort_tiles<T>, *job, width, per_line);
-    int from = 0;
-    for (int64_t run = width; rc == 0 && run < job->size; run *= 2, from = 1 - from)
-        rc = ek_launch(stream, ek_grid(stream, job->lines.count * job->size), sort_merge, *job, run,
-                       from, 2 * run >= job->size);
+    EK_GRID_LOOP(i, job.group * job.size)
+        keys[i] = positions[i] / (uint64_t)job.size;
+}
+
+EK_KERNEL sort_write(ek_cuda_sort_job job, const uint32_t *positions)
+{
+    EK_GRID_LOOP(i, job.group * job.count) {
+        int64_t line = i / job.count, rank = i - line * job.count, offset[2];
+        ek_offsets(job.lines, job.first + line, offset);
+        job.index[offset[0] + rank * job.index_stride] =
+            positions[line * job.size + rank] - line * job.size;
+    }
+}
+
+typedef cub::DoubleBuffer<uint64_t> sort_keys;
+typedef cub::DoubleBuffer<uint32_t> sort_positions;
+
+/* Calls CUB, whose static variables would need guards that C++ code has from the C++ library. */
+static int sort_by_radix(const ek_cuda_stream *stream, void *room, size_t *nbytes, sort_keys *keys,
+                         sort_positions *positions, int64_t count, int bits)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    int rc = (int)cub::DeviceRadixSort::SortPairs(room, *nbytes, *keys, *positions, count, 0, bits,
+                                                  stream ? stream->handle : NULL);
+    pthread_mutex_unlock(&lock);
     return rc;
 }
 
-int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job)
+/* Returns how many bits the lines' numbers have. */
+static int sort_line_bits(const ek_cuda_sort_job *job)
 {
-    EK_ANY_DTYPE(job->dtype, T, return launch_argsort<T>(stream, job))
+    int bits = 0;
+    while ((job->group - 1) >> bits > 0)
+        bits++;
+    return bits;
+}
+
+static size_t sort_pairs_nbytes(const ek_cuda_sort_job *job)
+{
+    return (size_t)(job->group * job->size) * 2 * (sizeof(uint64_t) + sizeof(uint32_t));
+}
+
+int ek_cuda_argsort_nbytes(const ek_cuda_sort_job *job, size_t *nbytes)
+{
+    *nbytes = 0;
+    if (job->size <= EK_CUDA_SORT_TILE)
+        return 0;
+    sort_keys keys(NULL, NULL);
+    sort_positions positions(NULL, NULL);
+    int rc = sort_by_radix(NULL, NULL, nbytes, &keys, &positions, job->group * job->size, 64);
+    *nbytes += sort_pairs_nbytes(job);
+    return rc;
+}
+
+static int launch_long(const ek_cuda_stream *stream, const ek_cuda_sort_job *job, uint64_t flip,
+                       int bits, void *scratch)
+{
+    const int64_t count = job->group * job->size;
+    const int line_bits = sort_line_bits(job);
+    const bool joined = bits + line_bits <= 64;
+    uint64_t *memory = (uint64_t *)scratch;
+    uint32_t *rest = (uint32_t *)(memory + 2 * count);
+    void *room = (char *)scratch + sort_pairs_nbytes(job);
+    size_t nbytes;
+    sort_keys keys(memory, memory + count);
+    sort_positions positions(rest, rest + count);
+    int rc = sort_by_radix(NULL, NULL, &nbytes, &keys, &positions, count, 64);
+    if (rc == 0)
+        rc = ek_launch(stream, ek_grid(stream, count), sort_read, *job, flip,
+                       joined && line_bits > 0 ? bits : 0, keys.Current(), positions.Current());
+    if (rc == 0)
+        rc = sort_by_radix(stream, room, &nbytes, &keys, &positions, count,
+                           joined ? bits + line_bits : bits);
+    if (rc == 0 && !joined)
+        rc = ek_launch(stream, ek_grid(stream, count), sort_number, *job, keys.Current(),
+                       positions.Current());
+    if (rc == 0 && !joined)
+        rc = sort_by_radix(stream, room, &nbytes, &keys, &positions, count, line_bits);
+    if (rc == 0)
+        rc = ek_launch(stream, ek_grid(stream, job->group * job->count), sort_write, *job,
+                       positions.Current());
+    return rc;
+}
+
+int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job, void *scratch)
+{
+    const int bits = sort_key_bits(job), seats = (int)(EK_CUDA_SORT_TILE / job->size);
+    const uint64_t flip = job->descending ? UINT64_MAX >> (64 - bits) : 0;
+    if (seats == 0)
+        return launch_long(stream, job, flip, bits, scratch);
+    return ek_launch(stream, ek_grid(stream, job->lines.count, seats), sort_tiles, *job, flip,
+                     seats, ek_cuda_divisor_of((uint32_t)job->size));
 }
 
 /* ---- searchsorted ---- */

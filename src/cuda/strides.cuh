@@ -250,9 +250,10 @@ static __device__ V ek_team_join(const ek_team &team, V value, const J &join)
         if (threadIdx.x % EK_WARP == 0)
             parts[threadIdx.x / EK_WARP] = value;
         __syncthreads();
-        value = parts[0];
+        const V *own = parts + team.seat * team.lanes / EK_WARP;
+        value = own[0];
         for (int warp = 1; warp < team.lanes / EK_WARP; warp++)
-            value = join(value, parts[warp]);
+            value = join(value, own[warp]);
     }
     return value;
 }

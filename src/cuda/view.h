@@ -154,7 +154,7 @@ void ek_cuda_strides_without(ek_cuda_strides *into, int operands, const ek_tenso
 /* How a block of EK_BLOCK threads works on lines. A line is the `size` elements along one dimension
  * (which are summed, for example) at one position of the other dimensions. */
 typedef struct ek_cuda_team {
-    int lanes; /* threads of a line: a power of two up to 32, or all of a block */
+    int lanes; /* threads of a line: a power of two */
     /* Neighbouring threads have neighbouring lines, and the lanes of one line lie 32 apart. This is
      * for lines whose elements do not follow each other in memory. */
     bool across;

@@ -294,14 +294,13 @@ static void EK_NAME(entropy_loss)(const entropy_job *job, int64_t rows, const vo
     }
 }
 
-/* Computes d = exp(x - lse). */
+/* Computes d = exp(x - lse). d may be x. */
 EK_MULTIVERSION
-static void EK_NAME(entropy_probabilities)(int64_t rows, int64_t size, EK_REAL *restrict d,
-                                           const EK_REAL *restrict x, const EK_REAL *restrict lse)
+static void EK_NAME(entropy_probabilities)(int64_t rows, int64_t size, EK_REAL *d, const EK_REAL *x,
+                                           const EK_REAL *lse)
 {
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < size; c++)
-            d[r * size + c] = x[r * size + c] - lse[r];
+        EK_IVDEP for (int64_t c = 0; c < size; c++) d[r * size + c] = x[r * size + c] - lse[r];
     for (int64_t i = 0; i < rows * size; i++)
         d[i] = EK_NAME(ek_exp)(d[i]);
 }

@@ -41,12 +41,12 @@ typedef struct recurrent_job {
     {                                                                                             \
         type *restrict di = p[0], *restrict df = p[1], *restrict dg = p[2], *restrict d_o = p[3], \
                        *restrict dbefore = p[4];                                                  \
-        const type *dh = p[5], *dc = p[6], *i = p[7], *f = p[8], *g = p[9], *o = p[10];           \
-        const type *before = p[11], *c = p[12];                                                   \
+        const type *dh = p[5], *more = p[6], *dc = p[7], *i = p[8], *f = p[9], *g = p[10];        \
+        const type *o = p[11], *before = p[12], *c = p[13];                                       \
         EK_IVDEP                                                                                  \
         for (int64_t k = 0; k < n; k++)                                                           \
-            ek_lstm_gradient_##suffix(dh[k], dc[k], i[k], f[k], g[k], o[k], before[k], c[k],      \
-                                      &di[k], &df[k], &dg[k], &d_o[k], &dbefore[k]);              \
+            ek_lstm_gradient_##suffix(dh[k] + more[k], dc[k], i[k], f[k], g[k], o[k], before[k],  \
+                                      c[k], &di[k], &df[k], &dg[k], &d_o[k], &dbefore[k]);        \
     }                                                                                             \
     EK_MULTIVERSION                                                                               \
     static void gru_forward_##suffix(int64_t n, void *const *p)                                   \
@@ -68,12 +68,12 @@ typedef struct recurrent_job {
         type *restrict dr = p[0], *restrict dz = p[1], *restrict dn = p[2];                       \
         type *restrict other_dr = p[3], *restrict other_dz = p[4], *restrict dkept = p[5],        \
                        *restrict dbefore = p[6];                                                  \
-        const type *dh = p[7], *r = p[8], *z = p[9], *new = p[10], *kept = p[11];                 \
-        const type *before = p[12];                                                               \
+        const type *dh = p[7], *more = p[8], *r = p[9], *z = p[10], *new = p[11];                 \
+        const type *kept = p[12], *before = p[13];                                                \
         EK_IVDEP                                                                                  \
         for (int64_t k = 0; k < n; k++) {                                                         \
-            ek_gru_gradient_##suffix(dh[k], r[k], z[k], new[k], kept[k], before[k], &dr[k],       \
-                                     &dz[k], &dn[k], &dkept[k], &dbefore[k]);                     \
+            ek_gru_gradient_##suffix(dh[k] + more[k], r[k], z[k], new[k], kept[k], before[k],     \
+                                     &dr[k], &dz[k], &dn[k], &dkept[k], &dbefore[k]);             \
             other_dr[k] = dr[k], other_dz[k] = dz[k];                                             \
         }                                                                                         \
     }                                                                                             \
@@ -94,6 +94,24 @@ typedef struct recurrent_job {
         EK_IVDEP                                                                                  \
         for (int64_t k = 0; k < n; k++)                                                           \
             h[k] = ek_unary_RELU_##suffix(x[k] + product[k], 0, 0);                               \
+    }                                                                                             \
+    EK_MULTIVERSION                                                                               \
+    static void tanh_gradient_##suffix(int64_t n, void *const *p)                                 \
+    {                                                                                             \
+        type *restrict dx = p[0];                                                                 \
+        const type *dh = p[1], *more = p[2], *h = p[3];                                           \
+        EK_IVDEP                                                                                  \
+        for (int64_t k = 0; k < n; k++)                                                           \
+            dx[k] = ek_rnn_gradient_##suffix(dh[k] + more[k], h[k], false);                       \
+    }                                                                                             \
+    EK_MULTIVERSION                                                                               \
+    static void relu_gradient_##suffix(int64_t n, void *const *p)                                 \
+    {                                                                                             \
+        type *restrict dx = p[0];                                                                 \
+        const type *dh = p[1], *more = p[2], *h = p[3];                                           \
+        EK_IVDEP                                                                                  \
+        for (int64_t k = 0; k < n; k++)                                                           \
+            dx[k] = ek_rnn_gradient_##suffix(dh[k] + more[k], h[k], true);                        \
     }
 RECURRENT_BODIES(float, f32)
 RECURRENT_BODIES(double, f64)
@@ -103,8 +121,8 @@ static recurrent_body *const recurrent_forwards[][2] = {{tanh_forward_f32, tanh_
                                                         {relu_forward_f32, relu_forward_f64},
                                                         {lstm_forward_f32, lstm_forward_f64},
                                                         {gru_forward_f32, gru_forward_f64}};
-static recurrent_body *const recurrent_gradients[][2] = {{NULL, NULL},
-                                                         {NULL, NULL},
+static recurrent_body *const recurrent_gradients[][2] = {{tanh_gradient_f32, tanh_gradient_f64},
+                                                         {relu_gradient_f32, relu_gradient_f64},
                                                          {lstm_gradient_f32, lstm_gradient_f64},
                                                          {gru_gradient_f32, gru_gradient_f64}};
 
@@ -172,23 +190,25 @@ int ek_host_recurrent_forward(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
 
 int ek_host_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                ek_tensor *dproduct, ek_tensor *dbefore, const ek_tensor *dh,
-                               const ek_tensor *dc, const ek_tensor *gates, const ek_tensor *before,
-                               const ek_tensor *c)
+                               const ek_tensor *more, const ek_tensor *dc, const ek_tensor *gates,
+                               const ek_tensor *before, const ek_tensor *c)
 {
-    recurrent_job job = {.dtype = before->dtype,
-                         .hidden = before->shape[1],
-                         .body = recurrent_gradients[cell][before->dtype == EK_F64]};
+    const int kept = before ? 4 : 1; /* parts of `gates` */
+    recurrent_job job = {.dtype = dx->dtype,
+                         .hidden = gates->shape[1] / kept,
+                         .body = recurrent_gradients[cell][dx->dtype == EK_F64]};
     const int parts = (int)(dx->shape[1] / job.hidden);
     recurrent_add(&job, dx, parts);
     recurrent_add_if(&job, dproduct, parts);
-    recurrent_add(&job, dbefore, 1);
+    recurrent_add_if(&job, dbefore, 1);
     job.outputs = job.count;
     recurrent_add(&job, dh, 1);
+    recurrent_add(&job, more, 1);
     if (cell == EK_CELL_LSTM)
         recurrent_add(&job, dc, 1);
-    recurrent_add(&job, gates, 4);
-    recurrent_add(&job, before, 1);
+    recurrent_add(&job, gates, kept);
+    recurrent_add_if(&job, before, 1);
     recurrent_add_if(&job, c, 1);
-    ek_parallel_for(dev, ek_count(before), RECURRENT_GRAIN, recurrent_run, &job);
+    ek_parallel_for(dev, ek_count(dx) / parts, RECURRENT_GRAIN, recurrent_run, &job);
     return 0;
 }

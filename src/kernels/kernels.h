@@ -212,6 +212,19 @@ typedef struct ek_norm_sums {
 /* Reads x, mean, invstd, weight, dy and y_relu of args. */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
+/* ---- normalisation of rows in one pass over memory, for statistics (N, 1) with weight and bias
+ * per element. A backend whose registers can't hold such rows writes nothing and returns 0, and the
+ * caller takes the slots above. Otherwise the kernels return 1. ---- */
+
+/* Writes the statistics to mean and invstd, and y. If the mean is NULL, invstd is
+ * 1 / sqrt(mean(x^2) + eps). Reads x, weight and bias of args. */
+typedef int ek_norm_rows_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *invstd,
+                                const ek_norm_args *args, double eps);
+/* Writes dx, and dweight and dbias of sums. dx may be NULL; so may dweight and dbias together.
+ * Reads x, mean, invstd, weight and dy of args. */
+typedef int ek_norm_rows_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
+                                         const ek_norm_args *args);
+
 /* ---- softmax along dim ---- */
 typedef int ek_softmax_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim,
                               bool logarithm);
@@ -250,23 +263,25 @@ typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *
 typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
                                         const ek_tensor *product, const ek_tensor *before);
-/* Computes the gradients of x, product and `before` of an LSTM or a GRU. In an LSTM x and product
- * have one gradient, and dproduct is NULL. A dh or dc of NULL counts as zeros. */
+/* Computes the gradients of x, product and `before`. The gradient of h is dh + more. Each of dh,
+ * more and dc may be NULL, which counts as zeros. Only in a GRU the gradient of the product differs
+ * from dx; dproduct is NULL in other cells. For tanh and relu `gates` is h, and dbefore is NULL. */
 typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                          ek_tensor *dproduct, ek_tensor *dbefore,
-                                         const ek_tensor *dh, const ek_tensor *dc,
-                                         const ek_tensor *gates, const ek_tensor *before,
-                                         const ek_tensor *c);
+                                         const ek_tensor *dh, const ek_tensor *more,
+                                         const ek_tensor *dc, const ek_tensor *gates,
+                                         const ek_tensor *before, const ek_tensor *c);
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
 /* Writes each target's loss (N, ...), 0 if the target is ignored, and lse (N, ...) =
- * log(sum(exp(x))). weight is (C) or NULL. A target out of range is EK_E_INVALID; the error names
- * the target. Label smoothing is weighted, as PyTorch does it. */
+ * log(sum(exp(x))). weight is (C) or NULL. loss may be f32 for an x of 16 bits. A target out of
+ * range is EK_E_INVALID; the error names the target. Label smoothing is weighted, as PyTorch does
+ * it. */
 typedef int ek_cross_entropy_forward_kernel(ek_dev *dev, ek_tensor *loss, ek_tensor *lse,
                                             const ek_tensor *x, const ek_tensor *target,
                                             const ek_tensor *weight,
                                             const ek_cross_entropy_params *params);
-/* Computes dx from the loss's gradient (N, ...), which may have zero strides. */
+/* Computes dx from the loss's gradient (N, ...), which may have zero strides. dx may be x. */
 typedef int ek_cross_entropy_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
                                              const ek_tensor *lse, const ek_tensor *x,
                                              const ek_tensor *target, const ek_tensor *weight,
@@ -287,6 +302,19 @@ typedef int ek_step_list_kernel(ek_dev *dev, ek_step_rule rule, int count,
 int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
                   ek_tensor *const *const states[EK_STEP_STATES]);
 
+/* ---- norms of gradients: `count` dense tensors that aren't empty, of any floating dtypes. Other
+ * tensors are f64. Nothing waits for the device ---- */
+/* Writes to out (3) the power sum of all elements of all tensors, the norm, which is the sum to the
+ * power of 1 / p, and the factor that limits the norm: max_norm / (norm + 1e-6), or 1 if that is 1
+ * or more. A power sum is the sum of |x|^p; if p is infinite, it is the largest |x|, or NaN if an
+ * element is NaN. The order of the sum depends on the tensors' sizes and dtypes alone. If `sums`
+ * isn't NULL, it is a vector of power sums, which are joined, and there are no tensors. */
+typedef int ek_norm_list_kernel(ek_dev *dev, ek_tensor *out, int count, ek_tensor *const *x,
+                                const ek_tensor *sums, double p, double max_norm);
+/* Multiplies all elements by the scalar `factor`, but leaves them unchanged if that is 1. */
+typedef int ek_scale_list_kernel(ek_dev *dev, int count, ek_tensor *const *x,
+                                 const ek_tensor *factor);
+
 /* All slots. If a slot is added here, with its type above, the compiler demands its kernel of both
  * backends. */
 /* clang-format off */
@@ -304,11 +332,12 @@ int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
     SLOT(resample) \
     SLOT(grid_sample) SLOT(grid_sample_adjoint) SLOT(grid_sample_slope) \
     SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_line) SLOT(norm_reduce) \
+    SLOT(norm_rows) SLOT(norm_rows_gradient) \
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
-    SLOT(step_list)
+    SLOT(step_list) SLOT(norm_list) SLOT(scale_list)
 
 typedef struct ek_kernels {
 #define EK_KERNEL_SLOT(name) ek_##name##_kernel *name;

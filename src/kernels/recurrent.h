@@ -1,6 +1,6 @@
 /* recurrent.h: the arithmetic of a step of recurrent networks, once, in the common subset of C11
  * and C++17 that gcc, clang and nvcc compile: ek_lstm_f32, ek_lstm_gradient_f32, ek_gru_f32,
- * ek_gru_gradient_f32, and the same functions for f64. */
+ * ek_gru_gradient_f32, ek_rnn_gradient_f32, and the same functions for f64. */
 #ifndef EK_KERNELS_RECURRENT_H
 #define EK_KERNELS_RECURRENT_H
 
@@ -34,6 +34,16 @@
     }
 EK_DEFINE_LSTM(float, f32)
 EK_DEFINE_LSTM(double, f64)
+
+/* Computes the gradient of the sum whose tanh or ReLU is h. */
+#define EK_DEFINE_RNN(type, suffix)                                     \
+    EK_FORMULA type ek_rnn_gradient_##suffix(type dh, type h, int relu) \
+    {                                                                   \
+        return relu ? ek_binary_RELU_GRADIENT_##suffix(dh, h, 0)        \
+                    : ek_binary_TANH_GRADIENT_##suffix(dh, h, 0);       \
+    }
+EK_DEFINE_RNN(float, f32)
+EK_DEFINE_RNN(double, f64)
 
 /* The forward computes the gates r and z from their sums, n = tanh(x_n + r product_n), and
  * h = (1 - z) n + z before. The gradient computes the gradients of the sums, of product_n and of

@@ -10,6 +10,23 @@
 #define EK_FOR_REALS "kernels/steps.h"
 #include "kernels/for_reals.h"
 
+/* ---- norms of gradients ---- */
+
+/* Joins two power sums, or two largest elements, of which NaN is the larger one. */
+EK_FORMULA double ek_power_join(double a, double b, double p)
+{
+    return !isinf(p) ? a + b : b > a || b != b ? b : a;
+}
+
+/* Writes the outputs of ek_norm_list_kernel. A norm of NaN has the factor NaN. */
+EK_FORMULA void ek_norm_of_sum(double *out, double sum, double p, double max_norm)
+{
+    out[0] = sum;
+    out[1] = p == 2 ? sqrt(sum) : p == 1 || isinf(p) ? sum : pow(sum, 1 / p);
+    out[2] = max_norm / (out[1] + 1e-6);
+    out[2] = out[2] >= 1 ? 1 : out[2];
+}
+
 #elif defined EK_REAL /* for each EK_REAL */
 
 /* A step's numbers, rounded to EK_REAL. */

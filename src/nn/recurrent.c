@@ -175,9 +175,8 @@ static ek_value recurrent_state_value(const ek_recurrent_module *self, ek_recurr
 
 /* ---- lengths ---- */
 
-/* Makes a mask (L, N, 1) of bool: true for the steps within a sample's length. NULL with an error.
- */
-static ek_tensor *recurrent_mask(ek_tensor *lengths, const ek_tensor *x)
+/* Returns the lengths on cpu. NULL with an error, also if a length isn't from 0 to L. */
+static ek_tensor *recurrent_lengths(ek_tensor *lengths, const ek_tensor *x)
 {
     const int64_t steps = x->shape[0], count = x->shape[1];
     if (lengths->dtype != EK_I64 || lengths->ndim != 1 || lengths->shape[0] != count) {
@@ -185,105 +184,36 @@ static ek_tensor *recurrent_mask(ek_tensor *lengths, const ek_tensor *x)
                 (long long)count, RECURRENT_TENSOR(lengths));
         return NULL;
     }
-    int64_t *values = ek_calloc((size_t)count + 1, sizeof *values);
-    if (!values)
-        return NULL;
-    bool read = ek_to_data(lengths, values, (size_t)count * sizeof *values) >= 0;
-    for (int64_t i = 0; i < count && read; i++)
+    ek_tensor *own = ek_contiguous(ek_to_device(lengths, ek_cpu()), EK_CONTIGUOUS);
+    const int64_t *values = own ? ek_tensor_address(own) : NULL;
+    for (int64_t i = 0; own && i < count; i++)
         if (values[i] < 0 || values[i] > steps) {
             EK_FAIL(EK_E_INVALID, "the length of sample %lld is %lld; the input has %lld steps",
                     (long long)i, (long long)values[i], (long long)steps);
-            read = false;
+            return NULL;
         }
-    free(values);
-    if (!read)
-        return NULL;
-    ek_device device = ek_tensor_device(x);
-    ek_tensor *time = ek_reshape(ek_arange(steps, EK_I64, device), EK_SHAPE(steps, 1, 1)),
-              *own = ek_reshape(ek_to_device(lengths, device), EK_SHAPE(1, count, 1));
-    return ek_gt(own, time);
+    return own;
 }
 
 /* ---- networks ---- */
 
-/* Memory for the tensors of all steps. */
-typedef struct recurrent_steps {
-    ek_tensor **inputs, **outputs, **masks; /* masks are NULL without lengths */
-    int count;
-} recurrent_steps;
-
-/* Returns the output (L, N, size of h) of one direction of a layer. Replaces the state by the last
- * state. */
-static ek_tensor *recurrent_direction(const ek_recurrent_module *self, ek_tensor *x, int layer,
-                                      int direction, const recurrent_steps *steps,
-                                      ek_recurrent_state *state)
-{
-    const ek_recurrent_weights weights = ek_recurrent_module_weights(self, layer, direction);
-    ek_tensor *products = ek_f_linear(x, weights.weight_ih, weights.bias_ih);
-    if (!products || ek_split(products, 1, 0, steps->inputs, steps->count) < 0)
-        return NULL;
-    for (int i = 0; i < steps->count; i++) {
-        const int t = direction ? steps->count - 1 - i : i;
-        ek_tensor *mask = steps->masks ? steps->masks[t] : NULL;
-        if (ek_recurrent_step(self->kind, ek_squeeze(steps->inputs[t], 0), &weights, mask, state) <
-            0)
-            return NULL;
-        steps->outputs[t] = state->h;
-    }
-    return ek_stack(steps->outputs, steps->count, 0);
-}
-
-/* Runs all layers. `all` is the state before the first step on entry, and after the last on
- * return. */
-static ek_tensor *recurrent_layers(const ek_recurrent_module *self, ek_tensor *x, ek_tensor *mask,
-                                   const recurrent_steps *steps, ek_recurrent_state *all)
-{
-    const int rows = self->num_layers * self->directions;
-    ek_tensor **last = ek_calloc((size_t)rows * 2, sizeof *last), **last_c = last + rows;
-    if (!last)
-        return NULL;
-    for (int layer = 0; x && layer < self->num_layers; layer++) {
-        ek_tensor *outputs[2] = {NULL};
-        if (layer > 0)
-            x = ek_f_dropout(x, self->dropout, self->module.training && self->dropout > 0);
-        for (int direction = 0; x && direction < self->directions; direction++) {
-            const int row = layer * self->directions + direction;
-            ek_recurrent_state state = {ek_select(all->h, 0, row),
-                                        all->c ? ek_select(all->c, 0, row) : NULL};
-            outputs[direction] = recurrent_direction(self, x, layer, direction, steps, &state);
-            if (!outputs[direction])
-                x = NULL;
-            last[row] = state.h;
-            last_c[row] = state.c;
-        }
-        if (x)
-            x = self->directions == 2 ? ek_cat(outputs, 2, 2) : outputs[0];
-        if (x && mask)
-            x = ek_where(mask, x, ek_scalar(0, x->dtype, ek_cpu()));
-    }
-    if (x) {
-        all->h = ek_stack(last, rows, 0);
-        all->c = all->c ? ek_stack(last_c, rows, 0) : NULL;
-    }
-    free(last);
-    return x;
-}
-
-/* x is (L, N, input_size), L > 0. */
-static ek_tensor *recurrent_run(const ek_recurrent_module *self, ek_tensor *x, ek_tensor *mask,
+static ek_tensor *recurrent_run(const ek_recurrent_module *self, ek_tensor *x, ek_tensor *lengths,
                                 ek_recurrent_state *state)
 {
-    const int count = (int)x->shape[0];
-    ek_tensor **memory = ek_calloc((size_t)count * 3, sizeof *memory), *y = NULL;
-    if (!memory)
+    const int rows = self->num_layers * self->directions;
+    ek_recurrent_weights *weights = ek_calloc((size_t)rows, sizeof *weights);
+    if (!weights)
         return NULL;
-    recurrent_steps steps = {memory, memory + count, mask ? memory + 2 * count : NULL, count};
-    bool made = true;
-    for (int i = 0; mask && made && i < count; i++)
-        made = (steps.masks[i] = ek_select(mask, 0, i)) != NULL;
-    if (made)
-        y = recurrent_layers(self, x, mask, &steps, state);
-    free(memory);
+    for (int i = 0; i < rows; i++)
+        weights[i] = ek_recurrent_module_weights(self, i / self->directions, i % self->directions);
+    const ek_recurrent_network network = {.kind = self->kind,
+                                          .layers = self->num_layers,
+                                          .directions = self->directions,
+                                          .dropout = self->module.training ? self->dropout : 0,
+                                          .weights = weights,
+                                          .lengths = lengths};
+    ek_tensor *y = ek_recurrent_run(&network, x, state);
+    free(weights);
     return y;
 }
 
@@ -293,7 +223,7 @@ static ek_value recurrent_forward(ek_module *module, const ek_args *args)
     ek_recurrent_inputs in;
     if (ek_recurrent_module_read(self, args, &in) < 0)
         return ek_value_error();
-    ek_tensor *x = in.x, *mask = NULL;
+    ek_tensor *x = in.x, *lengths = NULL;
     const bool batched = x->ndim == 3;
     if ((!batched && x->ndim != 2) || x->shape[x->ndim - 1] != self->input_size ||
         x->shape[batched && self->batch_first] < 1 ||
@@ -321,9 +251,9 @@ static ek_value recurrent_forward(ek_module *module, const ek_args *args)
         in.state.h = ek_unsqueeze(in.state.h, 1);
         in.state.c = in.state.c ? ek_unsqueeze(in.state.c, 1) : NULL;
     }
-    if (in.lengths && !(mask = recurrent_mask(in.lengths, x)))
+    if (in.lengths && !(lengths = recurrent_lengths(in.lengths, x)))
         return ek_value_error();
-    ek_tensor *y = recurrent_run(self, x, mask, &in.state);
+    ek_tensor *y = recurrent_run(self, x, lengths, &in.state);
     if (!y)
         return ek_value_error();
     if (!batched) {

@@ -4,16 +4,11 @@
 #ifndef EK_OPS_ATTRIBUTES_H
 #define EK_OPS_ATTRIBUTES_H
 
+#include "autograd/graph.h"
 #include "evenkeel/attention.h"
 #include "kernels/params.h"
 
-/* slice, select. */
-typedef struct ek_slice_attributes {
-    ek_shape shape; /* the whole's shape */
-    int dim;
-    bool drop; /* select: one element, whose dimension disappeared */
-    int64_t start, step;
-} ek_slice_attributes;
+/* slice, select: ek_slice_attributes (autograd/graph.h). */
 
 /* pad. */
 typedef struct ek_pad_attributes {

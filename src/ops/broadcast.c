@@ -53,18 +53,6 @@ bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y)
 
 /* ---- stack views ---- */
 
-void ek_borrow(ek_tensor *view, const ek_tensor *x)
-{
-    memset(view, 0, sizeof *view);
-    view->dtype = x->dtype;
-    view->ndim = x->ndim;
-    memcpy(view->shape, x->shape, sizeof view->shape);
-    memcpy(view->stride, x->stride, sizeof view->stride);
-    view->offset = x->offset;
-    view->storage = x->storage;
-    view->version = x->version;
-}
-
 void ek_borrow_expanded(ek_tensor *view, const ek_tensor *x, const ek_shape *shape)
 {
     ek_borrow(view, x);
@@ -74,16 +62,6 @@ void ek_borrow_expanded(ek_tensor *view, const ek_tensor *x, const ek_shape *sha
         view->shape[i] = shape->dims[i];
         view->stride[i] = in_x < 0 || x->shape[in_x] != shape->dims[i] ? 0 : x->stride[in_x];
     }
-}
-
-void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
-                     int64_t step)
-{
-    ek_borrow(view, x);
-    view->offset += start * x->stride[dim];
-    view->shape[dim] = length;
-    if (length > 1) /* without a second element the step may be of any size */
-        view->stride[dim] *= step;
 }
 
 /* ---- results ---- */

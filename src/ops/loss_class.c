@@ -16,8 +16,9 @@
 
 typedef struct target_options {
     ek_tensor *target; /* i64 (N, d1, ...) */
-    ek_tensor *weight; /* (C) or NULL */
+    ek_tensor *weight; /* (C) or NULL; of the loss's dtype */
     ek_cross_entropy_params params;
+    ek_dtype dtype; /* of the loss: autocast computes f32 from 16 bits */
 } target_options;
 
 /* ---- targets ---- */
@@ -94,17 +95,21 @@ static ek_tensor *loss_total_weight(const target_options *options, const ek_tens
 
 /* ---- cross entropy per element, and its gradient ---- */
 
+/* Writes the gradient to `memory`, or to new memory if `memory` is NULL. */
 static ek_tensor *loss_cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *lse,
-                                              const target_options *options);
+                                              const target_options *options, ek_tensor *memory);
 
-/* Saved x, lse, target, weight. */
+/* Saved x, lse, target, weight. The gradient takes x's memory if nothing else reads x. */
 static int loss_cross_entropy_backward(ek_node *node, ek_tensor *const *gradients,
                                        ek_tensor **results)
 {
-    target_options options = {ek_node_saved(node, 2), ek_node_saved(node, 3),
-                              *(const ek_cross_entropy_params *)ek_node_attributes(node)};
+    const target_options options = {.target = ek_node_saved(node, 2),
+                                    .weight = ek_node_saved(node, 3),
+                                    .params =
+                                        *(const ek_cross_entropy_params *)ek_node_attributes(node)};
+    ek_tensor *memory = ek_node_saved_memory(node, 0);
     results[0] = loss_cross_entropy_gradient(gradients[0], ek_node_saved(node, 0),
-                                             ek_node_saved(node, 1), &options);
+                                             ek_node_saved(node, 1), &options, memory);
     return 0;
 }
 
@@ -112,20 +117,26 @@ static int loss_cross_entropy_backward(ek_node *node, ek_tensor *const *gradient
 static int loss_cross_entropy_gradient_backward(ek_node *node, ek_tensor *const *gradients,
                                                 ek_tensor **results)
 {
-    target_options options = {ek_node_saved(node, 3), ek_node_saved(node, 4),
-                              *(const ek_cross_entropy_params *)ek_node_attributes(node)};
-    ek_tensor *a = gradients[0];
-    ek_tensor *x = ek_node_saved(node, 1);
-    if (!x || ek_error_status() < 0)
+    const target_options options = {.target = ek_node_saved(node, 3),
+                                    .weight = ek_node_saved(node, 4),
+                                    .params =
+                                        *(const ek_cross_entropy_params *)ek_node_attributes(node)};
+    ek_tensor *g = ek_node_saved(node, 0), *saved = ek_node_saved(node, 1);
+    ek_tensor *x = g && saved ? ek_to_dtype(saved, g->dtype) : NULL;
+    ek_tensor *a = x ? ek_to_dtype(gradients[0], x->dtype) : NULL;
+    if (!a || ek_error_status() < 0)
         return ek_error_pending();
     if (ek_node_needs(node, 0)) {
         ek_tensor *one = ek_expand(ek_number_like(x, 1), loss_shape_without_classes(x));
-        ek_tensor *unit = loss_cross_entropy_gradient(one, x, ek_node_saved(node, 2), &options);
+        ek_tensor *unit =
+            loss_cross_entropy_gradient(one, x, ek_node_saved(node, 2), &options, NULL);
         results[0] = ek_sum(ek_mul(a, unit), EK_DIMS(1));
     }
     if (ek_node_needs(node, 1)) {
-        ek_tensor *scale = ek_mul(ek_node_saved(node, 0), loss_total_weight(&options, x));
-        results[1] = ek_mul(ek_unsqueeze(scale, 1), ek_softmax_gradient(a, ek_f_softmax(x, 1), 1));
+        ek_tensor *scale = ek_mul(g, loss_total_weight(&options, x));
+        ek_tensor *dx =
+            ek_mul(ek_unsqueeze(scale, 1), ek_softmax_gradient(a, ek_f_softmax(x, 1), 1));
+        results[1] = dx ? ek_to_dtype(dx, saved->dtype) : NULL;
     }
     return 0;
 }
@@ -135,11 +146,11 @@ EK_OPERATION(cross_entropy_gradient, "cross_entropy_gradient",
              loss_cross_entropy_gradient_backward);
 
 static ek_tensor *loss_cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *lse,
-                                              const target_options *options)
+                                              const target_options *options, ek_tensor *memory)
 {
     if (!g || !x || !lse || !options->target || ek_error_status() < 0)
         return NULL;
-    ek_tensor *dx = ek_result(x, NULL, NULL, x->dtype);
+    ek_tensor *dx = memory ? memory : ek_result(x, NULL, NULL, x->dtype);
     dx = EK_RUN(dx, cross_entropy_gradient, g, lse, x, options->target, options->weight,
                 &options->params);
     return EK_RECORD(dx, &cross_entropy_gradient_operation, EK_INPUTS(g, x),
@@ -151,7 +162,7 @@ static ek_tensor *loss_cross_entropy(ek_tensor *x, const target_options *options
 {
     ek_shape shape = loss_shape_without_classes(x);
     ek_dev *dev = ek_tensor_dev(x);
-    ek_tensor *loss = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
+    ek_tensor *loss = ek_tensor_new(dev, options->dtype, &shape, EK_CONTIGUOUS);
     /* Rounded to 16 bits, lse would spoil every probability of its element. */
     ek_dtype lse_dtype = ek_dtype_wide(x->dtype);
     ek_tensor *lse = ek_tensor_new(dev, lse_dtype, &shape, EK_CONTIGUOUS);
@@ -180,10 +191,11 @@ static ek_tensor *loss_nll(ek_tensor *x, const target_options *options)
 }
 
 /* Checks the options that targets of classes and of probabilities share: the input's dimensions,
- * the weight per class, and others. */
-static int loss_check_class_options(const char *name, const ek_cross_entropy_options *options)
+ * the weight per class, which has the loss's dtype, and others. */
+static int loss_check_class_options(const char *name, const ek_cross_entropy_options *options,
+                                    ek_dtype dtype)
 {
-    const ek_tensor *x = options->input;
+    const ek_tensor *x = options->input, *weight = options->weight;
     if (!ek_optional(options->weight))
         return ek_error_pending();
     if (x->ndim < 2)
@@ -193,9 +205,8 @@ static int loss_check_class_options(const char *name, const ek_cross_entropy_opt
     if (loss_class_count(x) < 1)
         return EK_FAIL(EK_E_SHAPE, "%s: the input must have at least one class, got %s", name,
                        EK_TENSOR_TEXT(x));
-    if (options->weight &&
-        (!ek_alike(name, x, options->weight) ||
-         !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(loss_class_count(x)))))
+    if (weight && (!(weight->dtype == dtype ? ek_same_device : ek_alike)(name, x, weight) ||
+                   !ek_of_shape(name, "weight", weight, &EK_SHAPE(loss_class_count(x)))))
         return ek_error_pending();
     const double smoothing = options->label_smoothing;
     if (!(smoothing >= 0 && smoothing <= 1))
@@ -212,7 +223,7 @@ static ek_tensor *loss_of_probabilities(const ek_cross_entropy_options *options)
     const char *name = "cross_entropy";
     ek_tensor *x = options->input, *target = options->target;
     const double smoothing = options->label_smoothing;
-    if (!ek_floating(name, "input", x) || loss_check_class_options(name, options) < 0)
+    if (!ek_floating(name, "input", x) || loss_check_class_options(name, options, x->dtype) < 0)
         return NULL;
     ek_shape own = ek_tensor_shape(target), shape = ek_tensor_shape(x);
     if (!ek_shape_equal(&own, &shape))
@@ -246,10 +257,11 @@ static int loss_check_classes(const char *name, const ek_cross_entropy_options *
                               target_options *targets)
 {
     const ek_tensor *x = options->input;
+    const ek_dtype dtype = !x || ek_autocast_widens(x) ? EK_F32 : x->dtype;
     ek_tensor *target = NULL;
     if (!ek_floating(name, "input", x) ||
         !(target = ek_as_index(name, "target", options->target)) ||
-        !ek_same_device(name, x, target) || loss_check_class_options(name, options) < 0)
+        !ek_same_device(name, x, target) || loss_check_class_options(name, options, dtype) < 0)
         return ek_error_pending();
     ek_shape shape = loss_shape_without_classes(x);
     if (!ek_of_shape(name, "target", target, &shape))
@@ -257,7 +269,8 @@ static int loss_check_classes(const char *name, const ek_cross_entropy_options *
     *targets = (target_options){target,
                                 options->weight,
                                 {.ignore_index = options->ignore_index,
-                                 .label_smoothing = options->label_smoothing}};
+                                 .label_smoothing = options->label_smoothing},
+                                dtype};
     return 0;
 }
 
@@ -293,8 +306,11 @@ static ek_tensor *loss_checked_cross_entropy(const ek_cross_entropy_options *opt
     const bool classes = !target || !options->input || !ek_dtype_is_floating(target->dtype);
     if (classes)
         return loss_checked_classes("cross_entropy", options, loss_cross_entropy);
+    ek_cross_entropy_options wide = *options;
+    wide.input = ek_autocast_wide(options->input);
+    wide.target = ek_autocast_wide(options->target);
     return ek_loss_check_reduction("cross_entropy", options->reduction)
-               ? loss_of_probabilities(options)
+               ? loss_of_probabilities(&wide)
                : NULL;
 }
 
@@ -331,11 +347,26 @@ static ek_tensor *loss_checked_nll(const ek_nll_loss_options *options)
     return loss_checked_classes("nll_loss", &classes, loss_nll);
 }
 
-EK_PUBLIC_WEIGHTED_LOSS(cross_entropy, ek_cross_entropy_options,
-                        loss_checked_cross_entropy(&options))
-EK_PUBLIC_WEIGHTED_LOSS(token_cross_entropy, ek_cross_entropy_options,
-                        loss_checked_token_cross_entropy(&options))
 EK_PUBLIC_WEIGHTED_LOSS(nll_loss, ek_nll_loss_options, loss_checked_nll(&options))
+
+/* Under autocast the logits keep their 16 bits, and the kernels compute f32 from them. */
+static ek_tensor *loss_public_cross_entropy(ek_cross_entropy_options options,
+                                            ek_tensor *checked(const ek_cross_entropy_options *))
+{
+    ek_scope scope = ek_scope_begin();
+    options.weight = ek_autocast_wide(options.weight);
+    return ek_scope_return(&scope, checked(&options));
+}
+
+ek_tensor *ek_f_cross_entropy_with(ek_cross_entropy_options options)
+{
+    return loss_public_cross_entropy(options, loss_checked_cross_entropy);
+}
+
+ek_tensor *ek_f_token_cross_entropy_with(ek_cross_entropy_options options)
+{
+    return loss_public_cross_entropy(options, loss_checked_token_cross_entropy);
+}
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
                             ek_dtype dtype)

@@ -191,15 +191,14 @@ static int linear_sum_rows(ek_tensor *db, const ek_tensor *dy)
     return ek_kernels_of(dy)->reduce(ek_tensor_dev(dy), EK_REDUCE_SUM, &row, dy);
 }
 
-/* dw = dy' x and db = the sum of dy's rows, into memory that is given; db may be NULL. */
-static int linear_run_gradients(ek_tensor *dw, ek_tensor *db, const ek_tensor *x,
-                                const ek_tensor *dy)
+int ek_linear_run_gradients(ek_tensor *dw, ek_tensor *db, const ek_tensor *x, const ek_tensor *dy)
 {
     ek_tensor dy_transposed;
-    if (db && ek_count(dw) > 0 && dy->shape[0] > 0)
+    if (dw && db && ek_count(dw) > 0 && dy->shape[0] > 0)
         return ek_kernels_of(dw)->linear_weight_gradient(ek_tensor_dev(dw), dw, db, x, dy);
     matmul_borrow_transposed(&dy_transposed, dy);
-    EK_TRY(run_matmul(dw, &dy_transposed, x));
+    if (dw)
+        EK_TRY(run_matmul(dw, &dy_transposed, x));
     return db ? linear_sum_rows(db, dy) : 0;
 }
 
@@ -232,7 +231,7 @@ static int linear_gradients(ek_node *node, ek_tensor *x, ek_tensor *dy, ek_tenso
         return ek_error_pending();
     results[1] = dw;
     results[2] = want_db ? db : NULL;
-    return linear_run_gradients(dw, results[2], x, dy);
+    return ek_linear_run_gradients(dw, results[2], x, dy);
 }
 
 /* Saved x, w, and y with a ReLU. */

@@ -174,8 +174,33 @@ static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_te
     return ek_error_status();
 }
 
-/* Inputs x, w, b; saved x, w, mean, invstd, and y with a ReLU. dx needs dw and db if statistics are
- * of the batch, and separate sums if statistics are of samples. */
+/* Computes dx, which may be NULL, and dweight and dbias of `sums`. dx needs dweight and dbias if
+ * statistics are of the batch, and separate sums if statistics are of samples. */
+static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *args,
+                              ek_norm_attributes attributes)
+{
+    const ek_tensor *x = args->x;
+    const ek_kernels *kernels = ek_kernels_of(x);
+    ek_dev *dev = ek_tensor_dev(x);
+    const bool through = dx && !attributes.constant;
+    int done = attributes.element ? kernels->norm_rows_gradient(dev, dx, sums, args) : 0;
+    if (done != 0)
+        return done;
+    if (through && !attributes.batch) {
+        sums->sum = ek_norm_new_statistic(x, attributes);
+        sums->sum_xhat = ek_norm_new_statistic(x, attributes);
+        EK_TRY(ek_error_status());
+    }
+    if (sums->sum || sums->dweight)
+        EK_TRY(kernels->norm_reduce(dev, sums, args));
+    if (through) {
+        args->sum = attributes.batch ? sums->dbias : sums->sum;
+        args->sum_xhat = attributes.batch ? sums->dweight : sums->sum_xhat;
+    }
+    return dx ? kernels->norm_line(dev, dx, args) : 0;
+}
+
+/* Inputs x, w, b; saved x, w, mean, invstd, and y with a ReLU. */
 static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
@@ -189,20 +214,13 @@ static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
         return norm_differentiable(node, dy, x, w, y_relu, stats, attributes, results);
     ek_tensor *dx = ek_node_needs(node, 0) ? ek_result(x, NULL, NULL, x->dtype) : NULL;
     const bool slope = ek_node_needs(node, 1), shift = ek_node_needs(node, 2);
-    const bool through = dx && !attributes.constant, batch = attributes.batch;
     ek_norm_sums sums = {.dweight = ek_node_destination(node, 1),
                          .dbias = ek_node_destination(node, 2)};
-    if (through && !batch) {
-        sums.sum = ek_norm_new_statistic(x, attributes);
-        sums.sum_xhat = ek_norm_new_statistic(x, attributes);
-    }
-    if (slope || shift || (through && batch)) {
+    if (slope || shift || (dx && attributes.batch && !attributes.constant)) {
         sums.dweight = sums.dweight ? sums.dweight : norm_new_affine(x, attributes);
         sums.dbias = sums.dbias ? sums.dbias : norm_new_affine(x, attributes);
     }
     EK_TRY(ek_error_status());
-    const ek_kernels *kernels = ek_kernels_of(x);
-    ek_dev *dev = ek_tensor_dev(x);
     ek_norm_args args = {.x = x,
                          .mean = stats.mean,
                          .invstd = stats.invstd,
@@ -210,14 +228,7 @@ static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
                          .dy = dy,
                          .y_relu = y_relu,
                          .count = attributes.count};
-    if (sums.sum || sums.dweight)
-        EK_TRY(kernels->norm_reduce(dev, &sums, &args));
-    if (through) {
-        args.sum = batch ? sums.dbias : sums.sum;
-        args.sum_xhat = batch ? sums.dweight : sums.sum_xhat;
-    }
-    if (dx)
-        EK_TRY(kernels->norm_line(dev, dx, &args));
+    EK_TRY(norm_run_gradients(dx, &sums, &args, attributes));
     results[0] = dx;
     results[1] = slope ? sums.dweight : NULL;
     results[2] = shift ? sums.dbias : NULL;
@@ -230,20 +241,10 @@ EK_OPERATION(batch, "batch_norm", norm_backward);
 EK_OPERATION(batch_relu, "batch_norm_relu", norm_backward);
 EK_OPERATION(group, "group_norm", norm_backward);
 
-ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
-                             ek_norm_attributes attributes)
+/* Records y. */
+static ek_tensor *norm_record(ek_tensor *y, ek_tensor *x, ek_tensor *w, ek_tensor *b,
+                              ek_norm_statistics stats, ek_norm_attributes attributes)
 {
-    if (!x || !stats.mean || !stats.invstd || ek_error_status() < 0)
-        return NULL;
-    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
-    const ek_norm_args args = {.x = x,
-                               .mean = stats.mean,
-                               .invstd = stats.invstd,
-                               .weight = w,
-                               .bias = b,
-                               .relu = attributes.relu};
-    if (!y || ek_kernels_of(x)->norm_line(ek_tensor_dev(x), y, &args) < 0)
-        return NULL;
     return EK_RECORD(y,
                      attributes.relu    ? &batch_relu_operation
                      : attributes.batch ? &batch_operation
@@ -251,4 +252,57 @@ ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_s
                      EK_INPUTS(x, w, b),
                      EK_SAVED(x, w, stats.mean, stats.invstd, attributes.relu ? y : NULL),
                      EK_ATTRIBUTES(attributes));
+}
+
+/* Writes y. */
+static int norm_apply(ek_tensor *y, const ek_tensor *x, const ek_tensor *w, const ek_tensor *b,
+                      ek_norm_statistics stats, ek_norm_attributes attributes)
+{
+    const ek_norm_args args = {.x = x,
+                               .mean = stats.mean,
+                               .invstd = stats.invstd,
+                               .weight = w,
+                               .bias = b,
+                               .relu = attributes.relu};
+    return ek_kernels_of(x)->norm_line(ek_tensor_dev(x), y, &args);
+}
+
+ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
+                             ek_norm_attributes attributes)
+{
+    if (!x || !stats.mean || !stats.invstd || ek_error_status() < 0)
+        return NULL;
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
+    return y && norm_apply(y, x, w, b, stats, attributes) >= 0
+               ? norm_record(y, x, w, b, stats, attributes)
+               : NULL;
+}
+
+/* Writes y and the statistics of x's samples. */
+static int norm_apply_samples(ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                              const ek_tensor *b, ek_norm_statistics stats,
+                              ek_norm_attributes attributes)
+{
+    const ek_kernels *kernels = ek_kernels_of(x);
+    ek_dev *dev = ek_tensor_dev(x);
+    const ek_norm_args args = {.x = x, .weight = w, .bias = b};
+    const ek_norm_update update = {.eps = attributes.eps};
+    int done = attributes.element
+                   ? kernels->norm_rows(dev, y, stats.mean, stats.invstd, &args, attributes.eps)
+                   : 0;
+    if (done != 0)
+        return done;
+    EK_TRY(kernels->norm_moments(dev, stats.mean, stats.invstd, x, &update));
+    return norm_apply(y, x, w, b, stats, attributes);
+}
+
+ek_tensor *ek_norm_normalize_samples(ek_tensor *x, ek_tensor *w, ek_tensor *b,
+                                     ek_norm_attributes attributes)
+{
+    const ek_norm_statistics stats = {ek_norm_new_statistic(x, attributes),
+                                      ek_norm_new_statistic(x, attributes)};
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
+    return stats.mean && stats.invstd && y && norm_apply_samples(y, x, w, b, stats, attributes) >= 0
+               ? norm_record(y, x, w, b, stats, attributes)
+               : NULL;
 }

@@ -80,6 +80,9 @@ typedef struct ek_norm_attributes {
  * be NULL. */
 ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
                              ek_norm_attributes attributes);
+/* Returns the result of ek_norm_normalize for statistics of x's samples. */
+ek_tensor *ek_norm_normalize_samples(ek_tensor *x, ek_tensor *w, ek_tensor *b,
+                                     ek_norm_attributes attributes);
 
 /* The dtype of statistics and parameters. */
 static inline ek_dtype ek_norm_dtype(const ek_tensor *x)

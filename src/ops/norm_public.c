@@ -203,11 +203,8 @@ static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight,
     if (ek_count(x) == 0) {
         y = norm_empty(x, weight, bias, attributes);
     } else {
-        ek_norm_statistics stats;
         attributes.count = (double)(ek_count(x) / (x->shape[0] * attributes.groups));
-        if (norm_own_statistics(x, &(const ek_norm_tracking){.mean = NULL}, eps, attributes,
-                                &stats) >= 0)
-            y = ek_norm_normalize(x, weight, bias, stats, attributes);
+        y = ek_norm_normalize_samples(x, weight, bias, attributes);
     }
     return ek_scope_return(&scope, y);
 }

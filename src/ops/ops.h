@@ -146,14 +146,8 @@ int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape
  * zero strides, whose gradients are summed. Differentiable. */
 bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y);
 
-/* Makes `view`, on the caller's stack, show x's memory (borrowed). For kernels only, which read
- * geometry, dtype and storage. x must outlive the view. */
-void ek_borrow(ek_tensor *view, const ek_tensor *x);
 /* Borrows x expanded to `shape`, to which x must broadcast. */
 void ek_borrow_expanded(ek_tensor *view, const ek_tensor *x, const ek_shape *shape);
-/* Borrows `length` elements of x along `dim`, from `start` on, `step` apart. */
-void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
-                     int64_t step);
 
 /* ---- results ---- */
 

@@ -100,7 +100,7 @@ static int lstm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     if ((gradients[0] && !dh) || (gradients[1] && !dc) || !dbefore)
         return ek_error_pending();
     results[0] = results[1] =
-        EK_RUN(dx, recurrent_gradient, EK_CELL_LSTM, NULL, dbefore, dh, dc, gates, before, c);
+        EK_RUN(dx, recurrent_gradient, EK_CELL_LSTM, NULL, dbefore, dh, NULL, dc, gates, before, c);
     results[2] = dbefore;
     return results[0] ? 0 : ek_error_pending();
 }
@@ -121,8 +121,8 @@ static int gru_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
               *dbefore = ek_tensor_new(dev, before->dtype, &of_h, EK_CONTIGUOUS);
     if ((gradients[0] && !dh) || !dproduct || !dbefore)
         return ek_error_pending();
-    results[0] = EK_RUN(dx, recurrent_gradient, EK_CELL_GRU, dproduct, dbefore, dh, NULL, gates,
-                        before, NULL);
+    results[0] = EK_RUN(dx, recurrent_gradient, EK_CELL_GRU, dproduct, dbefore, dh, NULL, NULL,
+                        gates, before, NULL);
     results[1] = dproduct;
     results[2] = dbefore;
     return results[0] ? 0 : ek_error_pending();

@@ -1,4 +1,4 @@
-/* recurrent.h: a step of recurrent networks. */
+/* recurrent.h: recurrent networks: a step, a layer's direction, and all layers. */
 #ifndef EK_OPS_RECURRENT_H
 #define EK_OPS_RECURRENT_H
 
@@ -29,5 +29,28 @@ int ek_recurrence_gates(ek_recurrence kind);
  * state stays; NULL: none stays. Differentiable. Returns 0 or a negative status. */
 int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *weights,
                       ek_tensor *mask, ek_recurrent_state *state);
+
+/* Returns the outputs (L, N, size of h) of all steps of one direction, for x (L, N, input) with
+ * L > 0. Replaces the state by the state after the last step. With `reverse` the steps run from the
+ * last to the first. `mask` is (L, N, 1), or NULL. The steps are one node of the graph: backward
+ * computes each weight's gradient by one product over all steps. Differentiable to any order. */
+ek_tensor *ek_recurrent_direction(ek_recurrence kind, bool reverse, ek_tensor *x,
+                                  const ek_recurrent_weights *weights, ek_tensor *mask,
+                                  ek_recurrent_state *state);
+
+typedef struct ek_recurrent_network {
+    ek_recurrence kind;
+    int layers, directions;
+    double dropout;                      /* of each layer's input but the first's; 0: none */
+    const ek_recurrent_weights *weights; /* layer by layer, and direction by direction */
+    ek_tensor *lengths;                  /* i64 (N) on cpu, from 0 to L; NULL: all are L */
+} ek_recurrent_network;
+
+/* Returns the last layer's outputs (L, N, directions * size of h), for x (L, N, input) with L > 0.
+ * Outputs beyond a sample's length are 0. Replaces the state, whose tensors have a first dimension
+ * of layers * directions, by the state after each sample's last step. Differentiable to any
+ * order. */
+ek_tensor *ek_recurrent_run(const ek_recurrent_network *network, ek_tensor *x,
+                            ek_recurrent_state *state);
 
 #endif

@@ -11,16 +11,20 @@
 #include "ops/norm.h"
 #include "ops/ops.h"
 
-/* r (R, 1) of x (R, M), not recorded. */
-static ek_tensor *rms_inverse(const ek_tensor *x, double eps)
+/* Writes y and r (R, 1) of x (R, M). */
+static int rms_apply(ek_tensor *y, ek_tensor *r, const ek_tensor *x, const ek_tensor *w, double eps)
 {
-    const ek_shape shape = EK_SHAPE(x->shape[0], 1);
-    ek_tensor *squares = ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &shape, EK_CONTIGUOUS);
-    if (!squares ||
-        ek_kernels_of(x)->reduce(ek_tensor_dev(x), EK_REDUCE_SUM_SQUARES, squares, x) < 0)
-        return NULL;
-    ek_tensor *mean = ek_run_unary(EK_UNARY_AFFINE, squares, 1 / (double)x->shape[1], eps);
-    return mean ? ek_run_unary(EK_UNARY_POW, mean, -0.5, 0) : NULL;
+    const ek_kernels *kernels = ek_kernels_of(x);
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_norm_args args = {.x = x, .weight = w};
+    int done = kernels->norm_rows(dev, y, NULL, r, &args, eps);
+    if (done != 0)
+        return done;
+    EK_TRY(kernels->reduce(dev, EK_REDUCE_SUM_SQUARES, r, x));
+    EK_TRY(kernels->unary(dev, EK_UNARY_AFFINE, r, r, 1 / (double)x->shape[1], eps));
+    EK_TRY(kernels->unary(dev, EK_UNARY_POW, r, r, -0.5, 0));
+    args.invstd = r;
+    return kernels->norm_line(dev, y, &args);
 }
 
 /* The gradients as operations. */
@@ -55,30 +59,34 @@ static int rms_norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     ek_dev *dev = ek_tensor_dev(x);
     const bool slope = w && ek_node_needs(node, 1);
     ek_tensor *to = slope ? ek_node_destination(node, 1) : NULL;
-    ek_norm_sums sums = {.sum = ek_tensor_like(r), .sum_xhat = ek_tensor_like(r)};
+    ek_norm_sums sums = {.dweight = to};
     if (slope) {
         sums.dweight = to ? to : ek_tensor_like(w);
         sums.dbias = ek_tensor_like(w);
     }
-    ek_tensor *dx = ek_result(x, dy, NULL, x->dtype);
-    if (!sums.sum || !sums.sum_xhat || !dx || (slope && (!sums.dweight || !sums.dbias)))
+    ek_tensor *dx = results[0] = ek_result(x, dy, NULL, x->dtype);
+    results[1] = sums.dweight;
+    if (!dx || (slope && (!sums.dweight || !sums.dbias)))
         return ek_error_pending();
     ek_norm_args args = {.x = x, .invstd = r, .weight = w, .dy = dy, .count = (double)x->shape[1]};
+    int done = ek_kernels_of(x)->norm_rows_gradient(dev, dx, &sums, &args);
+    if (done != 0)
+        return done;
+    sums.sum = ek_tensor_like(r);
+    args.sum_xhat = sums.sum_xhat = ek_tensor_like(r);
+    EK_TRY(ek_error_status());
     EK_TRY(ek_kernels_of(x)->norm_reduce(dev, &sums, &args));
-    args.sum_xhat = sums.sum_xhat;
-    EK_TRY(ek_kernels_of(x)->norm_line(dev, dx, &args));
-    results[0] = dx;
-    results[1] = sums.dweight;
-    return 0;
+    return ek_kernels_of(x)->norm_line(dev, dx, &args);
 }
 
 EK_OPERATION(rms_norm, "rms_norm", rms_norm_backward);
 
 static ek_tensor *rms_norm(ek_tensor *x, ek_tensor *w, double eps)
 {
-    ek_tensor *r = rms_inverse(x, eps), *y = r ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    const ek_norm_args args = {.x = x, .invstd = r, .weight = w};
-    if (!y || ek_kernels_of(x)->norm_line(ek_tensor_dev(x), y, &args) < 0)
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
+    ek_tensor *r =
+        ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &EK_SHAPE(x->shape[0], 1), EK_CONTIGUOUS);
+    if (!y || !r || rms_apply(y, r, x, w, eps) < 0)
         return NULL;
     return EK_RECORD(y, &rms_norm_operation, EK_INPUTS(x, w), EK_SAVED(x, w, r),
                      EK_ATTRIBUTES(eps));

@@ -251,8 +251,12 @@ static int slice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     return 0;
 }
 
-EK_OPERATION(slice, "slice", slice_backward);
-EK_OPERATION(select, "select", slice_backward);
+static const ek_operation slice_operation = {.name = "slice",
+                                             .backward = slice_backward,
+                                             .slices = true};
+static const ek_operation select_operation = {.name = "select",
+                                              .backward = slice_backward,
+                                              .slices = true};
 
 /* Returns a slice. The caller has checked that 0 <= start, and that start + (length - 1) * step is
  * inside. */
@@ -330,10 +334,7 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
         return NULL;
     ek_dev *dev = x->storage->dev;
     const ek_kernels *kernels = dev->backend->kernels;
-    bool channels_last = x->ndim == 4 && !ek_tensor_is_contiguous(x, EK_CONTIGUOUS) &&
-                         ek_tensor_is_contiguous(x, EK_CHANNELS_LAST);
-    ek_tensor *y =
-        ek_tensor_new(dev, x->dtype, shape, channels_last ? EK_CHANNELS_LAST : EK_CONTIGUOUS);
+    ek_tensor *y = ek_fold_whole(x, shape);
     if (!y || kernels->fill(dev, y, 0) < 0)
         return NULL;
     place_attributes attributes = {dim, start, x->shape[dim], step};

@@ -4,10 +4,14 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "autograd/graph.h"
+#include "core/device.h"
 #include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
+#include "evenkeel/shape.h"
 #include "kernels/kernels.h"
+#include "kernels/steps.h"
 
 /* ---- the list ---- */
 
@@ -24,13 +28,54 @@ static ek_shards *gradient_shards(const ek_tensor *parameter)
     return ek_leaf_ranks(parameter) ? ek_leaf_shards(parameter) : NULL;
 }
 
+static bool gradients_are_alike(const ek_gradient_list *list, int at, const ek_tensor *gradient,
+                                const ek_shards *shards)
+{
+    return list->shards[at] == shards &&
+           ek_tensor_dev(list->gradients[at]) == ek_tensor_dev(gradient);
+}
+
+/* Puts a gradient behind the last one with its device and shards, or at the end. */
 static int gradients_add(ek_gradient_list *list, ek_tensor *gradient, ek_shards *shards)
 {
     EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));
     EK_TRY(ek_grow(&list->shards, &list->shards_room, list->count + 1));
-    list->shards[list->count] = shards;
-    list->gradients[list->count++] = gradient;
+    int at = list->count++;
+    while (at > 0 && !gradients_are_alike(list, at - 1, gradient, shards))
+        at--;
+    at = at > 0 ? at : list->count - 1;
+    size_t behind = (size_t)(list->count - 1 - at);
+    memmove(list->gradients + at + 1, list->gradients + at, behind * sizeof *list->gradients);
+    memmove(list->shards + at + 1, list->shards + at, behind * sizeof *list->shards);
+    list->gradients[at] = gradient;
+    list->shards[at] = shards;
     return 0;
+}
+
+/* Returns the end of the gradients that have the device and the shards of gradient `begin`. */
+static int gradients_run_end(const ek_gradient_list *list, int begin)
+{
+    int end = begin + 1;
+    while (end < list->count &&
+           gradients_are_alike(list, end, list->gradients[begin], list->shards[begin]))
+        end++;
+    return end;
+}
+
+/* Returns gradients [begin, end), of which those with gaps are replaced by dense copies in the
+ * scope. The caller frees the array. NULL with an error. */
+static ek_tensor **gradients_without_gaps(const ek_gradient_list *list, int begin, int end)
+{
+    ek_tensor **dense = ek_calloc((size_t)(end - begin), sizeof *dense);
+    for (int i = begin; i < end && dense; i++) {
+        ek_tensor *x = list->gradients[i];
+        dense[i - begin] = ek_is_dense(x) ? x : ek_fold_copy(x, x);
+        if (!dense[i - begin]) {
+            free(dense);
+            return NULL;
+        }
+    }
+    return dense;
 }
 
 int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_module *module,
@@ -74,92 +119,35 @@ int ek_gradients_collect(ek_gradient_list *list)
     return 0;
 }
 
-/* ---- totals ---- */
+/* Returns element `index` of a tensor without gaps, as a scalar. */
+/* ---- norms ---- */
 
-/* Returns element `index` of a vector as a view with x->ndim dimensions of size 1, into which a
- * kernel reduces all of x. */
-static ek_tensor *gradient_cell(const ek_tensor *vector, int64_t index, const ek_tensor *x)
-{
-    int64_t ones[EK_MAX_DIMS];
-    for (int i = 0; i < EK_MAX_DIMS; i++)
-        ones[i] = 1;
-    return ek_tensor_view(vector, x->ndim, ones, ones, vector->offset + index);
-}
+/* Power sums of gradients: outputs of ek_norm_list_kernel, or single sums, in the scope. */
+typedef struct gradient_sums {
+    ek_tensor **parts; /* owned */
+    int count;
+} gradient_sums;
 
-/* Writes the gradient's terms to the vector, from element `index` on. */
-static int gradient_write_terms(ek_tensor *gradient, const ek_gradient_measure *measure,
-                                ek_tensor *terms, int64_t index)
+/* Adds the power sums of the gradients of these shards, one for each device. If `shards` is NULL,
+ * takes the gradients that aren't sharded over ranks. */
+static int gradients_sum(const ek_gradient_list *list, const ek_shards *shards, double p,
+                         double max_norm, gradient_sums *sums)
 {
-    ek_tensor *x = ek_to_dtype(gradient, terms->dtype);
-    if (measure->prepare)
-        x = measure->prepare(x, measure->p);
-    for (int k = 0; k < measure->terms; k++) {
-        ek_tensor *out = x ? gradient_cell(terms, index + k, x) : NULL;
-        EK_TRY(out ? ek_kernels_of(x)->reduce(ek_tensor_dev(x), measure->kinds[k], out, x)
-                   : ek_error_pending());
+    for (int begin = 0, end; begin < list->count; begin = end) {
+        end = gradients_run_end(list, begin);
+        if (list->shards[begin] != shards)
+            continue;
+        ek_dev *dev = ek_tensor_dev(list->gradients[begin]);
+        ek_tensor **dense = gradients_without_gaps(list, begin, end);
+        ek_tensor *out = ek_tensor_new(dev, EK_F64, &EK_SHAPE(3), EK_CONTIGUOUS);
+        int rc = dense && out ? dev->backend->kernels->norm_list(dev, out, end - begin, dense, NULL,
+                                                                 p, max_norm)
+                              : ek_error_pending();
+        free(dense);
+        EK_TRY(rc);
+        sums->parts[sums->count++] = out;
     }
     return 0;
-}
-
-static void gradients_combine(double *total, double term, double p)
-{
-    if (!isinf(p))
-        *total += term;
-    else if (term > *total || term != term)
-        *total = term;
-}
-
-/* Combines with *total the terms of all gradients of the device and dtype of gradients[first], and
- * marks these gradients as done. The device computes the terms in the order of parameters, and one
- * copy moves the terms to the host. */
-static int gradients_measure_alike(ek_tensor *const *gradients, bool *done, int count, int first,
-                                   const ek_gradient_measure *measure, double *total)
-{
-    ek_dev *dev = ek_tensor_dev(gradients[first]);
-    const ek_dtype dtype = gradients[first]->dtype;
-    const int64_t term_count = (int64_t)count * measure->terms;
-    const size_t bytes = (size_t)term_count * sizeof(double);
-    const ek_shape shape = EK_SHAPE(term_count);
-    /* Terms of 16 bits are summed in f32, because 16 bits are too coarse. */
-    ek_tensor *terms = ek_tensor_new(dev, ek_dtype_wide(dtype), &shape, EK_CONTIGUOUS);
-    double *values = ek_calloc((size_t)term_count, sizeof *values);
-    int status = terms && values ? dev->backend->kernels->fill(dev, terms, 0) : ek_error_pending();
-    for (int i = first; i < count && status == 0; i++) {
-        if (ek_tensor_dev(gradients[i]) != dev || gradients[i]->dtype != dtype)
-            continue;
-        done[i] = true;
-        ek_scope scope = ek_scope_begin();
-        status = gradient_write_terms(gradients[i], measure, terms, (int64_t)i * measure->terms);
-        ek_scope_end(&scope);
-    }
-    ek_tensor *wide = status == 0 ? ek_to_dtype(terms, EK_F64) : NULL;
-    if (status == 0)
-        status = wide ? ek_to_data(wide, values, bytes) : ek_error_pending();
-    for (int64_t i = 0; i < term_count && status == 0; i++)
-        gradients_combine(total, measure->counts_nonfinite ? !isfinite(values[i]) : values[i],
-                          measure->p);
-    free(values);
-    return status;
-}
-
-/* Combines with *total the terms of the gradients of these shards. If `shards` is NULL, takes the
- * gradients that aren't sharded over ranks. */
-static int gradients_measure(const ek_gradient_list *list, const ek_shards *shards,
-                             const ek_gradient_measure *measure, double *total)
-{
-    size_t room = (size_t)list->count + 1;
-    bool *done = ek_calloc(room, sizeof *done);
-    ek_tensor **gradients = ek_calloc(room, sizeof *gradients);
-    int count = 0, status = done && gradients ? 0 : EK_E_NO_MEMORY;
-    for (int i = 0; i < list->count && status == 0; i++)
-        if (list->shards[i] == shards)
-            gradients[count++] = list->gradients[i];
-    for (int i = 0; i < count && status == 0; i++)
-        if (!done[i])
-            status = gradients_measure_alike(gradients, done, count, i, measure, total);
-    free(gradients);
-    free(done);
-    return status;
 }
 
 /* Returns the shards over ranks of parameter `at` if the parameter has a gradient. Returns NULL if
@@ -178,25 +166,100 @@ static ek_shards *gradients_shards_of(const ek_tensor_list *parameters, int at)
     return shards;
 }
 
-int ek_gradients_total(const ek_gradient_list *list, int status, const ek_gradient_measure *measure,
-                       double *total)
+/* Replaces the parts from `first` on by their sum over all ranks. */
+static int gradients_sum_ranks(ek_ranks *ranks, int status, double p, gradient_sums *sums,
+                               int first)
+{
+    double sum = 0, values[3];
+    for (int i = first; i < sums->count && status >= 0; i++) {
+        status = ek_to_data(sums->parts[i], values, sizeof values);
+        sum = ek_power_join(sum, values[0], p);
+    }
+    EK_TRY(ek_ranks_combine(ranks, status, &sum, isinf(p)));
+    sums->count = first;
+    ek_tensor *part = ek_scalar(sum, EK_F64, ek_cpu());
+    if (!part)
+        return ek_error_pending();
+    sums->parts[sums->count++] = part;
+    return 0;
+}
+
+static int gradients_sum_all(const ek_gradient_list *list, int status, double p, double max_norm,
+                             gradient_sums *sums)
 {
     if (status >= 0)
-        status = gradients_measure(list, NULL, measure, total);
+        status = gradients_sum(list, NULL, p, max_norm, sums);
     for (int i = 0; i < list->parameters.count; i++) {
         ek_shards *shards = gradients_shards_of(&list->parameters, i);
-        double part = 0;
+        const int first = sums->count;
         if (!shards)
             continue;
         if (status >= 0)
-            status = gradients_measure(list, shards, measure, &part);
-        EK_TRY(status = ek_ranks_combine(shards->ranks, status, &part, isinf(measure->p)));
-        gradients_combine(total, part, measure->p);
+            status = gradients_sum(list, shards, p, max_norm, sums);
+        EK_TRY(status = gradients_sum_ranks(shards->ranks, status, p, sums, first));
     }
     return status;
 }
 
+/* Returns the norm of all parts, on the device of the first. */
+static ek_tensor *gradients_join(const gradient_sums *sums, double p, double max_norm)
+{
+    if (sums->count == 1 && ek_count(sums->parts[0]) == 3)
+        return sums->parts[0];
+    ek_dev *dev = sums->count ? ek_tensor_dev(sums->parts[0]) : ek_dev_get(ek_cpu());
+    const ek_shape shape = EK_SHAPE(sums->count);
+    ek_tensor *out = dev ? ek_tensor_new(dev, EK_F64, &EK_SHAPE(3), EK_CONTIGUOUS) : NULL;
+    ek_tensor *all = out ? ek_tensor_new(dev, EK_F64, &shape, EK_CONTIGUOUS) : NULL;
+    for (int i = 0; i < sums->count && all; i++)
+        if (ek_dev_copy(dev, (double *)ek_tensor_address(all) + i, ek_tensor_dev(sums->parts[i]),
+                        ek_tensor_address(sums->parts[i]), sizeof(double)) < 0)
+            return NULL;
+    return all && dev->backend->kernels->norm_list(dev, out, 0, NULL, all, p, max_norm) >= 0 ? out
+                                                                                             : NULL;
+}
+
+ek_tensor *ek_gradients_norm(const ek_gradient_list *list, int status, double p, double max_norm)
+{
+    gradient_sums sums = {.parts = ek_calloc((size_t)(list->count + list->parameters.count) + 1,
+                                             sizeof(ek_tensor *))};
+    status = sums.parts || status < 0 ? status : ek_error_pending();
+    status = gradients_sum_all(list, status, p, max_norm, &sums);
+    ek_tensor *norm = status >= 0 ? gradients_join(&sums, p, max_norm) : NULL;
+    free(sums.parts);
+    return norm;
+}
+
 /* ---- writing ---- */
+
+/* Multiplies gradients [begin, end), which lie on one device. */
+static int gradients_scale_run(const ek_gradient_list *list, int begin, int end, ek_tensor *factor)
+{
+    ek_dev *dev = ek_tensor_dev(list->gradients[begin]);
+    const ek_kernels *kernels = dev->backend->kernels;
+    ek_tensor **dense = gradients_without_gaps(list, begin, end);
+    const ek_tensor *here = dense ? ek_to_device(factor, dev->id) : NULL;
+    int rc = here ? kernels->scale_list(dev, end - begin, dense, here) : ek_error_pending();
+    for (int i = begin; i < end && rc >= 0; i++) {
+        ek_tensor *x = list->gradients[i];
+        if (dense[i - begin] != x)
+            rc = kernels->copy(dev, x, dense[i - begin]);
+        ek_tensor_written(x, list->name);
+    }
+    free(dense);
+    return rc;
+}
+
+int ek_gradients_scale(const ek_gradient_list *list, ek_tensor *factor)
+{
+    int rc = factor ? 0 : ek_error_pending();
+    for (int begin = 0, end; begin < list->count && rc >= 0; begin = end) {
+        end = gradients_run_end(list, begin);
+        ek_scope scope = ek_scope_begin();
+        rc = gradients_scale_run(list, begin, end, factor);
+        ek_scope_end(&scope);
+    }
+    return rc;
+}
 
 int ek_gradients_apply(const ek_gradient_list *list, ek_unary op, double a, double b)
 {

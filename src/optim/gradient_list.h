@@ -7,8 +7,8 @@
 #include "nn/module_table.h"
 #include "optim/optimizer.h"
 
-/* Parameters, and their gradients in the order of the parameters. Empty gradients are left out. A
- * sharded parameter has a gradient per shard of this process. */
+/* Parameters, and their gradients, sorted by device and shards, then by parameter. Empty gradients
+ * are left out. A sharded parameter has a gradient per shard of this process. */
 typedef struct ek_gradient_list {
     const char *name; /* the caller's, for error messages */
     ek_tensor_list parameters;
@@ -26,23 +26,15 @@ int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_
 int ek_gradients_collect(ek_gradient_list *list);
 void ek_gradients_free(ek_gradient_list *list);
 
-/* How to measure gradients. Each gradient is reduced to `terms` numbers, one for each of `kinds`.
- * All numbers are added up. If p is infinite, the total is the largest number instead, or NaN if a
- * number is NaN. */
-typedef struct ek_gradient_measure {
-    int terms; /* count of kinds, at most 2 */
-    ek_reduce_kind kinds[2];
-    /* Returns what is reduced in place of the gradient x. NULL: x itself is reduced. */
-    ek_tensor *(*prepare)(ek_tensor *x, double p);
-    bool counts_nonfinite; /* a term is replaced by 1 if it isn't finite, else by 0 */
-    double p;
-} ek_gradient_measure;
+/* Returns a tensor of ek_norm_list_kernel in the scope: element 1 is the joint norm of all
+ * gradients, those of other processes included, and element 2 the factor that limits the norm to
+ * max_norm. The host waits for devices only if parameters are sharded over ranks. `status` is this
+ * process's outcome so far, which other processes learn. NULL with an error. */
+ek_tensor *ek_gradients_norm(const ek_gradient_list *list, int status, double p, double max_norm);
 
-/* Measures all gradients, those of other processes included. *total must be 0 before the call.
- * `status` is this process's outcome so far, which other processes learn. */
-int ek_gradients_total(const ek_gradient_list *list, int status, const ek_gradient_measure *measure,
-                       double *total);
-
+/* Multiplies all gradients by the scalar `factor` (f64, on any device; NULL: an error is pending).
+ * Doesn't wait for devices. */
+int ek_gradients_scale(const ek_gradient_list *list, ek_tensor *factor);
 /* Writes f(x; a, b) to every gradient x. */
 int ek_gradients_apply(const ek_gradient_list *list, ek_unary op, double a, double b);
 

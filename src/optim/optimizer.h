@@ -85,6 +85,12 @@ int ek_optimizer_check_step(const ek_optimizer *optimizer, const char *what, dou
  * error, and no step is made. */
 int ek_step_clipped(ek_optimizer *optimizer, double max_norm);
 
+/* Clips as ek_clip_grad_norm does if the norm is finite, else leaves gradients unchanged. Writes
+ * the norm. */
+int ek_clip_finite(ek_optimizer *optimizer, double max_norm, double *norm);
+/* Returns 0, or EK_E_INVALID for a norm that is not finite. */
+int ek_clip_check(double norm);
+
 /* Does for a scaled loss what ek_step_clipped does: unscales the gradients, clips them, makes the
  * step or skips it, and updates the scaler. On an error the scaler is unchanged. */
 int ek_grad_scaler_step_clipped(ek_grad_scaler *scaler, ek_optimizer *optimizer, double max_norm);

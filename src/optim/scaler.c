@@ -11,6 +11,9 @@
 /* An optimizer whose gradients were unscaled since the last update. */
 typedef struct scaler_entry {
     const ek_optimizer *optimizer; /* compared by its address, never read */
+    /* The gradients' norm, in which the largest element counts; one reference. NULL: `finite` is
+     * known. */
+    ek_tensor *largest;
     bool finite, stepped;
 } scaler_entry;
 
@@ -41,6 +44,13 @@ static int scaler_check_options(const ek_grad_scaler *scaler)
     return 0;
 }
 
+/* Empties the list of optimizers. */
+static void scaler_forget(ek_grad_scaler *scaler)
+{
+    while (scaler->entry_count > 0)
+        ek_release(scaler->entries[--scaler->entry_count].largest);
+}
+
 ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options)
 {
     ek_grad_scaler *scaler = ek_calloc(1, EK_RETIRABLE(sizeof *scaler));
@@ -60,6 +70,7 @@ ek_grad_scaler *ek_grad_scaler_new_with(ek_grad_scaler_options options)
 void ek_grad_scaler_free(ek_grad_scaler *scaler)
 {
     EK_RELEASES("ek_grad_scaler_free", scaler);
+    scaler_forget(scaler);
     free(scaler->entries);
     ek_retire(scaler, EK_RETIRABLE(sizeof *scaler), "scaler", scaler);
 }
@@ -81,31 +92,39 @@ ek_tensor *ek_grad_scaler_scale(ek_grad_scaler *scaler, ek_tensor *loss)
 
 /* ---- gradients ---- */
 
-/* Counts the gradients' largest and smallest elements that aren't finite. */
-static const ek_gradient_measure scaler_spoilt = {.terms = 2,
-                                                  .kinds = {EK_REDUCE_MAX, EK_REDUCE_MIN},
-                                                  .counts_nonfinite = true,
-                                                  .p = 1};
-
-/* Divides the gradients by the scale, and writes whether they were finite. Adding -0 leaves a
- * gradient of -0 unchanged. */
-static int scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer, bool *finite)
+/* Divides the gradients by the scale. Returns the largest element that they had, as
+ * ek_gradients_norm does, one reference; NULL with an error. Doesn't wait for devices. */
+static ek_tensor *scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *optimizer)
 {
     ek_gradient_list list = {.name = "grad_scaler_unscale"};
-    double spoilt = 0, factor = (double)(float)(1 / (double)scaler->scale);
+    const double factor = (double)(float)(1 / (double)scaler->scale);
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
     int status = ek_gradients_open(&list, optimizer, NULL, NULL, 0);
     if (status >= 0)
         status = ek_gradients_collect(&list);
-    status = ek_gradients_total(&list, status, &scaler_spoilt, &spoilt);
-    if (status >= 0)
-        status = ek_gradients_apply(&list, EK_UNARY_AFFINE, factor, -0.0);
-    *finite = spoilt == 0;
+    ek_tensor *largest = ek_gradients_norm(&list, status, INFINITY, INFINITY);
+    if (largest &&
+        ek_gradients_scale(&list, ek_scalar(factor, EK_F64, ek_tensor_device(largest))) < 0)
+        largest = NULL;
+    ek_keep(largest);
     ek_set_grad_enabled(grad_enabled);
     ek_scope_end(&scope);
     ek_gradients_free(&list);
-    return status;
+    return largest;
+}
+
+/* Waits until it is known whether the gradients were finite. */
+static int scaler_settle(scaler_entry *entry)
+{
+    double values[3];
+    if (!entry->largest)
+        return 0;
+    EK_TRY(ek_to_data(entry->largest, values, sizeof values));
+    entry->finite = isfinite(values[1]);
+    ek_release(entry->largest);
+    entry->largest = NULL;
+    return 0;
 }
 
 static scaler_entry *scaler_find(const ek_grad_scaler *scaler, const ek_optimizer *optimizer)
@@ -119,11 +138,11 @@ static scaler_entry *scaler_find(const ek_grad_scaler *scaler, const ek_optimize
 /* Unscales the optimizer's gradients, and adds the optimizer to the list. */
 static int scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
 {
-    bool finite = true;
+    ek_tensor *largest = NULL;
     EK_TRY(ek_grow(&scaler->entries, &scaler->entry_room, scaler->entry_count + 1));
-    if (scaler->enabled)
-        EK_TRY(scaler_divide(scaler, optimizer, &finite));
-    scaler->entries[scaler->entry_count++] = (scaler_entry){optimizer, finite, false};
+    if (scaler->enabled && !(largest = scaler_divide(scaler, optimizer)))
+        return ek_error_pending();
+    scaler->entries[scaler->entry_count++] = (scaler_entry){optimizer, largest, true, false};
     return 0;
 }
 
@@ -140,12 +159,20 @@ int ek_grad_scaler_unscale(ek_grad_scaler *scaler, ek_optimizer *optimizer)
     return scaler_unscale(scaler, optimizer);
 }
 
-/* Makes the step of an optimizer whose gradients are unscaled, or skips it. */
+/* Makes the step of an optimizer whose gradients are unscaled, or skips it. If they are clipped,
+ * the wait for the norm is the only one, because a finite norm has finite elements. */
 static int scaler_step(ek_grad_scaler *scaler, scaler_entry *entry, ek_optimizer *optimizer,
                        double max_norm)
 {
+    double norm = INFINITY;
+    if (max_norm > 0)
+        EK_TRY(ek_clip_finite(optimizer, max_norm, &norm));
+    if (!isfinite(norm))
+        EK_TRY(scaler_settle(entry));
+    if (max_norm > 0 && entry->finite)
+        EK_TRY(ek_clip_check(norm));
     if (entry->finite)
-        EK_TRY(ek_step_clipped(optimizer, max_norm));
+        EK_TRY(ek_step(optimizer));
     entry->stepped = true;
     scaler->skipped += !entry->finite;
     return 0;
@@ -174,6 +201,7 @@ int ek_grad_scaler_step_clipped(ek_grad_scaler *scaler, ek_optimizer *optimizer,
     int rc = scaler_step(scaler, entry, optimizer, max_norm);
     if (rc >= 0)
         return ek_grad_scaler_update(scaler);
+    ek_release(entry->largest);
     *entry = scaler->entries[--scaler->entry_count];
     return rc;
 }
@@ -187,9 +215,12 @@ int ek_grad_scaler_update(ek_grad_scaler *scaler)
     if (scaler->entry_count == 0 && scaler->enabled)
         return EK_FAIL(EK_E_STATE, "grad_scaler_update: no optimizer's gradients were unscaled "
                                    "since the last update");
-    for (int i = 0; i < scaler->entry_count; i++)
+    for (int i = 0; i < scaler->entry_count; i++) {
+        if (!scaler->entries[i].stepped)
+            EK_TRY(scaler_settle(&scaler->entries[i]));
         finite = finite && scaler->entries[i].finite;
-    scaler->entry_count = 0;
+    }
+    scaler_forget(scaler);
     if (!scaler->enabled)
         return 0;
     if (!finite) {

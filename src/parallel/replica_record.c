@@ -6,10 +6,12 @@
 
 #include "comm/collectives.h"
 #include "comm/exchange.h"
+#include "core/lane.h"
 #include "parallel/replica_copies.h"
 
-/* Bytes of gradients per bucket. The first bucket is small, so that reduction starts early. */
-enum { FIRST_BUCKET_BYTES = 1 << 20, BUCKET_BYTES = 4 << 20 };
+/* Bytes of gradients in the first bucket, which is small, so that reduction starts early. Others
+ * have ek_lane_bucket. */
+enum { FIRST_BUCKET_BYTES = 1 << 20 };
 
 /* A forward while its nodes are recorded, and the open bucket. */
 typedef struct recording {
@@ -74,7 +76,8 @@ static int recording_end_bucket(recording *r)
  * owner, on whose thread it is reduced; a parameter with several owners is a separate bucket. */
 static int recording_add_dtype(recording *r, ek_dtype dtype)
 {
-    size_t nbytes = 0, limit = FIRST_BUCKET_BYTES;
+    const size_t most = ek_lane_bucket(r->set->devs[0]);
+    size_t nbytes = 0, limit = most < FIRST_BUCKET_BYTES ? most : FIRST_BUCKET_BYTES;
     const ek_dev *owner = NULL;
     for (int i = r->set->count - 1; i >= 0; i--) {
         const ek_tensor *source = r->set->sources[i];
@@ -85,7 +88,7 @@ static int recording_add_dtype(recording *r, ek_dtype dtype)
             own = ek_leaf_shard_count(source) == 1 ? recording_dev(r, i, 0) : NULL;
         if (r->count && (nbytes >= limit || !own || own != owner)) {
             EK_TRY(recording_end_bucket(r));
-            limit = BUCKET_BYTES;
+            limit = most;
             nbytes = 0;
         }
         owner = own;

@@ -130,13 +130,25 @@ void join_collective(Clique &clique, const std::shared_ptr<Operation> &operation
         clique.open.erase(number);
 }
 
+// A root's broadcast, and what a rank gives to a sum, leave their GPU once.
+size_t bytes_sent(const Part &part)
+{
+    bool root = part.peer == part.rank;
+    bool sends = part.kind == PartKind::SEND || part.kind == PartKind::ALL_REDUCE ||
+                 (part.kind == PartKind::BROADCAST && root) ||
+                 (part.kind == PartKind::REDUCE && !root);
+    return sends ? part.count * nccl_element_size(part.type) : 0;
+}
+
 // One operation for all calls of the same rank and stream. As with NCCL, which launches one
 // device's kernel after the other, other threads may issue something in between.
 ncclResult_t issue_group(Machine &m, Lock &lock, const std::vector<Call> &calls)
 {
     std::map<std::pair<CUstream_st *, int>, std::shared_ptr<Operation>> operations;
     std::vector<Position> issued;
+    m.counters.groups += !calls.empty();
     for (const Call &call : calls) {
+        m.counters.sent += bytes_sent(call.part);
         Clique &clique = *call.comm.clique;
         Stream stream = stream_of(m, call.handle);
         auto &operation = operations[{stream.get(), call.part.rank}];

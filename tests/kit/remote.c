@@ -31,25 +31,31 @@ static int remote_broadcast(ek_dev *const *devs, int count, void *const *data, s
     return 0;
 }
 
-static int remote_exchange(const ek_block_move *moves, int count)
+static void remote_sum(const ek_block_sum *sum, int count)
 {
-    exchanges++;
-    for (int i = 0; i < count; i++)
-        EK_TRY(remote_real->copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
-                                 moves[i].nbytes));
-    return 0;
+    ck_assert_int_eq(sum->dtype, EK_F32);
+    library_sums++;
+    for (int64_t i = 0; i < sum->elements; i++) {
+        float value = 0;
+        for (int d = count - 1; d >= 0; d--)
+            value += ((float *)sum->data[d])[i];
+        ((float *)sum->out)[i] = value;
+    }
 }
 
-static int remote_sum(ek_dev *const *devs, int count, void *const *data, void *out,
-                      int64_t elements, ek_dtype dtype)
+static int remote_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps,
+                           int step_count)
 {
-    ck_assert_int_eq(dtype, EK_F32);
-    library_sums++;
-    for (int64_t i = 0; i < elements; i++) {
-        float sum = 0;
-        for (int d = count - 1; d >= 0; d--)
-            sum += ((float *)data[d])[i];
-        ((float *)out)[i] = sum;
+    for (int s = 0; s < step_count; s++) {
+        const ek_exchange_step *step = &steps[s];
+        for (int d = 0; d < count && step->work; d++)
+            EK_TRY(step->work(step->user, devs[d]));
+        if (step->sum)
+            remote_sum(step->sum, count);
+        exchanges += step->count > 0;
+        for (int i = 0; i < step->count; i++)
+            EK_TRY(remote_real->copy(step->moves[i].to, step->moves[i].target, step->moves[i].from,
+                                     step->moves[i].source, step->moves[i].nbytes));
     }
     return 0;
 }
@@ -65,7 +71,6 @@ void make_remote(int devices, ek_collective offer)
     remote.collective = remote_collective;
     remote.broadcast = remote_broadcast;
     remote.exchange = remote_exchange;
-    remote.sum = remote_sum;
     for (int d = 0; d < devices; d++) {
         /* With AddressSanitizer the host's backend poisons cached memory, which the remote backend
          * would hand out poisoned. */

@@ -3,16 +3,24 @@
  *
  *     CK_FORK=no LEAVES=4 samples/mpirun -n 2 test_shapes      two ranks of two devices
  *     test_shapes                                              all shapes, with ranks as threads
- */
+ *
+ * STEPS=50 takes more steps than 5. Devices are GPUs if EVENKEEL_TEST_DEVICES is "cuda". Then NCCL
+ * carries the sums of threads. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "devices.h"
 #include "job.h"
 #include "kit/exact.h"
 #include "kit/ranks.h"
 #include "launch/launcher.h"
 
-enum { MOST = 8, EACH = 2 /* samples of a device */ };
+enum {
+    MOST = 8, /* leaves; on GPUs GPUS */
+    GPUS = 4,
+    EACH = 2 /* samples of a device */
+};
 
 typedef struct shape {
     int steps;
@@ -27,7 +35,7 @@ static uint64_t bits_of(exact_task task, ek_dtype dtype, const shape *s, ek_proc
     int64_t count = EACH * s->devices, total = count * size;
     ek_device_list devices = {.count = s->devices};
     for (int d = 0; d < s->devices; d++)
-        devices.devices[d] = ek_host(rank * s->offset + d);
+        devices.devices[d] = test_device(rank * s->offset + d);
     ek_scope scope = ek_scope_begin();
     exact_job job = exact_make(task, dtype);
     CHECK_OK(exact_wrap_devices(&job, EXACT_BALANCED, devices, group));
@@ -61,17 +69,28 @@ static const char *run(ek_process_group *group, void *user)
     return NULL;
 }
 
-TEST(shapes)
+/* Makes the devices, and returns how many there are. */
+static int shape_devices(void)
 {
-    ek_launched launched;
+    if (test_kind() == EK_CUDA) {
+        CHECK_OK(ek_cuda_devices_configure("0,1,2,3"));
+        return GPUS;
+    }
     char devices[12];
-    const char *leaves = getenv("LEAVES");
-    CHECK_OK(ek_launcher_find(&launched));
     snprintf(devices, sizeof devices, "%d", MOST);
     CHECK_OK(ek_host_devices_configure(devices));
     CHECK_OK(ek_device_set_threads(ek_cpu(), 1)); /* sums depend on how many threads make them */
     for (int d = 0; d < MOST; d++)
         CHECK_OK(ek_device_set_threads(ek_host(d), 1));
+    return MOST;
+}
+
+TEST(shapes)
+{
+    ek_launched launched;
+    const char *leaves = getenv("LEAVES");
+    CHECK_OK(ek_launcher_find(&launched));
+    int most = shape_devices();
     if (leaves) {
         shape s = {.steps = 50, .devices = atoi(leaves) / launched.size};
         CHECK_OK(ek_dist_init_process_group());
@@ -82,11 +101,13 @@ TEST(shapes)
         return;
     }
     /* With 3 leaves the average of 3 ranks is not exact, and bits may differ. */
-    for (int all = 4; all <= MOST; all *= 2) {
-        shape first = {.steps = 5, .devices = all};
+    const char *wanted = getenv("STEPS");
+    const int steps = wanted ? atoi(wanted) : 5;
+    for (int all = 4; all <= most; all *= 2) {
+        shape first = {.steps = steps, .devices = all};
         ranks_check(1, 7, run, &first);
         for (int ranks = 2; ranks <= all; ranks *= 2) {
-            shape s = {.steps = 5, .devices = all / ranks, .offset = all / ranks};
+            shape s = {.steps = steps, .devices = all / ranks, .offset = all / ranks};
             ranks_check(ranks, 7, run, &s);
             for (int task = 0; task < EXACT_TASKS; task++)
                 for (int wide = 0; wide < 2; wide++)

@@ -11,7 +11,6 @@
 #include "core/clock.h"
 #include "core/thread.h"
 #include "core/trace.h"
-#include "evenkeel/version.h"
 #include "link/packet.h"
 
 /* Seconds that other ranks have to end too: if this program ends without ek_shutdown, and if a call
@@ -108,82 +107,6 @@ static bool communication_is_over(const ek_communication *communication)
     return communication->shut && (!communication->groups || !communication->groups->next);
 }
 
-/* Writes the name of this process's machine, or the name that the environment gives it. */
-static void communication_name_host(char *host, size_t nbytes)
-{
-    const char *name = getenv("EVENKEEL_DIST_HOST");
-    if (name && *name)
-        snprintf(host, nbytes, "%s", name);
-    else
-        gethostname(host, nbytes - 1);
-}
-
-/* What ranks tell each other first. The struct keeps its size for ever, because ranks of other
- * versions read it. */
-typedef struct communication_identity {
-    char host[64], build[192];
-} communication_identity;
-
-/* Writes this rank's identity. The sizes of what ranks send tell builds of one version apart. */
-static void communication_write_identity(const ek_communication *communication,
-                                         communication_identity *identity)
-{
-    communication_name_host(identity->host, sizeof identity->host);
-    snprintf(identity->build, sizeof identity->build,
-             "Evenkeel %s (ABI %d, protocol %d-%zu-%zu-%zu) with %s", EK_VERSION, EK_ABI,
-             EK_TRANSPORT_VERSION, sizeof(ek_packet), sizeof(ek_descriptor),
-             sizeof(ek_agreement_block), communication->transport->name);
-}
-
-/* Takes the names of machines from the identities. Returns EK_E_BACKEND if the ranks' builds
- * differ. */
-static int communication_read_identities(ek_communication *communication,
-                                         const communication_identity *identities)
-{
-    int size = communication->place.size;
-    for (int r = 0; r < size; r++)
-        memcpy(communication->hosts[r], identities[r].host, sizeof identities[r].host - 1);
-    for (int r = 1; r < size; r++)
-        if (strncmp(identities[r].build, identities[0].build, sizeof identities[r].build) != 0)
-            return EK_FAIL(EK_E_BACKEND,
-                           "rank 0 on %s runs %.180s, rank %d on %s %.180s; all ranks need one "
-                           "build of the library and one MPI",
-                           communication->hosts[0], identities[0].build, r, communication->hosts[r],
-                           identities[r].build);
-    return 0;
-}
-
-/* Gathers the identities of all ranks. */
-static int communication_meet(ek_communication *communication)
-{
-    const ek_transport *transport = communication->transport;
-    size_t size = (size_t)communication->place.size;
-    communication->hosts = ek_calloc(size, sizeof *communication->hosts);
-    communication_identity *identities = ek_calloc(size, sizeof *identities);
-    size_t *bounds = ek_calloc(size + 1, sizeof *bounds);
-    if (communication->hosts && identities && bounds) {
-        for (size_t r = 0; r <= size; r++)
-            bounds[r] = r * sizeof *identities;
-        communication_write_identity(communication, &identities[communication->place.rank]);
-        const ek_process_group all = {.communication = communication,
-                                      .communicator = communication->everybody,
-                                      .rank = communication->place.rank,
-                                      .size = communication->place.size};
-        ek_rounds rounds = {0};
-        int rc = ek_rounds_gather(&rounds, &all, EK_ROUNDS_TAG, identities, bounds);
-        while (rc == 0 && (rc = ek_rounds_test(&rounds, &all)) == 0)
-            usleep(NAP_SHORTEST);
-        if (rc < 0)
-            EK_FAIL(EK_E_BACKEND, "%s cannot carry names of machines: %s", transport->name,
-                    transport->reason(rc));
-        else
-            communication_read_identities(communication, identities);
-    }
-    free(bounds);
-    free(identities);
-    return ek_error_status();
-}
-
 static int communication_open_all(ek_communication *communication)
 {
     const ek_transport *transport = communication->transport;
@@ -197,7 +120,7 @@ static int communication_open_all(ek_communication *communication)
                                &communication->messages)) < 0)
         return EK_FAIL(EK_E_BACKEND, "%s makes no communicator: %s", transport->name,
                        transport->reason(rc));
-    return communication_meet(communication);
+    return ek_identities_gather(communication);
 }
 
 static void communication_close_all(ek_communication *communication)
@@ -268,6 +191,7 @@ static void communication_free(ek_communication *communication)
     pthread_cond_destroy(&communication->wake);
     pthread_mutex_destroy(&communication->lock);
     free(communication->hosts);
+    free(communication->identities);
     free(communication->waits.of);
     free(communication);
 }

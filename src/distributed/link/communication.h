@@ -103,6 +103,8 @@ struct ek_communication {
     const ek_transport *transport;
     ek_world_place place;
     char (*hosts)[64]; /* per rank: the name of its machine */
+    /* Per rank. Messages that are left open if the transport fails at the start use this memory. */
+    struct ek_rank_identity *identities;
     bool check;
     ek_dist_backend backend; /* what carries GPUs' tensors */
     ek_process_group *world;
@@ -164,6 +166,10 @@ struct ek_communication {
 int ek_communication_open(const ek_transport *transport, void *context, int several, double timeout,
                           bool check, void (*look)(void *user), void *user,
                           ek_communication **communication);
+
+/* identity.c: gathers the names of all ranks' machines. Returns EK_E_BACKEND if the transport fails
+ * or if the ranks' builds differ. */
+int ek_identities_gather(ek_communication *communication);
 
 /* Ends the thread and frees the communication. All ranks call this function. If a rank doesn't come
  * in time, or if the world is broken, the transport ends the job. The ranks have the world's

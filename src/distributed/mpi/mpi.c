@@ -132,12 +132,15 @@ static int transport_split(ek_communicator *communicator, int color, int key,
 }
 
 /* By default, transfers over TCP that go both ways at once reach half of the link's rate, because
- * requests to put or get data wait behind data. If all data are sent at once, the transfers reach
- * the whole rate. A setting of the user counts. */
+ * requests to put or get data, and answers that data may come, wait behind data. If each part is
+ * sent at once, the transfers reach the whole rate. A setting of the user counts. */
 static void mpi_choose(void)
 {
 #ifdef OPEN_MPI
-    setenv("OMPI_MCA_btl_tcp_flags", "1", 0); /* sends alone */
+    char limit[32];
+    snprintf(limit, sizeof limit, "%zu", (size_t)EK_MPI_PART + 128); /* a part, MPI's header */
+    setenv("OMPI_MCA_btl_tcp_eager_limit", limit, 0);
+    setenv("OMPI_MCA_btl_tcp_flags", "9", 0); /* sends alone, from where the data lie */
 #else
     if (access("/sys/class/infiniband", F_OK) != 0) /* of UCX; InfiniBand gets memory well */
         setenv("UCX_RNDV_THRESH", "inf", 0);

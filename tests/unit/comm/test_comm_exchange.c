@@ -153,7 +153,7 @@ TEST_LOOP(every_device_adds_a_slice, 0, 2)
     assert_ok(ek_add_all("test", list, 4));
     ck_assert_int_eq(copies, 0);
     if (!_i)
-        ck_assert_int_eq(exchanges, 4); /* two chunks: what is added, and what comes of it */
+        ck_assert_int_eq(exchanges, 4); /* two stretches: what is added, and what comes of it */
     for (int d = 0; d < DEVICES; d++) {
         assert_ok(ek_memory_get_stats(ek_host(d), &stats));
         ck_assert_uint_eq(stats.in_use, before[d]);

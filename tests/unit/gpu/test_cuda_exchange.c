@@ -150,7 +150,8 @@ static const ek_module_type probe_type = {.name = "probe",
                                           .size = sizeof(ek_module),
                                           .forward = probe_apply};
 
-/* ---- what is trained: its gradients are buckets of one, two and one layers ---- */
+/* ---- what is trained: its gradients are buckets of one, two and one layers, because each device's
+ * capacity is 32 buckets of 4 MiB ---- */
 
 typedef struct job {
     ek_module *model;
@@ -165,6 +166,8 @@ static void open_job(job *j)
                                    ek_linear(WIDTH, WIDTH), ek_module_new(&begin_type));
     *j = (job){ek_data_parallel(net, ek_devices(EK_CUDA, DEVICES)), .input = NULL};
     ek_scope scope = ek_scope_begin();
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_memory_set_capacity(ek_cuda(d), 128 << 20));
     ek_manual_seed(5);
     j->input = ek_keep(ek_randn(EK_SHAPE(BATCH, WIDTH)));
     ek_scope_end(&scope);
@@ -302,7 +305,8 @@ static bool is_reached(hold *h, ek_dev *dev)
     return atomic_load(&h->gave_up);
 }
 
-/* What a lane keeps is bounded: beyond 16 MiB the compute stream waits for the oldest sum. */
+/* What a lane keeps is bounded: beyond two buckets, 50 MiB, the compute stream waits for the oldest
+ * sum. */
 TEST(parked_terms_are_bounded)
 {
     enum { MIB = 1 << 18 };
@@ -312,7 +316,7 @@ TEST(parked_terms_are_bounded)
     const ek_deferral deferral = {0};
     const ek_deferral *before = ek_section_defer(&deferral);
     for (int i = 0; i < 3; i++) {
-        ek_tensor *term = ek_keep(ek_zeros(EK_SHAPE(6 * MIB), .device = ek_cuda(1)));
+        ek_tensor *term = ek_keep(ek_zeros(EK_SHAPE(20 * MIB), .device = ek_cuda(1)));
         ek_section section;
         assert_made(term);
         ek_section_begin(&section, devs, 2, false);
@@ -326,6 +330,35 @@ TEST(parked_terms_are_bounded)
     ek_section_defer(before);
     ek_lane_join_all();
     ck_assert(is_reached(&h[2], devs[1]));
+}
+
+/* Tensors of one bucket, which lie apart, are packed. A GPU has one group of NCCL for their terms
+ * and one for their sums, a kernel that packs and a kernel that adds; the first GPU also copies its
+ * slice to the others and all of them to their memory. */
+TEST(a_bucket_has_two_groups)
+{
+    enum { COUNT = 40, SIZE = 1001 };
+    ek_emulator_counters counters;
+    ek_tensor *inputs[DEVICES * COUNT], *added[COUNT];
+    ck_assert(open_route(&routes[0]));
+    for (int k = 0; k < DEVICES * COUNT; k++)
+        assert_made(inputs[k] =
+                        ek_add_scalar(ek_zeros(EK_SHAPE(SIZE), .device = ek_cuda(k / COUNT)), k));
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_synchronize(ek_cuda(d)));
+    ek_emulator_reset_counters();
+    assert_ok(ek_reduce_add_coalesced(inputs, DEVICES, COUNT, ek_cuda(0), 25 << 20, added));
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_synchronize(ek_cuda(d)));
+    ek_emulator_count(&counters);
+    ck_assert_uint_eq(counters.groups, 2 * DEVICES);
+    ck_assert_uint_eq(counters.kernels, 2 * DEVICES + 2);
+    ck_assert_uint_eq(counters.copies, 0);
+    for (int i = 0; i < COUNT; i++) {
+        const float *sum = ek_tensor_data(ek_to_device(added[i], ek_cpu()));
+        ck_assert_double_eq(sum[0], 2 * i + COUNT);
+        ck_assert_double_eq(sum[SIZE - 1], 2 * i + COUNT);
+    }
 }
 
 /* A part that can't be launched ends the pass with its sentence, and the next pass has all. */

@@ -17,7 +17,8 @@ typedef enum kind {
     SYNCHRONISED,
     GROUP,
     INSTANCE,
-    LAYER,
+    LAYER,      /* images with weights in another order of memory, which are copied */
+    LAYER_ROWS, /* the last dimension */
     KINDS
 } kind;
 
@@ -37,7 +38,8 @@ static const struct {
     [SYNCHRONISED] = {"sync_batch_norm", {3 * REPLICAS + 1, 2 * REPLICAS + 3, 183}},
     [GROUP] = {"group_norm", {3, 4, 30}},
     [INSTANCE] = {"instance_norm", {2, 4, 23}},
-    [LAYER] = {"layer_norm", {4, 8, 28}},
+    [LAYER] = {"layer_norm", {3, 5, 28}},
+    [LAYER_ROWS] = {"layer_norm of rows", {1, 2, 28}},
 };
 
 static const ek_dtype dtypes[] = {EK_F32, EK_BF16};
@@ -78,6 +80,9 @@ static ek_module *network(kind k)
     case INSTANCE:
         net = ek_instance_norm2d(16, .affine = true);
         break;
+    case LAYER_ROWS:
+        net = ek_layer_norm(EK_SHAPE(16));
+        break;
     default:
         net = ek_layer_norm(EK_SHAPE(16, 16, 16));
     }
@@ -96,8 +101,9 @@ static launches count(kind k, ek_dtype dtype)
     assert_made(model);
     ek_module_train(model, k != BATCH_EVALUATED);
     ek_tensor *x = ek_to_dtype(ek_randn(EK_SHAPE(8, 16, 16, 16), .device = ek_cuda(0)), dtype);
-    x = ek_contiguous(x, EK_CHANNELS_LAST);
-    ek_tensor *g = ek_contiguous(ek_clone(x), EK_CHANNELS_LAST);
+    if (k != LAYER_ROWS)
+        x = ek_contiguous(x, EK_CHANNELS_LAST);
+    ek_tensor *g = ek_clone(x);
     assert_made(g);
     if (k != BATCH_EVALUATED)
         assert_ok(ek_tensor_set_requires_grad(x, true));

@@ -1,5 +1,5 @@
-/* Optimizer steps on lists of parameters: the host's against the formulas in double, the GPU's
- * against the host's. */
+/* Optimizer steps on lists of parameters, norms and scaling of lists of gradients: the host's
+ * against the formulas in double, the GPU's against the host's. */
 #include "host/host.h"
 #include "host/isa.h"
 #include "kernels/steps.h"
@@ -299,6 +299,94 @@ TEST_LOOP(rules_have_equal_bits_with_any_instructions, 0, EK_STEP_RULE_COUNT)
         for (int k = 0; k < ALL; k++)
             if (memcmp(ek_tensor_address(x[k]), wanted[k], sizeof wanted[k]) != 0)
                 ck_abort_msg("rule %d, %s: tensor %d has other bits", _i, isas[isa], k);
+    }
+}
+
+/* ---- norms ---- */
+
+enum { GRADIENTS = 140 };
+
+/* Gradients of all floating dtypes, which may be one element off a vector's bounds. */
+static void gradients_new(twin *x, ek_tensor *on[2][GRADIENTS], bool off)
+{
+    static const int64_t sizes[] = {5, 4096, 1, 16, 9001, 33, 250};
+    static const ek_dtype dtypes[] = {EK_F32, EK_BF16, EK_F32, EK_F64, EK_F16};
+    for (int i = 0; i < GRADIENTS; i++) {
+        x[i] = twin_new(dtypes[i % 5], 1, &sizes[i % 7], off ? TWIN_DENSE_OFFSET : TWIN_ROWS);
+        x[i] = twin_uniform(x[i], -2, 2, (unsigned)i);
+        for (int side = 0; side < 2; side++)
+            on[side][i] = ON(x[i]);
+    }
+}
+
+static double power_sum_of(const twin *x, double p)
+{
+    double sum = 0;
+    for (int i = 0; i < GRADIENTS; i++) {
+        double *values = case_values(x[i].host);
+        for (int64_t k = 0; k < ek_count(x[i].host); k++) {
+            const double size = fabs(values[k]);
+            sum = isinf(p) ? fmax(sum, size) : sum + pow(size, p);
+        }
+        free(values);
+    }
+    return sum;
+}
+
+TEST_LOOP(norms, 0, 4)
+{
+    const double p = ((double[]){2, 1, 3, INFINITY})[_i], most = _i == 2 ? 1e6 : 0.5;
+    const int64_t three = 3;
+    twin x[GRADIENTS], out = twin_new(EK_F64, 1, &three, TWIN_ROWS);
+    ek_tensor *on[2][GRADIENTS];
+    double *first[2] = {NULL, NULL};
+    for (int off = 0; off < 2; off++) { /* the bits don't depend on addresses */
+        gradients_new(x, on, off);
+        twin_repeats(out, norm_list, ON(out), GRADIENTS, on[side], NULL, p, most);
+        for (int side = 0; side < twin_sides(); side++)
+            twin_repeated(side ? twin_pull(out.cuda) : out.host, &first[side], "norm_list");
+    }
+    free(first[0]);
+    free(first[1]);
+    const double sum = power_sum_of(x, p), norm = isinf(p) ? sum : pow(sum, 1 / p);
+    twin_expect(out, (double[]){sum, norm, _i == 2 ? 1 : most / (norm + 1e-6)}, 1e-6, "norm_list");
+    twin_close(out, 1e-6, 1e-6, "norm_list");
+    /* The join of sums. */
+    const int64_t count = 301;
+    twin sums = twin_uniform(twin_new(EK_F64, 1, &count, TWIN_DENSE_OFFSET), 0, 3, 7);
+    double *values = case_values(sums.host), joined = 0;
+    for (int i = 0; i < count; i++)
+        joined = isinf(p) ? fmax(joined, values[i]) : joined + values[i];
+    free(values);
+    twin_run(norm_list, ON(out), 0, NULL, ON(sums), p, INFINITY);
+    twin_expect(out, (double[]){joined, isinf(p) ? joined : pow(joined, 1 / p), 1}, 1e-14, "sums");
+    twin_close(out, 1e-14, 0, "sums");
+    twin_run(norm_list, ON(out), 0, NULL, NULL, p, 1);
+    twin_expect(out, (double[]){0, 0, 1}, 0, "no gradients");
+}
+
+TEST_LOOP(scaling, 0, 2)
+{
+    const double factor = _i ? 1 : 0.3;
+    twin x[GRADIENTS], by = twin_uniform(twin_new(EK_F64, 0, NULL, TWIN_ROWS), factor, factor, 1);
+    ek_tensor *on[2][GRADIENTS];
+    gradients_new(x, on, _i);
+    double *wanted[GRADIENTS];
+    for (int i = 0; i < GRADIENTS; i++) {
+        wanted[i] = case_values(x[i].host);
+        for (int64_t k = 0; k < ek_count(x[i].host); k++)
+            wanted[i][k] *= factor;
+    }
+    twin_run(scale_list, GRADIENTS, on[side], ON(by));
+    for (int i = 0; i < GRADIENTS; i++) {
+        const double tolerance = _i                            ? 0
+                                 : x[i].host->dtype == EK_F64  ? 1e-15
+                                 : x[i].host->dtype == EK_F32  ? 1e-6
+                                 : x[i].host->dtype == EK_BF16 ? 1e-2
+                                                               : 2e-3;
+        twin_expect(x[i], wanted[i], tolerance, "scale_list");
+        twin_same(x[i], "scale_list");
+        free(wanted[i]);
     }
 }
 

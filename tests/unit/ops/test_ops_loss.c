@@ -1,4 +1,6 @@
 /* test_ops_loss.c: softmax and losses beside the table: their corners and refusals. */
+#include "core/tensor.h"
+
 #include "home.h"
 
 static ek_tensor *targets(const int64_t *values, ek_shape shape)
@@ -77,6 +79,65 @@ TEST(mean_saves_no_log_probabilities)
     assert_ok(ek_backward(loss));
     assert_ok(ek_memory_get_stats(host, &after));
     ck_assert_uint_le(after.peak - before.in_use, 17 * elements + workspace);
+}
+
+/* The logits' memory, and that of their gradient. */
+typedef struct addresses {
+    const void *logits, *gradient;
+} addresses;
+
+static ek_tensor *note_gradient(ek_tensor *gradient, void *user)
+{
+    ((addresses *)user)->gradient = ek_tensor_address(gradient);
+    return gradient;
+}
+
+/* Who beside cross entropy's node has the logits. */
+typedef enum holder { NOBODY, A_SCOPE, A_VIEW, ANOTHER_NODE, HOLDERS } holder;
+
+/* Returns the loss of logits 3 w and, for ANOTHER_NODE, of their squares. */
+static ek_tensor *loss_of_held(ek_tensor *w, ek_dtype dtype, holder who, addresses *noted,
+                               ek_tensor **held)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *logits = ek_to_dtype(ek_mul_scalar(w, 3), dtype);
+    assert_made(logits);
+    noted->logits = ek_tensor_address(logits);
+    ck_assert_int_gt(ek_tensor_register_hook(logits, note_gradient, noted), 0);
+    const ek_autocast region = ek_autocast_begin(EK_BF16);
+    ek_tensor *loss =
+        ek_f_cross_entropy(logits, targets((const int64_t[]){3, 0, -100}, EK_SHAPE(3)),
+                           .label_smoothing = 0.1);
+    ek_autocast_end(&region);
+    if (who == ANOTHER_NODE)
+        loss = ek_add(loss, ek_to_dtype(ek_sum(ek_square(logits)), loss->dtype));
+    *held = who == A_SCOPE  ? ek_keep(logits)
+            : who == A_VIEW ? ek_keep(ek_narrow(logits, 0, 1, 1))
+                            : NULL;
+    return ek_scope_return(&scope, loss);
+}
+
+TEST_LOOP(gradient_takes_memory_that_nobody_reads, 0, (2 * HOLDERS))
+{
+    const ek_dtype dtype = _i % 2 ? EK_BF16 : EK_F32;
+    const holder who = _i / 2;
+    const double values[] = {2, -1, 0.5, 3, 0, 1, -2, 4, 5, -0.25, 1, 2};
+    ek_tensor *gradients[2], *held;
+    for (int retained = 0; retained < 2; retained++) {
+        ek_tensor *w = tensor_of(values, EK_SHAPE(3, 4), EK_F32, test_home());
+        assert_ok(ek_tensor_set_requires_grad(w, true));
+        addresses noted = {NULL, NULL};
+        ek_tensor *loss = loss_of_held(w, dtype, who, &noted, &held);
+        assert_ok(ek_backward(loss, .retain_graph = retained));
+        ck_assert_int_eq(noted.gradient == noted.logits, who == NOBODY && !retained);
+        if (held)
+            ck_assert_double_eq(element(held, 0), who == A_SCOPE ? 6 : 0);
+        ek_release(held);
+        if (retained)
+            assert_ok(ek_backward(loss));
+        gradients[retained] = ek_tensor_grad(w);
+    }
+    assert_close(ek_mul_scalar(gradients[0], 2), gradients[1], 0, 0);
 }
 
 TEST(bf16_probabilities_sum_to_one)

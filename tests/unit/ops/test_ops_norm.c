@@ -1,6 +1,8 @@
 /* test_ops_norm.c: batch normalisation beside the table: running statistics, large means; what it
- * refuses. */
+ * refuses. Layer and RMS norm of rows of many lengths. */
+#include "evenkeel/attention.h"
 #include "ops/norm.h"
+#include "ops/ops.h"
 
 #include "home.h"
 
@@ -107,4 +109,74 @@ TEST(refusals)
     assert_refused(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3, 1, 1))), EK_E_SHAPE,
                    "got input size [1, 3, 1, 1]");
     assert_made(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3)), .running_mean = c, .running_var = c));
+}
+
+/* ---- rows: GPUs keep rows up to a length in registers, with or without loads of 16 bytes ---- */
+
+static const int64_t lengths[] = {1, 7, 64, 100, 768, 2048, 2056, 4097, 8192, 8200};
+enum { LENGTHS = sizeof lengths / sizeof *lengths };
+
+static ek_tensor *rows_normalised(bool rms, ek_tensor *x, ek_tensor *w, ek_tensor *b)
+{
+    return rms ? ek_f_rms_norm(x, 1, w, 1e-5) : ek_f_layer_norm(x, 1, w, b, 1e-5);
+}
+
+/* Layer norm or RMS norm by other operations. */
+static ek_tensor *rows_composed(bool rms, ek_tensor *x, ek_tensor *w, ek_tensor *b)
+{
+    ek_tensor *center = rms ? x : ek_sub(x, ek_mean(x, EK_DIMS(1), .keepdim = true));
+    ek_tensor *var = ek_mean(ek_square(center), EK_DIMS(1), .keepdim = true);
+    ek_tensor *y = ek_mul(center, ek_rsqrt(ek_add_scalar(var, 1e-5)));
+    y = w ? ek_mul(y, w) : y;
+    return b && !rms ? ek_add(y, b) : y;
+}
+
+typedef struct row_results {
+    ek_tensor *y, *gradients[3];
+} row_results;
+
+/* Returns y, and the gradients of x, w and b, as f64. */
+static row_results rows_run(ek_tensor *function(bool, ek_tensor *, ek_tensor *, ek_tensor *),
+                            bool rms, ek_tensor *const values[4], ek_dtype dtype, bool affine)
+{
+    const ek_dtype wide = ek_dtype_wide(dtype);
+    row_results r = {NULL, {NULL}};
+    ek_tensor *operands[3];
+    for (int i = 0; i < 3; i++) {
+        operands[i] = ek_clone(ek_to_dtype(values[i], i ? wide : dtype));
+        assert_ok(ek_tensor_set_requires_grad(operands[i], true));
+    }
+    ek_tensor *w = affine ? operands[1] : NULL, *b = affine && !rms ? operands[2] : NULL;
+    r.y = function(rms, operands[0], w, b);
+    assert_made(r.y);
+    ek_tensor *const sum = ek_sum(ek_mul(ek_to_dtype(r.y, EK_F64), ek_to_dtype(values[3], EK_F64)));
+    assert_ok(ek_backward(sum));
+    r.y = ek_to_dtype(r.y, EK_F64);
+    for (int i = 0; i < 1 + (w != NULL) + (b != NULL); i++)
+        r.gradients[i] = ek_to_dtype(ek_tensor_grad(operands[i]), EK_F64);
+    return r;
+}
+
+TEST_LOOP(rows_of_many_lengths, 0, (LENGTHS * 2 * 4))
+{
+    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_F16};
+    const int64_t length = lengths[_i / 8], rows = length < 100 ? 300 : 4;
+    const bool rms = _i / 4 % 2;
+    const ek_dtype dtype = dtypes[_i % 4];
+    const double close = dtype == EK_F64 ? 1e-10 : dtype == EK_F32 ? 1e-5 : 2e-2;
+    ek_manual_seed(17);
+    /* A mean that is large against the deviation, and values that 16 bits hold. */
+    ek_tensor *x =
+        ek_to_dtype(ek_affine(ek_randn(EK_SHAPE(rows, length), EK_F64), 1, rms ? 0.5 : 20), dtype);
+    ek_tensor *const values[] = {ek_to_dtype(x, EK_F64), ek_randn(EK_SHAPE(length), EK_F64),
+                                 ek_randn(EK_SHAPE(length), EK_F64),
+                                 ek_to_dtype(ek_randn(EK_SHAPE(rows, length), EK_F64), dtype)};
+    for (int affine = 0; affine < 2; affine++) {
+        const row_results exact = rows_run(rows_composed, rms, values, EK_F64, affine);
+        const row_results got = rows_run(rows_normalised, rms, values, dtype, affine);
+        assert_close_norm(got.y, exact.y, close);
+        for (int i = 0; i < 3; i++)
+            if (exact.gradients[i] && length > 1)
+                assert_close_norm(got.gradients[i], exact.gradients[i], close);
+    }
 }

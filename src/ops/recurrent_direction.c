@@ -1,0 +1,477 @@
+/* recurrent_direction.c: all steps of one direction of a layer, as one node of the graph.
+ *
+ *     ek_recurrent_direction
+ *         direction_compose   one node for each operation: under autocast, for an observer, and
+ *                             where a gradient is differentiated
+ *         direction_forward   a product and a kernel for each step
+ *     direction_backward
+ *         direction_steps_back    a kernel and a product for each step, from the last to the first
+ *         direction_parameters    each parameter's gradient, by one product over all steps
+ *
+ * The states of all steps lie in one tensor (L + 1, N, size). The state before step t is its row
+ * t, and with `reverse` row t + 1. So the outputs are a view, and so are the states before all
+ * steps, by which the gradient of weight_hh is one product. */
+#include <stdlib.h>
+
+#include "ops/autocast.h"
+#include "ops/linear.h"
+#include "ops/ops.h"
+#include "ops/recurrent.h"
+
+/* Inputs of the node, which are saved first, and further saved tensors: h and c before and after
+ * all steps, the gates, and h before its projection. */
+enum { X, H, C, WEIGHT_IH, WEIGHT_HH, BIAS_IH, BIAS_HH, WEIGHT_HR, INPUTS };
+enum { ALL_H = INPUTS, ALL_C, GATES, HIDDEN, SAVED };
+
+typedef struct direction {
+    ek_object object;
+    ek_recurrence kind;
+    bool reverse;
+    ek_tensor *mask; /* (L, N, 1), one reference; or NULL */
+} direction;
+
+/* ---- composed of steps ---- */
+
+static ek_tensor *direction_compose_steps(const direction *self, ek_tensor *const *in,
+                                          ek_tensor **room, ek_recurrent_state *state)
+{
+    const ek_recurrent_weights weights = {in[WEIGHT_IH], in[WEIGHT_HH], in[BIAS_IH], in[BIAS_HH],
+                                          in[WEIGHT_HR]};
+    const int count = (int)in[X]->shape[0];
+    ek_tensor **steps = room, **outputs = room + count;
+    ek_tensor *products = ek_f_linear(in[X], weights.weight_ih, weights.bias_ih);
+    if (!products || ek_split(products, 1, 0, steps, count) < 0)
+        return NULL;
+    for (int i = 0; i < count; i++) {
+        const int t = self->reverse ? count - 1 - i : i;
+        ek_tensor *mask = self->mask ? ek_select(self->mask, 0, t) : NULL;
+        if ((self->mask && !mask) ||
+            ek_recurrent_step(self->kind, ek_squeeze(steps[t], 0), &weights, mask, state) < 0)
+            return NULL;
+        outputs[t] = state->h;
+    }
+    return ek_stack(outputs, count, 0);
+}
+
+/* The ek_recomputed_function. */
+static int direction_compose(ek_object *state, ek_tensor *const *in, int count, ek_tensor **outputs,
+                             int output_count)
+{
+    (void)count, (void)output_count;
+    ek_recurrent_state last = {in[H], in[C]};
+    ek_tensor **room = ek_calloc((size_t)in[X]->shape[0] * 2, sizeof *room);
+    if (!room)
+        return ek_error_pending();
+    outputs[0] = direction_compose_steps((const direction *)state, in, room, &last);
+    outputs[1] = last.h;
+    outputs[2] = last.c;
+    free(room);
+    return outputs[0] ? 0 : ek_error_pending();
+}
+
+/* ---- memory ---- */
+
+static ek_tensor *direction_new(const ek_tensor *like, int64_t steps, int64_t columns)
+{
+    return ek_tensor_new(ek_tensor_dev(like), like->dtype,
+                         &EK_SHAPE(steps, like->shape[like->ndim - 2], columns), EK_CONTIGUOUS);
+}
+
+static ek_tensor *direction_new_matrix(const ek_tensor *like, int64_t columns)
+{
+    ek_tensor *x = direction_new(like, 1, columns);
+    return x ? ek_squeeze(x, 0) : NULL;
+}
+
+/* Returns row t of x (L, N, W), which is contiguous, as a matrix. If x has fewer rows, steps use
+ * them in turn. */
+static ek_tensor direction_at(const ek_tensor *x, int64_t t)
+{
+    const int64_t rows = x->shape[1], columns = x->shape[2];
+    return (ek_tensor){.dtype = x->dtype,
+                       .ndim = 2,
+                       .shape = {rows, columns},
+                       .stride = {columns, 1},
+                       .offset = x->offset + t % x->shape[0] * rows * columns,
+                       .storage = x->storage};
+}
+
+/* Returns `count` rows of x, from `first` on, as one matrix. */
+static ek_tensor direction_rows(const ek_tensor *x, int64_t first, int64_t count)
+{
+    ek_tensor view = direction_at(x, first);
+    view.shape[0] *= count;
+    return view;
+}
+
+/* Expands the mask of step t to the columns of `like`. */
+static void direction_mask_at(ek_tensor *view, const direction *self, int64_t t,
+                              const ek_tensor *like)
+{
+    const ek_tensor mask = direction_at(self->mask, t);
+    ek_borrow_expanded(view, &mask, &EK_SHAPE(like->shape[0], like->shape[1]));
+}
+
+static ek_recurrent_cell direction_cell(const direction *self)
+{
+    static const ek_recurrent_cell cells[] = {EK_CELL_TANH, EK_CELL_RELU, EK_CELL_LSTM,
+                                              EK_CELL_GRU};
+    return cells[self->kind];
+}
+
+/* ---- forward ---- */
+
+/* Fills saved[ALL_H] and what follows it. If `keeps` is false, memory for backward is saved. */
+static int direction_forward(const direction *self, ek_tensor *const *in, bool keeps,
+                             ek_tensor **saved)
+{
+    const ek_tensor *x = in[X];
+    const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
+    const int64_t steps = x->shape[0], rows = in[WEIGHT_IH]->shape[0], size = in[H]->shape[1],
+                  hidden = rows / ek_recurrence_gates(self->kind);
+    ek_dev *dev = ek_tensor_dev(x);
+    const ek_kernels *kernels = ek_kernels_of(x);
+    ek_tensor *products = direction_new(x, steps, rows), *product = direction_new_matrix(x, rows),
+              *new_h = self->mask ? direction_new_matrix(x, size) : NULL,
+              *new_c = self->mask && lstm ? direction_new_matrix(x, hidden) : NULL;
+    saved[ALL_H] = direction_new(x, steps + 1, size);
+    saved[ALL_C] = lstm ? direction_new(x, keeps ? steps + 1 : 2, hidden) : NULL;
+    saved[GATES] = lstm || gru ? direction_new(x, keeps ? steps : 1, 4 * hidden) : NULL;
+    saved[HIDDEN] = in[WEIGHT_HR] ? direction_new(x, keeps ? steps : 1, hidden) : NULL;
+    if (ek_error_status() < 0)
+        return ek_error_pending();
+
+    const ek_tensor x_rows = direction_rows(x, 0, steps);
+    ek_tensor to = direction_rows(products, 0, steps);
+    EK_TRY(kernels->linear(dev, &to, &x_rows, in[WEIGHT_IH], in[BIAS_IH], false));
+    to = direction_at(saved[ALL_H], self->reverse ? steps : 0);
+    EK_TRY(kernels->copy(dev, &to, in[H]));
+    if (lstm) {
+        to = direction_at(saved[ALL_C], self->reverse ? steps : 0);
+        EK_TRY(kernels->copy(dev, &to, in[C]));
+    }
+    for (int64_t i = 0; i < steps; i++) {
+        const int64_t t = self->reverse ? steps - 1 - i : i, before = t + self->reverse,
+                      after = t + !self->reverse;
+        ek_tensor h = direction_at(saved[ALL_H], before),
+                  next_h = direction_at(saved[ALL_H], after), in_t = direction_at(products, t), c,
+                  next_c, gates, unprojected, mask;
+        if (lstm) {
+            c = direction_at(saved[ALL_C], before);
+            next_c = direction_at(saved[ALL_C], after);
+        }
+        if (saved[GATES])
+            gates = direction_at(saved[GATES], t);
+        if (saved[HIDDEN])
+            unprojected = direction_at(saved[HIDDEN], t);
+        ek_tensor *to_h = new_h ? new_h : &next_h;
+        EK_TRY(kernels->linear(dev, product, &h, in[WEIGHT_HH], in[BIAS_HH], false));
+        EK_TRY(kernels->recurrent_forward(dev, saved[HIDDEN] ? &unprojected : to_h,
+                                          direction_cell(self),
+                                          new_c  ? new_c
+                                          : lstm ? &next_c
+                                                 : NULL,
+                                          saved[GATES] ? &gates : NULL, &in_t, product,
+                                          lstm  ? &c
+                                          : gru ? &h
+                                                : NULL));
+        if (saved[HIDDEN])
+            EK_TRY(kernels->linear(dev, to_h, &unprojected, in[WEIGHT_HR], NULL, false));
+        if (!self->mask)
+            continue;
+        direction_mask_at(&mask, self, t, &h);
+        EK_TRY(kernels->where(dev, &next_h, &mask, new_h, &h));
+        if (lstm) {
+            direction_mask_at(&mask, self, t, &c);
+            EK_TRY(kernels->where(dev, &next_c, &mask, new_c, &c));
+        }
+    }
+    return 0;
+}
+
+/* Makes the node's outputs: those of all steps, which are a view of the states, and copies of the
+ * last state. */
+static int direction_outputs(const direction *self, ek_tensor *const *saved, int64_t steps,
+                             ek_tensor **outputs)
+{
+    ek_tensor *states[] = {saved[ALL_H], saved[ALL_C]};
+    for (int i = 0; i < 2; i++) {
+        if (!states[i])
+            continue;
+        const ek_tensor last = direction_at(states[i], self->reverse ? 0 : steps);
+        outputs[i + 1] = direction_new_matrix(&last, last.shape[1]);
+        if (!outputs[i + 1] ||
+            ek_kernels_of(&last)->copy(ek_tensor_dev(&last), outputs[i + 1], &last) < 0)
+            return ek_error_pending();
+    }
+    outputs[0] = ek_tensor_alias(saved[ALL_H]);
+    if (!outputs[0])
+        return ek_error_pending();
+    outputs[0]->shape[0] = steps;
+    outputs[0]->offset += self->reverse ? 0 : ek_count(saved[ALL_H]) / (steps + 1);
+    return 0;
+}
+
+/* ---- backward ---- */
+
+/* Writes a + b, where NULL counts as zeros. */
+static int direction_sum(ek_tensor *out, const ek_tensor *a, const ek_tensor *b)
+{
+    ek_dev *dev = ek_tensor_dev(out);
+    const ek_kernels *kernels = ek_kernels_of(out);
+    if (a && b)
+        return kernels->binary(dev, EK_BINARY_ADD, out, a, b, 1);
+    return a || b ? kernels->copy(dev, out, a ? a : b) : kernels->fill(dev, out, 0);
+}
+
+/* out = x y, or out += x y with `adds`. */
+static int direction_product(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, bool adds)
+{
+    ek_tensor to = ek_batch_of_matrix(out, false), a = ek_batch_of_matrix(x, false),
+              b = ek_batch_of_matrix(y, false);
+    return ek_kernels_of(out)->matmul(ek_tensor_dev(out), &to, &a, &b, NULL, adds);
+}
+
+/* Splits a state's gradient by the mask of step t: `own` gets that of samples with this step (it
+ * may be `gradient`), `past` that of other samples, whose state passes the step unchanged. */
+static int direction_split_gradient(const direction *self, int64_t t, const ek_tensor *gradient,
+                                    const ek_tensor *zero, ek_tensor *own, ek_tensor *past)
+{
+    ek_dev *dev = ek_tensor_dev(own);
+    ek_tensor mask, zeros;
+    direction_mask_at(&mask, self, t, own);
+    ek_borrow_expanded(&zeros, zero, &EK_SHAPE(own->shape[0], own->shape[1]));
+    EK_TRY(ek_kernels_of(own)->where(dev, past, &mask, &zeros, gradient));
+    return ek_kernels_of(own)->where(dev, own, &mask, gradient, &zeros);
+}
+
+/* The gradients of all steps. */
+typedef struct direction_back {
+    ek_tensor *dx, *dproduct;  /* of the sums of gates (L, N, G H); one tensor but for a GRU */
+    ek_tensor *dprojected;     /* of h (L, N, size), if it is projected */
+    ek_tensor *h[2], *c[2];    /* of the states before a step, which steps use in turn */
+    ek_tensor *own_h, *own_c;  /* with a mask: of h and c after a step, where the step counts */
+    ek_tensor *past, *dhidden; /* with a mask: dbefore; if h is projected: of h before that */
+    ek_tensor *zero;
+} direction_back;
+
+static int direction_back_memory(const direction *self, ek_tensor *const *saved,
+                                 direction_back *back)
+{
+    const ek_tensor *x = saved[X];
+    const int64_t steps = x->shape[0], rows = saved[WEIGHT_IH]->shape[0], size = saved[H]->shape[1],
+                  hidden = rows / ek_recurrence_gates(self->kind);
+    const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
+    back->dx = direction_new(x, steps, rows);
+    back->dproduct = gru ? direction_new(x, steps, rows) : back->dx;
+    for (int i = 0; i < 2; i++) {
+        back->h[i] = direction_new_matrix(x, size);
+        back->c[i] = lstm ? direction_new_matrix(x, hidden) : NULL;
+    }
+    if (saved[HIDDEN]) {
+        back->dprojected = direction_new(x, steps, size);
+        back->dhidden = direction_new_matrix(x, hidden);
+    }
+    if (self->mask) {
+        back->own_h = saved[HIDDEN] ? NULL : direction_new_matrix(x, size);
+        back->own_c = lstm ? direction_new_matrix(x, hidden) : NULL;
+        back->past = direction_new_matrix(x, hidden);
+        back->zero = ek_number_like(x, 0);
+    }
+    return ek_error_status() < 0 ? ek_error_pending() : 0;
+}
+
+/* Computes the gradients of step t, and those of the states before the step into place `next` of
+ * back->h and back->c. `dy`, `dh` and `dc` are the gradients of the step's output and of the states
+ * after the step; they may be NULL. If `wants_h` is false, the state before has no gradient. */
+static int direction_step_back(const direction *self, ek_tensor *const *saved, int64_t t,
+                               const direction_back *back, const ek_tensor *dy, const ek_tensor *dh,
+                               const ek_tensor *dc, int next, bool wants_h)
+{
+    const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
+    const int64_t before = t + self->reverse, after = t + !self->reverse;
+    ek_dev *dev = ek_tensor_dev(back->dx);
+    const ek_kernels *kernels = ek_kernels_of(back->dx);
+    const ek_tensor h = direction_at(saved[ALL_H], before),
+                    next_h = direction_at(saved[ALL_H], after),
+                    c = lstm ? direction_at(saved[ALL_C], before) : h,
+                    next_c = lstm ? direction_at(saved[ALL_C], after) : h,
+                    gates = saved[GATES] ? direction_at(saved[GATES], t) : next_h;
+    ek_tensor dx = direction_at(back->dx, t), dproduct = direction_at(back->dproduct, t), own;
+    ek_tensor *passed_h = back->h[next], *passed_c = back->c[next];
+    if (self->mask || back->dprojected) {
+        own = back->dprojected ? direction_at(back->dprojected, t) : *back->own_h;
+        EK_TRY(direction_sum(&own, dy, dh));
+        if (self->mask)
+            EK_TRY(direction_split_gradient(self, t, &own, back->zero, &own, passed_h));
+        if (self->mask && lstm) {
+            EK_TRY(direction_sum(back->own_c, dc, NULL));
+            EK_TRY(
+                direction_split_gradient(self, t, back->own_c, back->zero, back->own_c, passed_c));
+            dc = back->own_c;
+        }
+        if (back->dprojected)
+            EK_TRY(direction_product(back->dhidden, &own, saved[WEIGHT_HR], false));
+        dy = back->dprojected ? back->dhidden : &own;
+        dh = NULL;
+    }
+    ek_tensor *passed = lstm  ? passed_c
+                        : gru ? passed_h
+                              : NULL,
+              *dbefore = self->mask && passed ? back->past : passed;
+    EK_TRY(kernels->recurrent_gradient(dev, &dx, direction_cell(self), gru ? &dproduct : NULL,
+                                       dbefore, dy, dh, dc, &gates,
+                                       lstm  ? &c
+                                       : gru ? &h
+                                             : NULL,
+                                       lstm ? &next_c : NULL));
+    if (dbefore != passed)
+        EK_TRY(direction_sum(passed, passed, dbefore));
+    return wants_h ? direction_product(passed_h, &dproduct, saved[WEIGHT_HH], gru || self->mask)
+                   : 0;
+}
+
+/* Computes the gradients of the parameters and of x from those of the sums of gates. */
+static int direction_parameters(ek_node *node, const direction *self, ek_tensor *const *saved,
+                                const direction_back *back, ek_tensor **results)
+{
+    const ek_tensor *x = saved[X];
+    const int64_t steps = x->shape[0];
+    const ek_tensor dx = direction_rows(back->dx, 0, steps),
+                    dproduct = direction_rows(back->dproduct, 0, steps),
+                    x_rows = direction_rows(x, 0, steps),
+                    h_rows = direction_rows(saved[ALL_H], self->reverse, steps);
+    for (int i = WEIGHT_IH; i < INPUTS; i++)
+        if (ek_node_needs(node, i) && !(results[i] = ek_node_destination(node, i))) {
+            const ek_shape shape = ek_tensor_shape(saved[i]);
+            results[i] = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
+            if (!results[i])
+                return ek_error_pending();
+        }
+    EK_TRY(ek_linear_run_gradients(results[WEIGHT_IH], results[BIAS_IH], &x_rows, &dx));
+    EK_TRY(ek_linear_run_gradients(results[WEIGHT_HH], results[BIAS_HH], &h_rows, &dproduct));
+    if (results[WEIGHT_HR]) {
+        const ek_tensor hidden = direction_rows(saved[HIDDEN], 0, steps),
+                        dh = direction_rows(back->dprojected, 0, steps);
+        EK_TRY(ek_linear_run_gradients(results[WEIGHT_HR], NULL, &hidden, &dh));
+    }
+    if (!ek_node_needs(node, X))
+        return 0;
+    results[X] = ek_tensor_like(x);
+    if (!results[X])
+        return ek_error_pending();
+    ek_tensor to = direction_rows(results[X], 0, steps);
+    return direction_product(&to, &dx, saved[WEIGHT_IH], false);
+}
+
+static int direction_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const direction *self =
+        (const direction *)((const ek_recomputed *)ek_node_attributes(node))->state;
+    ek_tensor *saved[SAVED], *given[3];
+    if (ek_grad_enabled())
+        return ek_recomputed_backward(node, gradients, results);
+    for (int i = 0; i < SAVED; i++)
+        saved[i] = ek_node_saved(node, i);
+    for (int i = 0; i < 3; i++)
+        given[i] = gradients[i] ? ek_contiguous(gradients[i], EK_CONTIGUOUS) : NULL;
+    direction_back back = {NULL};
+    if (ek_error_status() < 0)
+        return ek_error_pending();
+    EK_TRY(direction_back_memory(self, saved, &back));
+    const int64_t steps = saved[X]->shape[0];
+    const bool wants_h = ek_node_needs(node, H);
+    const ek_tensor *dh = given[1], *dc = given[2];
+    for (int64_t i = 0; i < steps; i++) {
+        const int64_t t = self->reverse ? i : steps - 1 - i;
+        const ek_tensor dy = given[0] ? direction_at(given[0], t) : (ek_tensor){0};
+        EK_TRY(direction_step_back(self, saved, t, &back, given[0] ? &dy : NULL, dh, dc, i % 2,
+                                   wants_h || i < steps - 1));
+        dh = back.h[i % 2];
+        dc = back.c[i % 2];
+    }
+    results[H] = wants_h ? back.h[(steps - 1) % 2] : NULL;
+    results[C] = back.c[(steps - 1) % 2];
+    return direction_parameters(node, self, saved, &back, results);
+}
+
+/* ---- the operation ---- */
+
+static void direction_destroy(ek_object *object)
+{
+    ek_release(((direction *)object)->mask);
+    free(object);
+}
+
+static const ek_operation direction_operation = {.name = "recurrent",
+                                                 .backward = direction_backward,
+                                                 .destroy = ek_recomputed_destroy};
+static const ek_operation direction_gradient_operation = {.name = "recurrent_gradient",
+                                                          .backward = ek_recomputed_backward,
+                                                          .destroy = ek_recomputed_destroy};
+
+/* Fills the outputs: those of all steps, and the last h and c. */
+static int direction_run(direction *self, ek_tensor **in, ek_tensor **outputs)
+{
+    ek_tensor *saved[SAVED];
+    for (int i = 0; i < INPUTS; i++)
+        saved[i] = in[i];
+    const bool keeps = ek_records(in, INPUTS);
+    EK_TRY(direction_forward(self, in, keeps, saved));
+    EK_TRY(direction_outputs(self, saved, in[X]->shape[0], outputs));
+    if (!keeps)
+        return 0;
+    const ek_recomputed recomputed = {&direction_gradient_operation, direction_compose,
+                                      ek_object_retain(&self->object),
+                                      ek_thread_self()->modes.flags};
+    return ek_record_outputs(outputs, 3, &direction_operation,
+                             &(const ek_record_options){.inputs = in,
+                                                        .input_count = INPUTS,
+                                                        .saved = saved,
+                                                        .saved_count = SAVED,
+                                                        EK_ATTRIBUTES(recomputed)});
+}
+
+/* Returns true if the steps are to be nodes of their own. */
+static bool direction_composes(ek_tensor *const *in)
+{
+    return ek_thread_self()->observer || ek_count(in[X]) == 0 ||
+           (ek_autocast_dtype() != EK_F32 && ek_dtype_wide(in[X]->dtype) == EK_F32);
+}
+
+ek_tensor *ek_recurrent_direction(ek_recurrence kind, bool reverse, ek_tensor *x,
+                                  const ek_recurrent_weights *w, ek_tensor *mask,
+                                  ek_recurrent_state *state)
+{
+    static const char *const names[] = {"rnn", "rnn", "lstm", "gru"};
+    ek_tensor *in[INPUTS] = {x,          state->h,   state->c,    w->weight_ih, w->weight_hh,
+                             w->bias_ih, w->bias_hh, w->weight_hr},
+              *outputs[3] = {NULL};
+    ek_scope scope = ek_scope_begin();
+    direction *self = ek_calloc(1, sizeof *self);
+    int rc = self ? 0 : ek_error_pending();
+    if (self) {
+        ek_object_init(&self->object, direction_destroy);
+        self->kind = kind;
+        self->reverse = reverse;
+        self->mask = mask ? ek_keep(mask) : NULL;
+    }
+    const bool composes = direction_composes(in);
+    for (int i = 0; i < INPUTS && rc >= 0 && !composes; i++)
+        if (in[i] &&
+            (!ek_given(names[kind], "an operand", in[i]) || !ek_alike(names[kind], in[X], in[i])))
+            rc = ek_error_pending();
+    if (rc >= 0 && !composes && !(in[X] = ek_contiguous(x, EK_CONTIGUOUS)))
+        rc = ek_error_pending();
+    if (rc >= 0)
+        rc = composes ? direction_compose(&self->object, in, INPUTS, outputs, 3)
+                      : direction_run(self, in, outputs);
+    ek_object_release(&self->object);
+    for (int i = 0; i < 3; i++)
+        outputs[i] = rc < 0 ? NULL : ek_keep(outputs[i]);
+    ek_scope_end(&scope);
+    for (int i = 0; i < 3; i++)
+        rc = outputs[i] && !ek_scope_adopt(outputs[i]) ? ek_error_pending() : rc;
+    *state = (ek_recurrent_state){outputs[1], outputs[2]};
+    return rc < 0 ? NULL : outputs[0];
+}
