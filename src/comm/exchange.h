@@ -13,6 +13,8 @@
 #include "core/tensor.h"
 #include "evenkeel/comm.h"
 
+enum { EK_COMM_WORKER_BYTES = 1 << 18 }; /* waking workers saves time from this many bytes on */
+
 /* Two tensors of one shape and dtype, on any devices. */
 typedef struct ek_move {
     ek_tensor *to, *from;
@@ -29,6 +31,14 @@ typedef struct ek_move {
  * Needs host memory only to pack. `what` names the span. After an error any of the moves may have
  * been done. */
 int ek_exchange(const char *what, const ek_move *moves, int count);
+
+/* Does what ek_exchange does, but if the moves are a broadcast by collectives, their devices don't
+ * wait for all blocks: work that uses a tensor of the moves waits for the tensor's block (Note
+ * [Broadcast ahead] in parallel/replica_copies.h). `arrivals` are zeros, with room for 2 * count.
+ * The caller joins the devices' lanes later, and calls ek_arrival_end for all tensors and all
+ * arrivals.
+ */
+int ek_exchange_ahead(const char *what, const ek_move *moves, int count, ek_arrival *arrivals);
 
 /* Does one move on the calling thread, without a span. Elements that can't be written in place are
  * copied through blocks of at most EK_COMM_BUFFER_BYTES. */

@@ -2,8 +2,10 @@
 #include "comm/collectives.h"
 #include "comm/exchange.h"
 #include "comm/tree.h"
+#include "core/lane.h"
 #include "core/staging.h"
 #include "core/trace.h"
+#include "core/worker.h"
 #include "kernels/kernels.h"
 #include "ops/ops.h"
 
@@ -63,6 +65,42 @@ static ek_tensor *scatter_send_chunk(ek_tensor *part, ek_dev *dev)
     return there;
 }
 
+/* Chunks of a tensor of the host, which go straight to their devices. */
+typedef struct staged_chunks {
+    int count;
+    ek_dev *devs[EK_MAX_DEVICES];
+    ek_tensor *parts[EK_MAX_DEVICES], **sent[EK_MAX_DEVICES];
+} staged_chunks;
+
+static int scatter_send_on_worker(void *user, int index)
+{
+    const staged_chunks *s = user;
+    ek_tensor *there = scatter_send_chunk(s->parts[index], s->devs[index]);
+    *s->sent[index] = ek_keep(there); /* the scope ends with the job */
+    return there ? 0 : ek_error_pending();
+}
+
+/* Sends the chunks. If the memory is pageable, each device's worker copies its chunk to pinned
+ * buffers, because one thread can't feed several devices. */
+static int scatter_send_all(const staged_chunks *s, const ek_tensor *tensor)
+{
+    const bool alone = s->count < 2 || tensor->storage->pinned_by || ek_section_is_open() ||
+                       ek_comm_nbytes(tensor) < EK_COMM_WORKER_BYTES ||
+                       ek_thread_self()->modes.flags & EK_MODE_BACKWARD || ek_forked();
+    int rc = alone ? 0
+                   : ek_jobs_run((ek_dev *const *)s->devs, s->count, scatter_send_on_worker,
+                                 (void *)s, NULL);
+    for (int i = 0; i < s->count; i++) {
+        if (alone)
+            *s->sent[i] = scatter_send_chunk(s->parts[i], s->devs[i]);
+        else if (*s->sent[i] && !ek_scope_adopt(*s->sent[i]))
+            *s->sent[i] = NULL;
+        if (rc >= 0 && !*s->sent[i])
+            rc = ek_error_pending();
+    }
+    return rc;
+}
+
 /* Makes chunk i on c->devs[i] if wanted[i] (NULL: all chunks). On the tensor's own device the chunk
  * is a view. Chunks of a tensor of the host are staged, so that copying overlaps computing; all
  * other chunks are copied in one exchange. */
@@ -70,6 +108,7 @@ static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *
                           ek_tensor **out)
 {
     ek_move moves[EK_MAX_DEVICES];
+    staged_chunks staged = {0};
     int64_t start = 0;
     int count = 0;
     for (int i = 0; i < c->count; start += c->sizes[i++]) {
@@ -80,13 +119,17 @@ static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *
         ek_tensor *part = ek_comm_part(tensor, c->dim, start, c->sizes[i]);
         if (part && ek_tensor_dev(part) == dev)
             out[i] = part;
-        else if (part && ek_staging_copies(part, dev))
-            out[i] = scatter_send_chunk(part, dev);
-        else if (part && (out[i] = ek_comm_like(part, dev)))
+        else if (part && ek_staging_copies(part, dev)) {
+            staged.devs[staged.count] = dev;
+            staged.parts[staged.count] = part;
+            staged.sent[staged.count++] = &out[i];
+            continue;
+        } else if (part && (out[i] = ek_comm_like(part, dev)))
             moves[count++] = (ek_move){out[i], part};
         if (!out[i])
             return ek_error_pending();
     }
+    EK_TRY(scatter_send_all(&staged, tensor));
     return ek_exchange("scatter", moves, count);
 }
 

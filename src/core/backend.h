@@ -50,15 +50,15 @@ typedef struct ek_block_sum {
     ek_dtype dtype;
 } ek_block_sum;
 
-enum { EK_MOST_STEPS = 8 }; /* of an exchange */
-
-/* A step of an exchange between devices: `work`, `sum`, or moves between the devices. */
+/* A step of an exchange between devices: `work`, `sum`, a broadcast, or moves. */
 typedef struct ek_exchange_step {
     /* Issues work to `dev`, which follows the device's earlier steps, and allocates no memory of a
      * device. Called once for each device. Any thread, and several at a time. */
     int (*work)(void *user, ek_dev *dev);
     void *user;
     const ek_block_sum *sum;
+    void *const *data; /* a broadcast: data[0] on the first device goes to data[i] on device i */
+    size_t nbytes;     /* of the broadcast */
     const ek_block_move *moves;
     int count; /* of moves */
 } ek_exchange_step;
@@ -132,11 +132,9 @@ typedef struct ek_backend {
      * negative status. If the devices have several backends, the first one with this slot is asked.
      * Optional: none. */
     int (*collective)(ek_dev *const *devs, int count);
-    /* Collectives, each a section (lane.h) of the devices that take part. `broadcast` copies
-     * data[0] on devs[0] to data[i] on devs[i]. `exchange` does steps, one after another on each
-     * device; it needs to add sums only if `collective` offers EK_COLLECTIVE_SUMS. Slots that
-     * `collective` never offers may be NULL. */
-    int (*broadcast)(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
+    /* Does steps, one after another on each device, within one section (lane.h) of the devices.
+     * Sums are asked for only if `collective` offers EK_COLLECTIVE_SUMS. Optional if `collective`
+     * never offers collectives. */
     int (*exchange)(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count);
 
     /* Makes later work of `waiter` wait for earlier work of `awaited`, a device of this backend. If

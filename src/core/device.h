@@ -170,8 +170,9 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 /* Returns which collectives to use among these devices (ek_collective), or a negative status. */
 int ek_dev_collective(ek_dev *const *devs, int count);
 
-/* Run the collectives of the first device's backend (backend.h), which ek_dev_collective must have
- * offered for these devices. If the backend has no such slot, copy from device to device. */
+/* Does steps by the first device's backend (backend.h), which ek_dev_collective must have offered
+ * for these devices. If the backend has no `exchange`, copies from device to device.
+ * ek_dev_broadcast is one step. */
 int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_dev_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count);
 

@@ -207,6 +207,7 @@ ek_write_count *ek_version_new(void)
     if (version) {
         ek_object_init(&version->object, version_destroy);
         atomic_init(&version->count, 0);
+        atomic_init(&version->arrival, NULL);
         atomic_init(&version->writer, NULL);
         atomic_init(&version->recorded, 0);
     }

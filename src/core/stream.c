@@ -97,15 +97,16 @@ int ek_dev_collective(ek_dev *const *devs, int count)
                                      : EK_COLLECTIVE_NONE;
 }
 
-int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
+/* Does a step by copies from device to device. */
+static int stream_copy_step(ek_dev *const *devs, int count, const ek_exchange_step *step)
 {
-    EK_TRY(ek_fork_check());
-    if (nbytes == 0)
-        return 0;
-    if (devs[0]->backend->broadcast)
-        return devs[0]->backend->broadcast(devs, count, data, nbytes);
-    for (int d = 1; d < count; d++)
-        EK_TRY(ek_dev_copy(devs[d], data[d], devs[0], data[0], nbytes));
+    for (int d = 0; d < count && step->work; d++)
+        EK_TRY(step->work(step->user, devs[d]));
+    for (int d = 1; d < count && step->data; d++)
+        EK_TRY(ek_dev_copy(devs[d], step->data[d], devs[0], step->data[0], step->nbytes));
+    for (int i = 0; i < step->count; i++)
+        EK_TRY(ek_dev_copy(step->moves[i].to, step->moves[i].target, step->moves[i].from,
+                           step->moves[i].source, step->moves[i].nbytes));
     return 0;
 }
 
@@ -114,15 +115,15 @@ int ek_dev_exchange(ek_dev *const *devs, int count, const ek_exchange_step *step
     EK_TRY(ek_fork_check());
     if (devs[0]->backend->exchange)
         return devs[0]->backend->exchange(devs, count, steps, step_count);
-    for (int s = 0; s < step_count; s++) {
-        const ek_exchange_step *step = &steps[s];
-        for (int d = 0; d < count && step->work; d++)
-            EK_TRY(step->work(step->user, devs[d]));
-        for (int i = 0; i < step->count; i++)
-            EK_TRY(ek_dev_copy(step->moves[i].to, step->moves[i].target, step->moves[i].from,
-                               step->moves[i].source, step->moves[i].nbytes));
-    }
+    for (int i = 0; i < step_count; i++)
+        EK_TRY(stream_copy_step(devs, count, &steps[i]));
     return 0;
+}
+
+int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
+{
+    const ek_exchange_step step = {.data = data, .nbytes = nbytes};
+    return nbytes > 0 ? ek_dev_exchange(devs, count, &step, 1) : 0;
 }
 
 bool ek_dev_is_host(const ek_dev *dev)

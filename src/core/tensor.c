@@ -141,6 +141,17 @@ int ek_tensor_hold_resident(const ek_tensor *tensor)
                                  : ek_storage_hold(tensor->storage);
 }
 
+/* Threads that use the elements at the same time all wait. */
+void ek_tensor_await(const ek_tensor *tensor)
+{
+    ek_arrival *arrival = atomic_load(&tensor->version->arrival);
+    if (arrival && !atomic_load(&arrival->awaited)) {
+        ek_dev_wait_event(arrival->dev, EK_STREAM_COMPUTE, arrival->event);
+        atomic_store(&arrival->awaited, true);
+    }
+    atomic_store(&tensor->version->arrival, NULL);
+}
+
 /* Checks that no size is negative and that the number of elements is at most INT64_MAX / 16, so
  * that the elements' bytes can be counted in an int64_t. A view that repeats elements may have more
  * elements than any memory holds. */

@@ -49,8 +49,19 @@ typedef struct ek_storage {
     ek_residence *residence; /* one reference; NULL: the storage always has its memory */
 } ek_storage;
 
+/* A copy into a device's memory that another stream makes. Work on the elements waits for `event`.
+ */
+typedef struct ek_arrival {
+    ek_dev *dev;
+    ek_event *event;
+    atomic_bool awaited; /* EK_STREAM_COMPUTE waits for the event */
+} ek_arrival;
+
 typedef struct ek_write_count {
     ek_object object;
+    /* Borrowed: the first use of the elements waits for the arrival (ek_tensor_hold). NULL: none.
+     */
+    _Atomic(ek_arrival *) arrival;
     atomic_uint_fast64_t count;
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
     atomic_uint_fast64_t recorded; /* how many writes a graph recorded; older views are stale */
@@ -167,9 +178,14 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
  * for the operands of operations, for saved tensors and before copies. 0 or a negative status:
  * EK_E_STATE for a tensor that was retired (check.h). */
 int ek_tensor_hold_resident(const ek_tensor *tensor);
+void ek_tensor_await(const ek_tensor *tensor);
 static inline int ek_tensor_hold(const ek_tensor *tensor)
 {
-    return tensor->storage->residence ? ek_tensor_hold_resident(tensor) : 0;
+    if (tensor->storage->residence)
+        return ek_tensor_hold_resident(tensor);
+    if (atomic_load_explicit(&tensor->version->arrival, memory_order_relaxed))
+        ek_tensor_await(tensor);
+    return 0;
 }
 /* Returns true for a tensor that was retired, without the load of ek_checks. */
 static inline bool ek_tensor_is_retired(const ek_tensor *tensor)

@@ -257,7 +257,6 @@ const ek_backend ek_cuda_backend = {
     .reaches = ek_cuda_reaches,
     .collective = ek_cuda_collective,
 #ifdef EK_HAVE_NCCL
-    .broadcast = ek_cuda_broadcast,
     .exchange = ek_cuda_exchange,
 #endif
     .device_wait = ek_cuda_device_wait,

@@ -130,25 +130,14 @@ static int nccl_issue(ek_dev *const *devs, int count, const ek_nccl_step *steps,
     return rc;
 }
 
-typedef struct nccl_broadcast {
-    void *const *data;
-    size_t nbytes;
-} nccl_broadcast;
-
 static int nccl_call_broadcast(const ek_nccl_group *group, int rank, const void *user)
 {
-    const nccl_broadcast *broadcast = user;
+    const ek_exchange_step *step = user;
     ek_dev *dev = group->devs[rank];
     return ek_nccl_check(dev, "broadcast",
-                         ek_nccl()->ncclBroadcast(broadcast->data[0], broadcast->data[rank],
-                                                  broadcast->nbytes, ncclUint8, 0,
-                                                  group->comms[rank], ek_nccl_stream(dev)));
-}
-
-int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
-{
-    const ek_nccl_step step = {nccl_call_broadcast, &(nccl_broadcast){data, nbytes}, false};
-    return nccl_issue(devs, count, &step, 1);
+                         ek_nccl()->ncclBroadcast(step->data[0], step->data[rank], step->nbytes,
+                                                  ncclUint8, 0, group->comms[rank],
+                                                  ek_nccl_stream(dev)));
 }
 
 static int nccl_rank_of(ek_dev *const *devs, const ek_dev *dev)
@@ -208,13 +197,18 @@ static int nccl_call_work(const ek_nccl_group *group, int rank, const void *user
 
 int ek_cuda_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count)
 {
-    ek_nccl_step own[EK_MOST_STEPS];
+    ek_nccl_step *own = ek_calloc((size_t)step_count, sizeof *own);
+    if (!own)
+        return ek_error_pending();
     for (int i = 0; i < step_count; i++)
-        own[i] = (ek_nccl_step){steps[i].work  ? nccl_call_work
-                                : steps[i].sum ? nccl_call_sum
-                                               : nccl_call_moves,
+        own[i] = (ek_nccl_step){steps[i].work   ? nccl_call_work
+                                : steps[i].sum  ? nccl_call_sum
+                                : steps[i].data ? nccl_call_broadcast
+                                                : nccl_call_moves,
                                 &steps[i], steps[i].work != NULL};
-    return nccl_issue(devs, count, own, step_count);
+    int rc = nccl_issue(devs, count, own, step_count);
+    free(own);
+    return rc;
 }
 
 #else /* a build without NCCL's header: copies by pairs */

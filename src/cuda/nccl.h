@@ -13,7 +13,6 @@
 /* The backend's slots of these names. Without NCCL's header only ek_cuda_collective exists, which
  * then chooses copies. */
 int ek_cuda_collective(ek_dev *const *devs, int count);
-int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_cuda_exchange(ek_dev *const *devs, int count, const ek_exchange_step *steps, int step_count);
 
 /* Closes the communicators of this device. All work of the device has ended. */

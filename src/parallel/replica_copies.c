@@ -5,6 +5,7 @@
 
 #include "autograd/graph.h"
 #include "comm/exchange.h"
+#include "core/lane.h"
 #include "core/slab.h"
 #include "nn/module_table.h"
 
@@ -189,16 +190,46 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
+/* Returns the entry that is sent at place `at` of the first `end` entries: buffers come first. */
+static int copies_entry(const ek_replica_set *set, int end, int at)
+{
+    const int buffers = end - set->parameters;
+    return at < buffers ? set->parameters + at : at - buffers;
+}
+
+void ek_replica_set_join(ek_replica_set *set)
+{
+    if (!set || !set->arrivals)
+        return;
+    for (int d = 0; d < set->devices; d++)
+        ek_lane_join(set->devs[d]);
+    for (int d = 0; d < set->devices; d++)
+        for (int i = 0; i < set->count && set->copies[d].tensors; i++)
+            atomic_store(&set->copies[d].tensors[i]->version->arrival, NULL);
+    for (int k = 0; k < set->arrival_room; k++)
+        if (set->arrivals[k].dev)
+            ek_dev_free_event(set->arrivals[k].dev, set->arrivals[k].event);
+    free(set->arrivals);
+    set->arrivals = NULL;
+}
+
 /* Does the moves; moves[first[k] .. first[k + 1]) go to the device ranks->at[k]. The copies count
  * as written even after an error, so that older graphs which saved them report the modification. */
 static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, const ek_move *moves,
-                             const int *first)
+                             const int *first, int end, bool ahead)
 {
-    const int before = ek_error_status();
-    int rc = ek_exchange("refreshing replicas", moves, first[ranks->count]);
+    static const char what[] = "refreshing replicas";
+    const int before = ek_error_status(), count = first[ranks->count];
+    ek_replica_set_join(set);
+    if (ahead && !(set->arrivals = ek_calloc(2 * (size_t)count, sizeof *set->arrivals)))
+        return ek_error_pending();
+    set->arrival_room = 2 * count;
+    int rc = ahead ? ek_exchange_ahead(what, moves, count, set->arrivals)
+                   : ek_exchange(what, moves, count);
     for (int k = 0; k < ranks->count; k++) {
         int d = ranks->at[k], next = first[k];
-        for (int i = 0; i < set->count && next < first[k + 1]; i++) {
+        for (int at = 0; at < end && next < first[k + 1]; at++) {
+            const int i = copies_entry(set, end, at);
             if (set->copies[d].tensors[i] != moves[next].to)
                 continue;
             ek_tensor_written(moves[next++].to, "the broadcast to replicas");
@@ -210,7 +241,7 @@ static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, con
     return rc;
 }
 
-static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
+static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end, bool ahead)
 {
     size_t parameters = 0, buffers = 0;
     int first[EK_MAX_DEVICES + 1] = {0}, n = 0, rc = 0;
@@ -220,7 +251,8 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int en
     for (int k = 0; k < ranks->count && rc >= 0; first[++k] = n) {
         int d = ranks->at[k];
         rc = d > 0 ? ek_copies_allocate(set, d) : 0;
-        for (int i = 0; i < end && d > 0 && rc >= 0; i++) {
+        for (int at = 0; at < end && d > 0 && rc >= 0; at++) {
+            const int i = copies_entry(set, end, at);
             if (!copies_is_stale(set, d, i))
                 continue;
             if ((rc = ek_tensor_hold(set->sources[i])) < 0) /* sharded by a wrapper inside */
@@ -230,7 +262,7 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int en
         }
     }
     if (rc >= 0 && parameters + buffers > 0)
-        rc = copies_send_stale(set, ranks, moves, first);
+        rc = copies_send_stale(set, ranks, moves, first, end, ahead);
     free(moves);
     EK_TRY(rc);
     set->stats.parameter_broadcasts += parameters > 0;
@@ -239,10 +271,10 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int en
     return 0;
 }
 
-int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end)
+int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end, bool ahead)
 {
     ek_scope scope = ek_scope_begin();
-    int rc = copies_refresh(set, ranks, end);
+    int rc = copies_refresh(set, ranks, end, ahead);
     ek_scope_end(&scope);
     return rc;
 }

@@ -1,5 +1,28 @@
 /* replica_copies.h: slabs of a module's tensors, on the module's device and on other devices; for
- * this folder. */
+ * this folder.
+ *
+ * Note [Broadcast ahead]
+ *
+ * Between GPUs that have collectives, what a step has changed is broadcast while the next forward
+ * runs. The broadcast goes bucket by bucket, buffers first and then parameters in the order of
+ * their registration, which is about that of their use. The first use of a tensor on a device makes
+ * the device's compute stream wait for the tensor's bucket (ek_tensor_hold), on the module's own
+ * device, too, so that a forward which writes to a parameter doesn't overtake its broadcast. At the
+ * end of the forward all compute streams wait for the whole broadcast.
+ *
+ * A step on every device after an all-reduce, as PyTorch's DDP has it, would need no broadcast. For
+ * P bytes of parameters and N devices with Adam, per step:
+ *
+ *                              bytes on a device's link, in and out   a device waits for   state
+ *     here                     root 2 P (N - 1) / N in, P out         step, first bucket   2 P on
+ * one all-reduce, step on all  2 P (N - 1) / N                        step                 2 P on
+ * each sharded (EK_SHARD_OPTIMIZER)  as here                           step / N, P          2 P / N
+ *
+ * The sums' bytes travel during backward in all of them, and the broadcast during forward here. So
+ * a step on all devices would save the wait for one bucket, at the price of N times the state, and
+ * of copies of each gradient that a program may change before the step. A sharded step needs the
+ * least memory but leaves parameters without a whole gradient, so that a program has to ask for it.
+ */
 #ifndef EK_PARALLEL_REPLICA_COPIES_H
 #define EK_PARALLEL_REPLICA_COPIES_H
 
@@ -41,6 +64,8 @@ struct ek_replica_set {
      * ranks; one reference to each node. NULL: none. */
     ek_edge *recorded;
     ek_rank_list recorded_ranks;
+    ek_arrival *arrivals; /* of what was last sent ahead, until ek_replica_set_join; NULL: none */
+    int arrival_room;
     ek_data_parallel_stats stats;
 };
 
@@ -64,8 +89,9 @@ int ek_copies_allocate(ek_replica_set *set, int d);
 void ek_copies_forget(ek_replica_set *set);
 
 /* Sends the stale tensors among the first `end` entries to the devices at these ranks, to several
- * devices concurrently. */
-int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end);
+ * devices concurrently. If `ahead`, devices don't wait for all of them (Note [Broadcast ahead]),
+ * and ek_replica_set_join must follow. */
+int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end, bool ahead);
 
 /* Records that handles[r * set->count + i], the handle of entry i on the device ranks->at[r], comes
  * from the module's entry, or from its shards. If possible, the handles get the nodes of an earlier

@@ -15,6 +15,7 @@
 /* `whole`: gathered parameters become whole, because the module lives on. */
 static void set_forget(ek_replica_set *set, bool whole)
 {
+    ek_replica_set_join(set);
     ek_sharding_end(set->sharding, whole);
     if (set->gatherer == set->sharding)
         set->gatherer = NULL;
@@ -56,7 +57,7 @@ static int set_refresh_sharded(void *user)
 {
     ek_replica_set *set = user;
     ek_rank_list all = ek_first_rank_list(set->devices);
-    return ek_copies_refresh(set, &all, set->parameters);
+    return ek_copies_refresh(set, &all, set->parameters, false);
 }
 
 /* Marks the copies of parameter i as current, because the shards' owners have sent the parameter to
@@ -293,7 +294,7 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_
     EK_TRY(set_look_at_module(set));
     EK_TRY(ek_sharding_publish(set->sharding));
     EK_TRY(set_settle_gathered(set));
-    EK_TRY(ek_copies_refresh(set, ranks, set->count));
+    EK_TRY(ek_copies_refresh(set, ranks, set->count, true));
     int count = ranks->count;
     ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));
     if (!handles)
@@ -314,7 +315,8 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_
     }
     free(handles);
     if (rc < 0)
-        return rc;
+        ek_replica_set_join(set);
+    EK_TRY(rc);
     set_note_begun(set, ranks);
     set->stats.forwards += count > 1 || ranks->at[0] != 0;
     return 0;

@@ -61,9 +61,13 @@ int ek_replica_set_make_whole(ek_replica_set *set);
 
 /* Makes replicas[i] for the device ranks->at[i]. devs are all of the set's devices, equal in every
  * call; the module lies on devs[0]. The caller frees each replica with ek_module_free. On an error
- * no replica was made. */
+ * no replica was made; else ek_replica_set_join follows. */
 int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_list *ranks,
                         ek_module **replicas);
+
+/* Called after the forward of the latest replicas, also after an error: makes all devices wait for
+ * the parameters that are still sent to replicas. */
+void ek_replica_set_join(ek_replica_set *set);
 
 /* Called after the forward of the latest replicas. If devs[0] took part, does nothing, because its
  * replica has written the module's buffers. Otherwise copies the buffers that the first replica

@@ -23,14 +23,6 @@ static int remote_collective(ek_dev *const *devs, int count)
     return (int)offered;
 }
 
-static int remote_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
-{
-    broadcasts++;
-    for (int d = 1; d < count; d++)
-        EK_TRY(remote_real->copy(devs[d], data[d], devs[0], data[0], nbytes));
-    return 0;
-}
-
 static void remote_sum(const ek_block_sum *sum, int count)
 {
     ck_assert_int_eq(sum->dtype, EK_F32);
@@ -50,6 +42,9 @@ static int remote_exchange(ek_dev *const *devs, int count, const ek_exchange_ste
         const ek_exchange_step *step = &steps[s];
         for (int d = 0; d < count && step->work; d++)
             EK_TRY(step->work(step->user, devs[d]));
+        broadcasts += step->data != NULL;
+        for (int d = 1; d < count && step->data; d++)
+            EK_TRY(remote_real->copy(devs[d], step->data[d], devs[0], step->data[0], step->nbytes));
         if (step->sum)
             remote_sum(step->sum, count);
         exchanges += step->count > 0;
@@ -69,7 +64,6 @@ void make_remote(int devices, ek_collective offer)
     remote.host_memory = false;
     remote.copy = remote_copy;
     remote.collective = remote_collective;
-    remote.broadcast = remote_broadcast;
     remote.exchange = remote_exchange;
     for (int d = 0; d < devices; d++) {
         /* With AddressSanitizer the host's backend poisons cached memory, which the remote backend

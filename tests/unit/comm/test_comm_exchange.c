@@ -62,7 +62,6 @@ TEST_LOOP(what_a_backend_lacks_is_copied, 0, 2)
         from[i] = apart(0, i, 0);
     plan_broadcast(from, moves);
     make_remote(DEVICES, EK_COLLECTIVE_MOVES);
-    remote.broadcast = NULL;
     remote.exchange = NULL;
     assert_ok(ek_exchange("test", moves, count));
     ck_assert_int_eq(copies, DEVICES - 1);

@@ -56,7 +56,7 @@ TEST(a_broadcast_arrives)
     pair p;
     if (open_pair(&p)) {
         send_numbers(&p);
-        assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+        assert_ok(ek_dev_broadcast(p.devs, 2, p.data, NBYTES));
         check_arrived(&p);
     }
     close_pair(&p);
@@ -84,7 +84,7 @@ TEST(waits_of_other_threads_close_no_circle)
         send_numbers(&p);
         ck_assert_int_eq(pthread_create(&other, NULL, order_both_ways, &p), 0);
         for (int i = 0; i < ROUNDS; i++)
-            assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+            assert_ok(ek_dev_broadcast(p.devs, 2, p.data, NBYTES));
         pthread_join(other, &failed);
         ck_assert_ptr_null(failed);
         check_arrived(&p);
@@ -115,7 +115,7 @@ TEST_LOOP(a_wait_is_for_what_came_before, 0, 2)
     pair p;
     if (open_pair(&p)) {
         void *failed;
-        assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+        assert_ok(ek_dev_broadcast(p.devs, 2, p.data, NBYTES));
         hold_compute(p.devs[0], &before);
         ck_assert_int_eq(pthread_create(&waiter, NULL, waits[_i], p.devs[0]), 0);
         nanosleep(&moment, NULL);
@@ -136,14 +136,14 @@ TEST(a_failed_group_is_survived)
 {
     pair p;
     ck_assert(open_pair(&p));
-    assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+    assert_ok(ek_dev_broadcast(p.devs, 2, p.data, NBYTES));
     send_numbers(&p);
     ek_emulator_fail_next("ncclGroupEnd", 3, 0);
-    assert_refused(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND,
+    assert_refused(ek_dev_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND,
                    "internal error"); /* of either rank */
     ek_emulator_fail_next("ncclBroadcast", 4, 1);
-    assert_refused(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND, "invalid argument");
-    assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+    assert_refused(ek_dev_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND, "invalid argument");
+    assert_ok(ek_dev_broadcast(p.devs, 2, p.data, NBYTES));
     check_arrived(&p);
     close_pair(&p);
 }
@@ -167,7 +167,7 @@ static void open_many(many *m)
         assert_ok(ek_dev_zero(m->devs[i], m->data[i], NBYTES));
     }
     ck_assert_int_gt(ek_cuda_collective(m->devs, PARTIES), EK_COLLECTIVE_NONE);
-    assert_ok(ek_cuda_broadcast(m->devs, PARTIES, m->data, NBYTES));
+    assert_ok(ek_dev_broadcast(m->devs, PARTIES, m->data, NBYTES));
     for (int i = 0; i < GPUS; i++)
         assert_ok(ek_synchronize(m->devs[i]->id));
 }
@@ -196,7 +196,7 @@ static void lose_in_broadcast(many *m)
     assert_made(x);
     ek_emulator_fail_next("kernel", cudaErrorIllegalAddress, 0);
     assert_ok(ek_cuda_fill(m->devs[LOST], x, 1));
-    assert_ok(ek_cuda_broadcast(m->devs, PARTIES, m->data, NBYTES));
+    assert_ok(ek_dev_broadcast(m->devs, PARTIES, m->data, NBYTES));
 }
 
 static const char lost_gpu[] = "GPU 2 was lost when its part in a collective on cuda:2 failed with "
@@ -239,7 +239,7 @@ TEST_LOOP(a_lost_member_lets_the_others_go, 0, 3)
     }
     ck_assert_uint_eq(ek_emulator_live_communicators(), 0);
     assert_refused(ways[_i](&m, LOST), EK_E_BACKEND, lost_gpu);
-    assert_refused(ek_cuda_broadcast(m.devs, PARTIES, m.data, NBYTES), EK_E_BACKEND,
+    assert_refused(ek_dev_broadcast(m.devs, PARTIES, m.data, NBYTES), EK_E_BACKEND,
                    "in a new data-parallel module without it");
     ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
     /* Those that are left have communicators of their own. */
@@ -248,7 +248,7 @@ TEST_LOOP(a_lost_member_lets_the_others_go, 0, 3)
     void *data[] = {m.data[0], m.data[3], m.data[1]};
     ck_assert_int_gt(ek_cuda_collective(left, 3), EK_COLLECTIVE_NONE);
     send_numbers(&p);
-    assert_ok(ek_cuda_broadcast(left, 3, data, NBYTES));
+    assert_ok(ek_dev_broadcast(left, 3, data, NBYTES));
     check_arrived(&p);
     ck_assert_uint_eq(ek_emulator_live_communicators(), 3);
     close_many(&m, true);
@@ -319,9 +319,9 @@ TEST(errors_that_nccl_reports_end_a_collective)
     ek_tensor *x = ek_empty(EK_SHAPE(8), .device = m.devs[LOST]->id);
     ek_emulator_fail_next("kernel", cudaErrorLaunchFailure, 0);
     assert_ok(ek_cuda_fill(m.devs[LOST], x, 1));
-    assert_ok(ek_cuda_broadcast(three, 3, m.data, NBYTES));
+    assert_ok(ek_dev_broadcast(three, 3, m.data, NBYTES));
     assert_ok(ek_dev_wait(m.devs[4], m.devs[0])); /* so that it can't end too soon */
-    assert_ok(ek_cuda_broadcast(two, 2, data, NBYTES));
+    assert_ok(ek_dev_broadcast(two, 2, data, NBYTES));
     ek_emulator_fail_next("ncclCommGetAsyncError", 6, 0);
     assert_refused(by_synchronize(&m, 1), EK_E_BACKEND, "cudaErrorLaunchFailure");
     assert_refused(by_synchronize(&m, 4), EK_E_BACKEND,

@@ -80,7 +80,7 @@ TEST(a_pair_of_gpus_does_without_a_third)
     for (int i = 0; i < 2; i++)
         assert_ok(ek_dev_alloc(devs[i], 64, EK_MEMORY_ACTIVATION, &data[i]));
     ck_assert_int_gt(ek_dev_collective(devs, 2), EK_COLLECTIVE_NONE);
-    assert_ok(ek_cuda_broadcast(devs, 2, data, 64));
+    assert_ok(ek_dev_broadcast(devs, 2, data, 64));
     for (int i = 0; i < 2; i++)
         ek_dev_free(devs[i], data[i], 64, EK_MEMORY_ACTIVATION);
     ck_assert_int_eq(current_now(), 0);

@@ -64,8 +64,29 @@ static void ignore_memory(const ek_dev *dev, const ek_memory_stats *stats, const
 {
 }
 
+static atomic_int arrived; /* blocks that the second device's first layers have waited for */
+static bool looks;
+
+static void wait_until_some(atomic_int *counter);
+
+/* The first device's later layers, which wait for more, are issued after the second has looked. */
+static void look_at_arrivals(ek_dev *dev)
+{
+#ifdef EK_CUDA_EMULATED
+    ek_emulator_counters counters;
+    if (looks && dev->id.index == 0)
+        wait_until_some(&arrived);
+    if (!looks || dev->id.index != 1 || atomic_load(&arrived))
+        return;
+    assert_ok(ek_dev_wait(ek_dev_get(ek_cpu()), dev));
+    ek_emulator_count(&counters);
+    atomic_store(&arrived, (int)counters.collectives);
+#endif
+}
+
 static int probe_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
+    look_at_arrivals(ek_tensor_dev(x[0]));
     y[0] = ek_mul_scalar(x[0], 1);
     return y[0] ? 0 : ek_error_status();
 }
@@ -196,14 +217,15 @@ static int run_backward(job *j)
     return loss ? ek_backward(loss) : ek_error_status();
 }
 
+static const char *const layer_paths[] = {"0.weight", "0.bias", "1.weight", "1.bias",
+                                          "3.weight", "3.bias", "5.weight", "5.bias"};
+
 static void read_gradients(job *j)
 {
-    static const char *const paths[] = {"0.weight", "0.bias", "1.weight", "1.bias",
-                                        "3.weight", "3.bias", "5.weight", "5.bias"};
     ek_module *net = ek_data_parallel_module(j->model);
     drop_gradients(j);
     for (int i = 0; i < 2 * LAYERS; i++) {
-        ek_tensor *gradient = ek_tensor_grad(ek_module_tensor(net, paths[i]));
+        ek_tensor *gradient = ek_tensor_grad(ek_module_tensor(net, layer_paths[i]));
         j->gradients[i] = ek_keep(ek_to_device(gradient, ek_cpu()));
         assert_made(j->gradients[i]);
     }
@@ -330,6 +352,113 @@ TEST(parked_terms_are_bounded)
     ek_section_defer(before);
     ek_lane_join_all();
     ck_assert(is_reached(&h[2], devs[1]));
+}
+
+/* ---- what a step has changed is sent while the next forward runs ---- */
+
+static void change_all(ek_module *model)
+{
+    bool before = ek_set_grad_enabled(false);
+    for (int i = 0; i < 2 * LAYERS; i++) {
+        ek_tensor *tensor = ek_module_tensor(model, layer_paths[i]);
+        assert_made(ek_mul_(tensor, ek_add_scalar(ek_zeros_like(tensor), 0.5)));
+    }
+    ek_set_grad_enabled(before);
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_synchronize(ek_cuda(d)));
+    ek_emulator_reset_counters();
+}
+
+/* A layer is a block: the first two layers of the second device wait for two of four. */
+TEST(a_layer_waits_for_its_own_parameters)
+{
+    ek_emulator_counters counters;
+    job j;
+    ck_assert(open_route(&routes[0]));
+    open_job(&j);
+    ek_module *net = ek_data_parallel_module(j.model);
+    assert_made(ek_apply(j.model, j.input));
+    change_all(net);
+    looks = true;
+    ek_tensor *y = ek_to_device(ek_apply(j.model, j.input), ek_cpu());
+    looks = false;
+    assert_made(y);
+    ck_assert_int_eq(atomic_load(&arrived), LAYERS / 2);
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_synchronize(ek_cuda(d)));
+    ek_emulator_count(&counters);
+    ck_assert_uint_ge(counters.collectives, LAYERS);
+    ek_tensor *alone = ek_to_device(ek_apply(net, ek_to_device(j.input, ek_cuda(0))), ek_cpu());
+    assert_made(alone);
+    const float *a = ek_tensor_data(y), *b = ek_tensor_data(alone);
+    for (int i = 0; i < BATCH * WIDTH; i++)
+        ck_assert_double_eq_tol(a[i], b[i], 1e-6);
+    close_job(&j);
+}
+
+typedef struct writing {
+    ek_module module;
+    ek_tensor *weight;
+} writing;
+
+/* Multiplies by the weight; on the first device, by 3 from now on. */
+static ek_value writing_forward(ek_module *module, const ek_args *args)
+{
+    writing *self = (writing *)module;
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    if (ek_tensor_device(x).index == 0 && !ek_fill_(self->weight, 3))
+        return ek_value_error();
+    return ek_value_of_tensor(ek_mul(x, self->weight));
+}
+
+static const ek_module_type writing_type = {.name = "writing",
+                                            .size = sizeof(writing),
+                                            .forward = writing_forward};
+
+/* A forward that writes to a parameter doesn't overtake the parameter's broadcast. */
+TEST(a_forward_may_write_to_parameters)
+{
+    ck_assert(open_route(&routes[0]));
+    ek_scope scope = ek_scope_begin();
+    writing *net = (writing *)ek_module_new(&writing_type);
+    assert_ok(ek_register_parameter(&net->module, "weight", &net->weight, ek_ones(EK_SHAPE(1))));
+    ek_module *model = ek_data_parallel(&net->module, ek_devices(EK_CUDA, DEVICES));
+    assert_made(model);
+    bool before = ek_set_grad_enabled(false);
+    ek_tensor *x = ek_add_scalar(ek_zeros(EK_SHAPE(2, 1)), 1);
+    for (int i = 0; i < 3; i++) {
+        assert_made(ek_fill_(net->weight, 10 + i));
+        const float *y = ek_tensor_data(ek_to_device(ek_apply(model, x), ek_cpu()));
+        ck_assert_double_eq(y[0], 3);
+        ck_assert_double_eq(y[1], 10 + i);
+    }
+    ek_set_grad_enabled(before);
+    ek_module_free(model);
+    ek_scope_end(&scope);
+}
+
+/* Chunks of a batch of the host go straight to their GPUs. */
+TEST(a_batch_of_the_host_passes_no_other_gpu)
+{
+    enum { ROWS = 512, COLUMNS = 1000 };
+    ek_emulator_counters counters;
+    ck_assert(open_route(&routes[0]));
+    ek_tensor *x = ek_reshape(ek_arange(ROWS * COLUMNS, EK_F32, ek_cpu()), EK_SHAPE(ROWS, COLUMNS));
+    ek_tensor *chunks[DEVICES];
+    ek_device_list devices = ek_devices(EK_CUDA, DEVICES);
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_synchronize(ek_cuda(d)));
+    ek_emulator_reset_counters();
+    ck_assert_int_eq(ek_scatter(x, &devices, NULL, 0, chunks), DEVICES);
+    ek_emulator_count(&counters);
+    ck_assert_uint_eq(counters.host_to_device, 4 * ROWS * COLUMNS);
+    ck_assert_uint_eq(counters.peer + counters.sent, 0);
+    for (int d = 0; d < DEVICES; d++) {
+        ck_assert_int_eq(ek_tensor_device(chunks[d]).index, d);
+        const float *values = ek_tensor_data(ek_to_device(chunks[d], ek_cpu()));
+        for (int i = 0; i < ROWS / DEVICES * COLUMNS; i++)
+            ck_assert_double_eq(values[i], d * ROWS / DEVICES * COLUMNS + i);
+    }
 }
 
 /* Tensors of one bucket, which lie apart, are packed. A GPU has one group of NCCL for their terms

@@ -1,0 +1,34 @@
+/* moves.h: how many moves of a list one copy does; for this folder. */
+#ifndef EK_COMM_MOVES_H
+#define EK_COMM_MOVES_H
+
+#include "comm/exchange.h"
+
+enum {
+    EK_MOVES_AT_ONCE = 64
+}; /* moves that are packed or exchanged at a time; they fit on the stack */
+
+/* ek_moves_same_route returns true if both moves are between the same two devices. ek_moves_route
+ * returns how many moves, from the first on, have one route. */
+bool ek_moves_same_route(const ek_move *a, const ek_move *b);
+int ek_moves_route(const ek_move *moves, int count);
+
+/* Returns how many moves, from the first on, one copy does. */
+int ek_moves_run(const ek_move *moves, int count);
+
+/* Returns how many moves, from the first on, can be packed at once, because their targets lie as in
+ * a slab; 0 if the first target isn't dense. */
+int ek_moves_packable(const ek_move *moves, int count);
+
+/* Copies each move's elements to packed[i], on the sender, in the receiver's layout, in the
+ * scope. */
+int ek_moves_pack(const ek_move *moves, int count, ek_tensor **packed);
+
+/* Returns the block that copies these moves at once. */
+ek_block_move ek_moves_block(const ek_move *moves, int count);
+
+/* Returns true if the move can be one block: `to` is dense, and either `from` needs no packing or
+ * the packed elements fit the buffer. */
+bool ek_move_is_block(const ek_move *move);
+
+#endif
