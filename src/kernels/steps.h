@@ -12,6 +12,13 @@
 
 /* ---- norms of gradients ---- */
 
+/* Returns |x|^p; if p is infinite, |x|. */
+EK_FORMULA double ek_power_of(double x, double p)
+{
+    x = fabs(x);
+    return p == 2 ? x * x : p == 1 || isinf(p) ? x : pow(x, p);
+}
+
 /* Joins two power sums, or two largest elements, of which NaN is the larger one. */
 EK_FORMULA double ek_power_join(double a, double b, double p)
 {

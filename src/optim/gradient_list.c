@@ -31,11 +31,12 @@ static ek_shards *gradient_shards(const ek_tensor *parameter)
 static bool gradients_are_alike(const ek_gradient_list *list, int at, const ek_tensor *gradient,
                                 const ek_shards *shards)
 {
-    return list->shards[at] == shards &&
-           ek_tensor_dev(list->gradients[at]) == ek_tensor_dev(gradient);
+    const ek_tensor *x = list->gradients[at];
+    return list->shards[at] == shards && x->dtype == gradient->dtype &&
+           ek_tensor_dev(x) == ek_tensor_dev(gradient);
 }
 
-/* Puts a gradient behind the last one with its device and shards, or at the end. */
+/* Puts a gradient after the last one with its device, dtype and shards, or at the end. */
 static int gradients_add(ek_gradient_list *list, ek_tensor *gradient, ek_shards *shards)
 {
     EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));
@@ -52,7 +53,7 @@ static int gradients_add(ek_gradient_list *list, ek_tensor *gradient, ek_shards 
     return 0;
 }
 
-/* Returns the end of the gradients that have the device and the shards of gradient `begin`. */
+/* Returns the end of the gradients that have the device, dtype and shards of gradient `begin`. */
 static int gradients_run_end(const ek_gradient_list *list, int begin)
 {
     int end = begin + 1;
@@ -119,7 +120,6 @@ int ek_gradients_collect(ek_gradient_list *list)
     return 0;
 }
 
-/* Returns element `index` of a tensor without gaps, as a scalar. */
 /* ---- norms ---- */
 
 /* Power sums of gradients: outputs of ek_norm_list_kernel, or single sums, in the scope. */
@@ -128,8 +128,8 @@ typedef struct gradient_sums {
     int count;
 } gradient_sums;
 
-/* Adds the power sums of the gradients of these shards, one for each device. If `shards` is NULL,
- * takes the gradients that aren't sharded over ranks. */
+/* Adds the power sums of the gradients of these shards, one for each device and dtype. If `shards`
+ * is NULL, takes the gradients that aren't sharded over ranks. */
 static int gradients_sum(const ek_gradient_list *list, const ek_shards *shards, double p,
                          double max_norm, gradient_sums *sums)
 {
@@ -231,7 +231,7 @@ ek_tensor *ek_gradients_norm(const ek_gradient_list *list, int status, double p,
 
 /* ---- writing ---- */
 
-/* Multiplies gradients [begin, end), which lie on one device. */
+/* Multiplies gradients [begin, end), which have one device and dtype. */
 static int gradients_scale_run(const ek_gradient_list *list, int begin, int end, ek_tensor *factor)
 {
     ek_dev *dev = ek_tensor_dev(list->gradients[begin]);

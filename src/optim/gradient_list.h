@@ -7,8 +7,8 @@
 #include "nn/module_table.h"
 #include "optim/optimizer.h"
 
-/* Parameters, and their gradients, sorted by device and shards, then by parameter. Empty gradients
- * are left out. A sharded parameter has a gradient per shard of this process. */
+/* Parameters, and their gradients, sorted by device, dtype and shards, then by parameter. Empty
+ * gradients are left out. A sharded parameter has a gradient per shard of this process. */
 typedef struct ek_gradient_list {
     const char *name; /* the caller's, for error messages */
     ek_tensor_list parameters;
