@@ -167,10 +167,12 @@ static int slice_begin(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *part
     ek_scope scope = ek_scope_begin();
     buffer->sum = ek_keep(slot ? slot : ek_fold_whole(part, &slice->shape));
     ek_scope_end(&scope);
+    if (!buffer->sum)
+        return ek_error_pending();
     buffer->partial = true;
     buffer->dim = slice->dim;
     buffer->begin = buffer->end = start;
-    return buffer->sum ? 0 : ek_error_pending();
+    return 0;
 }
 
 /* Makes the sum one that may be written in place. */

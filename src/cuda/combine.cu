@@ -5,11 +5,6 @@
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 
-template <typename R> EK_DEVICE R combine_plus(R a, R b)
-{
-    return ek_plus(a, b);
-}
-
 template <typename R> EK_DEVICE R combine_times(R a, R b)
 {
     return a * b;
@@ -32,7 +27,7 @@ template <int Op> EK_DEVICE int64_t combine_bits(int64_t a, int64_t b)
 template <int Op, typename R> EK_DEVICE R combine_two(R a, R b)
 {
     if constexpr (Op == EK_DIST_SUM || Op == EK_DIST_AVG)
-        return combine_plus(a, b);
+        return ek_plus(a, b);
     else if constexpr (Op == EK_DIST_PRODUCT)
         return combine_times(a, b);
     else if constexpr (Op == EK_DIST_MIN)

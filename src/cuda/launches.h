@@ -338,8 +338,8 @@ int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, ek_dtype 
  * and the rule's states. */
 int ek_cuda_launch_step(const ek_cuda_stream *stream, ek_dtype dtype, ek_step_rule rule,
                         const ek_cuda_list *list, const ek_step_numbers *numbers);
-/* Entries have one operand of any floating dtype. If factor is NULL, block i writes the power sum
- * of its chunk to partial[i] (ek_norm_list_kernel). Else operands are multiplied by *factor. */
+/* Entries have one operand of a floating dtype, which is multiplied by *factor. If factor is NULL,
+ * block i writes the power sum of its chunk to partial[i] (ek_norm_list_kernel). */
 int ek_cuda_launch_norm(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
                         double p, double *partial, const double *factor);
 /* Writes the outputs of ek_norm_list_kernel for these power sums, joined in a fixed order. */

@@ -1,20 +1,18 @@
-/* lists.c: sums of many tensors, optimizer steps, and norms of gradients. Lists are cut to what one
- * launch takes. */
+/* lists.c: sums of many tensors, optimizer steps, norms. Lists are cut to what one launch takes. */
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
 typedef const ek_tensor *const *tensor_list;
 
 /* Fills *list with entries from `begin` on, as many as one launch takes; an entry has one tensor of
- * each of the lists. Skips entries whose first tensor has another dtype than `dtype`. Returns the
- * first entry that is left. */
-static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operands, ek_dtype dtype,
-                       int count, int begin)
+ * each of the lists. Returns the first entry that is left. */
+static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operands, int count,
+                       int begin)
 {
     *list = (ek_cuda_list){.operands = operands};
     int i = begin;
     for (; i < count; i++) {
-        int64_t elements = lists[0][i]->dtype == dtype ? ek_count(lists[0][i]) : 0;
+        int64_t elements = ek_count(lists[0][i]);
         void **data = elements > 0 ? ek_cuda_list_add(list, elements) : NULL;
         if (!data && elements > 0)
             break;
@@ -41,9 +39,8 @@ int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
     for (int i = 0; i < count && launched == 0;) {
         ek_cuda_list list;
         ek_dtype from = addends > 1 ? outs[0]->dtype : inputs[0]->dtype;
-        i = list_gather(&list, lists, 1 + addends, outs[0]->dtype, count, i);
-        if (list.count > 0)
-            launched = ek_cuda_launch_add_n(&stream, outs[0]->dtype, from, &list);
+        i = list_gather(&list, lists, 1 + addends, count, i);
+        launched = ek_cuda_launch_add_n(&stream, outs[0]->dtype, from, &list);
     }
     return ek_cuda_end(dev, &stream, "add_n", launched);
 }
@@ -64,31 +61,24 @@ int ek_cuda_step_list(ek_dev *dev, ek_step_rule rule, int count, ek_tensor *cons
     int launched = 0;
     for (int i = 0; i < count && launched == 0;) {
         ek_cuda_list list;
-        ek_dtype dtype = parameters[i]->dtype;
-        i = list_gather(&list, lists, operands, dtype, count, i);
-        if (list.count > 0)
-            launched = ek_cuda_launch_step(&stream, dtype, rule, &list, numbers);
+        i = list_gather(&list, lists, operands, count, i);
+        launched = ek_cuda_launch_step(&stream, parameters[0]->dtype, rule, &list, numbers);
     }
     return ek_cuda_end(dev, &stream, "an optimizer's step", launched);
 }
 
 /* ---- norms of gradients ---- */
 
-/* Launches ek_cuda_launch_norm for all tensors, dtype by dtype. */
 static int list_launch_norm(const ek_cuda_stream *stream, int count, ek_tensor *const *x, double p,
                             double *partial, const double *factor)
 {
-    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_F16};
-    const tensor_list lists[] = {(tensor_list)x};
     int launched = 0;
-    for (int d = 0; d < (int)(sizeof dtypes / sizeof *dtypes); d++)
-        for (int i = 0; i < count && launched == 0;) {
-            ek_cuda_list list;
-            i = list_gather(&list, lists, 1, dtypes[d], count, i);
-            if (list.count > 0)
-                launched = ek_cuda_launch_norm(stream, dtypes[d], &list, p, partial, factor);
-            partial += factor ? 0 : list.first[list.count];
-        }
+    for (int i = 0; i < count && launched == 0;) {
+        ek_cuda_list list;
+        i = list_gather(&list, &(tensor_list){(tensor_list)x}, 1, count, i);
+        launched = ek_cuda_launch_norm(stream, x[0]->dtype, &list, p, partial, factor);
+        partial += factor ? 0 : list.first[list.count];
+    }
     return launched;
 }
 
@@ -104,10 +94,10 @@ int ek_cuda_norm_list(ek_dev *dev, ek_tensor *out, int count, ek_tensor *const *
     EK_TRY(ek_cuda_scratch(dev, nbytes, &partial));
     int rc = ek_cuda_begin(dev, &stream);
     if (rc >= 0) {
+        const double *from = sums ? ek_tensor_address(sums) : partial;
+        double *to = ek_tensor_address(out);
         rc = list_launch_norm(&stream, count, x, p, partial, NULL);
-        if (rc == 0)
-            rc = ek_cuda_launch_norm_join(&stream, sums ? ek_tensor_address(sums) : partial, terms,
-                                          p, max_norm, ek_tensor_address(out));
+        rc = rc ? rc : ek_cuda_launch_norm_join(&stream, from, terms, p, max_norm, to);
         rc = ek_cuda_end(dev, &stream, "a norm", rc);
     }
     ek_cuda_scratch_free(dev, partial, nbytes);

@@ -2,8 +2,7 @@
  * gradients. Each tensor is cut into chunks, one for a block, in one pass over memory.
  *
  * Sums: each thread adds up its elements; the output may be the first addend. Steps: the arithmetic
- * is the host's (kernels/steps.h); in f32 last bits may differ, if the compilers fuse different
- * products with sums. */
+ * is the host's (kernels/steps.h); last bits of f32 may differ where compilers fuse products. */
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 #include "kernels/steps.h"
@@ -203,73 +202,61 @@ struct power_join {
     {
         return ek_power_join(a, b, p);
     }
-    template <typename R> __device__ __forceinline__ double of(R x) const
-    {
-        x = x < 0 ? -x : x;
-        return p == 2 ? x * x : p == 1 || isinf(p) ? x : pow(x, (R)p);
-    }
-    /* Joins the values of a block's threads. */
-    __device__ __forceinline__ double all(double total) const
-    {
-        return ek_team_join(ek_team_of({EK_BLOCK, false}), total, *this);
-    }
 };
 
 /* A thread has whole groups of V elements, whatever their alignment, so that the order of sums
  * depends on sizes alone. */
 template <typename T, int V = 16 / sizeof(T)>
-EK_KERNEL norm_list(const __grid_constant__ ek_cuda_list list, power_join join, double *partial,
+EK_KERNEL norm_list(const __grid_constant__ ek_cuda_list list, double p, double *partial,
                     const double *factor)
 {
-    typename ek_compute<T>::type values[V], by = factor ? *factor : 1;
+    const bool sums = !factor;
+    if (!sums && *factor == 1)
+        return;
+    typename ek_compute<T>::type values[V], by = sums ? 1 : *factor;
     list_part part = list_part_of(list, sizeof(T));
     T *x = (T *)part.data[0];
     double total = 0;
-    if (factor && *factor == 1)
-        return;
     for (int64_t i = part.begin + (int64_t)threadIdx.x * V; i < part.end; i += EK_BLOCK * V) {
         const bool whole = i + V <= part.vectors_end;
         if (whole)
             ek_load_elements<T>(values, x + i);
-        else
-            EK_EACH(j, V)
-                values[j] = i + j < part.end ? ek_load(x + i + j) : 0;
         EK_EACH(j, V) {
-            if (!factor)
-                total = join(total, join.of(values[j]));
+            if (!whole)
+                values[j] = i + j < part.end ? ek_load(x + i + j) : 0;
+            if (sums)
+                total = ek_power_join(total, ek_power_of(values[j], p), p);
             values[j] *= by;
-            if (factor && !whole && i + j < part.end)
+            if (!sums && !whole && i + j < part.end)
                 ek_store(x + i + j, values[j]);
         }
-        if (factor && whole)
+        if (!sums && whole)
             ek_store_elements(x + i, values);
     }
-    if (factor)
-        return;
-    total = join.all(total);
-    if (threadIdx.x == 0)
+    total = ek_team_join(ek_team_of({EK_BLOCK, false}), total, power_join{p});
+    if (threadIdx.x == 0 && sums)
         partial[blockIdx.x] = total;
 }
 
 int ek_cuda_launch_norm(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
-                        double p, double *partial, const double *factor){
-    EK_FLOATING(dtype, T,
-                return ek_launch(stream, list->first[list->count], norm_list<T>, *list,
-                                 power_join{p}, partial, factor))}
+                        double p, double *partial, const double *factor)
+{
+    const unsigned grid = list->first[list->count];
+    EK_FLOATING(dtype, T, return ek_launch(stream, grid, norm_list<T>, *list, p, partial, factor))
+}
 
-EK_KERNEL
-    norm_join(const double *sums, int64_t count, power_join join, double max_norm, double *out)
+EK_KERNEL norm_join(const double *sums, int64_t count, double p, double max_norm, double *out)
 {
     double total = 0;
     for (int64_t i = threadIdx.x; i < count; i += EK_BLOCK)
-        total = join(total, sums[i]);
-    total = join.all(total);
+        total = ek_power_join(total, sums[i], p);
+    total = ek_team_join(ek_team_of({EK_BLOCK, false}), total, power_join{p});
     if (threadIdx.x == 0)
-        ek_norm_of_sum(out, total, join.p, max_norm);
+        ek_norm_of_sum(out, total, p, max_norm);
 }
 
 int ek_cuda_launch_norm_join(const ek_cuda_stream *stream, const double *sums, int64_t count,
                              double p, double max_norm, double *out)
 {
-    return ek_launch(stream, 1, norm_join, sums, count, power_join{p}, max_norm, out);
+    return ek_launch(stream, 1, norm_join, sums, count, p, max_norm, out);
 }

@@ -302,13 +302,13 @@ typedef int ek_step_list_kernel(ek_dev *dev, ek_step_rule rule, int count,
 int ek_step_check(ek_step_rule rule, int count, ek_tensor *const *parameters,
                   ek_tensor *const *const states[EK_STEP_STATES]);
 
-/* ---- norms of gradients: `count` dense tensors that aren't empty, of any floating dtypes. Other
+/* ---- norms of gradients: `count` dense tensors of one floating dtype, none of them empty. Other
  * tensors are f64. Nothing waits for the device ---- */
-/* Writes to out (3) the power sum of all elements of all tensors, the norm, which is the sum to the
- * power of 1 / p, and the factor that limits the norm: max_norm / (norm + 1e-6), or 1 if that is 1
- * or more. A power sum is the sum of |x|^p; if p is infinite, it is the largest |x|, or NaN if an
- * element is NaN. The order of the sum depends on the tensors' sizes and dtypes alone. If `sums`
- * isn't NULL, it is a vector of power sums, which are joined, and there are no tensors. */
+/* Writes the power sum of all elements of all tensors to out, and the norm and the factor that
+ * follow from it (EK_NORM_SUM to EK_NORM_FACTOR). A power sum is the sum of |x|^p; if p is
+ * infinite, it is the largest |x|, or NaN if an element is NaN. The order of the sum depends on the
+ * tensors' sizes alone. If `sums` isn't NULL, it is a vector of power sums, which are joined, and
+ * there are no tensors. */
 typedef int ek_norm_list_kernel(ek_dev *dev, ek_tensor *out, int count, ek_tensor *const *x,
                                 const ek_tensor *sums, double p, double max_norm);
 /* Multiplies all elements by the scalar `factor`, but leaves them unchanged if that is 1. */

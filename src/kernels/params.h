@@ -44,6 +44,12 @@ typedef enum ek_recurrent_cell {
     EK_CELL_GRU
 } ek_recurrent_cell;
 
+/* ---- norms of gradients ---- */
+
+/* The numbers of a norm: a power sum; the norm, which is the sum to the power of 1 / p; and the
+ * factor that limits the norm, which is max_norm / (norm + 1e-6), or 1 if that is 1 or more. */
+enum { EK_NORM_SUM, EK_NORM_VALUE, EK_NORM_FACTOR, EK_NORM_NUMBERS };
+
 /* ---- windows ---- */
 
 /* Convolution over 2 or 3 dimensions (on the host also over 1). Arrays are in the order of the

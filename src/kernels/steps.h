@@ -12,19 +12,27 @@
 
 /* ---- norms of gradients ---- */
 
+/* Returns |x|^p; if p is infinite, |x|. */
+EK_FORMULA double ek_power_of(double x, double p)
+{
+    x = fabs(x);
+    return p == 2 ? x * x : p == 1 || isinf(p) ? x : pow(x, p);
+}
+
 /* Joins two power sums, or two largest elements, of which NaN is the larger one. */
 EK_FORMULA double ek_power_join(double a, double b, double p)
 {
     return !isinf(p) ? a + b : b > a || b != b ? b : a;
 }
 
-/* Writes the outputs of ek_norm_list_kernel. A norm of NaN has the factor NaN. */
+/* Writes the numbers of a norm. If the norm is NaN, so is the factor. */
 EK_FORMULA void ek_norm_of_sum(double *out, double sum, double p, double max_norm)
 {
-    out[0] = sum;
-    out[1] = p == 2 ? sqrt(sum) : p == 1 || isinf(p) ? sum : pow(sum, 1 / p);
-    out[2] = max_norm / (out[1] + 1e-6);
-    out[2] = out[2] >= 1 ? 1 : out[2];
+    const double norm = p == 2 ? sqrt(sum) : p == 1 || isinf(p) ? sum : pow(sum, 1 / p);
+    const double factor = max_norm / (norm + 1e-6);
+    out[EK_NORM_SUM] = sum;
+    out[EK_NORM_VALUE] = norm;
+    out[EK_NORM_FACTOR] = factor >= 1 ? 1 : factor;
 }
 
 #elif defined EK_REAL /* for each EK_REAL */

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "evenkeel/autograd.h"
-#include "evenkeel/shape.h"
+#include "kernels/kernels.h"
 #include "optim/gradient_list.h"
 
 static int clip_check_limit(const char *name, const char *what, double limit)
@@ -26,19 +26,19 @@ int ek_clip_check(double norm)
  * finite are unchanged. */
 static int clip_list(ek_gradient_list *list, double max_norm, double p, double *norm, bool finite)
 {
-    double values[3];
+    double values[EK_NORM_NUMBERS];
     int status = ek_gradients_collect(list);
-    ek_tensor *all = ek_gradients_norm(list, status, p, max_norm);
+    const ek_tensor *all = ek_gradients_norm(list, status, p, max_norm);
     if (!all)
         return ek_error_pending();
     if (norm || ek_dev_is_host(ek_tensor_dev(all))) {
         EK_TRY(ek_to_data(all, values, sizeof values));
         if (norm)
-            *norm = values[1];
-        if (values[2] == 1 || (finite && !isfinite(values[1])))
+            *norm = values[EK_NORM_VALUE];
+        if (values[EK_NORM_FACTOR] == 1 || (finite && !isfinite(values[EK_NORM_VALUE])))
             return 0;
     }
-    return ek_gradients_scale(list, ek_select(all, 0, 2));
+    return ek_gradients_scale(list, all, 0);
 }
 
 static int clip_norm(const ek_clip_grad_norm_options *options, double *norm, bool finite)

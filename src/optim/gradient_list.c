@@ -20,6 +20,8 @@ void ek_gradients_free(ek_gradient_list *list)
     ek_tensor_list_clear(&list->parameters);
     free(list->gradients);
     free(list->shards);
+    free(list->dense);
+    free(list->numbers);
 }
 
 /* Returns the shards of a parameter that is sharded over ranks; NULL for other parameters. */
@@ -31,11 +33,12 @@ static ek_shards *gradient_shards(const ek_tensor *parameter)
 static bool gradients_are_alike(const ek_gradient_list *list, int at, const ek_tensor *gradient,
                                 const ek_shards *shards)
 {
-    return list->shards[at] == shards &&
-           ek_tensor_dev(list->gradients[at]) == ek_tensor_dev(gradient);
+    const ek_tensor *x = list->gradients[at];
+    return list->shards[at] == shards && x->dtype == gradient->dtype &&
+           ek_tensor_dev(x) == ek_tensor_dev(gradient);
 }
 
-/* Puts a gradient behind the last one with its device and shards, or at the end. */
+/* Puts a gradient after the last one with its device, dtype and shards, or at the end. */
 static int gradients_add(ek_gradient_list *list, ek_tensor *gradient, ek_shards *shards)
 {
     EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));
@@ -52,7 +55,7 @@ static int gradients_add(ek_gradient_list *list, ek_tensor *gradient, ek_shards 
     return 0;
 }
 
-/* Returns the end of the gradients that have the device and the shards of gradient `begin`. */
+/* Returns the end of the gradients that have the device, dtype and shards of gradient `begin`. */
 static int gradients_run_end(const ek_gradient_list *list, int begin)
 {
     int end = begin + 1;
@@ -60,22 +63,6 @@ static int gradients_run_end(const ek_gradient_list *list, int begin)
            gradients_are_alike(list, end, list->gradients[begin], list->shards[begin]))
         end++;
     return end;
-}
-
-/* Returns gradients [begin, end), of which those with gaps are replaced by dense copies in the
- * scope. The caller frees the array. NULL with an error. */
-static ek_tensor **gradients_without_gaps(const ek_gradient_list *list, int begin, int end)
-{
-    ek_tensor **dense = ek_calloc((size_t)(end - begin), sizeof *dense);
-    for (int i = begin; i < end && dense; i++) {
-        ek_tensor *x = list->gradients[i];
-        dense[i - begin] = ek_is_dense(x) ? x : ek_fold_copy(x, x);
-        if (!dense[i - begin]) {
-            free(dense);
-            return NULL;
-        }
-    }
-    return dense;
 }
 
 int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_module *module,
@@ -119,33 +106,69 @@ int ek_gradients_collect(ek_gradient_list *list)
     return 0;
 }
 
-/* Returns element `index` of a tensor without gaps, as a scalar. */
 /* ---- norms ---- */
 
-/* Power sums of gradients: outputs of ek_norm_list_kernel, or single sums, in the scope. */
-typedef struct gradient_sums {
-    ek_tensor **parts; /* owned */
-    int count;
-} gradient_sums;
+/* Makes what norms need in the scope, so that nothing is allocated once other ranks count on this
+ * one. */
+static int gradients_reserve(ek_gradient_list *list)
+{
+    const size_t room = (size_t)list->count + 1;
+    const ek_shape sums = EK_SHAPE(list->count + list->parameters.count);
+    bool made = true;
+    list->dense = ek_calloc(room, sizeof *list->dense);
+    list->numbers = ek_calloc(room, sizeof *list->numbers);
+    list->lead = list->count ? ek_tensor_dev(list->gradients[0]) : ek_dev_get(ek_cpu());
+    if (!list->dense || !list->numbers || !list->lead)
+        return ek_error_pending();
+    for (int i = 0; i < list->count && made; i++) {
+        ek_tensor *x = list->gradients[i];
+        list->dense[i] = ek_is_dense(x) ? x : ek_fold_copy(x, x);
+        made = list->dense[i];
+    }
+    for (int i = 0; i < list->count && made; i = gradients_run_end(list, i)) {
+        ek_dev *dev = ek_tensor_dev(list->gradients[i]);
+        list->numbers[i] = ek_tensor_new(dev, EK_F64, &EK_SHAPE(EK_NORM_NUMBERS), EK_CONTIGUOUS);
+        made = list->numbers[i];
+    }
+    list->joins = list->count == 0 || gradients_run_end(list, 0) < list->count;
+    for (int i = 0; i < list->parameters.count; i++)
+        list->joins = list->joins || gradient_shards(list->parameters.tensors[i]);
+    list->sums = ek_tensor_new(list->lead, EK_F64, &sums, EK_CONTIGUOUS);
+    list->joined = ek_tensor_new(list->lead, EK_F64, &EK_SHAPE(EK_NORM_NUMBERS), EK_CONTIGUOUS);
+    return made && list->sums && list->joined ? 0 : ek_error_pending();
+}
 
-/* Adds the power sums of the gradients of these shards, one for each device. If `shards` is NULL,
- * takes the gradients that aren't sharded over ranks. */
-static int gradients_sum(const ek_gradient_list *list, const ek_shards *shards, double p,
-                         double max_norm, gradient_sums *sums)
+/* Adds a power sum, which lies on `dev`, to those that are joined. */
+static int gradients_add_sum(const ek_gradient_list *list, int64_t *count, ek_dev *dev,
+                             const void *sum)
+{
+    double *to = ek_tensor_address(list->sums);
+    if (!list->joins)
+        return 0;
+    return ek_dev_copy(list->lead, to + (*count)++, dev, sum, sizeof *to);
+}
+
+/* Measures the gradients of these shards over ranks, device by device and dtype by dtype. If
+ * `shards` is NULL, takes the gradients that have none. Without `total`, adds the power sums to
+ * those that are joined; else waits for them and joins them to *total. */
+static int gradients_measure(const ek_gradient_list *list, const ek_shards *shards, double p,
+                             double max_norm, int64_t *count, double *total)
 {
     for (int begin = 0, end; begin < list->count; begin = end) {
+        ek_tensor *out = list->numbers[begin];
+        double values[EK_NORM_NUMBERS];
         end = gradients_run_end(list, begin);
         if (list->shards[begin] != shards)
             continue;
-        ek_dev *dev = ek_tensor_dev(list->gradients[begin]);
-        ek_tensor **dense = gradients_without_gaps(list, begin, end);
-        ek_tensor *out = ek_tensor_new(dev, EK_F64, &EK_SHAPE(3), EK_CONTIGUOUS);
-        int rc = dense && out ? dev->backend->kernels->norm_list(dev, out, end - begin, dense, NULL,
-                                                                 p, max_norm)
-                              : ek_error_pending();
-        free(dense);
-        EK_TRY(rc);
-        sums->parts[sums->count++] = out;
+        ek_dev *dev = ek_tensor_dev(out);
+        EK_TRY(dev->backend->kernels->norm_list(dev, out, end - begin, list->dense + begin, NULL, p,
+                                                max_norm));
+        if (!total) {
+            EK_TRY(gradients_add_sum(list, count, dev, ek_tensor_address(out)));
+            continue;
+        }
+        EK_TRY(ek_to_data(out, values, sizeof values));
+        *total = ek_power_join(*total, values[EK_NORM_SUM], p);
     }
     return 0;
 }
@@ -166,99 +189,72 @@ static ek_shards *gradients_shards_of(const ek_tensor_list *parameters, int at)
     return shards;
 }
 
-/* Replaces the parts from `first` on by their sum over all ranks. */
-static int gradients_sum_ranks(ek_ranks *ranks, int status, double p, gradient_sums *sums,
-                               int first)
+/* Fills list->sums: `*count` power sums, of which each is one of this process or of all ranks. */
+static int gradients_sum(const ek_gradient_list *list, int status, double p, double max_norm,
+                         int64_t *count)
 {
-    double sum = 0, values[3];
-    for (int i = first; i < sums->count && status >= 0; i++) {
-        status = ek_to_data(sums->parts[i], values, sizeof values);
-        sum = ek_power_join(sum, values[0], p);
-    }
-    EK_TRY(ek_ranks_combine(ranks, status, &sum, isinf(p)));
-    sums->count = first;
-    ek_tensor *part = ek_scalar(sum, EK_F64, ek_cpu());
-    if (!part)
-        return ek_error_pending();
-    sums->parts[sums->count++] = part;
-    return 0;
-}
-
-static int gradients_sum_all(const ek_gradient_list *list, int status, double p, double max_norm,
-                             gradient_sums *sums)
-{
+    ek_dev *cpu = ek_dev_get(ek_cpu());
     if (status >= 0)
-        status = gradients_sum(list, NULL, p, max_norm, sums);
+        status = cpu ? gradients_measure(list, NULL, p, max_norm, count, NULL) : ek_error_pending();
     for (int i = 0; i < list->parameters.count; i++) {
         ek_shards *shards = gradients_shards_of(&list->parameters, i);
-        const int first = sums->count;
+        double total = 0;
         if (!shards)
             continue;
         if (status >= 0)
-            status = gradients_sum(list, shards, p, max_norm, sums);
-        EK_TRY(status = gradients_sum_ranks(shards->ranks, status, p, sums, first));
+            status = gradients_measure(list, shards, p, max_norm, count, &total);
+        EK_TRY(status = ek_ranks_combine(shards->ranks, status, &total, isinf(p)));
+        status = gradients_add_sum(list, count, cpu, &total);
     }
     return status;
 }
 
-/* Returns the norm of all parts, on the device of the first. */
-static ek_tensor *gradients_join(const gradient_sums *sums, double p, double max_norm)
+ek_tensor *ek_gradients_norm(ek_gradient_list *list, int status, double p, double max_norm)
 {
-    if (sums->count == 1 && ek_count(sums->parts[0]) == 3)
-        return sums->parts[0];
-    ek_dev *dev = sums->count ? ek_tensor_dev(sums->parts[0]) : ek_dev_get(ek_cpu());
-    const ek_shape shape = EK_SHAPE(sums->count);
-    ek_tensor *out = dev ? ek_tensor_new(dev, EK_F64, &EK_SHAPE(3), EK_CONTIGUOUS) : NULL;
-    ek_tensor *all = out ? ek_tensor_new(dev, EK_F64, &shape, EK_CONTIGUOUS) : NULL;
-    for (int i = 0; i < sums->count && all; i++)
-        if (ek_dev_copy(dev, (double *)ek_tensor_address(all) + i, ek_tensor_dev(sums->parts[i]),
-                        ek_tensor_address(sums->parts[i]), sizeof(double)) < 0)
-            return NULL;
-    return all && dev->backend->kernels->norm_list(dev, out, 0, NULL, all, p, max_norm) >= 0 ? out
-                                                                                             : NULL;
-}
-
-ek_tensor *ek_gradients_norm(const ek_gradient_list *list, int status, double p, double max_norm)
-{
-    gradient_sums sums = {.parts = ek_calloc((size_t)(list->count + list->parameters.count) + 1,
-                                             sizeof(ek_tensor *))};
-    status = sums.parts || status < 0 ? status : ek_error_pending();
-    status = gradients_sum_all(list, status, p, max_norm, &sums);
-    ek_tensor *norm = status >= 0 ? gradients_join(&sums, p, max_norm) : NULL;
-    free(sums.parts);
-    return norm;
+    int64_t stride = 1, count = 0;
+    if (status >= 0)
+        status = gradients_reserve(list);
+    status = gradients_sum(list, status, p, max_norm, &count);
+    if (status < 0 || !list->joins)
+        return status < 0 ? NULL : list->numbers[0];
+    const ek_tensor *sums = ek_tensor_view(list->sums, 1, &count, &stride, list->sums->offset);
+    const ek_kernels *kernels = list->lead->backend->kernels;
+    return sums && kernels->norm_list(list->lead, list->joined, 0, NULL, sums, p, max_norm) >= 0
+               ? list->joined
+               : NULL;
 }
 
 /* ---- writing ---- */
 
-/* Multiplies gradients [begin, end), which lie on one device. */
-static int gradients_scale_run(const ek_gradient_list *list, int begin, int end, ek_tensor *factor)
+/* Multiplies gradients [begin, end), which have one device and dtype. */
+static int gradients_scale_run(const ek_gradient_list *list, int begin, int end,
+                               const ek_tensor *numbers, double factor)
 {
-    ek_dev *dev = ek_tensor_dev(list->gradients[begin]);
+    ek_tensor *own = list->numbers[begin], by;
+    ek_dev *dev = ek_tensor_dev(own);
     const ek_kernels *kernels = dev->backend->kernels;
-    ek_tensor **dense = gradients_without_gaps(list, begin, end);
-    const ek_tensor *here = dense ? ek_to_device(factor, dev->id) : NULL;
-    int rc = here ? kernels->scale_list(dev, end - begin, dense, here) : ek_error_pending();
-    for (int i = begin; i < end && rc >= 0; i++) {
-        ek_tensor *x = list->gradients[i];
-        if (dense[i - begin] != x)
-            rc = kernels->copy(dev, x, dense[i - begin]);
-        ek_tensor_written(x, list->name);
+    ek_borrow_slice(&by, own, 0, EK_NORM_FACTOR, 1, 1);
+    if (!numbers)
+        EK_TRY(kernels->fill(dev, &by, factor));
+    else if (numbers != own)
+        EK_TRY(ek_dev_copy(dev, ek_tensor_address(own), ek_tensor_dev(numbers),
+                           ek_tensor_address(numbers), EK_NORM_NUMBERS * sizeof(double)));
+    EK_TRY(kernels->scale_list(dev, end - begin, list->dense + begin, &by));
+    for (int i = begin; i < end; i++) {
+        if (list->dense[i] != list->gradients[i])
+            EK_TRY(kernels->copy(dev, list->gradients[i], list->dense[i]));
+        ek_tensor_written(list->gradients[i], list->name);
     }
-    free(dense);
-    return rc;
+    return 0;
 }
 
-int ek_gradients_scale(const ek_gradient_list *list, ek_tensor *factor)
+int ek_gradients_scale(const ek_gradient_list *list, const ek_tensor *numbers, double factor)
 {
-    int rc = factor ? 0 : ek_error_pending();
-    for (int begin = 0, end; begin < list->count && rc >= 0; begin = end) {
+    for (int begin = 0, end; begin < list->count; begin = end) {
         end = gradients_run_end(list, begin);
-        ek_scope scope = ek_scope_begin();
-        rc = gradients_scale_run(list, begin, end, factor);
-        ek_scope_end(&scope);
+        EK_TRY(gradients_scale_run(list, begin, end, numbers, factor));
     }
-    return rc;
+    return 0;
 }
 
 int ek_gradients_apply(const ek_gradient_list *list, ek_unary op, double a, double b)

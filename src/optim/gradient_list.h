@@ -7,8 +7,8 @@
 #include "nn/module_table.h"
 #include "optim/optimizer.h"
 
-/* Parameters, and their gradients, sorted by device and shards, then by parameter. Empty gradients
- * are left out. A sharded parameter has a gradient per shard of this process. */
+/* Parameters, and their gradients, sorted by device, dtype and shards, then by parameter. Empty
+ * gradients are left out. A sharded parameter has a gradient per shard of this process. */
 typedef struct ek_gradient_list {
     const char *name; /* the caller's, for error messages */
     ek_tensor_list parameters;
@@ -16,6 +16,12 @@ typedef struct ek_gradient_list {
     int count, room;
     ek_shards **shards; /* of each gradient; NULL: not sharded over ranks; borrowed */
     int shards_room;
+    /* For norms; tensors are in the scope. */
+    ek_tensor **dense;   /* the gradients, of which those with gaps are copied */
+    ek_tensor **numbers; /* of the first gradient of a device, dtype and shards: their norm */
+    ek_dev *lead;        /* where norms are joined */
+    ek_tensor *sums, *joined;
+    bool joins; /* there are norms to join */
 } ek_gradient_list;
 
 /* Lists the parameters of the optimizer or of the module, or the tensors: two of the three must be
@@ -26,15 +32,13 @@ int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_
 int ek_gradients_collect(ek_gradient_list *list);
 void ek_gradients_free(ek_gradient_list *list);
 
-/* Returns a tensor of ek_norm_list_kernel in the scope: element 1 is the joint norm of all
- * gradients, those of other processes included, and element 2 the factor that limits the norm to
- * max_norm. The host waits for devices only if parameters are sharded over ranks. `status` is this
- * process's outcome so far, which other processes learn. NULL with an error. */
-ek_tensor *ek_gradients_norm(const ek_gradient_list *list, int status, double p, double max_norm);
-
-/* Multiplies all gradients by the scalar `factor` (f64, on any device; NULL: an error is pending).
- * Doesn't wait for devices. */
-int ek_gradients_scale(const ek_gradient_list *list, ek_tensor *factor);
+/* Returns the outputs of ek_norm_list_kernel for all gradients, those of other processes included,
+ * in the scope. The host waits for devices only if parameters are sharded over ranks. `status` is
+ * this process's outcome so far, which other processes learn. NULL with an error. */
+ek_tensor *ek_gradients_norm(ek_gradient_list *list, int status, double p, double max_norm);
+/* Multiplies all gradients by the factor in `numbers`, which ek_gradients_norm has returned, or by
+ * `factor` if that is NULL. Follows ek_gradients_norm, allocates nothing, and doesn't wait. */
+int ek_gradients_scale(const ek_gradient_list *list, const ek_tensor *numbers, double factor);
 /* Writes f(x; a, b) to every gradient x. */
 int ek_gradients_apply(const ek_gradient_list *list, ek_unary op, double a, double b);
 

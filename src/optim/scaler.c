@@ -6,6 +6,7 @@
 
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
+#include "kernels/kernels.h"
 #include "optim/gradient_list.h"
 
 /* An optimizer whose gradients were unscaled since the last update. */
@@ -104,8 +105,7 @@ static ek_tensor *scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *opti
     if (status >= 0)
         status = ek_gradients_collect(&list);
     ek_tensor *largest = ek_gradients_norm(&list, status, INFINITY, INFINITY);
-    if (largest &&
-        ek_gradients_scale(&list, ek_scalar(factor, EK_F64, ek_tensor_device(largest))) < 0)
+    if (largest && ek_gradients_scale(&list, NULL, factor) < 0)
         largest = NULL;
     ek_keep(largest);
     ek_set_grad_enabled(grad_enabled);
@@ -117,11 +117,11 @@ static ek_tensor *scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *opti
 /* Waits until it is known whether the gradients were finite. */
 static int scaler_settle(scaler_entry *entry)
 {
-    double values[3];
+    double values[EK_NORM_NUMBERS];
     if (!entry->largest)
         return 0;
     EK_TRY(ek_to_data(entry->largest, values, sizeof values));
-    entry->finite = isfinite(values[1]);
+    entry->finite = isfinite(values[EK_NORM_VALUE]);
     ek_release(entry->largest);
     entry->largest = NULL;
     return 0;

@@ -143,4 +143,64 @@ TEST_LOOP(fewer_launches_and_the_same_numbers, 0, 12)
     ek_scope_end(&scope);
     ek_use_deterministic_algorithms(false);
 }
+
+/* ---- clipping and unscaling: few launches for many gradients, and no copy to the host ---- */
+
+enum { MOST_LAUNCHES = 12 };
+
+static int give_gradient(const char *path, ek_tensor *leaf, void *user)
+{
+    ek_tensor *gradient = ek_full(0.01, ek_tensor_shape(leaf), .device = ek_cuda(0));
+    assert_made(gradient);
+    ++*(int *)user;
+    return ek_tensor_set_grad(leaf, gradient);
+}
+
+TEST(lists_of_gradients)
+{
+    ek_module *net = ek_gpt2(20, .context = TOKENS, .width = WIDTH, .layers = 12, .heads = 2);
+    int count = 0;
+    double norm;
+    assert_made(net);
+    assert_ok(ek_module_to_device(net, ek_cuda(0)));
+    assert_ok(ek_module_parameters(net, give_gradient, &count));
+    ck_assert_int_eq(count, 148);
+    ek_optimizer *optimizer = ek_sgd(net);
+    ek_grad_scaler *scaler = ek_grad_scaler_new();
+    ek_emulator_counters counters;
+    counted();
+    assert_ok(ek_clip_grad_norm(optimizer, 1e-3));
+    ek_emulator_count(&counters);
+    ck_assert_int_eq((int)counters.copies, 0);
+    ck_assert_int_le(counted(), MOST_LAUNCHES);
+    assert_ok(ek_grad_scaler_unscale(scaler, optimizer));
+    ek_emulator_count(&counters);
+    ck_assert_int_eq((int)counters.copies, 0);
+    ck_assert_int_le(counted(), MOST_LAUNCHES);
+    assert_ok(ek_clip_grad_norm(optimizer, 1, &norm));
+    ck_assert_double_eq_tol(norm, 1e-3 / 65536, 1e-12);
+    assert_ok(ek_grad_scaler_step(scaler, optimizer));
+    assert_ok(ek_grad_scaler_update(scaler));
+    ek_grad_scaler_free(scaler);
+    ek_optimizer_free(optimizer);
+    ek_module_free(net);
+}
+
+/* Slices that cover a tensor: a copy each, without zeros or sums. */
+TEST(slices_that_cover_a_tensor)
+{
+    ek_tensor *leaf = ek_ones(EK_SHAPE(8, 48), .device = ek_cuda(0)), *parts[3], *slopes[3];
+    ek_tensor *gradient = NULL;
+    assert_ok(ek_tensor_set_requires_grad(leaf, true));
+    ek_tensor *x = ek_mul_scalar(leaf, 1);
+    for (int i = 0; i < 3; i++) {
+        parts[i] = ek_narrow(x, 1, 16 * i, 16);
+        slopes[i] = ek_full(i, EK_SHAPE(8, 16), .device = ek_cuda(0));
+    }
+    counted();
+    assert_ok(ek_grad(.outputs = parts, .output_count = 3, .inputs = &x, .input_count = 1,
+                      .grad_outputs = slopes, .gradients = &gradient));
+    ck_assert_int_eq(counted(), 3);
+    ck_assert_double_eq(element(ek_to_device(gradient, ek_cpu()), 40), 2);
+}
 #endif

@@ -34,7 +34,7 @@ static void assert_gradients(ek_tensor **leaves, const char *what)
 TEST(norm_follows_pytorch)
 {
     assert_ok(test_devices_configure("2"));
-    ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(0)};
+    ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(1)};
     ek_tensor *leaves[COUNT];
     ek_optimizer *optimizer = make(leaves, devices);
     uint64_t version = ek_tensor_version(ek_tensor_grad(leaves[1]));
@@ -47,6 +47,31 @@ TEST(norm_follows_pytorch)
     ck_assert_double_eq_tol(norm, element(golden("optim.golden", "clip/norm"), 0), 1e-12);
     ck_assert_uint_gt(ek_tensor_version(ek_tensor_grad(leaves[1])), version);
     ek_optimizer_free(optimizer);
+}
+
+/* Gradients with gaps in memory, and of two dtypes, which are scaled where they lie. */
+TEST(gradients_with_gaps)
+{
+    ek_tensor *wide = ek_full(3, EK_SHAPE(4, 6), .device = test_home());
+    ek_tensor *leaves[] = {ek_ones(EK_SHAPE(4, 2), .device = test_home()),
+                           ek_ones(EK_SHAPE(2, 4), EK_F64, .device = test_home()),
+                           ek_ones(EK_SHAPE(3), .device = test_home())};
+    ek_tensor *gradients[] = {
+        ek_narrow(wide, 1, 1, 2),
+        ek_transpose(ek_full(2, EK_SHAPE(4, 2), EK_F64, .device = test_home()), 0, 1),
+        ek_expand(ek_full(1, EK_SHAPE(1), .device = test_home()), EK_SHAPE(3))};
+    double norm = 0;
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ek_tensor_set_requires_grad(leaves[i], true));
+        assert_ok(ek_tensor_set_grad(leaves[i], gradients[i]));
+    }
+    assert_ok(ek_clip_grad_norm(.max_norm = 1, .norm = &norm, .tensors = leaves, .count = 3));
+    ck_assert_double_eq_tol(norm, sqrt(8 * 9 + 8 * 4 + 3), 1e-6);
+    for (int i = 0; i < 24; i++)
+        ck_assert_double_eq_tol(element(wide, i), i % 6 == 1 || i % 6 == 2 ? 3 / norm : 3, 1e-6);
+    for (int i = 0; i < 8; i++)
+        ck_assert_double_eq_tol(element(gradients[1], i), 2 / norm, 1e-6);
+    ck_assert_double_eq_tol(element(gradients[2], 2), 1 / norm, 1e-6);
 }
 
 TEST(value_follows_pytorch)
@@ -66,7 +91,7 @@ TEST_LOOP(other_norms_follow_pytorch, 0, 6)
     static const double types[] = {1, 3, INFINITY}, limits[] = {1.5, 1.5, 0.7};
     const int kind = _i % 3;
     assert_ok(test_devices_configure("2"));
-    ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(0)};
+    ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(1)};
     ek_tensor *leaves[COUNT];
     ek_optimizer *optimizer = make(leaves, devices);
     double norm = 0;
