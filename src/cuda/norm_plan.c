@@ -212,10 +212,11 @@ int64_t ek_cuda_norm_longest_row(ek_dtype dtype)
 bool ek_cuda_norm_cut_row(ek_cuda_norm *norm)
 {
     const int vector = norm_vector_of(norm);
-    const int64_t most =
-        vector == 1 ? EK_NORM_LONG / 2 : ek_cuda_norm_longest_row(norm->dtype) / BLOCK;
-    const int64_t values =
-        vector > 1 && norm->inner <= EK_NORM_SHORT * BLOCK ? EK_NORM_SHORT : most;
+    int64_t values = ek_cuda_norm_longest_row(norm->dtype) / BLOCK;
+    if (vector == 1)
+        values = EK_NORM_LONG / 2;
+    else if (norm->dtype != EK_F64 && norm->inner <= EK_NORM_SHORT * BLOCK)
+        values = EK_NORM_SHORT;
     int64_t team = norm_limited(norm_power_of_2(norm_quotient(norm->inner, vector)), 1, WARP);
     team = norm_limited(norm_power_of_2(norm_quotient(norm->inner, values)), team, INT64_MAX);
     if (team > BLOCK)

@@ -46,6 +46,22 @@ template <typename R> struct row_adding {
     }
 };
 
+/* Adds the residual's row, of elements A, to x. Stores the sums, and rounds x to them. */
+template <typename A, typename T, typename R, int U, int V>
+EK_DEVICE void row_add(R (&x)[U][V], const ek_cuda_norm &a, int64_t row, const ek_team &team,
+                       int size)
+{
+    R residual[U][V];
+    row_load(residual, row_of<const A>(a.dy, row), team, size, R(0));
+    EK_EACH(u, U)
+        EK_EACH(v, V) {
+            T sum;
+            ek_store(&sum, x[u][v] + residual[u][v]);
+            x[u][v] = ek_load(&sum);
+        }
+    row_store(row_of<T>(a.mask, row), x, team, size);
+}
+
 /* The mean is corrected by the mean of the deviations from it, which rounding has left. */
 template <typename T, int U, int V> EK_KERNEL row_apply(const ek_cuda_norm a)
 {
@@ -60,6 +76,12 @@ template <typename T, int U, int V> EK_KERNEL row_apply(const ek_cuda_norm a)
         const int width = row < a.samples ? size : 0;
         R x[U][V], mean = 0;
         row_load(x, row_of<const T>(a.x, row), team, width, R(0));
+        if (a.dy.data != nullptr && a.residual == EK_BF16 && sizeof(T) == sizeof(float))
+            row_add<ek_bf16, T>(x, a, row, team, width);
+        else if (a.dy.data != nullptr && a.residual == EK_F16 && sizeof(T) == sizeof(float))
+            row_add<ek_f16, T>(x, a, row, team, width);
+        else if (a.dy.data != nullptr)
+            row_add<T, T>(x, a, row, team, width);
         if (a.mean != nullptr) {
             EK_EACH(u, U)
                 EK_EACH(v, V)
@@ -119,9 +141,15 @@ template <typename T, int U, int V> EK_KERNEL row_gradient(const ek_cuda_norm a)
         line = ek_team_join(team, line, row_adding<R>());
         const R shift = a.mean != nullptr ? line.first * (R)a.share : R(0);
         const R slope = line.second * (R)a.share;
-        EK_EACH(u, U)
+        const T *const residual = row_of<const T>(a.mask, row);
+        EK_EACH(u, U) {
+            const int at = (u * team.lanes + team.lane) * V;
+            R term[V] = {};
+            if (residual != nullptr && at < width)
+                ek_load_elements(term, residual + at);
             EK_EACH(v, V)
-                dy[u][v] = (dy[u][v] - shift - x[u][v] * slope) * invstd;
+                dy[u][v] = (dy[u][v] - shift - x[u][v] * slope) * invstd + term[v];
+        }
         if (a.y.data != nullptr)
             row_store(row_of<T>(a.y, row), dy, team, width);
     }
@@ -140,15 +168,16 @@ template <typename T, int U, int V> EK_KERNEL row_gradient(const ek_cuda_norm a)
 }
 
 /* Launches a kernel whose threads have as many values as a row needs (ek_cuda_norm_cut_row). */
-#define ROW_LAUNCH(kernel, norm, grid)                                                            \
-    EK_FLOATING((norm)->dtype, T,                                                                 \
-                enum {V = 16 / sizeof(T), HALF = EK_NORM_LONG / 2,                                \
-                      LONG = sizeof(T) == 8 ? HALF : EK_NORM_LONG};                               \
-                return ek_launch(stream, (grid),                                                  \
-                                 (norm)->cut.vector == 1 ? kernel<T, HALF, 1>                     \
-                                                         : ((norm)->cut.values == EK_NORM_SHORT   \
-                                                                ? kernel<T, EK_NORM_SHORT / V, V> \
-                                                                : kernel<T, LONG / V, V>),        \
+#define ROW_LAUNCH(kernel, norm, grid)                                                         \
+    EK_FLOATING((norm)->dtype, T,                                                              \
+                enum {V = 16 / sizeof(T), HALF = EK_NORM_LONG / 2,                             \
+                      SHORT = sizeof(T) == 8 ? HALF : EK_NORM_SHORT,                           \
+                      LONG = sizeof(T) == 8 ? HALF : EK_NORM_LONG};                            \
+                return ek_launch(stream, (grid),                                               \
+                                 (norm)->cut.vector == 1                                       \
+                                     ? kernel<T, HALF, 1>                                      \
+                                     : ((norm)->cut.values == SHORT ? kernel<T, SHORT / V, V>  \
+                                                                    : kernel<T, LONG / V, V>), \
                                  *(norm)))
 
 int ek_cuda_launch_norm_row(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
