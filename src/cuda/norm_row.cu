@@ -2,7 +2,6 @@
  * pass reads its operands once. A thread has vectors 0 to U - 1 of V elements: vector u begins at
  * element (u lanes + lane) V of the row. */
 #include "cuda/norm.cuh"
-#include "cuda/strides.cuh"
 
 /* Loads a thread's vectors of a row of `size` elements. Elements beyond the row, and all elements
  * if `from` is NULL, are `otherwise`. */
@@ -33,18 +32,11 @@ template <typename T> EK_DEVICE T *row_of(const ek_norm_operand &operand, int64_
     return operand.data != nullptr ? (T *)operand.data + row * operand.sample : nullptr;
 }
 
-template <typename R> EK_DEVICE ek_norm_pair<R> ek_exchange(ek_norm_pair<R> own, int step)
+/* Returns the sums of the pairs of a row's threads to all of them. */
+template <typename R> EK_DEVICE ek_norm_pair<R> row_sums(const ek_team &team, ek_norm_pair<R> own)
 {
-    return {ek_exchange(own.first, step), ek_exchange(own.second, step)};
+    return ek_team_join(team, ek_norm_counted<R>{own, 0}, ek_norm_joining<false, R>()).pair;
 }
-
-template <typename R> struct row_adding {
-    __device__ __forceinline__ ek_norm_pair<R> operator()(ek_norm_pair<R> a,
-                                                          ek_norm_pair<R> b) const
-    {
-        return {a.first + b.first, a.second + b.second};
-    }
-};
 
 /* Adds the residual's row, of elements A, to x. Stores the sums, and rounds x to them. */
 template <typename A, typename T, typename R, int U, int V>
@@ -95,7 +87,7 @@ template <typename T, int U, int V> EK_KERNEL row_apply(const ek_cuda_norm a)
                 rest.first += x[u][v];
                 rest.second += x[u][v] * x[u][v];
             }
-        rest = ek_team_join(team, rest, row_adding<R>());
+        rest = row_sums(team, rest);
         const R drift = a.mean != nullptr ? rest.first * share : R(0);
         const R invstd = 1 / sqrt(rest.second * share - drift * drift + (R)a.update.eps);
         EK_EACH(u, U)
@@ -138,7 +130,7 @@ template <typename T, int U, int V> EK_KERNEL row_gradient(const ek_cuda_norm a)
                 line.first += dy[u][v];
                 line.second += dy[u][v] * x[u][v];
             }
-        line = ek_team_join(team, line, row_adding<R>());
+        line = row_sums(team, line);
         const R shift = a.mean != nullptr ? line.first * (R)a.share : R(0);
         const R slope = line.second * (R)a.share;
         const T *const residual = row_of<const T>(a.mask, row);
