@@ -127,9 +127,11 @@ static void norm_take_tensors(norm_call *call, const ek_norm_args *args, const e
                               bool runs, const ek_tensor *y)
 {
     const bool adds = args->residual && !args->dy;
-    const ek_tensor *third = args->dy && args->residual ? args->residual : args->y_relu;
     const ek_tensor *const all[4] = {args->x, adds ? args->residual : args->dy,
-                                     adds ? args->total : third, y};
+                                     adds             ? args->total
+                                     : args->residual ? args->residual
+                                                      : args->y_relu,
+                                     y};
     ek_cuda_norm *norm = &call->norm;
     ek_norm_operand *const operands[4] = {&norm->x, &norm->dy, &norm->mask, &norm->y};
     const ek_norm_form form = call->form = ek_cuda_norm_choose(norm, all, g, runs);

@@ -1,6 +1,6 @@
 /* norm.h: the passes over memory that the slots of normalisation (norm.c) make. norm_plan.c chooses
  * how threads share a pass, norm.cuh has the kernel, norm_sums.cu and norm_line.cu what it
- * computes, norm_join.cu the joins. norm_row.cu has kernels of their own for rows of layer norm.
+ * computes, norm_join.cu the joins. norm_row.cu normalises rows that registers hold.
  *
  * A column is a set of elements with separate sums: a channel of the batch (batch norm), or a
  * channel of one sample (group norm), whose sums are joined by group afterwards. Memory has one of

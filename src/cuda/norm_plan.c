@@ -103,12 +103,11 @@ enum {
     WARP = 32,
     /* about how many blocks a sum has: fixed, for a fixed order of additions */
     BLOCKS = 512,
-    SHORT_SUM = 8,  /* least loads that a thread sums up */
-    LONG_SUM = 256, /* most loads that a thread sums up in f32 */
-    APPLY = 4,      /* least loads of a thread of a line, or of long planes */
-    LOADS = 4,      /* loads of a thread that are on their way at once */
-    ROW_BLOCKS =
-        396 /* about how many blocks sum up rows: three on each multiprocessor of an H200 */
+    SHORT_SUM = 8,   /* least loads that a thread sums up */
+    LONG_SUM = 256,  /* most loads that a thread sums up in f32 */
+    APPLY = 4,       /* least loads of a thread of a line, or of long planes */
+    LOADS = 4,       /* loads of a thread that are on their way at once */
+    ROW_BLOCKS = 396 /* blocks that sum up rows: three on each multiprocessor of an H200 */
 };
 
 static int64_t norm_quotient(int64_t a, int64_t b)

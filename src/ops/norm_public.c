@@ -358,8 +358,9 @@ static bool norm_adds(const ek_tensor *x, const ek_tensor *residual, int normali
         return false;
     for (int i = 0; i < 2; i++) {
         const ek_tensor *p = parameters[i];
-        bool fits = !p || (p->ndim == normalized_ndim && p->dtype == ek_norm_dtype(x) &&
-                           ek_tensor_dev(p) == ek_tensor_dev(x));
+        bool fits =
+            ek_optional(p) && (!p || (p->ndim == normalized_ndim && p->dtype == ek_norm_dtype(x) &&
+                                      ek_tensor_dev(p) == ek_tensor_dev(x)));
         for (int d = 0; p && fits && d < normalized_ndim; d++)
             fits = p->shape[d] == x->shape[x->ndim - normalized_ndim + d];
         if (!fits)
