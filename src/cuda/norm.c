@@ -121,23 +121,31 @@ static void *norm_parameter(norm_call *call, const ek_tensor *x, const ek_tensor
     return taken ? ek_tensor_address(taken) : NULL;
 }
 
-/* Stages x, dy, the ReLU's output and y in one form. y may be NULL. */
+/* Stages x, dy, the ReLU's output and y in one form, or other operands in their places
+ * (ek_cuda_norm). y may be NULL. */
 static void norm_take_tensors(norm_call *call, const ek_norm_args *args, const ek_norm_geometry *g,
                               bool runs, const ek_tensor *y)
 {
-    const ek_tensor *const all[4] = {args->x, args->dy, args->y_relu, y};
+    const bool adds = args->residual && !args->dy;
+    const ek_tensor *const all[4] = {args->x, adds ? args->residual : args->dy,
+                                     adds             ? args->total
+                                     : args->residual ? args->residual
+                                                      : args->y_relu,
+                                     y};
     ek_cuda_norm *norm = &call->norm;
     ek_norm_operand *const operands[4] = {&norm->x, &norm->dy, &norm->mask, &norm->y};
     const ek_norm_form form = call->form = ek_cuda_norm_choose(norm, all, g, runs);
-    for (int i = 1; i < 4; i++)
+    for (int i = adds ? 2 : 1; i < 4; i++)
         if (all[i] && all[i]->dtype != norm->dtype)
             norm->dtype = norm_computed(call);
+    norm->residual = adds ? args->residual->dtype : norm->dtype;
     for (int i = 0; i < 4; i++) {
+        const bool writes = i == 3 || (i == 2 && adds);
         const ek_tensor *taken =
-            all[i] ? norm_stage(call, all[i], norm->dtype,
+            all[i] ? norm_stage(call, all[i], i == 1 ? norm->residual : norm->dtype,
                                 form == EK_NORM_ROWS || form == EK_NORM_RUN_LAST ? EK_CHANNELS_LAST
                                                                                  : EK_CONTIGUOUS,
-                                ek_cuda_norm_fits(all[i], form, g->batch), i == 3 ? WRITE : READ)
+                                ek_cuda_norm_fits(all[i], form, g->batch), writes ? WRITE : READ)
                    : NULL;
         if (taken)
             *operands[i] = ek_cuda_norm_operand(taken, form, g->batch, norm->inner);

@@ -3,8 +3,8 @@
 #ifndef EK_CUDA_NORM_CUH
 #define EK_CUDA_NORM_CUH
 
-#include "cuda/launch.cuh"
 #include "cuda/norm.h"
+#include "cuda/strides.cuh"
 
 /* ---- vectors ---- */
 
@@ -268,42 +268,41 @@ EK_DEVICE void ek_norm_join_teams(ek_norm_pair<R> (&own)[V], int *count, int tea
     }
 }
 
-/* Joins the pairs of a team's threads into that of its first thread. */
-template <bool moments, typename R>
-EK_DEVICE void ek_norm_join_lanes(ek_norm_pair<R> *own, int *count, int team)
+/* A thread's pair, and the number of its values. */
+template <typename R> struct ek_norm_counted {
+    ek_norm_pair<R> pair;
+    int count;
+};
+
+template <typename R> EK_DEVICE ek_norm_counted<R> ek_exchange(ek_norm_counted<R> own, int step)
 {
-    __shared__ R first[EK_BLOCK / EK_WARP], second[EK_BLOCK / EK_WARP];
-    __shared__ int counts[EK_BLOCK / EK_WARP];
-    const int me = (int)threadIdx.x, warp = me / EK_WARP;
-    for (int step = (team < EK_WARP ? team : EK_WARP) / 2; step > 0; step /= 2) {
-        const R a = __shfl_xor_sync(0xffffffffu, own->first, step);
-        const R b = __shfl_xor_sync(0xffffffffu, own->second, step);
-        const int others = moments ? __shfl_xor_sync(0xffffffffu, *count, step) : 0;
-        ek_norm_add<moments>(own, count, {a, b}, others);
-    }
-    if (team <= EK_WARP)
-        return;
-    __syncthreads();
-    if (me % EK_WARP == 0) {
-        first[warp] = own->first;
-        second[warp] = own->second;
-        counts[warp] = *count;
-    }
-    __syncthreads();
-    if (me % team == 0)
-        for (int other = warp + 1; other < warp + team / EK_WARP; other++)
-            ek_norm_add<moments>(own, count, {first[other], second[other]}, counts[other]);
+    return {{ek_exchange(own.pair.first, step), ek_exchange(own.pair.second, step)},
+            ek_exchange(own.count, step)};
 }
+
+template <bool moments, typename R> struct ek_norm_joining {
+    __device__ __forceinline__ ek_norm_counted<R> operator()(ek_norm_counted<R> a,
+                                                             ek_norm_counted<R> b) const
+    {
+        ek_norm_add<moments>(&a.pair, &a.count, b.pair, b.count);
+        return a;
+    }
+};
 
 /* Joins the pairs of a column's threads into that of the thread for which share.puts is true. */
 template <bool moments, bool planes, typename R, int N>
 EK_DEVICE void ek_norm_join(const ek_cuda_norm &a, const ek_norm_share &own,
                             ek_norm_pair<R> (&pairs)[N], int *count)
 {
-    if constexpr (planes)
-        ek_norm_join_lanes<moments>(pairs, count, a.cut.team);
-    else
+    if constexpr (planes) {
+        const ek_norm_counted<R> all =
+            ek_team_join(ek_team_of({a.cut.team, false}), ek_norm_counted<R>{pairs[0], *count},
+                         ek_norm_joining<moments, R>());
+        pairs[0] = all.pair;
+        *count = all.count;
+    } else {
         ek_norm_join_teams<moments>(pairs, count, own.team, own.step);
+    }
 }
 
 /* ---- results that follow from moments and sums ---- */

@@ -1,6 +1,6 @@
 /* norm.h: the passes over memory that the slots of normalisation (norm.c) make. norm_plan.c chooses
  * how threads share a pass, norm.cuh has the kernel, norm_sums.cu and norm_line.cu what it
- * computes, norm_join.cu the joins. norm_row.cu has kernels of their own for rows of layer norm.
+ * computes, norm_join.cu the joins. norm_row.cu normalises rows that registers hold.
  *
  * A column is a set of elements with separate sums: a channel of the batch (batch norm), or a
  * channel of one sample (group norm), whose sums are joined by group afterwards. Memory has one of
@@ -70,7 +70,10 @@ typedef struct ek_cuda_norm {
     int64_t rows;     /* rows of a sample; for planes `outer` */
     int64_t inner; /* elements of a plane; 1 for rows; elements of a group for sums per element */
     ek_norm_cut cut;
-    ek_norm_operand x, dy, mask, y; /* mask is the ReLU's output or NULL; y is also dx */
+    /* mask is the ReLU's output or NULL; y is also dx. Rows in registers: forward has the residual
+     * as dy and the sum of x and the residual as mask; backward has the residual as mask. */
+    ek_norm_operand x, dy, mask, y;
+    ek_dtype residual; /* rows in registers, forward: the residual's dtype */
     /* Dense arrays of the computing type (f64 for f64, else f32), or NULL. Statistics and sums are
      * indexed by sample and group. */
     const void *mean, *invstd, *weight, *bias, *sum, *sum_xhat;

@@ -103,12 +103,11 @@ enum {
     WARP = 32,
     /* about how many blocks a sum has: fixed, for a fixed order of additions */
     BLOCKS = 512,
-    SHORT_SUM = 8,  /* least loads that a thread sums up */
-    LONG_SUM = 256, /* most loads that a thread sums up in f32 */
-    APPLY = 4,      /* least loads of a thread of a line, or of long planes */
-    LOADS = 4,      /* loads of a thread that are on their way at once */
-    ROW_BLOCKS =
-        396 /* about how many blocks sum up rows: three on each multiprocessor of an H200 */
+    SHORT_SUM = 8,   /* least loads that a thread sums up */
+    LONG_SUM = 256,  /* most loads that a thread sums up in f32 */
+    APPLY = 4,       /* least loads of a thread of a line, or of long planes */
+    LOADS = 4,       /* loads of a thread that are on their way at once */
+    ROW_BLOCKS = 396 /* blocks that sum up rows: three on each multiprocessor of an H200 */
 };
 
 static int64_t norm_quotient(int64_t a, int64_t b)
@@ -212,10 +211,11 @@ int64_t ek_cuda_norm_longest_row(ek_dtype dtype)
 bool ek_cuda_norm_cut_row(ek_cuda_norm *norm)
 {
     const int vector = norm_vector_of(norm);
-    const int64_t most =
-        vector == 1 ? EK_NORM_LONG / 2 : ek_cuda_norm_longest_row(norm->dtype) / BLOCK;
-    const int64_t values =
-        vector > 1 && norm->inner <= EK_NORM_SHORT * BLOCK ? EK_NORM_SHORT : most;
+    int64_t values = ek_cuda_norm_longest_row(norm->dtype) / BLOCK;
+    if (vector == 1)
+        values = EK_NORM_LONG / 2;
+    else if (norm->dtype != EK_F64 && norm->inner <= EK_NORM_SHORT * BLOCK)
+        values = EK_NORM_SHORT;
     int64_t team = norm_limited(norm_power_of_2(norm_quotient(norm->inner, vector)), 1, WARP);
     team = norm_limited(norm_power_of_2(norm_quotient(norm->inner, values)), team, INT64_MAX);
     if (team > BLOCK)

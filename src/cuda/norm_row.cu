@@ -2,7 +2,6 @@
  * pass reads its operands once. A thread has vectors 0 to U - 1 of V elements: vector u begins at
  * element (u lanes + lane) V of the row. */
 #include "cuda/norm.cuh"
-#include "cuda/strides.cuh"
 
 /* Loads a thread's vectors of a row of `size` elements. Elements beyond the row, and all elements
  * if `from` is NULL, are `otherwise`. */
@@ -33,18 +32,27 @@ template <typename T> EK_DEVICE T *row_of(const ek_norm_operand &operand, int64_
     return operand.data != nullptr ? (T *)operand.data + row * operand.sample : nullptr;
 }
 
-template <typename R> EK_DEVICE ek_norm_pair<R> ek_exchange(ek_norm_pair<R> own, int step)
+/* Returns the sums of the pairs of a row's threads to all of them. */
+template <typename R> EK_DEVICE ek_norm_pair<R> row_sums(const ek_team &team, ek_norm_pair<R> own)
 {
-    return {ek_exchange(own.first, step), ek_exchange(own.second, step)};
+    return ek_team_join(team, ek_norm_counted<R>{own, 0}, ek_norm_joining<false, R>()).pair;
 }
 
-template <typename R> struct row_adding {
-    __device__ __forceinline__ ek_norm_pair<R> operator()(ek_norm_pair<R> a,
-                                                          ek_norm_pair<R> b) const
-    {
-        return {a.first + b.first, a.second + b.second};
-    }
-};
+/* Adds the residual's row, of elements A, to x. Stores the sums, and rounds x to them. */
+template <typename A, typename T, typename R, int U, int V>
+EK_DEVICE void row_add(R (&x)[U][V], const ek_cuda_norm &a, int64_t row, const ek_team &team,
+                       int size)
+{
+    R residual[U][V];
+    row_load(residual, row_of<const A>(a.dy, row), team, size, R(0));
+    EK_EACH(u, U)
+        EK_EACH(v, V) {
+            T sum;
+            ek_store(&sum, x[u][v] + residual[u][v]);
+            x[u][v] = ek_load(&sum);
+        }
+    row_store(row_of<T>(a.mask, row), x, team, size);
+}
 
 /* The mean is corrected by the mean of the deviations from it, which rounding has left. */
 template <typename T, int U, int V> EK_KERNEL row_apply(const ek_cuda_norm a)
@@ -60,6 +68,12 @@ template <typename T, int U, int V> EK_KERNEL row_apply(const ek_cuda_norm a)
         const int width = row < a.samples ? size : 0;
         R x[U][V], mean = 0;
         row_load(x, row_of<const T>(a.x, row), team, width, R(0));
+        if (a.dy.data != nullptr && a.residual == EK_BF16 && sizeof(T) == sizeof(float))
+            row_add<ek_bf16, T>(x, a, row, team, width);
+        else if (a.dy.data != nullptr && a.residual == EK_F16 && sizeof(T) == sizeof(float))
+            row_add<ek_f16, T>(x, a, row, team, width);
+        else if (a.dy.data != nullptr)
+            row_add<T, T>(x, a, row, team, width);
         if (a.mean != nullptr) {
             EK_EACH(u, U)
                 EK_EACH(v, V)
@@ -73,7 +87,7 @@ template <typename T, int U, int V> EK_KERNEL row_apply(const ek_cuda_norm a)
                 rest.first += x[u][v];
                 rest.second += x[u][v] * x[u][v];
             }
-        rest = ek_team_join(team, rest, row_adding<R>());
+        rest = row_sums(team, rest);
         const R drift = a.mean != nullptr ? rest.first * share : R(0);
         const R invstd = 1 / sqrt(rest.second * share - drift * drift + (R)a.update.eps);
         EK_EACH(u, U)
@@ -116,12 +130,18 @@ template <typename T, int U, int V> EK_KERNEL row_gradient(const ek_cuda_norm a)
                 line.first += dy[u][v];
                 line.second += dy[u][v] * x[u][v];
             }
-        line = ek_team_join(team, line, row_adding<R>());
+        line = row_sums(team, line);
         const R shift = a.mean != nullptr ? line.first * (R)a.share : R(0);
         const R slope = line.second * (R)a.share;
-        EK_EACH(u, U)
+        const T *const residual = row_of<const T>(a.mask, row);
+        EK_EACH(u, U) {
+            const int at = (u * team.lanes + team.lane) * V;
+            R term[V] = {};
+            if (residual != nullptr && at < width)
+                ek_load_elements(term, residual + at);
             EK_EACH(v, V)
-                dy[u][v] = (dy[u][v] - shift - x[u][v] * slope) * invstd;
+                dy[u][v] = (dy[u][v] - shift - x[u][v] * slope) * invstd + term[v];
+        }
         if (a.y.data != nullptr)
             row_store(row_of<T>(a.y, row), dy, team, width);
     }
@@ -140,15 +160,16 @@ template <typename T, int U, int V> EK_KERNEL row_gradient(const ek_cuda_norm a)
 }
 
 /* Launches a kernel whose threads have as many values as a row needs (ek_cuda_norm_cut_row). */
-#define ROW_LAUNCH(kernel, norm, grid)                                                            \
-    EK_FLOATING((norm)->dtype, T,                                                                 \
-                enum {V = 16 / sizeof(T), HALF = EK_NORM_LONG / 2,                                \
-                      LONG = sizeof(T) == 8 ? HALF : EK_NORM_LONG};                               \
-                return ek_launch(stream, (grid),                                                  \
-                                 (norm)->cut.vector == 1 ? kernel<T, HALF, 1>                     \
-                                                         : ((norm)->cut.values == EK_NORM_SHORT   \
-                                                                ? kernel<T, EK_NORM_SHORT / V, V> \
-                                                                : kernel<T, LONG / V, V>),        \
+#define ROW_LAUNCH(kernel, norm, grid)                                                         \
+    EK_FLOATING((norm)->dtype, T,                                                              \
+                enum {V = 16 / sizeof(T), HALF = EK_NORM_LONG / 2,                             \
+                      SHORT = sizeof(T) == 8 ? HALF : EK_NORM_SHORT,                           \
+                      LONG = sizeof(T) == 8 ? HALF : EK_NORM_LONG};                            \
+                return ek_launch(stream, (grid),                                               \
+                                 (norm)->cut.vector == 1                                       \
+                                     ? kernel<T, HALF, 1>                                      \
+                                     : ((norm)->cut.values == SHORT ? kernel<T, SHORT / V, V>  \
+                                                                    : kernel<T, LONG / V, V>), \
                                  *(norm)))
 
 int ek_cuda_launch_norm_row(const ek_cuda_stream *stream, const ek_cuda_norm *norm)

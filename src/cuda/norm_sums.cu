@@ -77,67 +77,14 @@ template <bool planes, typename T, int V> struct moments {
     }
 };
 
-/* ---- sums of dy and of dy * (x - mean) ---- */
+/* ---- sums of dy and of dy * (x - mean), where elements of a column share a mean. If `by_row`,
+ * sums of dy and of dy * (x - mean) invstd over rows, where elements of a vector share both ---- */
 
-template <bool planes, typename T, int V> struct sums {
+template <bool by_row, bool planes, typename T, int V> struct sums {
     typedef typename ek_compute<T>::type R;
     enum { PLANES = planes, LOADS = planes ? 2 : 4, COLUMNS = planes ? 1 : V };
     ek_norm_pair<R> pairs[COLUMNS] = {};
     R center[COLUMNS];
-    int count = 0;
-
-    __device__ __forceinline__ void begin(const ek_cuda_norm &a, const ek_norm_share &own)
-    {
-        EK_EACH(c, COLUMNS)
-            center[c] = ek_norm_value(a.mean, ek_norm_group(a, own.sample, own.column + c), R(0));
-    }
-
-    template <int U> __device__ __forceinline__ void add(const ek_norm_cursor<planes, T> &at)
-    {
-        R x[U][V], dy[U][V];
-        ek_norm_pair<R> some[COLUMNS] = {};
-        ek_norm_load(dy, at.dy, at.dy_step);
-        ek_norm_load(x, at.x, at.x_step);
-        if (at.mask != nullptr)
-            ek_norm_cut_off(dy, at.mask, at.mask_step);
-        EK_EACH(u, U) {
-            if (planes && at.weight != nullptr) {
-                R factor[V];
-                ek_load_elements(factor, at.weight + u * at.x_step);
-                EK_EACH(v, V)
-                    dy[u][v] *= factor[v];
-            }
-            EK_EACH(v, V) {
-                some[v % COLUMNS].first += dy[u][v];
-                some[v % COLUMNS].second += dy[u][v] * (x[u][v] - center[v % COLUMNS]);
-            }
-        }
-        EK_EACH(c, COLUMNS)
-            ek_norm_merge<false>(&pairs[c], some[c], {});
-    }
-
-    __device__ __forceinline__ void end(const ek_cuda_norm &a, const ek_norm_share &own)
-    {
-        ek_norm_join<false, planes>(a, own, pairs, &count);
-        if (!own.puts)
-            return;
-        EK_EACH(c, COLUMNS) {
-            const int64_t at = own.sample * a.channels + own.column + c;
-            const R first = pairs[c].first, second = pairs[c].second;
-            const R invstd = a.first != nullptr ? R(1) : ek_norm_value(a.invstd, at, R(1));
-            sums_put(a, own, c, (double)first, (double)second, a.by_group, first, second * invstd);
-            if (a.first == nullptr)
-                ek_norm_put_line(a.line, at, first, second, invstd);
-        }
-    }
-};
-
-/* ---- sums per element over rows; all elements of a vector have their row's statistics ---- */
-
-template <typename T, int V> struct element_sums {
-    typedef typename ek_compute<T>::type R;
-    enum { PLANES = false, LOADS = 4 };
-    ek_norm_pair<R> pairs[V] = {};
     const R *mean, *invstd;
     int64_t step;
     int count = 0;
@@ -149,39 +96,58 @@ template <typename T, int V> struct element_sums {
         step = own.step * groups;
         mean = a.mean == nullptr ? nullptr : (const R *)a.mean + at;
         invstd = (const R *)a.invstd + at;
+        EK_EACH(c, by_row ? 0 : COLUMNS)
+            center[c] = ek_norm_value(a.mean, ek_norm_group(a, own.sample, own.column + c), R(0));
     }
 
-    template <int U> __device__ __forceinline__ void add(const ek_norm_cursor<false, T> &at)
+    template <int U> __device__ __forceinline__ void add(const ek_norm_cursor<planes, T> &at)
     {
-        R x[U][V], dy[U][V], center[U], scale[U];
+        R x[U][V], dy[U][V];
+        ek_norm_pair<R> some[COLUMNS] = {};
         ek_norm_load(dy, at.dy, at.dy_step);
         ek_norm_load(x, at.x, at.x_step);
+        if (!by_row && at.mask != nullptr)
+            ek_norm_cut_off(dy, at.mask, at.mask_step);
         EK_EACH(u, U) {
-            center[u] = mean == nullptr ? R(0) : mean[u * step];
-            scale[u] = invstd[u * step];
-        }
-        EK_EACH(v, V) {
-            ek_norm_pair<R> some = {0, 0};
-            EK_EACH(u, U) {
-                some.first += dy[u][v];
-                some.second += dy[u][v] * ((x[u][v] - center[u]) * scale[u]);
+            if (planes && at.weight != nullptr) {
+                R factor[V];
+                ek_load_elements(factor, at.weight + u * at.x_step);
+                EK_EACH(v, V)
+                    dy[u][v] *= factor[v];
             }
-            ek_norm_merge<false>(&pairs[v], some, {});
+            const R row = by_row && mean != nullptr ? mean[u * step] : R(0);
+            const R scale = by_row ? invstd[u * step] : R(1);
+            EK_EACH(v, V) {
+                const R apart = x[u][v] - (by_row ? row : center[v % COLUMNS]);
+                some[v % COLUMNS].first += dy[u][v];
+                some[v % COLUMNS].second += dy[u][v] * (by_row ? apart * scale : apart);
+            }
         }
+        EK_EACH(c, COLUMNS)
+            ek_norm_merge<false>(&pairs[c], some[c], {});
         mean = mean == nullptr ? nullptr : mean + U * step;
         invstd += U * step;
     }
 
     __device__ __forceinline__ void end(const ek_cuda_norm &a, const ek_norm_share &own)
     {
-        ek_norm_join<false, false>(a, own, pairs, &count);
-        for (int v = 0; own.puts && v < V; v++)
-            sums_put(a, own, v, (double)pairs[v].first, (double)pairs[v].second, a.by_column,
-                     pairs[v].first, pairs[v].second);
+        ek_norm_join<false, planes>(a, own, pairs, &count);
+        if (!own.puts)
+            return;
+        EK_EACH(c, COLUMNS) {
+            const int64_t at = own.sample * a.channels + own.column + c;
+            const R first = pairs[c].first, second = pairs[c].second;
+            const R scale = by_row || a.first != nullptr ? R(1) : ek_norm_value(a.invstd, at, R(1));
+            sums_put(a, own, c, (double)first, (double)second, by_row ? a.by_column : a.by_group,
+                     first, second * scale);
+            if (!by_row && a.first == nullptr)
+                ek_norm_put_line(a.line, at, first, second, scale);
+        }
     }
 };
 
-template <bool planes, typename T, int V> using elements = element_sums<T, V>;
+template <bool planes, typename T, int V> using columns = sums<false, planes, T, V>;
+template <bool planes, typename T, int V> using elements = sums<true, false, T, V>;
 
 int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
@@ -190,7 +156,7 @@ int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm
 
 int ek_cuda_launch_norm_sums(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    return ek_norm_launch<sums>(stream, norm);
+    return ek_norm_launch<columns>(stream, norm);
 }
 
 int ek_cuda_launch_norm_elements(const ek_cuda_stream *stream, const ek_cuda_norm *norm)

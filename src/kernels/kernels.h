@@ -192,6 +192,8 @@ typedef struct ek_norm_args {
     const ek_tensor *dy, *y_relu;    /* dy counts only where y_relu, if given, is > 0 or NaN */
     const ek_tensor *sum, *sum_xhat; /* for dx */
     double count;                    /* for dx: the divisor of the sums */
+    const ek_tensor *residual;       /* for norm_rows and its gradient alone, as is `total` */
+    ek_tensor *total;
 } ek_norm_args;
 /* Without dy, out = y = xhat weight + bias, or max(y, 0) with `relu`. With dy, out = dx = invstd
  * (weight dy - sum / count - xhat sum_xhat / count), or invstd weight dy if sum_xhat is NULL. A sum
@@ -217,11 +219,12 @@ typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const e
  * caller takes the slots above. Otherwise the kernels return 1. ---- */
 
 /* Writes the statistics to mean and invstd, and y. If the mean is NULL, invstd is
- * 1 / sqrt(mean(x^2) + eps). Reads x, weight and bias of args. */
+ * 1 / sqrt(mean(x^2) + eps). Reads x, weight and bias of args. If a residual is given, writes
+ * x + residual to `total`, and normalises that. The residual may have 16 bits if x is f32. */
 typedef int ek_norm_rows_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *invstd,
                                 const ek_norm_args *args, double eps);
-/* Writes dx, and dweight and dbias of sums. dx may be NULL; so may dweight and dbias together.
- * Reads x, mean, invstd, weight and dy of args. */
+/* Writes dx, to which it adds the residual, if one is given; and dweight and dbias of sums. dx may
+ * be NULL; so may dweight and dbias together. Reads x, mean, invstd, weight and dy of args. */
 typedef int ek_norm_rows_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
                                          const ek_norm_args *args);
 

@@ -169,13 +169,12 @@ typedef struct gpt2_layer {
     double dropout;
 } gpt2_layer;
 
-/* Returns the sum of x and the part's result for norm(x). Dropout and the sum are one operation if
- * no hook reads the part's result. */
-static ek_tensor *gpt2_add(const gpt2_layer *self, ek_tensor *x, ek_module *norm, ek_module *part,
+/* Returns the sum of x and the part's result for y. Dropout and the sum are one operation if no
+ * hook reads the part's result. */
+static ek_tensor *gpt2_add(const gpt2_layer *self, ek_tensor *x, ek_tensor *y, ek_module *part,
                            const ek_module_type *type, ek_forward_function *undropped)
 {
-    ek_tensor *y = x ? ek_apply(norm, x) : NULL;
-    if (!y)
+    if (!x || !y)
         return NULL;
     if (part->type != type || !ek_module_is_fusible(part))
         return ek_add(x, ek_apply(part, y));
@@ -190,8 +189,14 @@ static ek_value gpt2_layer_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_only_input(module, args);
     if (!x)
         return ek_value_error();
-    x = gpt2_add(self, x, self->ln_1, self->attn, &gpt2_attention_type, gpt2_attention_undropped);
-    x = gpt2_add(self, x, self->ln_2, self->mlp, &gpt2_mlp_type, gpt2_mlp_undropped);
+    ek_tensor *y = ek_apply(self->ln_1, x);
+    if (self->dropout == 0 || !module->training) {
+        y = y ? ek_layer_norm_module_added(self->ln_2, &x, x, ek_apply(self->attn, y)) : NULL;
+    } else {
+        x = gpt2_add(self, x, y, self->attn, &gpt2_attention_type, gpt2_attention_undropped);
+        y = x ? ek_apply(self->ln_2, x) : NULL;
+    }
+    x = gpt2_add(self, x, y, self->mlp, &gpt2_mlp_type, gpt2_mlp_undropped);
     return ek_value_of_tensor(x);
 }
 

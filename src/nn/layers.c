@@ -95,6 +95,12 @@ ek_tensor *ek_dropout_module_added(ek_module *module, ek_tensor *residual, ek_te
     return ek_dropout_added(residual, x, ((const dropout *)module)->p, module->training);
 }
 
+bool ek_dropout_module_is_idle(const ek_module *module)
+{
+    return module->type->forward == dropout_forward && ek_module_is_fusible(module) &&
+           (!module->training || ((const dropout *)module)->p == 0);
+}
+
 static void dropout_describe(const ek_module *module, char *text, size_t size)
 {
     snprintf(text, size, "p=%g", ((const dropout *)module)->p);

@@ -64,5 +64,11 @@ ek_forward_function *ek_linear_with_relu(const ek_module *layer);
 /* Returns residual + dropout(x), as one operation if the dropout module has no hooks. If an operand
  * is NULL, returns NULL. */
 ek_tensor *ek_dropout_module_added(ek_module *dropout, ek_tensor *residual, ek_tensor *x);
+/* Returns true if a call of the dropout module returns its input and does nothing else. */
+bool ek_dropout_module_is_idle(const ek_module *dropout);
+/* Sets *total to x + residual, and returns norm(*total): as one operation if the module is a layer
+ * norm with a weight and without hooks. If an operand is NULL, returns NULL. */
+ek_tensor *ek_layer_norm_module_added(ek_module *norm, ek_tensor **total, ek_tensor *x,
+                                      ek_tensor *residual);
 
 #endif

@@ -4,7 +4,9 @@
 
 #include "core/tensor.h"
 #include "evenkeel/attention.h"
+#include "nn/module_table.h"
 #include "nn/nn.h"
+#include "ops/norm.h"
 
 typedef struct sample_norm {
     ek_module module;
@@ -43,6 +45,19 @@ static ek_value layer_norm_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = sample_norm_last_input(self, args);
     return ek_value_of_tensor(
         x ? ek_f_layer_norm(x, self->shape.ndim, self->weight, self->bias, self->eps) : NULL);
+}
+
+ek_tensor *ek_layer_norm_module_added(ek_module *module, ek_tensor **total, ek_tensor *x,
+                                      ek_tensor *residual)
+{
+    const sample_norm *self = (const sample_norm *)module;
+    if (module->type->forward != layer_norm_forward || !ek_module_is_fusible(module) ||
+        !self->weight) {
+        *total = x && residual ? ek_add(x, residual) : NULL;
+        return *total ? ek_apply(module, *total) : NULL;
+    }
+    return ek_layer_norm_added(total, x, residual, self->shape.ndim, self->weight, self->bias,
+                               self->eps);
 }
 
 static ek_value rms_norm_forward(ek_module *module, const ek_args *args)

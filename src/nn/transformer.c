@@ -45,9 +45,18 @@ typedef struct transformer_masks {
     ek_value mask, padding, causal;
 } transformer_masks;
 
-/* Returns `residual` + dropout(attention of x to `memory`). */
-static ek_tensor *transformer_attend(ek_tensor *residual, ek_module *attention, ek_module *dropout,
-                                     ek_tensor *x, ek_tensor *memory,
+/* Sets *total to residual + dropout(x), and returns norm(*total). */
+static ek_tensor *transformer_join(ek_tensor **total, ek_module *dropout, ek_module *norm,
+                                   ek_tensor *residual, ek_tensor *x)
+{
+    if (ek_dropout_module_is_idle(dropout))
+        return ek_layer_norm_module_added(norm, total, residual, x);
+    *total = ek_dropout_module_added(dropout, residual, x);
+    return transformer_apply(norm, *total);
+}
+
+/* Returns the attention of x to `memory`. */
+static ek_tensor *transformer_attend(ek_module *attention, ek_tensor *x, ek_tensor *memory,
                                      const transformer_masks *masks)
 {
     if (!x)
@@ -55,20 +64,17 @@ static ek_tensor *transformer_attend(ek_tensor *residual, ek_module *attention, 
     const ek_value_entry entries[] = {{"attn_mask", masks->mask},
                                       {"key_padding_mask", masks->padding},
                                       {"is_causal", masks->causal}};
-    return ek_dropout_module_added(
-        dropout, residual,
-        ek_value_tensor(ek_forward_kw(attention, transformer_dict(entries, 3), x, memory, memory)));
+    return ek_value_tensor(
+        ek_forward_kw(attention, transformer_dict(entries, 3), x, memory, memory));
 }
 
-/* Returns `residual` + dropout(the two linear layers of x). */
-static ek_tensor *transformer_feed(const transformer_layer *self, ek_tensor *residual, ek_tensor *x,
-                                   ek_module *dropout)
+/* Returns the two linear layers of x. */
+static ek_tensor *transformer_feed(const transformer_layer *self, ek_tensor *x)
 {
     x = transformer_apply(self->linear1, x);
     if (x)
         x = self->activation == EK_TRANSFORMER_GELU ? ek_f_gelu(x, EK_GELU_NONE) : ek_f_relu(x);
-    x = transformer_apply(self->linear2, transformer_apply(self->dropout, x));
-    return ek_dropout_module_added(dropout, residual, x);
+    return transformer_apply(self->linear2, transformer_apply(self->dropout, x));
 }
 
 static ek_value encoder_layer_forward(ek_module *module, const ek_args *args)
@@ -83,17 +89,19 @@ static ek_value encoder_layer_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_only_input(module, &inputs);
     if (!x)
         return ek_value_error();
+    ek_module *first = self->dropout1, *second = self->dropout2;
+    ek_tensor *y;
     if (self->norm_first) {
-        ek_tensor *y = ek_apply(self->norm1, x);
-        x = transformer_attend(x, self->self_attn, self->dropout1, y, y, &masks);
-        y = transformer_apply(self->norm2, x);
-        x = transformer_feed(self, x, y, self->dropout2);
+        y = ek_apply(self->norm1, x);
+        y = transformer_attend(self->self_attn, y, y, &masks);
+        y = transformer_join(&x, first, self->norm2, x, y);
+        x = ek_dropout_module_added(second, x, transformer_feed(self, y));
         return ek_value_of_tensor(x);
     }
-    x = transformer_attend(x, self->self_attn, self->dropout1, x, x, &masks);
-    x = transformer_apply(self->norm1, x);
-    x = transformer_feed(self, x, x, self->dropout2);
-    return ek_value_of_tensor(transformer_apply(self->norm2, x));
+    y = transformer_attend(self->self_attn, x, x, &masks);
+    x = transformer_join(&y, first, self->norm1, x, y);
+    x = transformer_join(&y, second, self->norm2, x, transformer_feed(self, x));
+    return ek_value_of_tensor(x);
 }
 
 static const char *const decoder_keywords[] = {
@@ -114,20 +122,23 @@ static ek_value decoder_layer_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_arg_tensor(args, 0), *memory = ek_arg_tensor(args, 1);
     if (!x || !memory)
         return ek_value_error();
+    ek_module *first = self->dropout1, *second = self->dropout2, *third = self->dropout3;
+    ek_tensor *y;
     if (self->norm_first) {
-        ek_tensor *y = ek_apply(self->norm1, x);
-        x = transformer_attend(x, self->self_attn, self->dropout1, y, y, &own);
-        y = transformer_apply(self->norm2, x);
-        x = transformer_attend(x, self->multihead_attn, self->dropout2, y, memory, &other);
-        y = transformer_apply(self->norm3, x);
-        return ek_value_of_tensor(transformer_feed(self, x, y, self->dropout3));
+        y = ek_apply(self->norm1, x);
+        y = transformer_attend(self->self_attn, y, y, &own);
+        y = transformer_join(&x, first, self->norm2, x, y);
+        y = transformer_attend(self->multihead_attn, y, memory, &other);
+        y = transformer_join(&x, second, self->norm3, x, y);
+        x = ek_dropout_module_added(third, x, transformer_feed(self, y));
+        return ek_value_of_tensor(x);
     }
-    x = transformer_attend(x, self->self_attn, self->dropout1, x, x, &own);
-    x = transformer_apply(self->norm1, x);
-    x = transformer_attend(x, self->multihead_attn, self->dropout2, x, memory, &other);
-    x = transformer_apply(self->norm2, x);
-    x = transformer_feed(self, x, x, self->dropout3);
-    return ek_value_of_tensor(transformer_apply(self->norm3, x));
+    y = transformer_attend(self->self_attn, x, x, &own);
+    x = transformer_join(&y, first, self->norm1, x, y);
+    y = transformer_attend(self->multihead_attn, x, memory, &other);
+    x = transformer_join(&y, second, self->norm2, x, y);
+    x = transformer_join(&y, third, self->norm3, x, transformer_feed(self, x));
+    return ek_value_of_tensor(x);
 }
 
 static const ek_module_type encoder_layer_type = {.name = "transformer_encoder_layer",

@@ -1,5 +1,5 @@
 /* norm.c: normalisation, of which batch (alone or followed by a ReLU), group, instance and layer
- * norm are cases (norm_public.c).
+ * norm (alone or of a sum) are cases (norm_public.c).
  *
  * With xhat = (x - mean) r, r = 1 / sqrt(var + eps), over the n values that share a statistic: a
  * channel's of the whole batch, or those of a sample's group of channels:
@@ -145,8 +145,13 @@ static ek_tensor *norm_projection(ek_tensor *g, ek_tensor *xhat, ek_tensor *r,
     return dx ? ek_reshape(dx, ek_tensor_shape(g)) : NULL;
 }
 
+/* Which of the gradients of x, w and b are wanted. */
+typedef struct norm_wanted {
+    bool x, w, b;
+} norm_wanted;
+
 /* Computes the gradients by operations, in the statistics' dtype. */
-static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_tensor *w,
+static int norm_differentiable(norm_wanted wanted, ek_tensor *dy, ek_tensor *x, ek_tensor *w,
                                ek_tensor *y_relu, ek_norm_statistics stats,
                                ek_norm_attributes attributes, ek_tensor **results)
 {
@@ -157,7 +162,7 @@ static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_te
     ek_tensor *xhat = ek_norm_normalize(wide, NULL, NULL, stats, attributes);
     if (!g || !xhat)
         return ek_error_pending();
-    if (ek_node_needs(node, 0)) {
+    if (wanted.x) {
         ek_tensor *r = norm_invstd_of(wide, stats, attributes), *u = g;
         /* If values that share a statistic also share a weight, the weight is a factor of sums. */
         if (attributes.batch || (attributes.groups == x->shape[1] && !attributes.element))
@@ -167,14 +172,15 @@ static int norm_differentiable(ek_node *node, ek_tensor *dy, ek_tensor *x, ek_te
         ek_tensor *dx = norm_projection(u, xhat, r, attributes);
         results[0] = dx ? ek_to_dtype(dx, x->dtype) : NULL;
     }
-    if (ek_node_needs(node, 1))
+    if (wanted.w)
         results[1] = norm_sum_affine(ek_mul(g, xhat), attributes);
-    if (ek_node_needs(node, 2))
+    if (wanted.b)
         results[2] = norm_sum_affine(g, attributes);
     return ek_error_status();
 }
 
-/* Computes dx, which may be NULL, and dweight and dbias of `sums`. dx needs dweight and dbias if
+/* Computes dx, which may be NULL and contains the residual of args, and dweight and dbias of
+ * `sums`. dx needs dweight and dbias if
  * statistics are of the batch, and separate sums if statistics are of samples. */
 static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *args,
                               ek_norm_attributes attributes)
@@ -197,26 +203,36 @@ static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *a
         args->sum = attributes.batch ? sums->dbias : sums->sum;
         args->sum_xhat = attributes.batch ? sums->dweight : sums->sum_xhat;
     }
-    return dx ? kernels->norm_line(dev, dx, args) : 0;
+    if (dx)
+        EK_TRY(kernels->norm_line(dev, dx, args));
+    return dx && args->residual ? kernels->binary(dev, EK_BINARY_ADD, dx, dx, args->residual, 1)
+                                : 0;
 }
 
-/* Inputs x, w, b; saved x, w, mean, invstd, and y with a ReLU. */
-static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+/* Computes the gradients of x, w and b. Input `weight` of the node is w, and the next one b. The
+ * node saved x, w, mean, invstd, and y with a ReLU. dx contains `residual`, which may be NULL. */
+static int norm_gradients(ek_node *node, int weight, ek_tensor *dy, ek_tensor *residual,
+                          ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
+    const norm_wanted wanted = {.x = ek_node_needs(node, 0) || ek_node_needs(node, weight - 1),
+                                .w = ek_node_needs(node, weight),
+                                .b = ek_node_needs(node, weight + 1)};
     ek_tensor *saved[5];
     for (int i = 0; i < 5; i++)
         saved[i] = ek_node_saved(node, i);
-    ek_tensor *dy = gradients[0], *x = saved[0], *w = saved[1], *y_relu = saved[4];
+    ek_tensor *x = saved[0], *w = saved[1], *y_relu = saved[4];
     ek_norm_statistics stats = {saved[2], saved[3]};
     EK_TRY(ek_error_status());
-    if (ek_grad_enabled())
-        return norm_differentiable(node, dy, x, w, y_relu, stats, attributes, results);
-    ek_tensor *dx = ek_node_needs(node, 0) ? ek_result(x, NULL, NULL, x->dtype) : NULL;
-    const bool slope = ek_node_needs(node, 1), shift = ek_node_needs(node, 2);
-    ek_norm_sums sums = {.dweight = ek_node_destination(node, 1),
-                         .dbias = ek_node_destination(node, 2)};
-    if (slope || shift || (dx && attributes.batch && !attributes.constant)) {
+    if (ek_grad_enabled()) {
+        EK_TRY(norm_differentiable(wanted, dy, x, w, y_relu, stats, attributes, results));
+        results[0] = results[0] && residual ? ek_add(results[0], residual) : results[0];
+        return ek_error_status();
+    }
+    ek_tensor *dx = wanted.x ? ek_result(x, NULL, NULL, x->dtype) : NULL;
+    ek_norm_sums sums = {.dweight = ek_node_destination(node, weight),
+                         .dbias = ek_node_destination(node, weight + 1)};
+    if (wanted.w || wanted.b || (dx && attributes.batch && !attributes.constant)) {
         sums.dweight = sums.dweight ? sums.dweight : norm_new_affine(x, attributes);
         sums.dbias = sums.dbias ? sums.dbias : norm_new_affine(x, attributes);
     }
@@ -227,12 +243,33 @@ static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
                          .weight = w,
                          .dy = dy,
                          .y_relu = y_relu,
-                         .count = attributes.count};
+                         .count = attributes.count,
+                         .residual = residual};
     EK_TRY(norm_run_gradients(dx, &sums, &args, attributes));
     results[0] = dx;
-    results[1] = slope ? sums.dweight : NULL;
-    results[2] = shift ? sums.dbias : NULL;
+    results[1] = wanted.w ? sums.dweight : NULL;
+    results[2] = wanted.b ? sums.dbias : NULL;
     return 0;
+}
+
+/* Inputs x, w, b. */
+static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    return norm_gradients(node, 1, gradients[0], NULL, results);
+}
+
+/* Inputs x, residual, w, b; outputs the sum of x and the residual, which is saved as x, and y. */
+static int norm_added_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const ek_norm_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *own[3] = {gradients[0], NULL, NULL};
+    if (gradients[1])
+        EK_TRY(norm_gradients(node, 2, gradients[1], gradients[0], own));
+    results[0] = own[0];
+    results[1] = own[0] ? ek_to_dtype(own[0], attributes->residual) : NULL;
+    results[2] = own[1];
+    results[3] = own[2];
+    return ek_error_status();
 }
 
 /* ---- the operation ---- */
@@ -240,6 +277,7 @@ static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
 EK_OPERATION(batch, "batch_norm", norm_backward);
 EK_OPERATION(batch_relu, "batch_norm_relu", norm_backward);
 EK_OPERATION(group, "group_norm", norm_backward);
+EK_OPERATION(added, "layer_norm_added", norm_added_backward);
 
 /* Records y. */
 static ek_tensor *norm_record(ek_tensor *y, ek_tensor *x, ek_tensor *w, ek_tensor *b,
@@ -278,31 +316,61 @@ ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_s
                : NULL;
 }
 
-/* Writes y and the statistics of x's samples. */
-static int norm_apply_samples(ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
-                              const ek_tensor *b, ek_norm_statistics stats,
+/* Writes y and the statistics of x's samples; with a residual, of *total = x + residual. */
+static int norm_apply_samples(ek_tensor *y, ek_norm_args *args, ek_norm_statistics stats,
                               ek_norm_attributes attributes)
 {
-    const ek_kernels *kernels = ek_kernels_of(x);
-    ek_dev *dev = ek_tensor_dev(x);
-    const ek_norm_args args = {.x = x, .weight = w, .bias = b};
+    const ek_kernels *kernels = ek_kernels_of(y);
+    ek_dev *dev = ek_tensor_dev(y);
     const ek_norm_update update = {.eps = attributes.eps};
     int done = attributes.element
-                   ? kernels->norm_rows(dev, y, stats.mean, stats.invstd, &args, attributes.eps)
+                   ? kernels->norm_rows(dev, y, stats.mean, stats.invstd, args, attributes.eps)
                    : 0;
     if (done != 0)
         return done;
+    if (args->residual) {
+        ek_tensor *residual = ek_to_dtype((ek_tensor *)(uintptr_t)args->residual, args->x->dtype);
+        if (!residual)
+            return ek_error_pending();
+        EK_TRY(kernels->binary(dev, EK_BINARY_ADD, args->total, args->x, residual, 1));
+    }
+    const ek_tensor *x = args->residual ? args->total : args->x;
     EK_TRY(kernels->norm_moments(dev, stats.mean, stats.invstd, x, &update));
-    return norm_apply(y, x, w, b, stats, attributes);
+    return norm_apply(y, x, args->weight, args->bias, stats, attributes);
+}
+
+static ek_norm_statistics norm_new_statistics(const ek_tensor *x, ek_norm_attributes attributes)
+{
+    return (ek_norm_statistics){ek_norm_new_statistic(x, attributes),
+                                ek_norm_new_statistic(x, attributes)};
 }
 
 ek_tensor *ek_norm_normalize_samples(ek_tensor *x, ek_tensor *w, ek_tensor *b,
                                      ek_norm_attributes attributes)
 {
-    const ek_norm_statistics stats = {ek_norm_new_statistic(x, attributes),
-                                      ek_norm_new_statistic(x, attributes)};
+    const ek_norm_statistics stats = norm_new_statistics(x, attributes);
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
-    return stats.mean && stats.invstd && y && norm_apply_samples(y, x, w, b, stats, attributes) >= 0
+    ek_norm_args args = {.x = x, .weight = w, .bias = b};
+    return stats.mean && stats.invstd && y && norm_apply_samples(y, &args, stats, attributes) >= 0
                ? norm_record(y, x, w, b, stats, attributes)
+               : NULL;
+}
+
+ek_tensor *ek_norm_normalize_added(ek_tensor **total, ek_tensor *x, ek_tensor *residual,
+                                   ek_tensor *w, ek_tensor *b, ek_norm_attributes attributes)
+{
+    const ek_norm_statistics stats = norm_new_statistics(x, attributes);
+    ek_tensor *y = ek_result(x, residual, NULL, x->dtype);
+    *total = ek_result(x, residual, NULL, x->dtype);
+    ek_norm_args args = {.x = x, .weight = w, .bias = b, .residual = residual, .total = *total};
+    ek_tensor *outputs[] = {*total, y};
+    return stats.mean && stats.invstd && y && *total &&
+                   norm_apply_samples(y, &args, stats, attributes) >= 0 &&
+                   ek_record_outputs(outputs, 2, &added_operation,
+                                     &(const ek_record_options){EK_INPUTS(x, residual, w, b),
+                                                                EK_SAVED(*total, w, stats.mean,
+                                                                         stats.invstd, NULL),
+                                                                EK_ATTRIBUTES(attributes)}) >= 0
+               ? y
                : NULL;
 }

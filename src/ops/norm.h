@@ -1,5 +1,5 @@
-/* norm.h: batch normalisation and a ReLU in one pass, and batch normalisation of chunks of a batch,
- * each on its own device, that share their statistics. */
+/* norm.h: batch normalisation and a ReLU in one pass, a sum and layer norm in one pass, and batch
+ * normalisation of chunks of a batch, each on its own device, that share their statistics. */
 #ifndef EK_OPS_NORM_H
 #define EK_OPS_NORM_H
 
@@ -16,6 +16,11 @@ ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_te
  * running statistics. In training the running statistics move towards the averages over samples of
  * each channel's mean and unbiased variance. */
 ek_tensor *ek_instance_norm_tracked(ek_batch_norm_options options);
+
+/* Sets *total to x + residual, and returns ek_f_layer_norm of it. Differentiable to any order. On
+ * GPUs that is one launch, even if autocast adds a 16-bit residual to an f32 x. */
+ek_tensor *ek_layer_norm_added(ek_tensor **total, ek_tensor *x, ek_tensor *residual,
+                               int normalized_ndim, ek_tensor *weight, ek_tensor *bias, double eps);
 
 /* ---- chunks: batch_norm(x) is ek_norm_chunk_apply of the chunks of x, after ek_norm_chunks_merge
  * has made the statistics of all of them. ---- */
@@ -73,7 +78,8 @@ typedef struct ek_norm_attributes {
     bool element;   /* weight and bias are per element */
     bool constant;  /* the statistics are not x's own */
     bool relu;
-    double eps; /* of the statistics */
+    double eps;        /* of the statistics */
+    ek_dtype residual; /* of a sum and layer norm: the residual's dtype */
 } ek_norm_attributes;
 
 /* Returns w * xhat + b with xhat = (x - mean) * invstd, and records it. x isn't empty; w and b may
@@ -83,6 +89,9 @@ ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_s
 /* Returns the result of ek_norm_normalize for statistics of x's samples. */
 ek_tensor *ek_norm_normalize_samples(ek_tensor *x, ek_tensor *w, ek_tensor *b,
                                      ek_norm_attributes attributes);
+/* Returns ek_norm_normalize_samples of *total = x + residual. Records both as one operation. */
+ek_tensor *ek_norm_normalize_added(ek_tensor **total, ek_tensor *x, ek_tensor *residual,
+                                   ek_tensor *w, ek_tensor *b, ek_norm_attributes attributes);
 
 /* The dtype of statistics and parameters. */
 static inline ek_dtype ek_norm_dtype(const ek_tensor *x)

@@ -310,6 +310,18 @@ ek_tensor *ek_f_local_response_norm(ek_tensor *x, int64_t size, double alpha, do
     return ek_scope_return(&scope, ek_div(x, divisor));
 }
 
+/* Returns x's shape with the dimensions before the normalised ones as one dimension of rows. */
+static ek_shape norm_rows_shape(const ek_tensor *x, int normalized_ndim)
+{
+    const int lead = x->ndim - normalized_ndim;
+    ek_shape rows = {.ndim = normalized_ndim + 1, .dims = {1}};
+    for (int i = 0; i < lead; i++)
+        rows.dims[0] *= x->shape[i];
+    for (int i = 0; i < normalized_ndim; i++)
+        rows.dims[i + 1] = x->shape[lead + i];
+    return rows;
+}
+
 ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, ek_tensor *bias,
                            double eps)
 {
@@ -323,18 +335,57 @@ ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
             "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
             normalized_ndim, EK_SIZE_TEXT(x), most);
     }
-    int lead = x->ndim - normalized_ndim;
     ek_norm_attributes attributes = {.groups = 1, .element = true};
-    if (lead == 1)
+    if (x->ndim == normalized_ndim + 1)
         return sample_norm("layer_norm", x, weight, bias, eps, attributes);
-    ek_shape rows = {.ndim = normalized_ndim + 1, .dims = {1}};
-    for (int i = 0; i < lead; i++)
-        rows.dims[0] *= x->shape[i];
-    for (int i = 0; i < normalized_ndim; i++)
-        rows.dims[i + 1] = x->shape[lead + i];
-    ek_tensor *flat = ek_reshape(x, rows);
+    ek_tensor *flat = ek_reshape(x, norm_rows_shape(x, normalized_ndim));
     if (!flat)
         return NULL;
     ek_tensor *y = sample_norm("layer_norm", flat, weight, bias, eps, attributes);
     return y ? ek_reshape(y, ek_tensor_shape(x)) : NULL;
+}
+
+/* Returns true if layer norm of the sum is one operation: the operands are those of a valid call,
+ * with a dimension before the normalised ones, and nothing observes the sum. */
+static bool norm_adds(const ek_tensor *x, const ek_tensor *residual, int normalized_ndim,
+                      const ek_tensor *const parameters[2], double eps)
+{
+    ek_tensor *const both[] = {(ek_tensor *)(uintptr_t)x, (ek_tensor *)(uintptr_t)residual};
+    if (!x || !residual || ek_error_status() < 0 || ek_thread_self()->observer ||
+        !ek_dtype_is_floating(x->dtype) || ek_autocast_widens(x) || !ek_same_shape(x, residual) ||
+        ek_tensor_dev(x) != ek_tensor_dev(residual) || ek_count(x) == 0 || !(eps >= 0) ||
+        normalized_ndim < 1 || normalized_ndim >= x->ndim)
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const ek_tensor *p = parameters[i];
+        bool fits =
+            ek_optional(p) && (!p || (p->ndim == normalized_ndim && p->dtype == ek_norm_dtype(x) &&
+                                      ek_tensor_dev(p) == ek_tensor_dev(x)));
+        for (int d = 0; p && fits && d < normalized_ndim; d++)
+            fits = p->shape[d] == x->shape[x->ndim - normalized_ndim + d];
+        if (!fits)
+            return false;
+    }
+    return x->dtype == residual->dtype || (x->dtype == EK_F32 && ek_autocast_mixes(both, 2));
+}
+
+ek_tensor *ek_layer_norm_added(ek_tensor **total, ek_tensor *x, ek_tensor *residual,
+                               int normalized_ndim, ek_tensor *weight, ek_tensor *bias, double eps)
+{
+    if (!norm_adds(x, residual, normalized_ndim, (const ek_tensor *[]){weight, bias}, eps)) {
+        *total = ek_add(x, residual);
+        return ek_f_layer_norm(*total, normalized_ndim, weight, bias, eps);
+    }
+    const ek_shape shape = ek_tensor_shape(x), rows = norm_rows_shape(x, normalized_ndim);
+    ek_norm_attributes attributes = {.groups = 1,
+                                     .element = true,
+                                     .eps = eps,
+                                     .residual = residual->dtype};
+    attributes.count = (double)(ek_count(x) / rows.dims[0]);
+    x = ek_reshape(x, rows);
+    residual = x ? ek_reshape(residual, rows) : NULL;
+    ek_tensor *y =
+        residual ? ek_norm_normalize_added(total, x, residual, weight, bias, attributes) : NULL;
+    *total = y ? ek_reshape(*total, shape) : NULL;
+    return *total ? ek_reshape(y, shape) : NULL;
 }

@@ -150,4 +150,41 @@ TEST_LOOP(no_more_launches, 0, KINDS * 2)
                   limits[k].name, ek_dtype_name(dtype), got.forward, got.backward, got.second,
                   most.forward, most.backward, most.second);
 }
+
+/* ---- a layer of GPT-2: its norms, and the sum of a residual and a norm, are one launch each ----
+ */
+
+static launches count_gpt2(int layers)
+{
+    launches got = {0, 0, 0};
+    ek_scope scope = ek_scope_begin();
+    ek_module *net =
+        ek_gpt2(64, .context = 16, .width = 32, .layers = layers, .heads = 2, .dropout = 0);
+    assert_made(net);
+    assert_ok(ek_module_to_device(net, ek_cuda(0)));
+    ek_tensor *tokens = ek_zeros(EK_SHAPE(2, 16), EK_I64, ek_cuda(0));
+    for (int run = 0; run < 2; run++) { /* the first time, libraries are opened */
+        ek_module_zero_grad(net);
+        launched();
+        const ek_autocast region = ek_autocast_begin(EK_BF16);
+        ek_tensor *loss = ek_f_token_cross_entropy(ek_apply(net, tokens), tokens);
+        ek_autocast_end(&region);
+        assert_made(loss);
+        got.forward = launched();
+        assert_ok(ek_backward(loss));
+        got.backward = launched();
+    }
+    ek_scope_end(&scope);
+    ek_module_free(net);
+    return got;
+}
+
+TEST(a_layer_of_gpt2)
+{
+    const launches most = {8, 18, 0}, one = count_gpt2(1), two = count_gpt2(2);
+    const int forward = two.forward - one.forward, backward = two.backward - one.backward;
+    ck_assert_msg(forward <= most.forward && backward <= most.backward,
+                  "%d launches forward, %d backward; at most %d and %d before", forward, backward,
+                  most.forward, most.backward);
+}
 #endif

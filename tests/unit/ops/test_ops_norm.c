@@ -180,3 +180,81 @@ TEST_LOOP(rows_of_many_lengths, 0, (LENGTHS * 2 * 4))
                 assert_close_norm(got.gradients[i], exact.gradients[i], close);
     }
 }
+
+/* ---- the sum of two tensors, and layer norm of the sum ---- */
+
+static ek_tensor *added_composed(ek_tensor **total, ek_tensor *x, ek_tensor *residual, int ndim,
+                                 ek_tensor *w, ek_tensor *b, double eps)
+{
+    *total = ek_add(x, residual);
+    return ek_f_layer_norm(*total, ndim, w, b, eps);
+}
+
+enum { ADDED_RESULTS = 6 };
+
+/* Sets results to y, the sum, and the gradients of all operands of a loss of both, as f64. Without
+ * `reads_total`, the loss is of y alone. */
+static void added_run(ek_tensor *function(ek_tensor **, ek_tensor *, ek_tensor *, int, ek_tensor *,
+                                          ek_tensor *, double),
+                      ek_tensor *const values[4], bool reads_total,
+                      ek_tensor *results[ADDED_RESULTS])
+{
+    ek_tensor *operands[4], *total = NULL;
+    for (int i = 0; i < 4; i++) {
+        operands[i] = ek_clone(values[i]);
+        assert_ok(ek_tensor_set_requires_grad(operands[i], true));
+    }
+    const ek_autocast region = ek_autocast_begin(values[0]->dtype == EK_BF16 ? EK_F32 : EK_BF16);
+    ek_tensor *y = function(&total, operands[0], operands[1], 1, operands[2], operands[3], 1e-5);
+    ek_autocast_end(&region);
+    assert_made(y);
+    assert_made(total);
+    ek_tensor *loss = ek_sum(ek_square(ek_add_scalar(ek_to_dtype(y, EK_F64), 0.25)));
+    if (reads_total)
+        loss = ek_add(loss, ek_sum(ek_exp(ek_to_dtype(total, EK_F64))));
+    assert_ok(ek_backward(loss));
+    results[0] = ek_to_dtype(y, EK_F64);
+    results[1] = ek_to_dtype(total, EK_F64);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(ek_tensor_dtype(ek_tensor_grad(operands[i])), values[i]->dtype);
+        results[2 + i] = ek_to_dtype(ek_tensor_grad(operands[i]), EK_F64);
+    }
+}
+
+/* On the host the results are equal to the bit. */
+TEST_LOOP(added_is_add_and_layer_norm, 0, 16)
+{
+    static const ek_dtype dtypes[][2] = {{EK_F32, EK_F32},
+                                         {EK_F64, EK_F64},
+                                         {EK_BF16, EK_BF16},
+                                         {EK_F32, EK_BF16}};
+    const ek_dtype *dtype = dtypes[_i / 4];
+    const int64_t length = _i % 2 ? 36 : 9;
+    ek_tensor *values[4], *expected[ADDED_RESULTS], *got[ADDED_RESULTS];
+    ek_manual_seed(5);
+    for (int i = 0; i < 4; i++)
+        values[i] =
+            ek_to_dtype(i < 2 ? ek_randn(EK_SHAPE(2, 5, length)) : ek_randn(EK_SHAPE(length)),
+                        i < 2 ? dtype[i] : ek_dtype_wide(dtype[0]));
+    added_run(added_composed, values, _i / 2 % 2, expected);
+    added_run(ek_layer_norm_added, values, _i / 2 % 2, got);
+    const bool exact = test_kind() == EK_HOST, narrow = dtype[1] == EK_BF16;
+    for (int i = 0; i < ADDED_RESULTS; i++)
+        assert_close_norm(got[i], expected[i],
+                          exact                ? 0
+                          : dtype[0] == EK_F64 ? 1e-12
+                          : narrow             ? 2e-2
+                                               : 1e-5);
+}
+
+TEST(added_refuses_as_its_parts)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *w = ek_ones(EK_SHAPE(3)), *total;
+    assert_refused(ek_layer_norm_added(&total, x, ek_ones(EK_SHAPE(2, 4)), 1, w, w, 1e-5),
+                   EK_E_SHAPE, "add: shapes [2, 3] and [2, 4] do not broadcast");
+    assert_refused(ek_layer_norm_added(&total, x, x, 1, ek_ones(EK_SHAPE(2)), w, 1e-5), EK_E_SHAPE,
+                   "layer_norm: weight has shape [2] and must have [3]");
+    assert_refused(ek_layer_norm_added(&total, x, x, 1, w, w, -1), EK_E_INVALID,
+                   "layer_norm: eps must not be negative, got -1");
+    assert_refused(ek_layer_norm_added(&total, NULL, x, 1, w, w, 1e-5), EK_E_INVALID, "x is NULL");
+}

@@ -2,6 +2,7 @@
  * fixed masks, every combination of a loss's options; and penalties on gradients. */
 #include "kit/devices.h"
 #include "kit/tensors.h"
+#include "ops/norm.h"
 
 #include "home.h"
 
@@ -152,4 +153,21 @@ TEST_LOOP(penalties_of_piecewise_linear_critics, 0, PIECES)
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = inputs + 1, .input_count = 2,
                       .gradients = gradients));
     assert_close(gradients[0], ek_tensor_grad(inputs[1]), 1e-14, 0);
+}
+
+/* ---- a sum and its layer norm ---- */
+
+static ek_tensor *sum_and_norm(ek_tensor *const *x, int count, void *user)
+{
+    ek_tensor *total;
+    (void)count, (void)user;
+    ek_tensor *y = ek_layer_norm_added(&total, x[0], x[1], 1, x[2], x[3], 1e-5);
+    return y ? ek_mul(y, total) : NULL;
+}
+
+TEST(gradients_of_a_sum_and_its_layer_norm)
+{
+    ek_tensor *x[] = {leaf(1, EK_SHAPE(3, 4)), leaf(2, EK_SHAPE(3, 4)), leaf(3, EK_SHAPE(4)),
+                      leaf(4, EK_SHAPE(4))};
+    check_gradients(sum_and_norm, x, 4, NULL);
 }
