@@ -212,3 +212,17 @@ int ek_host_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cel
     ek_parallel_for(dev, ek_count(dx) / parts, RECURRENT_GRAIN, recurrent_run, &job);
     return 0;
 }
+
+/* The host has no library for whole networks. */
+int ek_host_recurrent_network(ek_dev *dev, ek_recurrent_call *call, bool keeps)
+{
+    (void)dev, (void)call, (void)keeps;
+    return 0;
+}
+
+int ek_host_recurrent_network_gradient(ek_dev *dev, const ek_recurrent_call *call,
+                                       const ek_recurrent_back *back)
+{
+    (void)dev, (void)call, (void)back;
+    return 0;
+}
