@@ -251,8 +251,8 @@ typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
                                         const ek_tensor *product, const ek_tensor *before);
 /* Computes the gradients of x, product and `before`. The gradient of h is dh + more. Each of dh,
- * more and dc may be NULL, which counts as zeros. Only in a GRU the gradient of the product differs
- * from dx; dproduct is NULL in other cells. For tanh and relu `gates` is h, and dbefore is NULL. */
+ * more and dc may be NULL, which counts as zeros. dproduct is NULL but in a GRU, where it differs
+ * from dx. An LSTM's dx may be `gates`. For tanh and relu `gates` is h, and dbefore is NULL. */
 typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                          ek_tensor *dproduct, ek_tensor *dbefore,
                                          const ek_tensor *dh, const ek_tensor *more,

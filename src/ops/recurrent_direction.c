@@ -1,8 +1,8 @@
 /* recurrent_direction.c: all steps of one direction of a layer, as one node of the graph.
  *
  *     ek_recurrent_direction
- *         direction_compose   one node for each operation: under autocast, for an observer, and
- *                             where a gradient is differentiated
+ *         direction_compose   one node for each operation: under autocast, for an observer, where a
+ *                             gradient is differentiated, in an LSTM's second backward
  *         direction_forward   a product and a kernel for each step
  *     direction_backward
  *         direction_step_back     a kernel and a product for each step, from the last to the first
@@ -11,6 +11,7 @@
  * The states of all steps lie in one tensor (L + 1, N, size). The state before step t is its row
  * t, and with `reverse` row t + 1. So the states before all steps are one matrix, by which the
  * gradient of weight_hh is one product. */
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "ops/autocast.h"
@@ -27,7 +28,8 @@ typedef struct direction {
     ek_object object;
     ek_recurrence kind;
     bool reverse;
-    ek_tensor *mask; /* (L, N, 1), one reference; or NULL */
+    ek_tensor *mask;  /* (L, N, 1), one reference; or NULL */
+    atomic_bool used; /* a backward has overwritten an LSTM's gates by their gradients */
 } direction;
 
 /* ---- composed of steps ---- */
@@ -241,7 +243,7 @@ static int direction_split_gradient(const direction *self, int64_t t, const ek_t
 
 /* The gradients of all steps. */
 typedef struct direction_back {
-    ek_tensor *dx, *dproduct;  /* of the sums of gates (L, N, G H); one tensor but for a GRU */
+    ek_tensor *dx, *dproduct;  /* of the sums of gates (L, N, G H); one tensor but in a GRU */
     ek_tensor *dprojected;     /* of h (L, N, size), if it is projected */
     ek_tensor *h[2], *c[2];    /* of the states before a step, which steps use in turn */
     ek_tensor *own_h, *own_c;  /* with a mask: of h and c after a step, where the step counts */
@@ -256,7 +258,7 @@ static int direction_back_memory(const direction *self, ek_tensor *const *saved,
     const int64_t steps = x->shape[0], rows = saved[WEIGHT_IH]->shape[0], size = saved[H]->shape[1],
                   hidden = rows / ek_recurrence_gates(self->kind);
     const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
-    back->dx = direction_new(x, steps, rows);
+    back->dx = self->kind == EK_RECURRENCE_LSTM ? saved[GATES] : direction_new(x, steps, rows);
     back->dproduct = gru ? direction_new(x, steps, rows) : back->dx;
     for (int i = 0; i < 2; i++) {
         back->h[i] = direction_new_matrix(x, size);
@@ -360,10 +362,10 @@ static int direction_parameters(ek_node *node, const direction *self, ek_tensor 
 
 static int direction_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const direction *self =
-        (const direction *)((const ek_recomputed *)ek_node_attributes(node))->state;
+    direction *self = (direction *)((const ek_recomputed *)ek_node_attributes(node))->state;
     ek_tensor *saved[SAVED], *given[3];
-    if (ek_grad_enabled())
+    const bool overwrites = self->kind == EK_RECURRENCE_LSTM && !ek_grad_enabled();
+    if (ek_grad_enabled() || (overwrites && atomic_exchange(&self->used, true)))
         return ek_recomputed_backward(node, gradients, results);
     for (int i = 0; i < SAVED; i++)
         saved[i] = ek_node_saved(node, i);
