@@ -248,6 +248,14 @@ static int dnn_enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
     return 0;
 }
 
+int ek_cuda_dnn_handle(ek_dev *dev, cudnnHandle_t *handle)
+{
+    struct ek_cuda_dnn *dnn;
+    int rc = dnn_enter(dev, &dnn);
+    *handle = rc >= 0 && dnn ? dnn->handle : NULL;
+    return rc;
+}
+
 void ek_cuda_dnn_close(ek_cuda_device *device)
 {
     struct ek_cuda_dnn *dnn = device->dnn;
@@ -286,19 +294,24 @@ static const char *const dnn_names[] = {[EK_DNN_FORWARD] = "convolution",
                                         [EK_DNN_INPUT_GRADIENT] = "convolution's input gradient",
                                         [EK_DNN_WEIGHT_GRADIENT] = "convolution's weight gradient"};
 
-static int dnn_failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem,
-                      const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                      cudnnStatus_t status)
+int ek_cuda_dnn_failed(ek_dev *dev, const char *name, const char *of, cudnnStatus_t status)
 {
-    char x_text[200], w_text[200], y_text[200], why[256] = "";
-    dnn->api->cudnnGetLastErrorString(why, sizeof why);
+    char why[256] = "";
+    ek_cudnn()->cudnnGetLastErrorString(why, sizeof why);
     int late = ek_cuda_late(dev);
     if (late != cudaSuccess)
-        EK_TRY(ek_cuda_check(dev, dnn_names[problem->operation], late));
-    return EK_FAIL(EK_E_BACKEND, "%s of x %s, w %s and y %s: cuDNN says %s (%d) %s",
-                   dnn_names[problem->operation], ek_tensor_text(x, x_text),
-                   ek_tensor_text(w, w_text), ek_tensor_text(y, y_text),
-                   dnn->api->cudnnGetErrorString(status), (int)status, why);
+        EK_TRY(ek_cuda_check(dev, name, late));
+    return EK_FAIL(EK_E_BACKEND, "%s%s: cuDNN says %s (%d) %s", name, of,
+                   ek_cudnn()->cudnnGetErrorString(status), (int)status, why);
+}
+
+static int dnn_failed(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
+                      const ek_tensor *w, const ek_tensor *y, cudnnStatus_t status)
+{
+    char x_text[200], w_text[200], y_text[200], of[640];
+    snprintf(of, sizeof of, " of x %s, w %s and y %s", ek_tensor_text(x, x_text),
+             ek_tensor_text(w, w_text), ek_tensor_text(y, y_text));
+    return ek_cuda_dnn_failed(dev, dnn_names[problem->operation], of, status);
 }
 
 /* Allocates workspace for the entry's plan. If memory is short, the plan is replaced by one that
@@ -363,7 +376,7 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
             if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
                 rc = 0, entry->none = true;
             else if (status != CUDNN_STATUS_SUCCESS)
-                rc = dnn_failed(dev, dnn, problem, x, w, y, status);
+                rc = dnn_failed(dev, problem, x, w, y, status);
             if (workspace)
                 ek_cuda_scratch_free(dev, workspace, ek_cuda_padded(entry->plan.workspace));
         }

@@ -4,6 +4,7 @@
 #ifndef EK_CUDA_DNN_H
 #define EK_CUDA_DNN_H
 
+#include "cuda/library.h"
 #include "cuda/runtime.h"
 
 typedef enum ek_dnn_operation {
@@ -60,5 +61,15 @@ int64_t ek_dnn_copied(const ek_dnn_problem *problem, int64_t workspace);
  * memory than there is, negative on error. */
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
                     const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias);
+
+#ifdef EK_HAVE_CUDNN
+/* Sets *handle to the device's handle of cuDNN, which issues to the compute stream; NULL if cuDNN
+ * can't be used. The device's lock is held. Called between ek_cuda_begin and ek_cuda_end. */
+int ek_cuda_dnn_handle(ek_dev *dev, cudnnHandle_t *handle);
+
+/* Sets the error of a failed call of cuDNN, and returns its status. The sentence begins with the
+ * operation's name and `of`. */
+int ek_cuda_dnn_failed(ek_dev *dev, const char *name, const char *of, cudnnStatus_t status);
+#endif
 
 #endif

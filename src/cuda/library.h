@@ -68,18 +68,20 @@ struct ek_cublaslt_api {
 };
 
 #ifdef EK_HAVE_CUDNN
-#define EK_CUDNN_MAP(X)              \
-    X(cudnnCreate)                   \
-    X(cudnnDestroy)                  \
-    X(cudnnSetStream)                \
-    X(cudnnGetErrorString)           \
-    X(cudnnGetLastErrorString)       \
-    X(cudnnBackendCreateDescriptor)  \
-    X(cudnnBackendDestroyDescriptor) \
-    X(cudnnBackendSetAttribute)      \
-    X(cudnnBackendGetAttribute)      \
-    X(cudnnBackendFinalize)          \
-    X(cudnnBackendExecute)
+/* clang-format off */
+#define EK_CUDNN_MAP(X) \
+    X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) \
+    X(cudnnGetErrorString) X(cudnnGetLastErrorString) \
+    X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) \
+    X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) \
+    X(cudnnBackendFinalize) X(cudnnBackendExecute) \
+    X(cudnnCreateTensorDescriptor) X(cudnnSetTensorNdDescriptor) X(cudnnDestroyTensorDescriptor) \
+    X(cudnnCreateDropoutDescriptor) X(cudnnSetDropoutDescriptor) X(cudnnDestroyDropoutDescriptor) \
+    X(cudnnCreateRNNDescriptor) X(cudnnSetRNNDescriptor_v8) X(cudnnDestroyRNNDescriptor) \
+    X(cudnnCreateRNNDataDescriptor) X(cudnnSetRNNDataDescriptor) X(cudnnDestroyRNNDataDescriptor) \
+    X(cudnnGetRNNTempSpaceSizes) X(cudnnGetRNNWeightSpaceSize) X(cudnnGetRNNWeightParams) \
+    X(cudnnRNNForward) X(cudnnRNNBackwardData_v8) X(cudnnRNNBackwardWeights_v8)
+/* clang-format on */
 
 struct ek_cudnn_api {
     EK_CUDNN_MAP(EK_LIBRARY_MEMBER)

@@ -3,66 +3,23 @@
 #include "cuda/launches.h"
 #include "kernels/recurrent.h"
 
-/* The formulas of kernels/recurrent.h, overloaded for f32 and f64. */
-template <typename... R> EK_DEVICE void lstm_of(float i, R... rest)
-{
-    ek_lstm_f32(i, rest...);
-}
-template <typename... R> EK_DEVICE void lstm_of(double i, R... rest)
-{
-    ek_lstm_f64(i, rest...);
-}
-template <typename... R> EK_DEVICE void lstm_gradient_of(float dh, R... rest)
-{
-    ek_lstm_gradient_f32(dh, rest...);
-}
-template <typename... R> EK_DEVICE void lstm_gradient_of(double dh, R... rest)
-{
-    ek_lstm_gradient_f64(dh, rest...);
-}
-
-template <typename... R> EK_DEVICE void gru_of(float r, R... rest)
-{
-    ek_gru_f32(r, rest...);
-}
-template <typename... R> EK_DEVICE void gru_of(double r, R... rest)
-{
-    ek_gru_f64(r, rest...);
-}
-template <typename... R> EK_DEVICE void gru_gradient_of(float dh, R... rest)
-{
-    ek_gru_gradient_f32(dh, rest...);
-}
-template <typename... R> EK_DEVICE void gru_gradient_of(double dh, R... rest)
-{
-    ek_gru_gradient_f64(dh, rest...);
-}
-
-EK_DEVICE float tanh_of(float x)
-{
-    return ek_unary_TANH_f32(x, 0, 0);
-}
-EK_DEVICE double tanh_of(double x)
-{
-    return ek_unary_TANH_f64(x, 0, 0);
-}
-EK_DEVICE float relu_of(float x)
-{
-    return ek_unary_RELU_f32(x, 0, 0);
-}
-EK_DEVICE double relu_of(double x)
-{
-    return ek_unary_RELU_f64(x, 0, 0);
-}
-
-EK_DEVICE float rnn_gradient_of(float dh, float h, bool relu)
-{
-    return ek_rnn_gradient_f32(dh, h, relu);
-}
-EK_DEVICE double rnn_gradient_of(double dh, double h, bool relu)
-{
-    return ek_rnn_gradient_f64(dh, h, relu);
-}
+/* Defines a formula for f32 and f64 under one name. */
+#define OVERLOADED(name, formula)                                     \
+    template <typename... R> EK_DEVICE auto name(float x, R... rest)  \
+    {                                                                 \
+        return formula##_f32(x, rest...);                             \
+    }                                                                 \
+    template <typename... R> EK_DEVICE auto name(double x, R... rest) \
+    {                                                                 \
+        return formula##_f64(x, rest...);                             \
+    }
+OVERLOADED(lstm_of, ek_lstm)
+OVERLOADED(lstm_gradient_of, ek_lstm_gradient)
+OVERLOADED(gru_of, ek_gru)
+OVERLOADED(gru_gradient_of, ek_gru_gradient)
+OVERLOADED(rnn_gradient_of, ek_rnn_gradient)
+OVERLOADED(tanh_of, ek_unary_TANH)
+OVERLOADED(relu_of, ek_unary_RELU)
 
 /* Returns the gradient of h, of which each part may be absent. */
 template <typename T>
@@ -163,7 +120,8 @@ template <typename T> EK_KERNEL rnn_forward(ek_cuda_recurrent_job job)
     typedef typename ek_compute<T>::type C;
     EK_GRID_LOOP(at, job.count) {
         C sum = ek_load((const T *)job.in[0] + at) + ek_load((const T *)job.in[1] + at);
-        ek_store((T *)job.out[0] + at, job.cell == EK_CELL_RELU ? relu_of(sum) : tanh_of(sum));
+        ek_store((T *)job.out[0] + at,
+                 job.cell == EK_CELL_RELU ? relu_of(sum, 0, 0) : tanh_of(sum, 0, 0));
     }
 }
 

@@ -80,13 +80,14 @@ typedef struct ek_cuda_device {
     ek_cuda_fault *fault_on_device;
     _Atomic(char *) told; /* the error that the next call returns; NULL if there is none */
     struct ek_cuda_transfer *transfer; /* owned by transfer.c */
-    pthread_mutex_t lock;      /* guards blas, dnn, clock, attention, and clearing of the fault */
+    pthread_mutex_t lock;      /* guards blas, dnn, clock, choices, and clearing of the fault */
     struct ek_cuda_blas *blas; /* created with the first product; NULL before */
     struct ek_cuda_dnn *dnn;
     ek_cuda_launcher *launcher; /* guarded by the device's section (core/lane.h) */
     ek_cuda_clock clock;
     uint64_t memory;      /* bytes of the GPU, which logical devices may share; 0: unknown */
     int64_t attention[7]; /* the last choice that was printed (attention.c) */
+    char recurrent[300];  /* the last choice that was printed (dnn_recurrent.c) */
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)

@@ -23,95 +23,95 @@ typedef struct recurrent_job {
     recurrent_body *body;
 } recurrent_job;
 
-#define RECURRENT_BODIES(type, suffix)                                                            \
-    EK_MULTIVERSION                                                                               \
-    static void lstm_forward_##suffix(int64_t n, void *const *p)                                  \
-    {                                                                                             \
-        type *restrict h = p[0], *restrict c = p[1], *restrict i = p[2], *restrict f = p[3],      \
-                       *restrict g = p[4], *restrict o = p[5];                                    \
-        const type *xi = p[6], *xf = p[7], *xg = p[8], *xo = p[9];                                \
-        const type *ri = p[10], *rf = p[11], *rg = p[12], *ro = p[13], *before = p[14];           \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++)                                                           \
-            ek_lstm_##suffix(xi[k] + ri[k], xf[k] + rf[k], xg[k] + rg[k], xo[k] + ro[k],          \
-                             before[k], &i[k], &f[k], &g[k], &o[k], &c[k], &h[k]);                \
-    }                                                                                             \
-    EK_MULTIVERSION                                                                               \
-    static void lstm_gradient_##suffix(int64_t n, void *const *p)                                 \
-    {                                                                                             \
-        type *restrict di = p[0], *restrict df = p[1], *restrict dg = p[2], *restrict d_o = p[3], \
-                       *restrict dbefore = p[4];                                                  \
-        const type *dh = p[5], *more = p[6], *dc = p[7], *i = p[8], *f = p[9], *g = p[10];        \
-        const type *o = p[11], *before = p[12], *c = p[13];                                       \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++)                                                           \
-            ek_lstm_gradient_##suffix(dh[k] + more[k], dc[k], i[k], f[k], g[k], o[k], before[k],  \
-                                      c[k], &di[k], &df[k], &dg[k], &d_o[k], &dbefore[k]);        \
-    }                                                                                             \
-    EK_MULTIVERSION                                                                               \
-    static void gru_forward_##suffix(int64_t n, void *const *p)                                   \
-    {                                                                                             \
-        type *restrict h = p[0], *restrict r = p[1], *restrict z = p[2], *restrict new = p[3],    \
-                       *restrict kept = p[4];                                                     \
-        const type *xr = p[5], *xz = p[6], *xn = p[7], *pr = p[8], *pz = p[9], *pn = p[10];       \
-        const type *before = p[11];                                                               \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++) {                                                         \
-            kept[k] = pn[k];                                                                      \
-            ek_gru_##suffix(xr[k] + pr[k], xz[k] + pz[k], xn[k], pn[k], before[k], &r[k], &z[k],  \
-                            &new[k], &h[k]);                                                      \
-        }                                                                                         \
-    }                                                                                             \
-    EK_MULTIVERSION                                                                               \
-    static void gru_gradient_##suffix(int64_t n, void *const *p)                                  \
-    {                                                                                             \
-        type *restrict dr = p[0], *restrict dz = p[1], *restrict dn = p[2];                       \
-        type *restrict other_dr = p[3], *restrict other_dz = p[4], *restrict dkept = p[5],        \
-                       *restrict dbefore = p[6];                                                  \
-        const type *dh = p[7], *more = p[8], *r = p[9], *z = p[10], *new = p[11];                 \
-        const type *kept = p[12], *before = p[13];                                                \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++) {                                                         \
-            ek_gru_gradient_##suffix(dh[k] + more[k], r[k], z[k], new[k], kept[k], before[k],     \
-                                     &dr[k], &dz[k], &dn[k], &dkept[k], &dbefore[k]);             \
-            other_dr[k] = dr[k], other_dz[k] = dz[k];                                             \
-        }                                                                                         \
-    }                                                                                             \
-    EK_MULTIVERSION                                                                               \
-    static void tanh_forward_##suffix(int64_t n, void *const *p)                                  \
-    {                                                                                             \
-        type *restrict h = p[0];                                                                  \
-        const type *x = p[1], *product = p[2];                                                    \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++)                                                           \
-            h[k] = ek_unary_TANH_##suffix(x[k] + product[k], 0, 0);                               \
-    }                                                                                             \
-    EK_MULTIVERSION                                                                               \
-    static void relu_forward_##suffix(int64_t n, void *const *p)                                  \
-    {                                                                                             \
-        type *restrict h = p[0];                                                                  \
-        const type *x = p[1], *product = p[2];                                                    \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++)                                                           \
-            h[k] = ek_unary_RELU_##suffix(x[k] + product[k], 0, 0);                               \
-    }                                                                                             \
-    EK_MULTIVERSION                                                                               \
-    static void tanh_gradient_##suffix(int64_t n, void *const *p)                                 \
-    {                                                                                             \
-        type *restrict dx = p[0];                                                                 \
-        const type *dh = p[1], *more = p[2], *h = p[3];                                           \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++)                                                           \
-            dx[k] = ek_rnn_gradient_##suffix(dh[k] + more[k], h[k], false);                       \
-    }                                                                                             \
-    EK_MULTIVERSION                                                                               \
-    static void relu_gradient_##suffix(int64_t n, void *const *p)                                 \
-    {                                                                                             \
-        type *restrict dx = p[0];                                                                 \
-        const type *dh = p[1], *more = p[2], *h = p[3];                                           \
-        EK_IVDEP                                                                                  \
-        for (int64_t k = 0; k < n; k++)                                                           \
-            dx[k] = ek_rnn_gradient_##suffix(dh[k] + more[k], h[k], true);                        \
+#define RECURRENT_BODIES(type, suffix)                                                           \
+    EK_MULTIVERSION                                                                              \
+    static void lstm_forward_##suffix(int64_t n, void *const *p)                                 \
+    {                                                                                            \
+        type *restrict h = p[0], *restrict c = p[1], *restrict i = p[2], *restrict f = p[3],     \
+                       *restrict g = p[4], *restrict o = p[5];                                   \
+        const type *xi = p[6], *xf = p[7], *xg = p[8], *xo = p[9];                               \
+        const type *ri = p[10], *rf = p[11], *rg = p[12], *ro = p[13], *before = p[14];          \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++)                                                          \
+            ek_lstm_##suffix(xi[k] + ri[k], xf[k] + rf[k], xg[k] + rg[k], xo[k] + ro[k],         \
+                             before[k], &i[k], &f[k], &g[k], &o[k], &c[k], &h[k]);               \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void lstm_gradient_##suffix(int64_t n, void *const *p)                                \
+    {                                                                                            \
+        type *di = p[0], *df = p[1], *dg = p[2], *d_o = p[3]; /* may be i, f, g and o */         \
+        type *restrict dbefore = p[4];                                                           \
+        const type *dh = p[5], *more = p[6], *dc = p[7], *i = p[8], *f = p[9], *g = p[10];       \
+        const type *o = p[11], *before = p[12], *c = p[13];                                      \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++)                                                          \
+            ek_lstm_gradient_##suffix(dh[k] + more[k], dc[k], i[k], f[k], g[k], o[k], before[k], \
+                                      c[k], &di[k], &df[k], &dg[k], &d_o[k], &dbefore[k]);       \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void gru_forward_##suffix(int64_t n, void *const *p)                                  \
+    {                                                                                            \
+        type *restrict h = p[0], *restrict r = p[1], *restrict z = p[2], *restrict new = p[3],   \
+                       *restrict kept = p[4];                                                    \
+        const type *xr = p[5], *xz = p[6], *xn = p[7], *pr = p[8], *pz = p[9], *pn = p[10];      \
+        const type *before = p[11];                                                              \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++) {                                                        \
+            kept[k] = pn[k];                                                                     \
+            ek_gru_##suffix(xr[k] + pr[k], xz[k] + pz[k], xn[k], pn[k], before[k], &r[k], &z[k], \
+                            &new[k], &h[k]);                                                     \
+        }                                                                                        \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void gru_gradient_##suffix(int64_t n, void *const *p)                                 \
+    {                                                                                            \
+        type *restrict dr = p[0], *restrict dz = p[1], *restrict dn = p[2];                      \
+        type *restrict other_dr = p[3], *restrict other_dz = p[4], *restrict dkept = p[5],       \
+                       *restrict dbefore = p[6];                                                 \
+        const type *dh = p[7], *more = p[8], *r = p[9], *z = p[10], *new = p[11];                \
+        const type *kept = p[12], *before = p[13];                                               \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++) {                                                        \
+            ek_gru_gradient_##suffix(dh[k] + more[k], r[k], z[k], new[k], kept[k], before[k],    \
+                                     &dr[k], &dz[k], &dn[k], &dkept[k], &dbefore[k]);            \
+            other_dr[k] = dr[k], other_dz[k] = dz[k];                                            \
+        }                                                                                        \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void tanh_forward_##suffix(int64_t n, void *const *p)                                 \
+    {                                                                                            \
+        type *restrict h = p[0];                                                                 \
+        const type *x = p[1], *product = p[2];                                                   \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++)                                                          \
+            h[k] = ek_unary_TANH_##suffix(x[k] + product[k], 0, 0);                              \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void relu_forward_##suffix(int64_t n, void *const *p)                                 \
+    {                                                                                            \
+        type *restrict h = p[0];                                                                 \
+        const type *x = p[1], *product = p[2];                                                   \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++)                                                          \
+            h[k] = ek_unary_RELU_##suffix(x[k] + product[k], 0, 0);                              \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void tanh_gradient_##suffix(int64_t n, void *const *p)                                \
+    {                                                                                            \
+        type *restrict dx = p[0];                                                                \
+        const type *dh = p[1], *more = p[2], *h = p[3];                                          \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++)                                                          \
+            dx[k] = ek_rnn_gradient_##suffix(dh[k] + more[k], h[k], false);                      \
+    }                                                                                            \
+    EK_MULTIVERSION                                                                              \
+    static void relu_gradient_##suffix(int64_t n, void *const *p)                                \
+    {                                                                                            \
+        type *restrict dx = p[0];                                                                \
+        const type *dh = p[1], *more = p[2], *h = p[3];                                          \
+        EK_IVDEP                                                                                 \
+        for (int64_t k = 0; k < n; k++)                                                          \
+            dx[k] = ek_rnn_gradient_##suffix(dh[k] + more[k], h[k], true);                       \
     }
 RECURRENT_BODIES(float, f32)
 RECURRENT_BODIES(double, f64)
@@ -210,5 +210,19 @@ int ek_host_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cel
     recurrent_add_if(&job, before, 1);
     recurrent_add_if(&job, c, 1);
     ek_parallel_for(dev, ek_count(dx) / parts, RECURRENT_GRAIN, recurrent_run, &job);
+    return 0;
+}
+
+/* The host has no library for whole networks. */
+int ek_host_recurrent_network(ek_dev *dev, ek_recurrent_call *call, bool keeps)
+{
+    (void)dev, (void)call, (void)keeps;
+    return 0;
+}
+
+int ek_host_recurrent_network_gradient(ek_dev *dev, const ek_recurrent_call *call,
+                                       const ek_recurrent_back *back)
+{
+    (void)dev, (void)call, (void)back;
     return 0;
 }

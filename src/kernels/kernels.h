@@ -267,13 +267,40 @@ typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
                                         const ek_tensor *product, const ek_tensor *before);
 /* Computes the gradients of x, product and `before`. The gradient of h is dh + more. Each of dh,
- * more and dc may be NULL, which counts as zeros. Only in a GRU the gradient of the product differs
- * from dx; dproduct is NULL in other cells. For tanh and relu `gates` is h, and dbefore is NULL. */
+ * more and dc may be NULL, which counts as zeros. dproduct is NULL but in a GRU, where it differs
+ * from dx. An LSTM's dx may be `gates`. For tanh and relu `gates` is h, and dbefore is NULL. */
 typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
                                          ek_tensor *dproduct, ek_tensor *dbefore,
                                          const ek_tensor *dh, const ek_tensor *more,
                                          const ek_tensor *dc, const ek_tensor *gates,
                                          const ek_tensor *before, const ek_tensor *c);
+
+/* ---- a recurrent network of several layers, by a library that a backend may have. All tensors
+ * have one dtype and are row-major, R = layers * directions, and no size is 0. ---- */
+enum { EK_RECURRENT_WEIGHTS = 5 }; /* of a direction: weight_ih, weight_hh, biases, weight_hr */
+typedef struct ek_recurrent_call {
+    ek_recurrent_cell cell;
+    int layers, directions;
+    int64_t hidden;
+    const int32_t *lengths;      /* (N) on the host, from 0 to L */
+    ek_tensor *const *weights;   /* R * EK_RECURRENT_WEIGHTS; NULL where the network has none */
+    const ek_tensor *x, *h, *c;  /* (L, N, input), (R, N, size of h), (R, N, hidden) or NULL */
+    ek_tensor *y, *h_n, *c_n;    /* (L, N, directions * size of h), then as h and c */
+    ek_tensor *packed, *reserve; /* what backward needs beside the tensors above */
+} ek_recurrent_call;
+/* Computes y, where steps beyond a sample's length are 0, and the states after the last steps. If
+ * `keeps` is true, makes packed and reserve in the scope. Returns 1; 0 if there is no such library,
+ * if the library doesn't serve, or if its results may differ from run to run and must not. */
+typedef int ek_recurrent_network_kernel(ek_dev *dev, ek_recurrent_call *call, bool keeps);
+typedef struct ek_recurrent_back {
+    const ek_tensor *dy, *dh_n, *dc_n; /* dh_n and dc_n may be NULL, which counts as zeros */
+    ek_tensor *dx, *dh, *dc;
+    ek_tensor **dweights; /* made in the scope, for each of call->weights that isn't NULL */
+} ek_recurrent_back;
+/* Computes the gradients of a call that was kept. Overwrites its reserve. dx beyond a sample's
+ * length is undefined. Returns 1; 0 if memory is short. */
+typedef int ek_recurrent_network_gradient_kernel(ek_dev *dev, const ek_recurrent_call *call,
+                                                 const ek_recurrent_back *back);
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
 /* Writes each target's loss (N, ...), 0 if the target is ignored, and lse (N, ...) =
@@ -339,6 +366,7 @@ typedef int ek_scale_list_kernel(ek_dev *dev, int count, ek_tensor *const *x,
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \
+    SLOT(recurrent_network) SLOT(recurrent_network_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
     SLOT(step_list) SLOT(norm_list) SLOT(scale_list)
 

@@ -10,6 +10,30 @@ int ek_recurrence_gates(ek_recurrence kind)
     return kind == EK_RECURRENCE_LSTM ? 4 : kind == EK_RECURRENCE_GRU ? 3 : 1;
 }
 
+/* Returns true if x has the dtype and device of `like`, `ndim` dimensions and these last sizes. */
+static bool recurrent_is(const ek_tensor *x, const ek_tensor *like, int ndim, int64_t rows,
+                         int64_t columns)
+{
+    return ek_check_alive("a recurrent network", "an operand", x) == 0 && ek_tensor_hold(x) >= 0 &&
+           x->dtype == like->dtype && ek_tensor_dev(x) == ek_tensor_dev(like) && x->ndim == ndim &&
+           x->shape[ndim > 1 ? ndim - 2 : 0] == rows &&
+           (ndim == 1 || x->shape[ndim - 1] == columns);
+}
+
+bool ek_recurrent_fits(ek_recurrence kind, const ek_tensor *x, const ek_tensor *h,
+                       const ek_tensor *c, const ek_recurrent_weights *w, int64_t input)
+{
+    const int64_t samples = x->shape[1], size = h->shape[h->ndim - 1],
+                  rows = w->weight_ih->shape[0], hidden = rows / ek_recurrence_gates(kind);
+    return ek_dtype_is_floating(x->dtype) && recurrent_is(h, x, h->ndim, samples, size) &&
+           (c ? recurrent_is(c, x, h->ndim, samples, hidden) : kind != EK_RECURRENCE_LSTM) &&
+           recurrent_is(w->weight_ih, x, 2, rows, input) &&
+           recurrent_is(w->weight_hh, x, 2, rows, size) && !w->bias_ih == !w->bias_hh &&
+           (!w->bias_ih ||
+            (recurrent_is(w->bias_ih, x, 1, rows, 0) && recurrent_is(w->bias_hh, x, 1, rows, 0))) &&
+           (w->weight_hr ? recurrent_is(w->weight_hr, x, 2, size, hidden) : size == hidden);
+}
+
 /* ---- a step after its product with weight_hh is one kernel. The gates, which its gradient needs,
  * are an output of the node, so that the gradient is differentiable with respect to them ---- */
 
@@ -143,21 +167,14 @@ EK_OPERATION(lstm, "lstm", lstm_backward);
 EK_OPERATION(gru, "gru", gru_backward);
 EK_OPERATION(rnn, "rnn", rnn_backward);
 
-/* In the order of ek_recurrence. */
-static const struct {
-    ek_recurrent_cell cell;
-    const ek_operation *operation;
-} recurrent_cells[] = {{EK_CELL_TANH, &rnn_operation},
-                       {EK_CELL_RELU, &rnn_operation},
-                       {EK_CELL_LSTM, &lstm_operation},
-                       {EK_CELL_GRU, &gru_operation}};
-
 static int recurrent_fused_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *w,
                                 ek_recurrent_state *state)
 {
-    const ek_recurrent_cell cell = recurrent_cells[kind].cell;
-    const ek_operation *operation = recurrent_cells[kind].operation;
+    const ek_recurrent_cell cell = (ek_recurrent_cell)kind;
     const bool is_lstm = cell == EK_CELL_LSTM, is_gru = cell == EK_CELL_GRU;
+    const ek_operation *operation = is_lstm  ? &lstm_operation
+                                    : is_gru ? &gru_operation
+                                             : &rnn_operation;
     ek_tensor *in[] = {x, ek_f_linear(state->h, w->weight_hh, w->bias_hh),
                        is_lstm  ? state->c
                        : is_gru ? state->h

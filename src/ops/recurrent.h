@@ -4,6 +4,7 @@
 
 #include "evenkeel/recurrent.h"
 
+/* In the order of ek_recurrent_cell. */
 typedef enum ek_recurrence {
     EK_RECURRENCE_TANH,
     EK_RECURRENCE_RELU,
@@ -23,6 +24,12 @@ typedef struct ek_recurrent_weights {
 
 /* Returns how many gates a cell has: its weights have gates * hidden rows. */
 int ek_recurrence_gates(ek_recurrence kind);
+
+/* Returns true if the operands of a direction have one dtype and device and fit together: x
+ * (L, N, input of the network), the state (..., N, size), and weights for inputs of `input`
+ * elements. Holds the weights. Doesn't set an error, unless the pending error is set already. */
+bool ek_recurrent_fits(ek_recurrence kind, const ek_tensor *x, const ek_tensor *h,
+                       const ek_tensor *c, const ek_recurrent_weights *weights, int64_t input);
 
 /* Replaces the state by the next state, in the scope. x (N, gates * hidden) is the product
  * of the step's input and weight_ih, plus bias_ih. `mask` (bool, (N, 1)) is 0 for samples whose

@@ -1,16 +1,17 @@
 /* recurrent_direction.c: all steps of one direction of a layer, as one node of the graph.
  *
  *     ek_recurrent_direction
- *         direction_compose   one node for each operation: under autocast, for an observer, and
- *                             where a gradient is differentiated
+ *         direction_compose   one node for each operation: under autocast, for an observer, where a
+ *                             gradient is differentiated, in an LSTM's second backward
  *         direction_forward   a product and a kernel for each step
  *     direction_backward
- *         direction_steps_back    a kernel and a product for each step, from the last to the first
+ *         direction_step_back     a kernel and a product for each step, from the last to the first
  *         direction_parameters    each parameter's gradient, by one product over all steps
  *
  * The states of all steps lie in one tensor (L + 1, N, size). The state before step t is its row
- * t, and with `reverse` row t + 1. So the outputs are a view, and so are the states before all
- * steps, by which the gradient of weight_hh is one product. */
+ * t, and with `reverse` row t + 1. So the states before all steps are one matrix, by which the
+ * gradient of weight_hh is one product. */
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "ops/autocast.h"
@@ -27,7 +28,8 @@ typedef struct direction {
     ek_object object;
     ek_recurrence kind;
     bool reverse;
-    ek_tensor *mask; /* (L, N, 1), one reference; or NULL */
+    ek_tensor *mask;  /* (L, N, 1), one reference; or NULL */
+    atomic_bool used; /* a backward has overwritten an LSTM's gates by their gradients */
 } direction;
 
 /* ---- composed of steps ---- */
@@ -112,16 +114,10 @@ static void direction_mask_at(ek_tensor *view, const direction *self, int64_t t,
     ek_borrow_expanded(view, &mask, &EK_SHAPE(like->shape[0], like->shape[1]));
 }
 
-static ek_recurrent_cell direction_cell(const direction *self)
-{
-    static const ek_recurrent_cell cells[] = {EK_CELL_TANH, EK_CELL_RELU, EK_CELL_LSTM,
-                                              EK_CELL_GRU};
-    return cells[self->kind];
-}
-
 /* ---- forward ---- */
 
-/* Fills saved[ALL_H] and what follows it. If `keeps` is false, memory for backward is saved. */
+/* Fills saved[ALL_H] and what follows it. If `keeps` is false, steps share the memory that only
+ * backward would read. */
 static int direction_forward(const direction *self, ek_tensor *const *in, bool keeps,
                              ek_tensor **saved)
 {
@@ -167,7 +163,7 @@ static int direction_forward(const direction *self, ek_tensor *const *in, bool k
         ek_tensor *to_h = new_h ? new_h : &next_h;
         EK_TRY(kernels->linear(dev, product, &h, in[WEIGHT_HH], in[BIAS_HH], false));
         EK_TRY(kernels->recurrent_forward(dev, saved[HIDDEN] ? &unprojected : to_h,
-                                          direction_cell(self),
+                                          (ek_recurrent_cell)self->kind,
                                           new_c  ? new_c
                                           : lstm ? &next_c
                                                  : NULL,
@@ -189,27 +185,27 @@ static int direction_forward(const direction *self, ek_tensor *const *in, bool k
     return 0;
 }
 
-/* Makes the node's outputs: those of all steps, which are a view of the states, and copies of the
- * last state. */
+/* Makes the node's outputs: copies of the states after all steps, and of the last ones. */
 static int direction_outputs(const direction *self, ek_tensor *const *saved, int64_t steps,
                              ek_tensor **outputs)
 {
     ek_tensor *states[] = {saved[ALL_H], saved[ALL_C]};
+    const ek_kernels *kernels = ek_kernels_of(saved[ALL_H]);
+    ek_dev *dev = ek_tensor_dev(saved[ALL_H]);
     for (int i = 0; i < 2; i++) {
         if (!states[i])
             continue;
         const ek_tensor last = direction_at(states[i], self->reverse ? 0 : steps);
         outputs[i + 1] = direction_new_matrix(&last, last.shape[1]);
-        if (!outputs[i + 1] ||
-            ek_kernels_of(&last)->copy(ek_tensor_dev(&last), outputs[i + 1], &last) < 0)
+        if (!outputs[i + 1] || kernels->copy(dev, outputs[i + 1], &last) < 0)
             return ek_error_pending();
     }
-    outputs[0] = ek_tensor_alias(saved[ALL_H]);
+    outputs[0] = direction_new(states[0], steps, states[0]->shape[2]);
     if (!outputs[0])
         return ek_error_pending();
-    outputs[0]->shape[0] = steps;
-    outputs[0]->offset += self->reverse ? 0 : ek_count(saved[ALL_H]) / (steps + 1);
-    return 0;
+    ek_tensor to = direction_rows(outputs[0], 0, steps);
+    const ek_tensor from = direction_rows(states[0], !self->reverse, steps);
+    return kernels->copy(dev, &to, &from);
 }
 
 /* ---- backward ---- */
@@ -247,7 +243,7 @@ static int direction_split_gradient(const direction *self, int64_t t, const ek_t
 
 /* The gradients of all steps. */
 typedef struct direction_back {
-    ek_tensor *dx, *dproduct;  /* of the sums of gates (L, N, G H); one tensor but for a GRU */
+    ek_tensor *dx, *dproduct;  /* of the sums of gates (L, N, G H); one tensor but in a GRU */
     ek_tensor *dprojected;     /* of h (L, N, size), if it is projected */
     ek_tensor *h[2], *c[2];    /* of the states before a step, which steps use in turn */
     ek_tensor *own_h, *own_c;  /* with a mask: of h and c after a step, where the step counts */
@@ -262,7 +258,7 @@ static int direction_back_memory(const direction *self, ek_tensor *const *saved,
     const int64_t steps = x->shape[0], rows = saved[WEIGHT_IH]->shape[0], size = saved[H]->shape[1],
                   hidden = rows / ek_recurrence_gates(self->kind);
     const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
-    back->dx = direction_new(x, steps, rows);
+    back->dx = self->kind == EK_RECURRENCE_LSTM ? saved[GATES] : direction_new(x, steps, rows);
     back->dproduct = gru ? direction_new(x, steps, rows) : back->dx;
     for (int i = 0; i < 2; i++) {
         back->h[i] = direction_new_matrix(x, size);
@@ -319,8 +315,8 @@ static int direction_step_back(const direction *self, ek_tensor *const *saved, i
                         : gru ? passed_h
                               : NULL,
               *dbefore = self->mask && passed ? back->past : passed;
-    EK_TRY(kernels->recurrent_gradient(dev, &dx, direction_cell(self), gru ? &dproduct : NULL,
-                                       dbefore, dy, dh, dc, &gates,
+    EK_TRY(kernels->recurrent_gradient(dev, &dx, (ek_recurrent_cell)self->kind,
+                                       gru ? &dproduct : NULL, dbefore, dy, dh, dc, &gates,
                                        lstm  ? &c
                                        : gru ? &h
                                              : NULL,
@@ -366,10 +362,10 @@ static int direction_parameters(ek_node *node, const direction *self, ek_tensor 
 
 static int direction_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const direction *self =
-        (const direction *)((const ek_recomputed *)ek_node_attributes(node))->state;
+    direction *self = (direction *)((const ek_recomputed *)ek_node_attributes(node))->state;
     ek_tensor *saved[SAVED], *given[3];
-    if (ek_grad_enabled())
+    const bool overwrites = self->kind == EK_RECURRENCE_LSTM && !ek_grad_enabled();
+    if (ek_grad_enabled() || (overwrites && atomic_exchange(&self->used, true)))
         return ek_recomputed_backward(node, gradients, results);
     for (int i = 0; i < SAVED; i++)
         saved[i] = ek_node_saved(node, i);
@@ -432,18 +428,25 @@ static int direction_run(direction *self, ek_tensor **in, ek_tensor **outputs)
                                                         EK_ATTRIBUTES(recomputed)});
 }
 
-/* Returns true if the steps are to be nodes of their own. */
-static bool direction_composes(ek_tensor *const *in)
+/* Returns true if single steps are nodes. So they are also where an operand doesn't fit, because
+ * their operations have the sentences for this. */
+static bool direction_composes(ek_recurrence kind, ek_tensor *const *in)
 {
-    return ek_thread_self()->observer || ek_count(in[X]) == 0 ||
-           (ek_autocast_dtype() != EK_F32 && ek_dtype_wide(in[X]->dtype) == EK_F32);
+    const ek_tensor *x = in[X];
+    if (ek_thread_self()->observer || ek_count(x) == 0 ||
+        (ek_autocast_dtype() != EK_F32 && ek_dtype_wide(x->dtype) == EK_F32))
+        return true;
+    return !ek_recurrent_fits(kind, x, in[H], in[C],
+                              &(const ek_recurrent_weights){in[WEIGHT_IH], in[WEIGHT_HH],
+                                                            in[BIAS_IH], in[BIAS_HH],
+                                                            in[WEIGHT_HR]},
+                              x->shape[2]);
 }
 
 ek_tensor *ek_recurrent_direction(ek_recurrence kind, bool reverse, ek_tensor *x,
                                   const ek_recurrent_weights *w, ek_tensor *mask,
                                   ek_recurrent_state *state)
 {
-    static const char *const names[] = {"rnn", "rnn", "lstm", "gru"};
     ek_tensor *in[INPUTS] = {x,          state->h,   state->c,    w->weight_ih, w->weight_hh,
                              w->bias_ih, w->bias_hh, w->weight_hr},
               *outputs[3] = {NULL};
@@ -456,11 +459,7 @@ ek_tensor *ek_recurrent_direction(ek_recurrence kind, bool reverse, ek_tensor *x
         self->reverse = reverse;
         self->mask = mask ? ek_keep(mask) : NULL;
     }
-    const bool composes = direction_composes(in);
-    for (int i = 0; i < INPUTS && rc >= 0 && !composes; i++)
-        if (in[i] &&
-            (!ek_given(names[kind], "an operand", in[i]) || !ek_alike(names[kind], in[X], in[i])))
-            rc = ek_error_pending();
+    const bool composes = direction_composes(kind, in);
     if (rc >= 0 && !composes && !(in[X] = ek_contiguous(x, EK_CONTIGUOUS)))
         rc = ek_error_pending();
     if (rc >= 0)

@@ -8,14 +8,10 @@
 #include <cstring>
 
 #include "convolution.h"
+#include "cudnn_handle.h"
 #include "machine.h"
 
 using namespace emulator;
-
-struct cudnnContext {
-    int device = 0;
-    cudaStream_t stream = nullptr;
-};
 
 namespace
 {

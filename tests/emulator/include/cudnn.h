@@ -1,5 +1,5 @@
-/* cudnn.h: the part of cuDNN's backend interface that the emulator has, with NVIDIA's names and
- * values. */
+/* cudnn.h: the part of cuDNN that the emulator has, with NVIDIA's names and values: the backend
+ * interface, and recurrent networks. */
 #ifndef EK_EMULATOR_CUDNN_H
 #define EK_EMULATOR_CUDNN_H
 
@@ -22,7 +22,13 @@ typedef enum {
     CUDNN_STATUS_EXECUTION_FAILED = 5000
 } cudnnStatus_t;
 
-typedef enum { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_HALF = 2, CUDNN_DATA_BFLOAT16 = 9 } cudnnDataType_t;
+typedef enum {
+    CUDNN_DATA_FLOAT = 0,
+    CUDNN_DATA_DOUBLE = 1,
+    CUDNN_DATA_HALF = 2,
+    CUDNN_DATA_INT8 = 3,
+    CUDNN_DATA_BFLOAT16 = 9
+} cudnnDataType_t;
 
 typedef enum { CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
 
@@ -151,6 +157,103 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor);
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack);
+
+/* ---- recurrent networks ---- */
+
+typedef struct cudnnTensorStruct *cudnnTensorDescriptor_t;
+typedef struct cudnnDropoutStruct *cudnnDropoutDescriptor_t;
+typedef struct cudnnRNNStruct *cudnnRNNDescriptor_t;
+typedef struct cudnnRNNDataStruct *cudnnRNNDataDescriptor_t;
+
+typedef enum {
+    CUDNN_DEFAULT_MATH = 0,
+    CUDNN_TENSOR_OP_MATH = 1,
+    CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2,
+    CUDNN_FMA_MATH = 3
+} cudnnMathType_t;
+typedef enum { CUDNN_RNN_ALGO_STANDARD = 0, CUDNN_RNN_ALGO_PERSIST_STATIC = 1 } cudnnRNNAlgo_t;
+typedef enum { CUDNN_FWD_MODE_INFERENCE = 0, CUDNN_FWD_MODE_TRAINING = 1 } cudnnForwardMode_t;
+typedef enum {
+    CUDNN_RNN_RELU = 0,
+    CUDNN_RNN_TANH = 1,
+    CUDNN_LSTM = 2,
+    CUDNN_GRU = 3
+} cudnnRNNMode_t;
+typedef enum {
+    CUDNN_RNN_NO_BIAS = 0,
+    CUDNN_RNN_SINGLE_INP_BIAS = 1,
+    CUDNN_RNN_DOUBLE_BIAS = 2,
+    CUDNN_RNN_SINGLE_REC_BIAS = 3
+} cudnnRNNBiasMode_t;
+typedef enum { CUDNN_UNIDIRECTIONAL = 0, CUDNN_BIDIRECTIONAL = 1 } cudnnDirectionMode_t;
+typedef enum { CUDNN_LINEAR_INPUT = 0, CUDNN_SKIP_INPUT = 1 } cudnnRNNInputMode_t;
+typedef enum {
+    CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED = 0,
+    CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED = 1,
+    CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED = 2
+} cudnnRNNDataLayout_t;
+typedef enum { CUDNN_WGRAD_MODE_ADD = 0, CUDNN_WGRAD_MODE_SET = 1 } cudnnWgradMode_t;
+#define CUDNN_RNN_PADDED_IO_DISABLED 0
+#define CUDNN_RNN_PADDED_IO_ENABLED (1U << 0)
+
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *descriptor);
+cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t descriptor, cudnnDataType_t type,
+                                         int ndim, const int sizes[], const int strides[]);
+cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t descriptor, int room,
+                                         cudnnDataType_t *type, int *ndim, int sizes[],
+                                         int strides[]);
+cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t descriptor);
+cudnnStatus_t cudnnCreateDropoutDescriptor(cudnnDropoutDescriptor_t *descriptor);
+cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t descriptor, cudnnHandle_t handle,
+                                        float dropout, void *states, size_t states_size,
+                                        unsigned long long seed);
+cudnnStatus_t cudnnDestroyDropoutDescriptor(cudnnDropoutDescriptor_t descriptor);
+cudnnStatus_t cudnnCreateRNNDescriptor(cudnnRNNDescriptor_t *network);
+cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t network, cudnnRNNAlgo_t algo,
+                                       cudnnRNNMode_t cell, cudnnRNNBiasMode_t bias,
+                                       cudnnDirectionMode_t direction, cudnnRNNInputMode_t input,
+                                       cudnnDataType_t type, cudnnDataType_t precision,
+                                       cudnnMathType_t math, int32_t input_size,
+                                       int32_t hidden_size, int32_t projected_size, int32_t layers,
+                                       cudnnDropoutDescriptor_t dropout, uint32_t flags);
+cudnnStatus_t cudnnDestroyRNNDescriptor(cudnnRNNDescriptor_t network);
+cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnRNNDataDescriptor_t *data);
+cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t data, cudnnDataType_t type,
+                                        cudnnRNNDataLayout_t layout, int steps, int samples,
+                                        int columns, const int lengths[], void *padding);
+cudnnStatus_t cudnnDestroyRNNDataDescriptor(cudnnRNNDataDescriptor_t data);
+cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t network,
+                                        cudnnForwardMode_t mode, cudnnRNNDataDescriptor_t x,
+                                        size_t *workspace, size_t *reserve);
+cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t handle, cudnnRNNDescriptor_t network,
+                                         size_t *size);
+cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t network,
+                                      int32_t row, size_t size, const void *weights, int32_t layer,
+                                      cudnnTensorDescriptor_t matrix, void **matrix_address,
+                                      cudnnTensorDescriptor_t bias, void **bias_address);
+cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t network,
+                              cudnnForwardMode_t mode, const int32_t lengths[],
+                              cudnnRNNDataDescriptor_t x_data, const void *x,
+                              cudnnRNNDataDescriptor_t y_data, void *y,
+                              cudnnTensorDescriptor_t h_state, const void *hx, void *hy,
+                              cudnnTensorDescriptor_t c_state, const void *cx, void *cy,
+                              size_t weights_size, const void *weights, size_t workspace_size,
+                              void *workspace, size_t reserve_size, void *reserve);
+cudnnStatus_t
+cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t network, const int32_t lengths[],
+                        cudnnRNNDataDescriptor_t y_data, const void *y, const void *dy,
+                        cudnnRNNDataDescriptor_t x_data, void *dx, cudnnTensorDescriptor_t h_state,
+                        const void *hx, const void *dhy, void *dhx, cudnnTensorDescriptor_t c_state,
+                        const void *cx, const void *dcy, void *dcx, size_t weights_size,
+                        const void *weights, size_t workspace_size, void *workspace,
+                        size_t reserve_size, void *reserve);
+cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t network,
+                                         cudnnWgradMode_t mode, const int32_t lengths[],
+                                         cudnnRNNDataDescriptor_t x_data, const void *x,
+                                         cudnnTensorDescriptor_t h_state, const void *hx,
+                                         cudnnRNNDataDescriptor_t y_data, const void *y,
+                                         size_t weights_size, void *dweights, size_t workspace_size,
+                                         void *workspace, size_t reserve_size, void *reserve);
 
 #ifdef __cplusplus
 }

@@ -15,7 +15,8 @@
  *   EK_EMULATOR_CAPABILITY       90 by default
  *   EK_EMULATOR_MULTIPROCESSORS  4 by default
  *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
- *                                default; with cudnn in the list, convolutions by cuDNN, too
+ *                                default; with cudnn in the list, convolutions and recurrent
+ *                                networks by cuDNN, too
  *   EK_EMULATOR_WATCH            1: counts which memory operations touch (ek_emulator_watched)
  *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued:
  * thread, device, stream and number of both, what it is, and what it waits for
@@ -26,6 +27,8 @@
  *   3  fails when it is run
  *   2  is nondeterministic         30 seconds
  *   4  needs workspace             20 seconds
+ * What cuDNN leaves undefined of a recurrent network becomes NaN: gradients of steps beyond a
+ * sample's length, and the last state of a sample without steps.
  * For weight gradients of 64 channels or more all of them need workspace for copies of tensors that
  * are not channels-last. */
 #ifndef EK_EMULATOR_H
@@ -55,6 +58,7 @@ typedef struct ek_emulator_counters {
     uint64_t groups, sent;      /* issued to NCCL: groups, counted per thread; bytes that leave a GPU */
     uint64_t copies, fills;     /* issued: copies by cudaMemcpy, fills by cudaMemset */
     uint64_t convolutions[5];   /* executed: convolutions of cuDNN, by engine */
+    uint64_t networks;          /* executed: calls of cuDNN for recurrent networks */
     uint64_t host_to_device, device_to_host, device_to_device, peer; /* bytes, when issued */
 } ek_emulator_counters;
 void ek_emulator_count(ek_emulator_counters *counters);
