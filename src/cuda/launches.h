@@ -195,8 +195,8 @@ int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job 
 /* ---- sort: positions along one dimension, and searches in sorted lines ---- */
 
 /* A block sorts lines of up to EK_CUDA_SORT_TILE elements. Longer lines are sorted in scratch
- * memory, as many lines together as have EK_CUDA_SORT_GROUP elements, which take about 400 MB. */
-enum { EK_CUDA_SORT_TILE = 2048, EK_CUDA_SORT_GROUP = 1 << 24 };
+ * memory, as many lines together as have EK_CUDA_SORT_GROUP elements, which take about 100 MB. */
+enum { EK_CUDA_SORT_TILE = 2048, EK_CUDA_SORT_GROUP = 1 << 22 };
 
 typedef struct ek_cuda_sort_job {
     ek_dtype dtype;
@@ -208,6 +208,7 @@ typedef struct ek_cuda_sort_job {
     int64_t x_stride, index_stride; /* along the dimension */
     int64_t bound; /* i64 elements that aren't in [0, bound) are equal to `bound`; 0: no bound */
     int64_t first, group; /* lines that one launch sorts: `group` lines from `first` on */
+    int bits;             /* of an element */
 } ek_cuda_sort_job;
 /* Sets *nbytes to the size of the scratch memory that the launch needs. */
 int ek_cuda_argsort_nbytes(const ek_cuda_sort_job *job, size_t *nbytes);

@@ -23,6 +23,7 @@ static int sort_run(ek_dev *dev, ek_cuda_sort_job *job)
     if (job->size >= UINT32_MAX)
         return EK_FAIL(EK_E_SHAPE, "sort: %lld elements; on a GPU there can be 4294967294",
                        (long long)job->size);
+    job->bits = 8 * (int)ek_dtype_size(job->dtype);
     job->group = short_lines || most >= lines ? lines : most > 1 ? most : 1;
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
