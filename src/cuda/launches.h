@@ -174,23 +174,23 @@ typedef struct ek_cuda_index_job {
     int64_t stride; /* the addressed operand's stride along this dimension */
 
     /* Operands: out, x, index. The operand that `index` addresses has stride 0 along the dimension.
-     * If additions have a fixed order, a position of `strides` is a whole line along the dimension,
+     * If writes have a fixed order, a position of `strides` is a whole line along the dimension,
      * with `line` elements and the strides line_x and line_index. */
     ek_cuda_strides strides;
     int64_t line, line_x, line_index;
 } ek_cuda_index_job;
 /* out = x at index, for elements of `size` bytes. */
 int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
-/* out at index += x, f32 or f64. Additions go in the order of arrival, or, if the stream is
- * deterministic, in the order of x. */
+/* out at index += x, f32 or f64, in the order of arrival. */
 int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job);
-/* ek_cuda_launch_scatter in the order of x, for an index that is a list. `order` has the positions
- * along a line in ascending order of the index. */
-int ek_cuda_launch_scatter_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
-                                  const int64_t *order);
 /* out at index = x, for elements of `size` bytes. If several elements of x have one place in out,
- * any of them stays; if the stream is deterministic, the last one in x's order. */
+ * any of them stays. */
 int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
+/* Does what ek_cuda_launch_scatter (size 0; out has zeros) or ek_cuda_launch_assign does, in the
+ * order of x. `order` has the positions along each line in ascending order of the index; the orders
+ * of two lines begin `apart` elements apart. */
+int ek_cuda_launch_write_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                                const int64_t *order, int64_t apart, size_t size);
 
 /* ---- sort: positions along one dimension, and searches in sorted lines ---- */
 
