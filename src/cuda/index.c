@@ -106,23 +106,28 @@ static int index_check_addable(const ek_tensor *out)
                    ek_dtype_name(out->dtype));
 }
 
-/* How a job writes x to out at the index: it adds, it adds in a given order of positions, or it
- * replaces elements. */
-typedef enum index_write { INDEX_ADDS, INDEX_ADDS_SORTED, INDEX_ASSIGNS } index_write;
-
-static int index_launch(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
-                        index_write write, const int64_t *order)
+/* Writes in the order of x. The index is sorted along each line, so that the writes to one element
+ * are neighbours. A list is one line for all. */
+static int index_write_sorted(ek_dev *dev, const ek_cuda_index_job *job, bool is_list, size_t size)
 {
-    if (write == INDEX_ASSIGNS)
-        return ek_cuda_launch_assign(stream, job, ek_dtype_size(job->dtype));
-    if (write == INDEX_ADDS_SORTED)
-        return ek_cuda_launch_scatter_sorted(stream, job, order);
-    return ek_cuda_launch_scatter(stream, job);
+    const int64_t apart = is_list ? 0 : job->line, lines = is_list ? 1 : job->strides.count;
+    size_t nbytes = (size_t)(lines * job->line) * sizeof(int64_t);
+    void *order;
+    EK_TRY(ek_cuda_scratch(dev, nbytes, &order));
+    ek_cuda_stream stream;
+    int rc = ek_cuda_argsort_lines(dev, job, lines, order);
+    if (rc >= 0)
+        rc = ek_cuda_begin(dev, &stream);
+    if (rc >= 0)
+        rc = ek_cuda_end(dev, &stream, job->operation,
+                         ek_cuda_launch_write_sorted(&stream, job, order, apart, size));
+    ek_cuda_scratch_free(dev, order, nbytes);
+    return rc;
 }
 
+/* Writes x to out at the index: adds, or assigns elements of `size` bytes if `size` isn't 0. */
 static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
-                          int dim, const ek_tensor *index, bool is_list, index_write write,
-                          const int64_t *order)
+                          int dim, const ek_tensor *index, bool is_list, size_t size)
 {
     const ek_tensor *like = is_list ? x : index; /* has the shape that is written */
     if (ek_count(like) == 0)
@@ -141,39 +146,26 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
                              .line = index_size_along(like, dim),
                              .line_x = index_stride_along(x, dim),
                              .line_index = x->ndim == 0 ? 1 : index_stride[dim]};
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    if (stream.deterministic && x->ndim > 0)
+    const bool sorted = ek_deterministic() && x->ndim > 0;
+    if (sorted)
         shape[dim] = 1;
     ek_cuda_strides_init(&job.strides, 3, x->ndim, shape,
                          (const int64_t *[]){out_stride, x->stride, index_stride});
-    return ek_cuda_end(dev, &stream, operation, index_launch(&stream, &job, write, order));
-}
-
-/* Makes many additions in a fixed order. The list is sorted, so that the additions to one element
- * are neighbours. */
-static int index_add_sorted(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                            const ek_tensor *index)
-{
-    size_t nbytes = (size_t)index->shape[0] * sizeof(int64_t);
-    void *order;
-    EK_TRY(ek_cuda_scratch(dev, nbytes, &order));
-    int rc = ek_cuda_argsort_list(dev, index, index_size_along(out, dim), order);
-    if (rc >= 0)
-        rc = index_write_at(dev, "index_add", out, x, dim, index, true, INDEX_ADDS_SORTED, order);
-    ek_cuda_scratch_free(dev, order, nbytes);
-    return rc;
+    if (sorted)
+        return index_write_sorted(dev, &job, is_list, size);
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, operation,
+                       size ? ek_cuda_launch_assign(&stream, &job, size)
+                            : ek_cuda_launch_scatter(&stream, &job));
 }
 
 int ek_cuda_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    enum { MANY = 32 };
     EK_TRY(index_check_addable(out));
     EK_TRY(ek_cuda_fill(dev, out, 0));
-    if (ek_deterministic() && x->ndim > 0 && ek_count(x) > 0 && index->shape[0] >= MANY)
-        return index_add_sorted(dev, out, x, dim, index);
-    return index_write_at(dev, "index_add", out, x, dim, index, true, INDEX_ADDS, NULL);
+    return index_write_at(dev, "index_add", out, x, dim, index, true, 0);
 }
 
 int ek_cuda_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
@@ -181,11 +173,11 @@ int ek_cuda_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim
 {
     EK_TRY(index_check_addable(out));
     EK_TRY(ek_cuda_fill(dev, out, 0));
-    return index_write_at(dev, "scatter_add", out, x, dim, index, false, INDEX_ADDS, NULL);
+    return index_write_at(dev, "scatter_add", out, x, dim, index, false, 0);
 }
 
 int ek_cuda_scatter(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                     const ek_tensor *index)
 {
-    return index_write_at(dev, "scatter", out, x, dim, index, false, INDEX_ASSIGNS, NULL);
+    return index_write_at(dev, "scatter", out, x, dim, index, false, ek_dtype_size(out->dtype));
 }

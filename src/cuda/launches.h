@@ -175,29 +175,29 @@ typedef struct ek_cuda_index_job {
     int64_t stride; /* the addressed operand's stride along this dimension */
 
     /* Operands: out, x, index. The operand that `index` addresses has stride 0 along the dimension.
-     * If additions have a fixed order, a position of `strides` is a whole line along the dimension,
+     * If writes have a fixed order, a position of `strides` is a whole line along the dimension,
      * with `line` elements and the strides line_x and line_index. */
     ek_cuda_strides strides;
     int64_t line, line_x, line_index;
 } ek_cuda_index_job;
 /* out = x at index, for elements of `size` bytes. */
 int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
-/* out at index += x, f32 or f64. Additions go in the order of arrival, or, if the stream is
- * deterministic, in the order of x. */
+/* out at index += x, f32 or f64, in the order of arrival. */
 int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job);
-/* ek_cuda_launch_scatter in the order of x, for an index that is a list. `order` has the positions
- * along a line in ascending order of the index. */
-int ek_cuda_launch_scatter_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
-                                  const int64_t *order);
 /* out at index = x, for elements of `size` bytes. If several elements of x have one place in out,
- * any of them stays; if the stream is deterministic, the last one in x's order. */
+ * any of them stays. */
 int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
+/* Does what ek_cuda_launch_scatter (size 0; out has zeros) or ek_cuda_launch_assign does, in the
+ * order of x. `order` has the positions along each line in ascending order of the index; the orders
+ * of two lines begin `apart` elements apart. */
+int ek_cuda_launch_write_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                                const int64_t *order, int64_t apart, size_t size);
 
 /* ---- sort: positions along one dimension, and searches in sorted lines ---- */
 
 /* A block sorts lines of up to EK_CUDA_SORT_TILE elements. Longer lines are sorted in scratch
- * memory, as many lines together as have EK_CUDA_SORT_GROUP elements, which take about 400 MB. */
-enum { EK_CUDA_SORT_TILE = 2048, EK_CUDA_SORT_GROUP = 1 << 24 };
+ * memory, as many lines together as have EK_CUDA_SORT_GROUP elements, which take about 100 MB. */
+enum { EK_CUDA_SORT_TILE = 2048, EK_CUDA_SORT_GROUP = 1 << 22 };
 
 typedef struct ek_cuda_sort_job {
     ek_dtype dtype;
@@ -209,6 +209,7 @@ typedef struct ek_cuda_sort_job {
     int64_t x_stride, index_stride; /* along the dimension */
     int64_t bound; /* i64 elements that aren't in [0, bound) are equal to `bound`; 0: no bound */
     int64_t first, group; /* lines that one launch sorts: `group` lines from `first` on */
+    int bits;             /* of an element */
 } ek_cuda_sort_job;
 /* Sets *nbytes to the size of the scratch memory that the launch needs. */
 int ek_cuda_argsort_nbytes(const ek_cuda_sort_job *job, size_t *nbytes);

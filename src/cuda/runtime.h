@@ -33,9 +33,11 @@ EK_KERNELS(EK_CUDA_KERNEL)
 /* The backend's slot `draw` (core/backend.h). */
 int ek_cuda_draw(ek_dev *dev, const struct ek_drawn *tensors, const struct ek_draw *draw);
 
-/* Writes the positions of a list (i64, one dimension) in ascending order of its elements to
- * `order`, memory of the device. Elements that aren't in [0, bound) come last. */
-int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t bound, int64_t *order);
+/* Writes the positions along the first `lines` lines of an index to `order`, line after line, in
+ * ascending order of the index. An index out of range comes last. */
+struct ek_cuda_index_job;
+int ek_cuda_argsort_lines(ek_dev *dev, const struct ek_cuda_index_job *index, int64_t lines,
+                          int64_t *order);
 
 enum { EK_CUDA_STREAMS = 5 };
 

@@ -8,9 +8,7 @@
  * So the order of a sum depends on shape, strides and device alone. cub::DeviceScan reads elements
  * once instead of twice, but its order depends on the schedule. If many lines lie side by side in
  * memory, a thread computes a line. */
-#include <cub/block/block_exchange.cuh>
 #include <cub/block/block_scan.cuh>
-#include <type_traits>
 
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
@@ -89,92 +87,59 @@ template <typename C, bool Factors> struct scan_joining {
 
 /* ---- tiles ---- */
 
-/* Computes an element's offsets in all operands. Elements are counted through all lines. */
-EK_DEVICE void scan_offsets(const ek_cuda_scan_job &job, int64_t element,
-                            int64_t (&offset)[OPERANDS])
+/* Computes the offsets of a line's first element. */
+static __device__ __attribute__((noinline)) void
+scan_begin(const ek_cuda_scan_job &job, int64_t line, int64_t (&offset)[OPERANDS])
 {
-    int64_t line = (int64_t)ek_cuda_divide_long(job.by_size, (uint64_t)element);
-    int64_t i = element - line * job.size;
     ek_offsets(job.lines, line, offset);
     EK_EACH(k, OPERANDS)
-        offset[k] += (job.reverse ? job.size - 1 - i : i) * job.stride[k];
-}
-
-template <typename C>
-EK_DEVICE int scan_load(ek_dtype dtype, const void *data, const int64_t (&offset)[EACH][OPERANDS],
-                        int k, C (&values)[EACH])
-{
-    EK_ANY_DTYPE(dtype, T,
-                 if constexpr (std::is_same_v<typename ek_compute<T>::type, C>) EK_EACH(j, EACH)
-                     values[j] = ek_load((const T *)data + offset[j][k]);
-                 return 0)
-}
-
-/* Stores the first `count` elements of which a thread has each EK_BLOCK-th. */
-template <typename C>
-EK_DEVICE int scan_store(ek_dtype dtype, void *data, const int64_t (&offset)[EACH][OPERANDS],
-                         int64_t count, const C (&values)[EACH])
-{
-    EK_ANY_DTYPE(dtype, T,
-                 if constexpr (std::is_same_v<typename ek_compute<T>::type, C>)
-                     EK_EACH(j, EACH) if (j * EK_BLOCK + threadIdx.x < count)
-                         ek_store((T *)data + offset[j][0], values[j]);
-                 return 0)
+        offset[k] += job.reverse ? (job.size - 1) * job.stride[k] : 0;
 }
 
 /* If `joins`, writes the joined map of each tile to `tiles`. Otherwise computes the elements; tiles
  * after the first one continue from the maps in `tiles`. */
-template <typename C, bool Factors>
-EK_KERNEL scan_tiles(ek_cuda_scan_job job, scan_map<C, Factors> *tiles, bool joins)
+template <typename T, bool Factors, typename C>
+EK_KERNEL scan_tiles(const __grid_constant__ ek_cuda_scan_job job, scan_map<C, Factors> *tiles,
+                     bool joins)
 {
-    typedef cub::BlockExchange<C, EK_BLOCK, EACH> exchange;
-    typedef cub::BlockScan<scan_map<C, Factors>, EK_BLOCK> scan;
+    typedef scan_map<C, Factors> M;
+    typedef cub::BlockScan<M, EK_BLOCK> scan;
     const scan_joining<C, Factors> join;
-    __shared__ union {
-        typename exchange::TempStorage exchanged;
-        typename scan::TempStorage scanned;
-    } room;
+    __shared__ typename scan::TempStorage room;
     for (int64_t tile = blockIdx.x; tile * TILE < job.count; tile += gridDim.x) {
-        const int64_t first = tile * TILE;
-        int64_t offset[EACH][OPERANDS];
-        C a[EACH], b[EACH] = {};
-        scan_map<C, Factors> maps[EACH], whole;
+        const int64_t own = tile * TILE + threadIdx.x * EACH;
+        int64_t line = (int64_t)ek_cuda_divide_long(job.by_size, own), i = own - line * job.size;
+        int64_t begin[OPERANDS], at[EACH];
+        M maps[EACH] = {}, whole;
+        if (own < job.count)
+            scan_begin(job, line, begin);
         EK_EACH(j, EACH) {
-            int64_t element = first + j * EK_BLOCK + threadIdx.x;
-            scan_offsets(job, element < job.count ? element : 0, offset[j]);
+            if (own + j >= job.count)
+                continue;
+            if (i == job.size) {
+                scan_begin(job, ++line, begin);
+                i = 0;
+            }
+            const int64_t along = job.reverse ? -i : i;
+            C a = 1, b = 0;
+            if (job.b != NULL)
+                b = ek_load((const T *)job.b + begin[2] + along * job.stride[2]);
+            if constexpr (Factors) {
+                a = ek_load((const T *)job.a + begin[1] + along * job.stride[1]);
+                scan_set_factor(&maps[j], a);
+            }
+            maps[j].begins = i == 0;
+            maps[j].b = i == 0 ? scan_fused(C(job.b == NULL), a, b) : b;
+            at[j] = begin[0] + along * job.stride[0];
+            i++;
         }
-        if (job.b != NULL) {
-            scan_load(job.dtype, job.b, offset, 2, b);
-            exchange(room.exchanged).StripedToBlocked(b, b);
-            __syncthreads();
-        }
-        if constexpr (Factors) {
-            scan_load(job.dtype, job.a, offset, 1, a);
-            exchange(room.exchanged).StripedToBlocked(a, a);
-            __syncthreads();
-        }
-        EK_EACH(j, EACH) {
-            uint64_t element = (uint64_t)first + threadIdx.x * EACH + j;
-            maps[j].b = b[j];
-            maps[j].begins = ek_cuda_divide_long(job.by_size, element) * job.size == element;
-            if constexpr (Factors)
-                scan_set_factor(&maps[j], a[j]);
-            else
-                a[j] = 1;
-            if (maps[j].begins)
-                maps[j].b = scan_fused(C(job.b == NULL), a[j], b[j]);
-        }
-        scan(room.scanned).InclusiveScan(maps, maps, join, whole);
-        __syncthreads();
-        if (joins) {
-            if (threadIdx.x == 0)
-                tiles[tile] = whole;
-            continue;
-        }
+        scan(room).InclusiveScan(maps, maps, join, whole);
+        if (joins && threadIdx.x == 0)
+            tiles[tile] = whole;
         EK_EACH(j, EACH)
-            b[j] = (tile > 0 ? join(tiles[tile - 1], maps[j]) : maps[j]).b;
-        exchange(room.exchanged).BlockedToStriped(b, b);
-        scan_store(job.dtype, job.out, offset, job.count - first, b);
+            if (!joins && own + j < job.count)
+                ek_store((T *)job.out + at[j],
+                         (tile > 0 ? join(tiles[tile - 1], maps[j]) : maps[j]).b);
         __syncthreads();
     }
 }
@@ -201,37 +166,39 @@ template <typename C, bool Factors> EK_KERNEL scan_join(scan_map<C, Factors> *ti
     }
 }
 
-template <typename C, bool Factors>
+template <typename T, bool Factors>
 static int launch_tiles(const ek_cuda_stream *stream, const ek_cuda_scan_job *job, void *scratch)
 {
+    typedef typename ek_compute<T>::type C;
     scan_map<C, Factors> *maps = (scan_map<C, Factors> *)scratch;
     const int64_t tiles = (job->count + TILE - 1) / TILE;
     const unsigned grid = ek_grid(stream, tiles, 1);
     int rc = 0;
     if (tiles > 1)
-        rc = ek_launch(stream, grid, scan_tiles<C, Factors>, *job, maps, true);
+        rc = ek_launch(stream, grid, scan_tiles<T, Factors, C>, *job, maps, true);
     if (rc == 0 && tiles > 1)
         rc = ek_launch(stream, 1, scan_join<C, Factors>, maps, tiles);
     if (rc == 0)
-        rc = ek_launch(stream, grid, scan_tiles<C, Factors>, *job, maps, false);
+        rc = ek_launch(stream, grid, scan_tiles<T, Factors, C>, *job, maps, false);
     return rc;
 }
 
 /* ---- lines side by side ---- */
 
-template <typename C> EK_KERNEL scan_lines(ek_cuda_scan_job job)
+template <typename T> EK_KERNEL scan_lines(const __grid_constant__ ek_cuda_scan_job job)
 {
+    typedef typename ek_compute<T>::type C;
     EK_GRID_LOOP(line, job.lines.count) {
         C h = job.b == NULL, a = 1, b = 0;
         int64_t at[OPERANDS];
-        scan_offsets(job, line * job.size, at);
+        scan_begin(job, line, at);
         for (int64_t i = 0; i < job.size; i++) {
             if (job.a != NULL)
-                a = ek_load_as<C>(job.a, job.dtype, at[1]);
+                a = ek_load((const T *)job.a + at[1]);
             if (job.b != NULL)
-                b = ek_load_as<C>(job.b, job.dtype, at[2]);
+                b = ek_load((const T *)job.b + at[2]);
             h = scan_fused(h, a, b);
-            ek_store_as(job.out, job.dtype, at[0], h);
+            ek_store((T *)job.out + at[0], h);
             EK_EACH(k, OPERANDS)
                 at[k] += job.reverse ? -job.stride[k] : job.stride[k];
         }
@@ -254,13 +221,18 @@ size_t ek_cuda_scan_nbytes(const ek_cuda_stream *stream, const ek_cuda_scan_job 
                : (size_t)(job->count / TILE + 1) * sizeof(scan_map<double, true>);
 }
 
-int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job, void *scratch)
+template <typename T>
+static int launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job, void *scratch)
 {
     if (scan_is_by_lines(stream, job))
-        EK_BY_CLASS(job->dtype, C,
-                    return ek_launch(stream, ek_grid(stream, job->lines.count), scan_lines<C>,
-                                     *job))
-    if (job->a != NULL)
-        EK_BY_CLASS(job->dtype, C, return launch_tiles<C, true>(stream, job, scratch))
-    EK_BY_CLASS(job->dtype, C, return launch_tiles<C, false>(stream, job, scratch))
+        return ek_launch(stream, ek_grid(stream, job->lines.count), scan_lines<T>, *job);
+    return job->a != NULL ? launch_tiles<T, true>(stream, job, scratch)
+                          : launch_tiles<T, false>(stream, job, scratch);
+}
+
+int ek_cuda_launch_scan(const ek_cuda_stream *stream, const ek_cuda_scan_job *job, void *scratch)
+{
+    if (job->dtype == EK_I64)
+        return launch_scan<int64_t>(stream, job, scratch);
+    EK_FLOATING(job->dtype, T, return launch_scan<T>(stream, job, scratch))
 }

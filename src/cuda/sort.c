@@ -23,6 +23,7 @@ static int sort_run(ek_dev *dev, ek_cuda_sort_job *job)
     if (job->size >= UINT32_MAX)
         return EK_FAIL(EK_E_SHAPE, "sort: %lld elements; on a GPU there can be 4294967294",
                        (long long)job->size);
+    job->bits = 8 * (int)ek_dtype_size(job->dtype);
     job->group = short_lines || most >= lines ? lines : most > 1 ? most : 1;
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
@@ -60,18 +61,25 @@ int ek_cuda_argsort(ek_dev *dev, ek_tensor *index, const ek_tensor *x, int dim, 
     return sort_run(dev, &job);
 }
 
-int ek_cuda_argsort_list(ek_dev *dev, const ek_tensor *list, int64_t bound, int64_t *order)
+int ek_cuda_argsort_lines(ek_dev *dev, const ek_cuda_index_job *index, int64_t lines,
+                          int64_t *order)
 {
-    const int64_t one = 1;
     ek_cuda_sort_job job = {.dtype = EK_I64,
-                            .x = ek_tensor_address(list),
+                            .x = index->index,
                             .index = order,
-                            .size = list->shape[0],
-                            .count = list->shape[0],
-                            .x_stride = list->stride[0],
+                            .lines = index->strides,
+                            .size = index->line,
+                            .count = index->line,
+                            .x_stride = index->line_index,
                             .index_stride = 1,
-                            .bound = bound};
-    ek_cuda_strides_init(&job.lines, 2, 1, &one, (const int64_t *[]){&one, &one});
+                            .bound = index->size};
+    int64_t apart = index->line;
+    for (int d = job.lines.ndim - 1; d >= 0; d--) {
+        job.lines.stride[0][d] = apart;
+        job.lines.stride[1][d] = index->strides.stride[2][d];
+        apart *= job.lines.shape[d];
+    }
+    job.lines.count = lines;
     return sort_run(dev, &job);
 }
 

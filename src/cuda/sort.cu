@@ -19,26 +19,18 @@ enum { EACH = EK_CUDA_SORT_TILE / EK_BLOCK /* elements of a tile that a thread h
 
 /* ---- keys ---- */
 
-/* Returns how many bits keys have. */
-static int sort_key_bits(const ek_cuda_sort_job *job)
+/* Returns how many bits numbers up to `most` have. */
+static int sort_bits(uint64_t most)
 {
     int bits = 0;
-    switch (job->dtype) {
-    case EK_U8:
-    case EK_BOOL:
-        return 8;
-    case EK_BF16:
-        return 16;
-    case EK_F16:
-        return 19; /* sign, exponent and fraction of an f16 that was converted to f32 */
-    case EK_F32:
-    case EK_I32:
-        return 32;
-    default:
-        while (bits < 64 && (job->bound == 0 || job->bound >> bits > 0))
-            bits++;
-        return bits;
-    }
+    while (bits < 64 && most >> bits > 0)
+        bits++;
+    return bits;
+}
+
+template <typename T> EK_DEVICE uint64_t sort_key_16(const T *x)
+{
+    return ek_sort_key_16(ek_load(x), x->bits);
 }
 
 /* Returns the key of the element at an offset. `flip` has all of a key's bits if the order is
@@ -51,9 +43,9 @@ EK_DEVICE uint64_t sort_key(const ek_cuda_sort_job &job, int64_t at, uint64_t fl
     case EK_F64:
         return ek_sort_key_f64(((const double *)job.x)[at]) ^ flip;
     case EK_BF16:
-        return ek_sort_key_f32(ek_load((const ek_bf16 *)job.x + at)) >> 16 ^ flip;
+        return sort_key_16((const ek_bf16 *)job.x + at) ^ flip;
     case EK_F16:
-        return ek_sort_key_f32(ek_load((const ek_f16 *)job.x + at)) >> 13 ^ flip;
+        return sort_key_16((const ek_f16 *)job.x + at) ^ flip;
     case EK_I32:
         return (((const uint32_t *)job.x)[at] ^ 0x80000000u) ^ flip;
     case EK_U8:
@@ -90,33 +82,28 @@ EK_KERNEL sort_tiles(ek_cuda_sort_job job, uint64_t flip, uint32_t seats, ek_cud
 {
     typedef cub::BlockMergeSort<sort_element, EK_BLOCK, EACH> sorter;
     __shared__ typename sorter::TempStorage room;
-    __shared__ uint32_t places[EK_CUDA_SORT_TILE];
-    const int64_t lines = job.lines.count;
-    for (int64_t first = (int64_t)blockIdx.x * seats; first < lines;
+    for (int64_t first = (int64_t)blockIdx.x * seats; first < job.lines.count;
          first += (int64_t)gridDim.x * seats) {
         sort_element elements[EACH];
         int64_t offset[2];
         EK_EACH(j, EACH) {
             uint32_t at = (uint32_t)j * EK_BLOCK + threadIdx.x;
             uint32_t seat = ek_cuda_divide(by_size, at), place = at - seat * by_size.by;
-            elements[j] = {UINT64_MAX, UINT32_MAX, place};
-            if (seat >= seats || first + seat >= lines)
+            elements[j] = {UINT64_MAX, UINT32_MAX, place}; /* if there is no such element */
+            if (seat >= seats || first + seat >= job.lines.count)
                 continue;
             ek_offsets(job.lines, first + seat, offset);
             elements[j] = {sort_key(job, offset[1] + place * job.x_stride, flip), seat, place};
         }
-        __syncthreads(); /* `places` may still be read */
         sorter(room).Sort(elements, sort_is_less());
-        EK_EACH(j, EACH)
-            places[threadIdx.x * EACH + j] = elements[j].place;
-        __syncthreads();
-        for (uint32_t at = threadIdx.x; at < seats * by_size.by; at += EK_BLOCK) {
-            uint32_t seat = ek_cuda_divide(by_size, at), rank = at - seat * by_size.by;
-            if (first + seat >= lines || rank >= job.count)
+        EK_EACH(j, EACH) {
+            uint32_t seat = elements[j].seat, rank = threadIdx.x * EACH + j - seat * by_size.by;
+            if (seat == UINT32_MAX || rank >= job.count)
                 continue;
             ek_offsets(job.lines, first + seat, offset);
-            job.index[offset[0] + rank * job.index_stride] = places[at];
+            job.index[offset[0] + rank * job.index_stride] = elements[j].place;
         }
+        __syncthreads();
     }
 }
 
@@ -168,15 +155,6 @@ static int sort_by_radix(const ek_cuda_stream *stream, void *room, size_t *nbyte
     return rc;
 }
 
-/* Returns how many bits the lines' numbers have. */
-static int sort_line_bits(const ek_cuda_sort_job *job)
-{
-    int bits = 0;
-    while ((job->group - 1) >> bits > 0)
-        bits++;
-    return bits;
-}
-
 static size_t sort_pairs_nbytes(const ek_cuda_sort_job *job)
 {
     return (size_t)(job->group * job->size) * 2 * (sizeof(uint64_t) + sizeof(uint32_t));
@@ -198,7 +176,7 @@ static int launch_long(const ek_cuda_stream *stream, const ek_cuda_sort_job *job
                        int bits, void *scratch)
 {
     const int64_t count = job->group * job->size;
-    const int line_bits = sort_line_bits(job);
+    const int line_bits = sort_bits((uint64_t)job->group - 1);
     const bool joined = bits + line_bits <= 64;
     uint64_t *memory = (uint64_t *)scratch;
     uint32_t *rest = (uint32_t *)(memory + 2 * count);
@@ -226,7 +204,8 @@ static int launch_long(const ek_cuda_stream *stream, const ek_cuda_sort_job *job
 
 int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job, void *scratch)
 {
-    const int bits = sort_key_bits(job), seats = (int)(EK_CUDA_SORT_TILE / job->size);
+    const int bits = job->bound ? sort_bits((uint64_t)job->bound) : job->bits;
+    const int seats = (int)(EK_CUDA_SORT_TILE / job->size);
     const uint64_t flip = job->descending ? UINT64_MAX >> (64 - bits) : 0;
     if (seats == 0)
         return launch_long(stream, job, flip, bits, scratch);

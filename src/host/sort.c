@@ -61,13 +61,13 @@ static void sort_read(const sort_job *job, int64_t offset, sort_pair *pairs)
         READ_KEYS(double, ek_sort_key_f64(value))
         break;
     case EK_BF16:
-        READ_KEYS(uint16_t, ek_sort_key_f32(ek_float_of_bf16(value)))
+        READ_KEYS(uint16_t, ek_sort_key_16(ek_float_of_bf16(value), value))
         break;
     case EK_I64:
         READ_KEYS(int64_t, ek_sort_key_i64(value))
         break;
     case EK_F16:
-        READ_KEYS(uint16_t, ek_sort_key_f32(ek_float_of_f16(value)))
+        READ_KEYS(uint16_t, ek_sort_key_16(ek_float_of_f16(value), value))
         break;
     case EK_I32:
         READ_KEYS(int32_t, ek_sort_key_i64(value))

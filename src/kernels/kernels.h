@@ -52,7 +52,7 @@ typedef int ek_arg_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *in
 
 /* Computes the recurrence out[i] = a[i] out[i - 1] + b[i] along dim. If a is NULL, the factors are
  * 1. If b is NULL, the addends are 0 and out[-1] is 1; otherwise out[-1] is 0. With `reverse`,
- * lines run from their last element to the first. All tensors have one dtype, which may be any. */
+ * lines run from their last element to the first. All tensors have one dtype, floating or i64. */
 typedef int ek_scan_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *a, const ek_tensor *b,
                            int dim, bool reverse);
 

@@ -7,13 +7,21 @@
 
 #include "core/bits.h"
 
-/* Returns a key below 2^32. Callers convert bf16 and f16 to f32 first. */
+/* Returns a key below 2^32. */
 EK_FORMULA uint64_t ek_sort_key_f32(float x)
 {
     if (x != x)
         return UINT32_MAX;
     uint32_t bits = x == 0 ? 0 : ek_bits_of(x);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* Returns a key below 2^16. x is the value of the bf16 or f16 with these bits. */
+EK_FORMULA uint64_t ek_sort_key_16(float x, uint16_t bits)
+{
+    if (x != x)
+        return UINT16_MAX;
+    return x == 0 ? 0x8000u : bits >> 15 ? (uint16_t)~bits : bits | 0x8000u;
 }
 
 EK_FORMULA uint64_t ek_sort_key_f64(double x)

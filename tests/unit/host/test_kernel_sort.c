@@ -59,6 +59,16 @@ TEST_LOOP(sorted, 0, EK_DTYPES)
         }
 }
 
+/* More elements than a GPU sorts at once. */
+TEST(many_lines_are_sorted)
+{
+    const int64_t shape[] = {3, 1500000}, first[] = {3, 1000};
+    twin x = twin_integers(twin_new(EK_U8, 2, shape, TWIN_ROWS), 0, 255, 7);
+    twin index = twin_new(EK_I64, 2, first, TWIN_ROWS);
+    twin_run(argsort, ON(index), ON(x), 1, false);
+    twin_same(index, "argsort");
+}
+
 TEST_LOOP(searched, 0, EK_DTYPES)
 {
     const int64_t lines[] = {3, 50, 1}, looked[] = {3, 7, 1}, one[] = {50};

@@ -273,7 +273,7 @@ TEST(long_lines_are_scanned)
 /* A product of factors that the line never forms may be 0 * inf. */
 TEST_LOOP(long_products_with_zeros_and_infinities_are_the_hosts, 0, 2)
 {
-    enum { LONG = 300 };
+    enum { LONG = 3000 };
     const bool overflows = _i == 1;
     double values[LONG];
     ek_tensor *products[2], *gradients[2];
