@@ -113,8 +113,8 @@ int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     bool full = memory_try_alloc(dev, nbytes, pointer, &rc);
-    for (int i = 0; i < TRIM_ROUNDS && full && !ek_dev_has_cached(dev) && memory_trim_others(dev);
-         i++)
+    for (int i = 0;
+         i < TRIM_ROUNDS && full && ek_dev_takes_from_others(dev) && memory_trim_others(dev); i++)
         full = memory_try_alloc(dev, nbytes, pointer, &rc);
     ek_cuda_leave(dev, restore);
     return rc;
