@@ -119,8 +119,11 @@ void ek_ledger_add_holders(const ek_dev *dev, uint64_t until, ek_holders *holder
  * allocator. */
 uint64_t ek_ledger_largest_free(const ek_dev *dev);
 
-/* Stores how many bytes the device uses that the ledger doesn't count (stats.system). */
+/* Stores how many bytes the device uses that the ledger doesn't count (stats.system): contexts,
+ * modules, communicators. ek_ledger_measure lets the backend measure them anew. No allocator's lock
+ * is held. */
 void ek_ledger_count_system(ek_dev *dev, uint64_t nbytes);
+void ek_ledger_measure(ek_dev *dev);
 
 /* For the registry, core/device.c. ek_dev_trim gives all idle segments back to the system. */
 int ek_allocator_open(ek_dev *dev);
