@@ -261,6 +261,8 @@ static void tracked_begin_step(ek_report *report, ek_tracked *device, uint64_t c
 /* Ends the device's step at `clock`, or at the last change of its memory if the change is later. */
 static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
 {
+    if (device->step == 0) /* a GPU loads its modules during the first step */
+        ek_ledger_measure(device->open.dev);
     const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
     const uint64_t last = report->began + ek_series_last(&device->run)->ns;
     if (clock < last)

@@ -163,8 +163,8 @@ typedef struct ek_memory_stats {
     uint64_t allocations;  /**< requests that were served */
     uint64_t failures;     /**< requests that found no memory */
     uint64_t largest_free; /**< the largest free block of a segment */
-    uint64_t system;       /**< beside `reserved`, when a GPU was opened: its context, libraries,
-                            * other processes */
+    uint64_t system;       /**< beside `reserved`: a GPU's context, modules, communicators, other
+                            * processes */
     uint64_t system_allocations; /**< segments that the system has given */
     uint64_t dropped;            /**< segments given back so that a request found room */
 } ek_memory_stats;

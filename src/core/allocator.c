@@ -19,7 +19,8 @@
  * is left of the capacity. If all segments have blocks in use, reserved memory may exceed the
  * capacity by a quarter (or by beyond_floor); a request that needs still more is refused. Idle
  * segments are also given back if the system has no memory left. Memory of the host is also given
- * back if more is cached than cache_floor, and than 5/4 of what was ever in use at once.
+ * back if more is cached than cache_floor, and than 5/4 of what was ever in use at once. For an
+ * optional request (ek_dev_try_alloc_for) nothing is given back.
  *
  * A block stays with the stream for which it was requested. A block of EK_STREAM_COMPUTE can be
  * used again at once, in that stream's order. A block of another stream keeps an event that was
@@ -177,7 +178,8 @@ static size_t allocator_make_room(ek_dev *dev, size_t block, size_t wanted)
     if (!stats->capacity)
         return wanted;
     uint64_t most = stats->capacity > block ? stats->capacity - block : 0;
-    stats->dropped += (uint64_t)allocator_drop_until(dev, most);
+    if (!dev->allocator->optional)
+        stats->dropped += (uint64_t)allocator_drop_until(dev, most);
     uint64_t needed = stats->reserved + block;
     uint64_t beyond = stats->capacity / 4 > beyond_floor ? stats->capacity / 4 : beyond_floor;
     if (needed > stats->capacity && needed - stats->capacity > beyond)
@@ -196,8 +198,8 @@ static void allocator_compact(ek_dev *dev, size_t nbytes)
     enum { MOST = 16 };
     struct ek_allocator *a = dev->allocator;
     uint64_t reserved = a->stats.reserved + nbytes, most = a->stats.reserved_peak;
-    if (a->shares && nbytes > small_segment && a->compactions < MOST && reserved > most &&
-        allocator_drop_until(dev, most > nbytes ? most - nbytes : 0) > 0)
+    if (a->shares && !a->optional && nbytes > small_segment && a->compactions < MOST &&
+        reserved > most && allocator_drop_until(dev, most > nbytes ? most - nbytes : 0) > 0)
         a->compactions++;
 }
 
@@ -215,6 +217,14 @@ static void *allocator_ask(ek_dev *dev, size_t block, size_t *wanted, int *statu
     return memory;
 }
 
+static bool allocator_has_cached(const struct ek_allocator *a)
+{
+    uint64_t filled = 0;
+    for (int word = 0; word < EK_MEMORY_BUCKETS / 64; word++)
+        filled |= a->filled[word];
+    return filled || a->segments.idle;
+}
+
 static bool allocator_add_segment(ek_dev *dev, ek_stream stream, size_t block, int *status)
 {
     struct ek_allocator *a = dev->allocator;
@@ -224,7 +234,7 @@ static bool allocator_add_segment(ek_dev *dev, ek_stream stream, size_t block, i
         return false;
     allocator_compact(dev, nbytes);
     void *memory = allocator_ask(dev, block, &nbytes, status);
-    if (!memory && *status >= 0 && ek_dev_has_cached(dev)) {
+    if (!memory && *status >= 0 && !a->optional && allocator_has_cached(a)) {
         a->stats.dropped += (uint64_t)allocator_drop_until(dev, 0);
         nbytes = allocator_make_room(dev, block, most);
         memory = allocator_ask(dev, block, &nbytes, status);
@@ -274,8 +284,11 @@ static void allocator_warn(ek_dev *dev, const ek_memory_stats *stats, bool exhau
                 ek_ledger_amount_text(stats->reserved, text[1]));
 }
 
-int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
-                     void **pointer, ek_event **event)
+/* Serves a request. Returns 1 with memory, 0 if memory is short for an optional request, negative
+ * on error. */
+static int allocator_serve(ek_dev *dev, ek_stream stream, size_t nbytes,
+                           ek_memory_category category, bool optional, void **pointer,
+                           ek_event **event)
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
@@ -287,20 +300,21 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     if (nbytes > SIZE_MAX / 2) {
         ek_shortage lack = {ek_thread_self()->modes.path, category, nbytes, .exhausted = false};
         ek_ledger_read(dev, &lack.stats);
-        return ek_ledger_out_of_memory(dev, &lack);
+        return optional ? 0 : ek_ledger_out_of_memory(dev, &lack);
     }
     pthread_mutex_lock(&a->lock);
     const uint64_t dropped = stats->dropped;
+    a->optional = optional;
     a->exhausted = false;
     ek_block *block = allocator_take(dev, stream, nbytes, &status);
     if (!block) {
-        stats->failures++;
         ek_shortage lack = {ek_thread_self()->modes.path, category, counted,
                             .exhausted = a->exhausted};
-        if (status >= 0)
+        stats->failures += !optional;
+        if (status >= 0 && !optional)
             ek_ledger_note_shortage(dev, &lack);
         pthread_mutex_unlock(&a->lock);
-        return status < 0 ? status : ek_ledger_out_of_memory(dev, &lack);
+        return status < 0 || optional ? status : ek_ledger_out_of_memory(dev, &lack);
     }
     *pointer = block->start;
     *event = block->event;
@@ -316,7 +330,20 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
     pthread_mutex_unlock(&a->lock);
     if (warns)
         allocator_warn(dev, &now, exhausted);
-    return 0;
+    return 1;
+}
+
+int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
+                     void **pointer, ek_event **event)
+{
+    int rc = allocator_serve(dev, stream, nbytes, category, false, pointer, event);
+    return rc < 0 ? rc : 0;
+}
+
+int ek_dev_try_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
+                         void **pointer, ek_event **event)
+{
+    return allocator_serve(dev, stream, nbytes, category, true, pointer, event);
 }
 
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer)
@@ -388,13 +415,9 @@ void ek_dev_trim(ek_dev *dev)
     pthread_mutex_unlock(&dev->allocator->lock);
 }
 
-bool ek_dev_has_cached(const ek_dev *dev)
+bool ek_dev_takes_from_others(const ek_dev *dev)
 {
-    const struct ek_allocator *a = dev->allocator;
-    uint64_t filled = 0;
-    for (int word = 0; word < EK_MEMORY_BUCKETS / 64; word++)
-        filled |= a->filled[word];
-    return filled || a->segments.idle;
+    return !dev->allocator->optional && !allocator_has_cached(dev->allocator);
 }
 
 int ek_dev_trim_if_free(ek_dev *dev)

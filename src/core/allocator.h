@@ -13,6 +13,7 @@ struct ek_allocator {
     bool shares;     /* requests share segments */
     int compactions; /* how often allocator_compact gave idle segments back */
     bool warned;     /* a warning that segments were given back was logged */
+    bool optional;   /* the request that is being served is ek_dev_try_alloc_for's */
     bool exhausted;  /* the system had no memory left for the request that is being served */
     ek_memory_stats stats;
     struct ek_memory_watch *watches;

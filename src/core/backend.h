@@ -98,6 +98,9 @@ typedef struct ek_backend {
      * *pointer is NULL. */
     int (*memory_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*memory_free)(ek_dev *dev, void *pointer, size_t nbytes);
+    /* Measures what the device uses beside the ledger's memory, and stores it
+     * (ek_ledger_count_system). Optional: nothing is measured. */
+    void (*memory_measure)(ek_dev *dev);
 
     /* Copies bytes if at least one side is this backend's. May be asynchronous: the caller
      * (ek_dev_copy) orders the copy after earlier work of both devices and before their later work.

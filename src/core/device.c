@@ -394,6 +394,7 @@ int ek_memory_get_stats(ek_device device, ek_memory_stats *stats)
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
         return ek_error_pending();
+    ek_ledger_measure(dev);
     ek_ledger_read(dev, stats);
     return 0;
 }

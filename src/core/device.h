@@ -61,6 +61,12 @@ int ek_dev_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_cat
 void ek_dev_free_for(ek_dev *dev, ek_stream stream, void *pointer, size_t nbytes,
                      ek_memory_category category, ek_event *event);
 
+/* ek_dev_alloc_for for callers that can do without the memory. Returns 1 with memory. Returns 0 if
+ * memory is short: no failure is counted, no error is set, and no cached memory is given back to
+ * the system for the request. Returns a negative status on other errors. */
+int ek_dev_try_alloc_for(ek_dev *dev, ek_stream stream, size_t nbytes, ek_memory_category category,
+                         void **pointer, ek_event **event);
+
 /* Counts memory that the allocator hasn't allocated: as in use if `begins`, else as no longer in
  * use. */
 void ek_dev_count_foreign(ek_dev *dev, size_t nbytes, ek_memory_category category, bool begins);
@@ -113,17 +119,21 @@ void ek_ledger_add_holders(const ek_dev *dev, uint64_t until, ek_holders *holder
  * allocator. */
 uint64_t ek_ledger_largest_free(const ek_dev *dev);
 
-/* Stores how many bytes the device uses that the ledger doesn't count (stats.system). */
+/* Stores how many bytes the device uses that the ledger doesn't count (stats.system): contexts,
+ * modules, communicators. ek_ledger_measure lets the backend measure them anew. No allocator's lock
+ * is held. */
 void ek_ledger_count_system(ek_dev *dev, uint64_t nbytes);
+void ek_ledger_measure(ek_dev *dev);
 
 /* For the registry, core/device.c. ek_dev_trim gives all idle segments back to the system. */
 int ek_allocator_open(ek_dev *dev);
 void ek_allocator_close(ek_dev *dev);
 void ek_dev_trim(ek_dev *dev);
 
-/* Returns true if cached memory might be given back to the system. For memory_alloc of backends,
- * which is called with the allocator's lock held. */
-bool ek_dev_has_cached(const ek_dev *dev);
+/* Returns true if cached memory of other devices may be given back for the request that is being
+ * served: the request isn't ek_dev_try_alloc_for's, and this device has no cached memory. For
+ * memory_alloc of backends, which is called with the allocator's lock held. */
+bool ek_dev_takes_from_others(const ek_dev *dev);
 
 /* Gives idle segments back to the system. Returns 1 if there were idle segments, 0 if there were
  * none, and -1 if another thread holds the allocator's lock, in which case nothing was done. For

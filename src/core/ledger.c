@@ -258,6 +258,12 @@ void ek_ledger_count_system(ek_dev *dev, uint64_t nbytes)
     pthread_mutex_unlock(&dev->allocator->lock);
 }
 
+void ek_ledger_measure(ek_dev *dev)
+{
+    if (dev->backend->memory_measure && !ek_forked())
+        dev->backend->memory_measure(dev);
+}
+
 void ek_ledger_release(ek_dev *dev)
 {
     ek_unlock(&dev->allocator->lock);

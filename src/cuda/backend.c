@@ -7,6 +7,7 @@
 
 #include "cuda/devices.h"
 #include "cuda/launches.h"
+#include "cuda/memory.h"
 #include "cuda/nccl.h"
 #include "cuda/nccl_ranks.h"
 #include "cuda/stream.h"
@@ -188,7 +189,7 @@ static int device_open(ek_dev *dev)
     if (rc >= 0)
         rc = ek_cuda_transfer_open(device);
     if (rc >= 0)
-        ek_cuda_memory_count_system(dev);
+        ek_cuda_memory_measure(dev);
     ek_cuda_leave(dev, restore);
     if (rc < 0)
         device_release(device);
@@ -247,6 +248,7 @@ const ek_backend ek_cuda_backend = {
     .thread_enter = thread_enter,
     .memory_alloc = ek_cuda_memory_alloc,
     .memory_free = ek_cuda_memory_free,
+    .memory_measure = ek_cuda_memory_measure,
     .copy = ek_cuda_copy_bytes,
     .zero = memory_zero,
     .draw = ek_cuda_draw,

@@ -108,11 +108,12 @@ static const int64_t usual_workspace = (int64_t)1 << 30;
 
 typedef struct kept_plan {
     ek_dnn_problem problem;
-    ek_dnn_plan plan;
-    bool none;         /* true if no engine computes the problem */
-    bool timed;        /* true once plans were timed, or timing was not possible */
-    bool tensor_cores; /* this and `workspace` describe the plan that was made first, or */
-    int64_t workspace; /* the last one that was made for want of memory */
+    ek_dnn_plan plan;     /* without a descriptor if no engine computes the problem */
+    ek_dnn_plan fallback; /* runs while memory is short for the workspace of `plan` */
+    bool fell_back;       /* `fallback` was searched for, and has no descriptor if none was found */
+    bool timed;           /* plans were timed, or timing was not possible */
+    bool tensor_cores;    /* the plan that was made first uses tensor cores */
+    int64_t workspace;    /* bytes of workspace of the plan that was made first */
     uint64_t used;
 } kept_plan;
 
@@ -145,6 +146,12 @@ static kept_plan *dnn_find(struct ek_cuda_dnn *dnn, const ek_dnn_problem *proble
     return NULL;
 }
 
+static void dnn_free_plans(const struct ek_cuda_dnn *dnn, kept_plan *entry)
+{
+    ek_dnn_plan_free(dnn->api, &entry->plan);
+    ek_dnn_plan_free(dnn->api, &entry->fallback);
+}
+
 /* Returns an entry for a new problem: a free entry, or that of the least recently used plan. */
 static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
 {
@@ -156,7 +163,7 @@ static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *probl
         for (int i = 1; i < PLANS; i++)
             if (dnn->plans[i].used < dnn->plans[at].used)
                 at = i;
-        ek_dnn_plan_free(dnn->api, &dnn->plans[at].plan);
+        dnn_free_plans(dnn, &dnn->plans[at]);
     }
     dnn->hashes[at] = hash;
     dnn->plans[at] = (kept_plan){.problem = *problem};
@@ -172,25 +179,23 @@ static int64_t dnn_most_workspace(const ek_dnn_problem *p)
 }
 
 /* Prints a plan, if EVENKEEL_CUDA_PLANS=1. */
-static void dnn_show(const kept_plan *entry)
+static void dnn_show(const ek_dnn_problem *problem, const ek_dnn_plan *plan)
 {
     bool wanted = false;
     char text[EK_DNN_TEXT];
     if (ek_environment_switch("EVENKEEL_CUDA_PLANS", &wanted) >= 0 && wanted)
-        fprintf(stderr, "cuDNN: %s\n", ek_dnn_plan_text(&entry->problem, &entry->plan, text));
+        fprintf(stderr, "cuDNN: %s\n", ek_dnn_plan_text(problem, plan, text));
 }
 
-/* Makes the entry's plan, with at most `most` bytes of workspace. Sets entry->none if there is
- * none. */
-static void dnn_make_plan(struct ek_cuda_dnn *dnn, kept_plan *entry, int64_t most)
+/* Makes a plan with at most `most` bytes of workspace. Without an engine the plan has no
+ * descriptor. */
+static void dnn_make_plan(const struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem,
+                          int64_t most, ek_dnn_plan *plan)
 {
-    entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle},
-                                    &entry->problem, most, &entry->plan);
-    entry->tensor_cores = ek_dnn_plan_has(&entry->plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
-    entry->workspace = entry->plan.workspace;
+    (void)ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle}, problem, most, plan);
     /* Clears an error of a failed attempt, which the next launch would return. */
     (void)cudaGetLastError();
-    dnn_show(entry);
+    dnn_show(problem, plan);
 }
 
 static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
@@ -199,7 +204,9 @@ static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *pr
     kept_plan *entry = dnn_find(dnn, problem, hash);
     if (!entry) {
         entry = dnn_entry(dnn, problem, hash);
-        dnn_make_plan(dnn, entry, dnn_most_workspace(problem));
+        dnn_make_plan(dnn, problem, dnn_most_workspace(problem), &entry->plan);
+        entry->tensor_cores = ek_dnn_plan_has(&entry->plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+        entry->workspace = entry->plan.workspace;
     }
     entry->used = ++dnn->clock;
     return entry;
@@ -263,7 +270,7 @@ void ek_cuda_dnn_close(ek_cuda_device *device)
         return;
     int restore = ek_cuda_enter_anyway(device->dev);
     for (int i = 0; i < dnn->count; i++)
-        ek_dnn_plan_free(dnn->api, &dnn->plans[i].plan);
+        dnn_free_plans(dnn, &dnn->plans[i]);
     if (dnn->handle)
         (void)dnn->api->cudnnDestroy(dnn->handle);
     ek_cuda_leave(device->dev, restore);
@@ -282,7 +289,7 @@ int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *wo
     int rc = dnn_enter(dev, &dnn);
     if (rc >= 0 && dnn) {
         const kept_plan *entry = dnn_plan_for(dnn, problem);
-        rc = entry->none ? 0 : entry->tensor_cores ? 2 : 1;
+        rc = !entry->plan.plan ? 0 : entry->tensor_cores ? 2 : 1;
         if (workspace)
             *workspace = entry->workspace;
     }
@@ -314,23 +321,27 @@ static int dnn_failed(ek_dev *dev, const ek_dnn_problem *problem, const ek_tenso
     return ek_cuda_dnn_failed(dev, dnn_names[problem->operation], of, status);
 }
 
-/* Allocates workspace for the entry's plan. If memory is short, the plan is replaced by one that
- * needs at most half as much. The replacement is kept, because a search in every step would be
- * slower than any plan. Returns 1 with the workspace, 0 if no plan is left, negative on error. */
-static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
-                              void **workspace)
+/* Allocates workspace for the entry's plan or, if memory is short, for its fallback, which needs at
+ * most half as much. The fallback is kept, because a search in every step would be slower than any
+ * plan. Memory for the plan may be there again in the next call, which tries the plan first.
+ * Returns 1 with *plan (borrowed) and *workspace, 0 if no plan is left, negative on error. */
+static int dnn_find_workspace(ek_dev *dev, const struct ek_cuda_dnn *dnn, kept_plan *entry,
+                              ek_dnn_plan **plan, void **workspace)
 {
     *workspace = NULL;
-    while (!entry->none) {
-        int64_t nbytes = entry->plan.workspace;
+    for (*plan = &entry->plan; (*plan)->plan; *plan = &entry->fallback) {
+        int64_t nbytes = (*plan)->workspace;
         int rc = ek_cuda_try_scratch(dev, ek_cuda_padded(nbytes), workspace);
         if (rc != 0)
             return rc;
-        ek_dnn_plan_free(dnn->api, &entry->plan);
-        dnn_make_plan(dnn, entry, nbytes / 2);
+        if (*plan == &entry->plan && entry->fell_back)
+            continue;
+        ek_dnn_plan_free(dnn->api, &entry->fallback);
+        dnn_make_plan(dnn, &entry->problem, nbytes / 2, &entry->fallback);
+        entry->fell_back = true;
         ek_log_line(EK_LOG_INFO, "%s: no %lld bytes of workspace are left for a %s: %s", dev->name,
                     (long long)nbytes, dnn_names[entry->problem.operation],
-                    entry->none ? "it is computed directly" : "one with less is used");
+                    entry->fallback.plan ? "one with less is used" : "it is computed directly");
     }
     return 0;
 }
@@ -341,7 +352,7 @@ static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *e
 static int dnn_time_plans(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
                           const ek_dnn_memory *memory)
 {
-    if (entry->none || entry->timed || entry->problem.deterministic ||
+    if (!entry->plan.plan || entry->timed || entry->problem.deterministic ||
         !ek_convolution_benchmarked())
         return 0;
     entry->timed = true;
@@ -349,7 +360,7 @@ static int dnn_time_plans(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry
                                         dnn_most_workspace(&entry->problem), memory, &entry->plan);
     (void)cudaGetLastError();
     if (rc > 0)
-        dnn_show(entry);
+        dnn_show(&entry->problem, &entry->plan);
     return rc;
 }
 
@@ -363,22 +374,24 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
     int rc = dnn_enter(dev, &dnn);
     if (rc >= 0 && dnn) {
         kept_plan *entry = dnn_plan_for(dnn, problem);
+        ek_dnn_plan *plan = NULL;
         ek_dnn_memory memory = {.x = ek_tensor_address(x),
                                 .w = ek_tensor_address(w),
                                 .y = ek_tensor_address(y),
                                 .bias = bias ? ek_tensor_address(bias) : NULL};
         rc = dnn_time_plans(dev, dnn, entry, &memory);
         if (rc >= 0)
-            rc = dnn_find_workspace(dev, dnn, entry, &workspace);
+            rc = dnn_find_workspace(dev, dnn, entry, &plan, &workspace);
         if (rc > 0) {
+            size_t nbytes = ek_cuda_padded(plan->workspace);
             memory.workspace = ek_cuda_aligned(workspace);
-            cudnnStatus_t status = ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, &memory);
+            cudnnStatus_t status = ek_dnn_plan_run(dnn->api, dnn->handle, plan, &memory);
             if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
-                rc = 0, entry->none = true;
+                rc = 0, ek_dnn_plan_free(dnn->api, plan);
             else if (status != CUDNN_STATUS_SUCCESS)
                 rc = dnn_failed(dev, problem, x, w, y, status);
             if (workspace)
-                ek_cuda_scratch_free(dev, workspace, ek_cuda_padded(entry->plan.workspace));
+                ek_cuda_scratch_free(dev, workspace, nbytes);
         }
     }
     pthread_mutex_unlock(&device->lock);

@@ -30,15 +30,21 @@ void ek_cuda_memory_close(const ek_dev *dev)
     memory_set_open(dev, NULL);
 }
 
-void ek_cuda_memory_count_system(ek_dev *dev)
+void ek_cuda_memory_measure(ek_dev *dev)
 {
     size_t available, total;
-    uint64_t counted = 0;
+    ek_memory_stats own;
     ek_dev *others[EK_MAX_DEVICES];
-    if (cudaMemGetInfo(&available, &total) != cudaSuccess) {
-        (void)cudaGetLastError(); /* the number only informs, so its absence is no error */
+    if (ek_cuda_is_lost(dev))
         return;
-    }
+    int restore = ek_cuda_enter_anyway(dev);
+    bool known = cudaMemGetInfo(&available, &total) == cudaSuccess;
+    (void)cudaGetLastError(); /* the number only informs, so its absence is no error */
+    ek_cuda_leave(dev, restore);
+    if (!known)
+        return;
+    ek_ledger_read(dev, &own);
+    uint64_t counted = own.reserved;
     ek_cuda_of(dev)->memory = total;
     pthread_mutex_lock(&open_lock);
     memcpy(others, open_devices, sizeof others);
@@ -113,8 +119,8 @@ int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     bool full = memory_try_alloc(dev, nbytes, pointer, &rc);
-    for (int i = 0; i < TRIM_ROUNDS && full && !ek_dev_has_cached(dev) && memory_trim_others(dev);
-         i++)
+    for (int i = 0;
+         i < TRIM_ROUNDS && full && ek_dev_takes_from_others(dev) && memory_trim_others(dev); i++)
         full = memory_try_alloc(dev, nbytes, pointer, &rc);
     ek_cuda_leave(dev, restore);
     return rc;

@@ -14,11 +14,10 @@ void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes);
 void ek_cuda_memory_open(ek_dev *dev);
 void ek_cuda_memory_close(const ek_dev *dev);
 
-/* Stores the size of the GPU's memory, and counts in the ledger the memory in use outside of
- * logical devices: the context, libraries, other processes. Memory that an earlier device has
- * counted isn't counted again. The GPU is current. Called while no other device is opened or
- * closed. */
-void ek_cuda_memory_count_system(ek_dev *dev);
+/* The backend's slot memory_measure. Stores the size of the GPU's memory, and counts in the ledger
+ * the memory in use outside of logical devices: contexts, modules, communicators, other processes.
+ * Memory that another device has counted isn't counted again. No device is being closed. */
+void ek_cuda_memory_measure(ek_dev *dev);
 
 /* ---- the pinned pool ----
  *

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cuda/memory.h"
 #include "cuda/stream.h"
 
 #ifdef EK_HAVE_NCCL
@@ -319,6 +320,8 @@ static int group_open(ek_nccl_group *group)
         group_count_open(1);
     }
     pthread_mutex_unlock(&groups_lock);
+    for (int i = 0; i < group->count && rc >= 0; i++)
+        ek_cuda_memory_measure(group->devs[i]);
     return rc;
 }
 

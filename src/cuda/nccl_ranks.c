@@ -13,6 +13,7 @@
 
 #include "cuda/launches.h"
 #include "cuda/library.h"
+#include "cuda/memory.h"
 #include "cuda/nccl.h"
 #include "cuda/stream.h"
 
@@ -251,6 +252,7 @@ static int rail_go_on(ek_rail *rail)
             rail->step = RAIL_RUNNING;
         } else {
             rail->step = RAIL_IDLE;
+            ek_cuda_memory_measure(rail->dev); /* which has a communicator now */
         }
     }
     if (rail->step == RAIL_IDLE)

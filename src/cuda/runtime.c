@@ -59,18 +59,11 @@ void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes)
 
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 {
-    ek_memory_stats stats;
+    ek_event *none;
     *pointer = NULL;
-    ek_ledger_read(dev, &stats);
-    if (stats.capacity && stats.in_use + nbytes > stats.capacity)
-        return 0; /* without asking the allocator, which would count a failure and drop its cache */
-    bool pending = ek_error_status() != 0; /* an older error stays */
-    int rc = ek_cuda_scratch(dev, nbytes, pointer);
-    if (rc != EK_E_OUT_OF_MEMORY)
-        return rc < 0 ? rc : 1;
-    if (!pending)
-        ek_error_clear();
-    return 0;
+    return nbytes ? ek_dev_try_alloc_for(dev, (ek_stream)ek_thread_self()->modes.stream, nbytes,
+                                         EK_MEMORY_WORKSPACE, pointer, &none)
+                  : 1;
 }
 
 /* ---- the clock: how long a replica's forward takes on the device itself ----

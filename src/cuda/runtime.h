@@ -158,9 +158,8 @@ int ek_cuda_synchronize(ek_dev *dev);
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 
-/* ek_cuda_scratch for callers that can do without the memory. Returns 1 with memory (NULL for 0
- * bytes), 0 without an error if memory is short, negative on other errors. A request beyond the
- * capacity doesn't count as a failure in the device's statistics. */
+/* ek_cuda_scratch for callers that can do without the memory: ek_dev_try_alloc_for, with its
+ * result. For nbytes 0, *pointer becomes NULL and the result is 1. */
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 
 /* Return how many bytes to allocate for a workspace of nbytes that begins at a multiple of 256, and

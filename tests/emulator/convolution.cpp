@@ -2,8 +2,6 @@
 // are the positions of y, and multiplied.
 #include "convolution.h"
 
-#include "product.h"
-
 namespace emulator
 {
 
@@ -39,7 +37,7 @@ bool convolution_fits(const Convolution &c)
 namespace
 {
 
-// Offsets of a tensor's elements behind its first two dimensions, row-major.
+// Returns the offsets of the elements of one sample and channel, row-major.
 std::vector<int64_t> places(const ConvolutionTensor &t)
 {
     std::vector<int64_t> all = {0};
@@ -96,7 +94,8 @@ float get(const Convolution &c, const ConvolutionTensor &t, int64_t at)
     return c.tf32 ? tf32_of(value) : value;
 }
 
-// Rows (channel, tap), columns positions of y, columns first: [position][row].
+// Returns a matrix as [position][row]: a row for each channel and tap, a column for each position
+// of y.
 std::vector<float> lay_out(const Convolution &c, const Windows &s, int64_t sample, int64_t group)
 {
     size_t taps = s.w_at.size(), rows = (size_t)s.channels * taps;
@@ -114,7 +113,7 @@ std::vector<float> lay_out(const Convolution &c, const Windows &s, int64_t sampl
     return matrix;
 }
 
-// A group's weights, [output][row]; a sample's y, [position][output].
+// Return a group's weights as [output][row], and a sample's y as [position][output].
 std::vector<float> weights_of(const Convolution &c, const Windows &s, int64_t group)
 {
     size_t taps = s.w_at.size(), rows = (size_t)s.channels * taps;
@@ -147,9 +146,9 @@ Matrix matrix_of(std::vector<float> &values, int64_t leading, bool transposed)
 }
 
 void multiply_into(std::vector<float> &c, int64_t m, int64_t n, int64_t k, const Matrix &a,
-                   const Matrix &b, double beta)
+                   const Matrix &b, double beta, SumOrder order)
 {
-    multiply({m, n, k, 1, a, b, matrix_of(c, m, false), 1, beta, false});
+    multiply({m, n, k, 1, a, b, matrix_of(c, m, false), 1, beta, false, {}, order});
 }
 
 void forward(const Convolution &c, const Windows &s, int64_t group)
@@ -159,7 +158,7 @@ void forward(const Convolution &c, const Windows &s, int64_t group)
     for (int64_t sample = 0; sample < c.x.shape[0]; sample++) {
         std::vector<float> x = lay_out(c, s, sample, group);
         multiply_into(y, s.outputs, positions, rows, matrix_of(w, rows, true),
-                      matrix_of(x, rows, false), 0);
+                      matrix_of(x, rows, false), 0, c.order);
         for (int64_t output = 0; output < s.outputs; output++) {
             int64_t channel = group * s.outputs + output;
             float bias = c.bias ? load_float(c.bias, c.y.type, channel) : 0;
@@ -180,7 +179,7 @@ void input_gradient(const Convolution &c, const Windows &s, int64_t group)
     for (int64_t sample = 0; sample < c.x.shape[0]; sample++) {
         std::vector<float> dy = results_of(c, s, sample, group);
         multiply_into(each, rows, positions, s.outputs, matrix_of(w, rows, false),
-                      matrix_of(dy, s.outputs, false), 0);
+                      matrix_of(dy, s.outputs, false), 0, c.order);
         for (int64_t channel = 0; channel < s.channels; channel++) {
             std::vector<float> sums(s.x_at.size());
             for (size_t tap = 0; tap < taps; tap++)
@@ -202,10 +201,11 @@ void weight_gradient(const Convolution &c, const Windows &s, int64_t group)
     size_t taps = s.w_at.size();
     int64_t rows = s.channels * (int64_t)taps, positions = (int64_t)s.y_at.size();
     std::vector<float> sums((size_t)(rows * s.outputs)); // [output][row]
-    for (int64_t sample = 0; sample < c.x.shape[0]; sample++) {
+    for (int64_t i = 0; i < c.x.shape[0]; i++) {
+        int64_t sample = (c.order.first + i) % c.x.shape[0];
         std::vector<float> x = lay_out(c, s, sample, group), dy = results_of(c, s, sample, group);
         multiply_into(sums, rows, s.outputs, positions, matrix_of(x, rows, false),
-                      matrix_of(dy, s.outputs, true), 1);
+                      matrix_of(dy, s.outputs, true), 1, c.order);
     }
     for (int64_t output = 0; output < s.outputs; output++)
         for (int64_t channel = 0; channel < s.channels; channel++)

@@ -8,6 +8,8 @@
 
 #include <library_types.h>
 
+#include "product.h"
+
 namespace emulator
 {
 
@@ -16,18 +18,19 @@ struct ConvolutionTensor {
     cudaDataType type = CUDA_R_32F;
     std::vector<int64_t> shape, strides; // in elements
 
-    size_t bytes() const; // from the first element to the last
+    size_t bytes() const; // from the first element to the end of the last
 };
 
 struct Convolution {
     ConvolutionTensor x, w, y; // (N, C, ...), (O, C / groups, ...), (N, O, ...)
     char *bias = nullptr;      // O elements of y's type, or NULL
     std::vector<int64_t> stride, dilation, before, after;
-    enum { X, W, Y } output = Y; // what is computed of the other two
+    enum { X, W, Y } output = Y; // the tensor that is computed
     bool tf32 = false;           // operands lose the bits of mantissa that TF32 lacks
+    SumOrder order;              // of sums of products; sums over samples begin with sample `first`
 };
 
-// Whether the shapes fit together.
+// Returns true if the shapes fit together.
 bool convolution_fits(const Convolution &c);
 
 void convolve(const Convolution &c);

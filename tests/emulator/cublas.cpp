@@ -1,6 +1,7 @@
 // cublas.cpp: matrix products of cuBLAS and cuBLASLt in streams.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -53,7 +54,7 @@ bool leads(const Matrix &x, int64_t rows, int64_t columns)
     return x.leading >= (least > 1 ? least : 1);
 }
 
-// Whether all of a matrix, of each of the batch, lies in memory of the device.
+// Returns true if each matrix of the batch lies in one allocation of the device.
 bool inside(Machine &m, const Matrix &x, int64_t rows, int64_t columns, int64_t batch, int device)
 {
     int64_t down = x.transposed ? columns : rows, across = x.transposed ? rows : columns;
@@ -100,18 +101,20 @@ cublasStatus_t enqueue(Machine &m, Lock &lock, const Place &place, const Product
     if (status != CUBLAS_STATUS_SUCCESS || p.m == 0 || p.n == 0 || p.batch == 0)
         return status;
     char *scratch = place.workspace;
-    size_t scratch_size = place.workspace_size < 4096 ? place.workspace_size : 4096;
+    size_t scratch_size = scratch ? place.workspace_size : 0;
+    Product ordered = p;
+    if (!m.kind)
+        ordered.order.parts =
+            1 + (int)(mix({p.m, p.n, p.k, p.batch, p.a.transposed, p.b.transposed}) % 4);
     Operation operation;
     operation.name = "a matrix product";
-    operation.run = [p, scratch, scratch_size] {
-        // A workspace is anybody's whose turn it is: what lay there is lost.
-        if (scratch)
-            memset(scratch, 0xff, scratch_size);
-        multiply(p);
+    operation.run = [ordered, scratch, scratch_size] {
+        spoil(scratch, scratch_size);
+        multiply(ordered);
         Machine &now = machine();
         Lock counting(now.lock);
         now.counters.products++;
-        now.counters.epilogues += p.epilogue.vector || p.epilogue.relu;
+        now.counters.epilogues += ordered.epilogue.vector || ordered.epilogue.relu;
     };
     after_issue(m, lock, issue(m, stream, std::move(operation))->self);
     return CUBLAS_STATUS_SUCCESS;
@@ -309,7 +312,7 @@ template <typename T> cublasStatus_t destroy(T *object)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The product that descriptors tell of; false if they don't fit each other.
+// Reads the product that the descriptors describe. Returns false if they don't fit each other.
 bool product_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                 cublasLtMatrixLayout_t d, Product *p)
 {
@@ -334,13 +337,14 @@ bool product_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMat
            known(desc->compute, &p->in_double) && types_fit(*p);
 }
 
-// An algorithm's words: what it was found for, and the alignments it relies on.
-cublasLtMatmulAlgo_t algorithm_of(const Product &p, const uint32_t *alignments)
+// Returns the words of an algorithm: the product that it is for, its workspace in bytes, and the
+// alignments that it relies on.
+cublasLtMatmulAlgo_t algorithm_of(const Product &p, uint64_t workspace, const uint32_t *alignments)
 {
     uint64_t layout = (uint64_t)p.a.type | (uint64_t)p.a.transposed << 8 |
                       (uint64_t)p.b.transposed << 9 | (uint64_t)p.epilogue.bias << 10 |
                       (uint64_t)p.epilogue.relu << 11 | (uint64_t)p.epilogue.sum_a << 12 |
-                      (uint64_t)p.epilogue.sum_b << 13;
+                      (uint64_t)p.epilogue.sum_b << 13 | workspace << 16;
     return {{(uint64_t)p.m, (uint64_t)p.n, (uint64_t)p.k, layout, alignments[0], alignments[1],
              alignments[2], alignments[3]}};
 }
@@ -449,9 +453,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                 return CUBLAS_STATUS_NOT_SUPPORTED;
                             *count = 1;
                             results[0] = {};
-                            results[0].algo = algorithm_of(p, preference->alignments);
-                            results[0].workspaceSize =
-                                preference->workspace < 4096 ? preference->workspace : 4096;
+                            // Bytes of workspace: all that is allowed, few, or none.
+                            uint64_t wanted[] = {preference->workspace, 4096, 0};
+                            uint64_t size = wanted[m.kind ? 1 : mix({p.m, p.k, p.n}) % 3];
+                            size = std::min(size, preference->workspace);
+                            results[0].algo = algorithm_of(p, size, preference->alignments);
+                            results[0].workspaceSize = size;
                             return CUBLAS_STATUS_SUCCESS;
                         });
 }
@@ -470,10 +477,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                 return CUBLAS_STATUS_INVALID_VALUE;
             const uint32_t alignments[4] = {(uint32_t)algo->data[4], (uint32_t)algo->data[5],
                                             (uint32_t)algo->data[6], (uint32_t)algo->data[7]};
-            cublasLtMatmulAlgo_t own = algorithm_of(p, alignments);
-            bool fits = memcmp(&own, algo, sizeof own) == 0 && aligned(A, alignments[0]) &&
-                        aligned(B, alignments[1]) && aligned(C, alignments[2]) &&
-                        aligned(D, alignments[3]) && aligned(workspace, 16);
+            uint64_t least = algo->data[3] >> 16;
+            cublasLtMatmulAlgo_t own = algorithm_of(p, least, alignments);
+            bool fits = memcmp(&own, algo, sizeof own) == 0 && workspace_size >= least &&
+                        aligned(A, alignments[0]) && aligned(B, alignments[1]) &&
+                        aligned(C, alignments[2]) && aligned(D, alignments[3]) &&
+                        aligned(workspace, 16);
             int64_t length = p.epilogue.sum_b ? p.n : p.m;
             if (desc->bias)
                 fits = fits && lies_in(m, desc->bias, (size_t)length * element_size(d->type),

@@ -1,9 +1,11 @@
 // cudnn.cpp: cuDNN's convolutions in streams, by its backend interface.
 //
-// For every problem it suggests the same five engines. What they compute is the same; they differ
-// in what they say of themselves and in the time that events see. One fails only when it runs.
+// cuDNN suggests the same five engines for every problem, in an order that depends on the problem.
+// Engines differ in their notes, in the order of their sums and in the time that events measure.
+// One engine fails when it runs.
 #include <cudnn.h>
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 
@@ -21,10 +23,10 @@ struct Engine {
     std::vector<cudnnBackendNumericalNote_t> notes;
     double seconds;
     bool copies;       // needs workspace for all three tensors
-    cudnnStatus_t run; // what it returns when it runs
+    cudnnStatus_t run; // status of its runs
 };
 
-// In the order of the suggestions (see emulator.h).
+// The engines, in the order in which kind libraries suggest them (emulator.h).
 const std::vector<Engine> &engines()
 {
     static const std::vector<Engine> all = {
@@ -36,7 +38,8 @@ const std::vector<Engine> &engines()
     return all;
 }
 
-// What a descriptor describes. Finalised, it no longer changes, and others refer to it.
+// The content of a descriptor. Once finalised, it no longer changes, and other contents refer to
+// it.
 struct Content {
     cudnnBackendDescriptorType_t kind;
     bool final = false;
@@ -137,7 +140,12 @@ bool names_of(cudnnBackendDescriptorType_t kind, Names *names, Convolution *c)
     }
 }
 
-// False if the descriptor isn't of a convolution, or its tensors don't fit together.
+bool has_bias(const Content *graph)
+{
+    return graph->part(CUDNN_ATTR_OPERATIONGRAPH_OPS, 1) != nullptr;
+}
+
+// Returns false if the descriptor isn't of a convolution, or its tensors don't fit together.
 bool read_convolution(const Content *operation, Convolution *c)
 {
     Names names;
@@ -155,9 +163,25 @@ bool read_convolution(const Content *operation, Convolution *c)
     return convolution_fits(*c);
 }
 
-bool has_bias(const Content *graph)
+// Reads the convolution of a graph. If a second operation adds a bias, y is that operation's
+// result, because the convolution's own result is never in memory.
+bool read_graph(const Content *graph, Convolution *c)
 {
-    return graph->part(CUDNN_ATTR_OPERATIONGRAPH_OPS, 1) != nullptr;
+    if (!graph || !read_convolution(graph->part(CUDNN_ATTR_OPERATIONGRAPH_OPS), c))
+        return false;
+    return !has_bias(graph) || read_tensor(graph->part(CUDNN_ATTR_OPERATIONGRAPH_OPS, 1)
+                                               ->part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC),
+                                           &c->y);
+}
+
+// Returns a number that depends on the sizes, layouts and type of a problem, and on its output.
+uint64_t number_of(const Convolution &c)
+{
+    uint64_t number = mix({c.output, c.x.type, (int64_t)c.stride.size()});
+    for (const ConvolutionTensor *tensor : {&c.x, &c.w, &c.y})
+        for (size_t d = 0; d < tensor->shape.size(); d++)
+            number = mix({(int64_t)number, tensor->shape[d], tensor->strides[d]});
+    return number;
 }
 
 bool final_is_right(const Content &c)
@@ -169,7 +193,7 @@ bool final_is_right(const Content &c)
         return c.integers(CUDNN_ATTR_TENSOR_DIMENSIONS).size() ==
                c.integers(CUDNN_ATTR_TENSOR_STRIDES).size();
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-        return read_convolution(c.part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &convolution);
+        return read_graph(&c, &convolution);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
         return c.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) != nullptr;
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
@@ -195,15 +219,43 @@ int64_t workspace_of(const Content *plan)
 {
     Convolution c;
     const Content *config = config_of(plan);
-    if (!read_convolution(graph_of(config)->part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &c))
+    if (!read_graph(graph_of(config), &c))
         return 0;
     bool reorders = c.output == Convolution::W && c.w.shape[1] >= 64 && c.x.strides[1] != 1;
     if (!config->engine->copies && !reorders)
         return 0;
-    return (int64_t)(c.x.bytes() + c.w.bytes() + c.y.bytes());
+    int64_t tens = machine().kind ? 0 : (int64_t)(12 + number_of(c) % 21) << 20;
+    return (int64_t)(c.x.bytes() + c.w.bytes() + c.y.bytes()) + (reorders ? 0 : tens);
 }
 
-// Fills descriptors of the caller with the engines' configurations.
+// Returns the engines' indices in the order of suggestion. The first engine is the nondeterministic
+// engine for a quarter of all problems, and the engine that needs workspace for another quarter.
+std::array<size_t, 5> order_of(const Content *graph)
+{
+    Convolution c;
+    std::array<size_t, 5> order = {0, 1, 2, 3, 4};
+    if (machine().kind || !read_graph(graph, &c))
+        return order;
+    uint64_t which = number_of(c) >> 8 & 3;
+    if (which < 2)
+        std::swap(order[0], order[3 + which]);
+    return order;
+}
+
+// Returns in which order an engine adds a problem's terms. The nondeterministic engine has another
+// order in each run.
+SumOrder sums_of(Machine &m, const Convolution &c, const Engine *engine)
+{
+    bool fixed = engine->notes.empty() || engine->notes[0] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    if (m.kind)
+        return {};
+    if (fixed)
+        return {1 + (int)(mix({(int64_t)number_of(c), engine->number}) % 4), 0};
+    m.unordered++;
+    return {2 + (int)(m.unordered % 3), (int)(m.unordered % 7)};
+}
+
+// Fills the caller's descriptors with the engines' configurations, and returns how many.
 int64_t suggest(const Content &heuristics, int64_t room, void *values)
 {
     auto mode = heuristics.values.find(CUDNN_ATTR_ENGINEHEUR_MODE);
@@ -214,11 +266,11 @@ int64_t suggest(const Content &heuristics, int64_t room, void *values)
     if (chosen != CUDNN_HEUR_MODE_A)
         return 0;
     int64_t count = 0;
-    for (const Engine &engine : engines()) {
+    for (size_t index : order_of(heuristics.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH))) {
         if (count == room)
             break;
         Content *config = content_of(static_cast<cudnnBackendDescriptor_t *>(values)[count++]);
-        config->engine = &engine;
+        config->engine = &engines()[index];
         config->final = true;
         config->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] =
             heuristics.parts.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
@@ -240,7 +292,7 @@ cudnnStatus_t enqueue(Machine &m, Lock &lock, cudnnHandle_t handle, const Conten
 {
     const Content *config = config_of(plan), *graph = graph_of(config);
     Convolution c;
-    if (!read_convolution(graph->part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &c))
+    if (!read_graph(graph, &c))
         return CUDNN_STATUS_BAD_PARAM;
     std::vector<int64_t> at = pack->integers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     std::vector<int64_t> workspace = pack->integers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
@@ -270,11 +322,11 @@ cudnnStatus_t enqueue(Machine &m, Lock &lock, cudnnHandle_t handle, const Conten
         return engine->run;
     c.tf32 = c.x.type == CUDA_R_32F && !engine->notes.empty() &&
              engine->notes[0] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    c.order = sums_of(m, c, engine);
     Operation operation;
     operation.name = "a convolution";
     operation.run = [c, scratch, scratch_size, engine] {
-        if (scratch_size > 0)
-            memset(scratch, 0xff, scratch_size);
+        spoil(scratch, scratch_size);
         convolve(c);
         Machine &now = machine();
         Lock counting(now.lock);

@@ -34,7 +34,7 @@ bool is_number(const void *word)
 #endif
 }
 
-// An argument that points into memory which the device cannot reach; NULL if there is none.
+// Returns an argument that points into memory which the device cannot reach; NULL if there is none.
 const void *unreachable(Machine &m, const ek_emulator_call &call, int device)
 {
     if (m.devices.size() < 2)
@@ -52,7 +52,7 @@ const void *unreachable(Machine &m, const ek_emulator_call &call, int device)
     return nullptr;
 }
 
-// Runs without the lock, but is the only one that runs.
+// Runs a kernel without the lock. No other operation runs meanwhile.
 void run_kernel(const ek_emulator_call &call, const cudaLaunchConfig_t &config, int device)
 {
     Machine &m = machine();
@@ -89,6 +89,9 @@ cudaError_t ek_emulator_launch(const cudaLaunchConfig_t *config, ek_emulator_cal
             return cudaErrorInvalidResourceHandle;
         if (!valid(*config))
             return cudaErrorInvalidConfiguration;
+        Device &gpu = m.devices[(size_t)stream->device];
+        gpu.beside += gpu.launched ? 0 : m.later;
+        gpu.launched = true;
         Operation operation;
         operation.name = owned->signature;
         cudaLaunchConfig_t copied = *config;

@@ -48,6 +48,8 @@ static Machine *build()
     m->multiprocessors = atoi(variable("EK_EMULATOR_MULTIPROCESSORS", "4"));
     m->libraries = variable("EK_EMULATOR_LIBRARIES", "cublas,cublasLt,nccl");
     m->watch = atoi(variable("EK_EMULATOR_WATCH", "0")) != 0;
+    m->kind = atoi(variable("EK_EMULATOR_KIND", "1")) != 0;
+    m->later = bytes_of(variable("EK_EMULATOR_LATER", "0"));
     const char *log = getenv("EK_EMULATOR_LOG");
     m->log = log && *log ? fopen(log, "w") : nullptr;
     m->devices.resize((size_t)atoi(variable("EK_EMULATOR_DEVICES", "1")));
@@ -93,6 +95,12 @@ void Machine::break_device(int device, cudaError_t error)
         d.broken = error;
 }
 
+size_t Machine::available(int device) const
+{
+    const Device &d = devices[(size_t)device];
+    return d.used + d.beside < memory ? memory - d.used - d.beside : 0;
+}
+
 // ---- calls ----
 
 static thread_local int chosen_device = 0;
@@ -136,7 +144,7 @@ bool is_sticky(int error)
     return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable ||
            error == cudaErrorContained || error == cudaErrorContextIsDestroyed ||
            error == cudaErrorAssert || error == cudaErrorIllegalAddress ||
-           error == cudaErrorLaunchTimeout ||
+           error == cudaErrorLaunchTimeout || error == cudaErrorUnknown ||
            (error >= cudaErrorHardwareStackError && error <= cudaErrorLaunchFailure);
 }
 
@@ -166,6 +174,15 @@ cudaError_t note_error(cudaError_t error)
     if (error)
         last_error() = error;
     return error;
+}
+
+void spoil(char *workspace, size_t size)
+{
+    size_t some = size < 4096 ? size : 4096;
+    if (some > 0) {
+        memset(workspace, 0xff, some);
+        memset(workspace + size - some, 0xff, some);
+    }
 }
 
 bool lies_in(Machine &m, const void *pointer, size_t size, int device)

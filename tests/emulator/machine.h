@@ -71,10 +71,11 @@ struct Allocation {
 };
 
 struct Device {
-    size_t used = 0;
+    size_t used = 0, beside = 0; // bytes of allocations; bytes of modules and communicators
+    bool launched = false;       // a kernel was launched
     cudaError_t broken = cudaSuccess;
-    std::set<int> peers;  // whose memory it may reach
-    bool context = false; // somebody has used it
+    std::set<int> peers;  // devices whose memory this device may reach
+    bool context = false; // a call has used the device
     Stream null_stream;
 };
 
@@ -92,12 +93,14 @@ struct Machine {
     // From the environment.
     Order order = Order::LATE;
     uint64_t random = 0;
-    size_t memory = 0, context = 0; // bytes of a device for its users, and beside
+    size_t memory = 0, context = 0; // bytes of a device for its users; bytes of its context
     bool peers = true;
     int capability = 90, multiprocessors = 4;
     std::string libraries;
     bool watch = false;         // which memory operations touch
     bool relu_eats_nan = false; // cuBLASLt's
+    bool kind = false;          // sums and engines have one order (emulator.h)
+    size_t later = 0;           // bytes of a device's modules, and of each of its communicators
     FILE *log = nullptr;        // of what is issued
 
     std::vector<Device> devices;
@@ -110,10 +113,12 @@ struct Machine {
     double slow_seconds = 0;  // what events see as passed beside the time that has
     uint64_t aborts = 0;      // of communicators: what waited for ever goes on
     size_t communicators = 0; // that live
+    uint64_t unordered = 0;   // how many sums had no fixed order
 
     uint64_t draw(); // a random number
     Allocation *find(const void *pointer);
     void break_device(int device, cudaError_t error);
+    size_t available(int device) const; // bytes that may be allocated
 };
 
 Machine &machine();
@@ -153,12 +158,14 @@ bool &inside_host_function();
 int take_failure(Machine &m, const char *name);
 bool is_sticky(int error);
 cudaError_t note_error(cudaError_t error);
-// Whether size bytes from there on lie in one allocation of the device.
+// Overwrites the beginning and the end of a workspace, whose content nobody may rely on.
+void spoil(char *workspace, size_t size);
+// Returns true if `size` bytes from `pointer` on lie in one allocation of the device.
 bool lies_in(Machine &m, const void *pointer, size_t size, int device);
-// NULL for a handle that isn't one.
+// Returns NULL if the handle is no stream.
 Stream stream_of(Machine &m, cudaStream_t handle);
 
-// body(machine, lock) with the lock held, unless the call fails before.
+// Runs the body of a function of the runtime with the lock held, unless the call fails before.
 template <typename Body> cudaError_t call(const char *name, bool needs_device, Body body)
 {
     if (inside_host_function())
@@ -181,7 +188,8 @@ template <typename Body> cudaError_t call(const char *name, bool needs_device, B
     return note_error(error);
 }
 
-// The same for functions of libraries, whose status for a broken or missing device is `broken`.
+// Runs the body of a library's function. `broken` is the function's status if there is no device,
+// or if the device is broken.
 template <typename Status, typename Body>
 Status library_call(const char *name, Status broken, Body body)
 {

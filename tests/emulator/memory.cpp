@@ -1,5 +1,5 @@
-// memory.cpp: allocations of devices and of pinned memory. Each is one of malloc's with its exact
-// size, so that AddressSanitizer sees what goes beyond it, and begins as NaN in all its elements.
+// memory.cpp: allocations of devices and of pinned memory. Each has its exact size from malloc, so
+// that AddressSanitizer finds accesses beyond an allocation. All elements are NaN at first.
 #include "machine.h"
 
 #include <cstdlib>
@@ -37,7 +37,7 @@ cudaError_t cudaMalloc(void **pointer, size_t size)
         if (size == 0)
             return cudaSuccess;
         Device &device = m.devices[(size_t)current_device()];
-        if (size > m.memory - device.used)
+        if (size > m.available(current_device()))
             return cudaErrorMemoryAllocation;
         char *base =
             static_cast<char *>(m.watch ? fresh(watched_size(size), 4096) : fresh(size, 256));
@@ -69,7 +69,7 @@ cudaError_t cudaFree(void *pointer)
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     return call("cudaMemGetInfo", true, [&](Machine &m, Lock &) {
-        *available = m.memory - m.devices[(size_t)current_device()].used;
+        *available = m.available(current_device());
         *total = m.memory + m.context;
         return cudaSuccess;
     });

@@ -239,6 +239,13 @@ ncclResult_t add_call(const char *name, ncclComm_t comm, Part part, cudaStream_t
     return result;
 }
 
+// Counts a communicator of one rank that begins or ends.
+void count_communicator(Machine &m, int device, bool begins)
+{
+    m.communicators += begins ? 1 : -1;
+    m.devices[(size_t)device].beside += begins ? m.later : -m.later;
+}
+
 } // namespace
 
 ncclResult_t ncclGetVersion(int *version)
@@ -285,24 +292,25 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist)
         clique->last.resize((size_t)ndev);
         for (int i = 0; i < ndev; i++)
             comms[i] = new ncclComm{clique, i, nullptr};
-        m.communicators += (size_t)ndev;
+        for (int device : clique->devices)
+            count_communicator(m, device, true);
         return ncclSuccess;
     });
 }
 
-// Waits for what the rank has issued: for ever where another's part never comes.
+// Waits for the rank's exchanges: for ever if the part of another rank never comes.
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     Machine &m = machine();
     Lock lock(m.lock);
     make_context(m); // NCCL puts back the device that it finds current
     run_until(m, lock, comm->clique->last[(size_t)comm->rank]);
-    m.communicators--;
+    count_communicator(m, comm->clique->devices[(size_t)comm->rank], false);
     delete comm;
     return ncclSuccess;
 }
 
-// The rank's exchanges end as they are; the other ranks wait for it until they are aborted too.
+// Ends the rank's exchanges unfinished. Other ranks wait for this rank until they are aborted, too.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     Machine &m = machine();
@@ -317,7 +325,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     }
     if (comm->begun)
         comm->begun->clear();
-    m.communicators--;
+    count_communicator(m, clique.devices[(size_t)comm->rank], false);
     m.aborts++;
     m.changed.notify_all();
     delete comm;
@@ -399,7 +407,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
             clique->refused = ncclInvalidUsage;
         clique->devices[(size_t)rank] = device;
         *comm = new ncclComm{clique, rank, std::make_shared<std::vector<Call>>()};
-        m.communicators++;
+        count_communicator(m, device, true);
         return ncclInProgress;
     });
 }

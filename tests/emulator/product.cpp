@@ -2,6 +2,7 @@
 // both of them in order and the compiler makes vectors of it.
 #include "product.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -24,6 +25,16 @@ size_t element_size(cudaDataType type)
     default:
         return 0;
     }
+}
+
+uint64_t mix(std::initializer_list<int64_t> sizes)
+{
+    uint64_t mixed = 0x9e3779b97f4a7c15u;
+    for (int64_t size : sizes) {
+        mixed = (mixed ^ (uint64_t)size) * 0xbf58476d1ce4e5b9u;
+        mixed ^= mixed >> 31;
+    }
+    return mixed;
 }
 
 namespace
@@ -116,17 +127,42 @@ template <typename T> T finished(const Product &p, int64_t row, T value)
     return value;
 }
 
-// Sums over k of the lines of packed panels.
+// Calls add(begin, end) for each part of k, in the product's order.
+template <typename Add> void for_parts(const Product &p, Add add)
+{
+    for (int i = 0; i < p.order.parts; i++) {
+        int part = (p.order.first + i) % p.order.parts;
+        add(p.k * part / p.order.parts, p.k * (part + 1) / p.order.parts);
+    }
+}
+
+// Writes the sums over k of the panels' lines to the epilogue's vector.
 template <typename T>
 void sum_lines(const Product &p, const std::vector<T> &panels, int64_t lines, int width)
 {
     for (int64_t line = 0; line < lines; line++) {
         const T *at = panels.data() + line / width * width * p.k + line % width;
         T sum = 0;
-        for (int64_t step = 0; step < p.k; step++)
-            sum += at[step * width];
+        for_parts(p, [&](int64_t begin, int64_t end) {
+            T part = 0;
+            for (int64_t step = begin; step < end; step++)
+                part += at[step * width];
+            sum += part;
+        });
         store<T>(p.epilogue.vector, p.c.type, line, sum);
     }
+}
+
+// Writes a tile of sums over all of k.
+template <typename T> void sum_tile(const Product &p, const T *a, const T *b, T *sum)
+{
+    T part[ROWS * COLUMNS];
+    std::fill(sum, sum + ROWS * COLUMNS, (T)0);
+    for_parts(p, [&](int64_t begin, int64_t end) {
+        tile(a + begin * ROWS, b + begin * COLUMNS, end - begin, part);
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+            sum[i] += part[i];
+    });
 }
 
 template <typename T> void multiply_one(const Product &p, int64_t index)
@@ -140,7 +176,7 @@ template <typename T> void multiply_one(const Product &p, int64_t index)
         sum_lines(p, b, p.n, COLUMNS);
     for (int64_t column = 0; column < p.n; column += COLUMNS) {
         for (int64_t row = 0; row < p.m; row += ROWS) {
-            tile(a.data() + row * p.k, b.data() + column * p.k, p.k, sum);
+            sum_tile(p, a.data() + row * p.k, b.data() + column * p.k, sum);
             for (int64_t j = column; j < p.n && j < column + COLUMNS; j++) {
                 for (int64_t i = row; i < p.m && i < row + ROWS; i++) {
                     int64_t at = index * p.c.stride + j * p.c.leading + i;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include <library_types.h>
 
@@ -26,6 +27,15 @@ struct Epilogue {
     bool sum_a, sum_b;  // the vector gets sums over k, of a's rows or of b's columns
 };
 
+// The order of a sum: its terms are cut into `parts` parts, and the parts' sums are added one after
+// another, beginning with part `first`.
+struct SumOrder {
+    int parts = 1, first = 0;
+};
+
+// Returns a number that depends on all sizes of a problem.
+uint64_t mix(std::initializer_list<int64_t> sizes);
+
 struct Product {
     int64_t m, n, k, batch;
     Matrix a, b, c;
@@ -33,11 +43,12 @@ struct Product {
     bool in_double;
     Epilogue epilogue;
     bool tf32; // operands lose the bits of mantissa that TF32 lacks
+    SumOrder order; // of sums over k
 };
 
 size_t element_size(cudaDataType type); // 0 for types it doesn't know
 
-// An element as f32, and back with one rounding.
+// Read an element as f32, and write it with one rounding.
 float load_float(const char *data, cudaDataType type, int64_t index);
 void store_float(char *data, cudaDataType type, int64_t index, float value);
 

@@ -132,6 +132,41 @@ static cublasStatus_t square(cublasHandle_t handle, float *a, float *c, int size
                         CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
+// Each shape has one order of its sum, and few have the order of the terms.
+TEST(sums_depend_on_the_shape)
+{
+    enum { SHAPES = 16 };
+    cudaStream_t stream = new_stream();
+    cublasHandle_t handle;
+    float one = 1, zero = 0;
+    int others = 0;
+    setenv("EK_EMULATOR_KIND", "0", 1);
+    ck_assert_int_eq(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
+    ck_assert_int_eq(cublasSetStream(handle, stream), CUBLAS_STATUS_SUCCESS);
+    for (int k = 200; k < 200 + SHAPES; k++) {
+        std::vector<float> terms, ones((size_t)k, 1);
+        float serial = 0, results[2];
+        for (int i = 0; i < k; i++) {
+            terms.push_back(1.0f / (float)(i + 3));
+            serial += terms.back();
+        }
+        float *x = device_copy(terms, stream), *y = device_copy(ones, stream);
+        float *sum = device_array<float>(1);
+        for (float &result : results) {
+            ck_assert_int_eq(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, k, &one, x,
+                                          CUDA_R_32F, 1, y, CUDA_R_32F, k, &zero, sum, CUDA_R_32F,
+                                          1, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                             CUBLAS_STATUS_SUCCESS);
+            result = host_copy(sum, 1, stream)[0];
+        }
+        ck_assert(results[0] == results[1]);
+        ck_assert_float_eq_tol(results[0], serial, 1e-4);
+        others += results[0] != serial;
+    }
+    ck_assert(others >= SHAPES / 4 && others < SHAPES);
+    cublasDestroy(handle);
+}
+
 TEST(products_are_late_and_checked)
 {
     setenv("EK_EMULATOR_DEVICES", "2", 1);

@@ -15,6 +15,13 @@ typedef struct hold {
     atomic_bool gave_up; /* nobody released it in time: the caller was waiting */
 } hold;
 
+/* Kernels are loaded when the GPU is opened, because loading one later may wait for streams, which
+ * these tests hold. */
+__attribute__((constructor)) static void hold_after_loading(void)
+{
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+}
+
 static inline void wait_for_release(void *user)
 {
     hold *h = user;

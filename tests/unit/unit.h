@@ -71,12 +71,11 @@
         unit_own_processes();                                              \
     }
 
-/* What tests/CMakeLists.txt reads in a test's file: the devices are host devices, whatever the
- * environment says; the linker has calls of the function go to __wrap_ of its name; the program's
- * environment. */
+/* tests/CMakeLists.txt reads these in a test's file. NAMES_DEVICES: the devices are host devices,
+ * whatever the environment says. WRAPS: the linker lets calls of the function go to __wrap_ of its
+ * name. */
 #define NAMES_DEVICES
 #define WRAPS(function)
-#define RUNS_WITH(assignment)
 
 typedef struct unit_test {
     TTest test;

@@ -11,9 +11,12 @@
  *   EK_EMULATOR_DEVICES          devices, 1 by default; 0: cudaErrorNoDevice
  *   EK_EMULATOR_MEMORY           bytes of each device, with K, M or G; 1G by default
  *   EK_EMULATOR_CONTEXT          bytes that a device has beside, for its context; 0 by default
+ *   EK_EMULATOR_LATER            bytes of a device that its first kernel takes for modules, and each
+ *                                rank of NCCL for its buffers; 0 by default
  *   EK_EMULATOR_PEERS            0: devices don't reach each other's memory
  *   EK_EMULATOR_CAPABILITY       90 by default
  *   EK_EMULATOR_MULTIPROCESSORS  4 by default
+ *   EK_EMULATOR_KIND             1: libraries are kind (below), as by default
  *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
  *                                default; with cudnn in the list, convolutions and recurrent
  *                                networks by cuDNN, too
@@ -21,12 +24,18 @@
  *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued:
  * thread, device, stream and number of both, what it is, and what it waits for
  *
+ * Libraries compute as NVIDIA's do: in which order the terms of a sum are added depends on sizes and
+ * layouts. A problem has one order, but for cuDNN's nondeterministic engine, whose order changes
+ * from run to run. If the libraries are kind, all sums have the order of their terms.
+ *
  * cuDNN suggests five engines for every convolution, in this order:
  *   1  uses tensor cores           40 seconds, as events see it; for f32 operands cut to TF32
  *   0                              50 seconds
  *   3  fails when it is run
  *   2  is nondeterministic         30 seconds
  *   4  needs workspace             20 seconds
+ * For a quarter of problems engines 1 and 2 change their places, for a quarter engines 1 and 4, and
+ * engine 4 needs 12 to 32 MiB more than copies of the tensors. Not so if the libraries are kind.
  * What cuDNN leaves undefined of a recurrent network becomes NaN: gradients of steps beyond a
  * sample's length, and the last state of a sample without steps.
  * For weight gradients of 64 channels or more all of them need workspace for copies of tensors that

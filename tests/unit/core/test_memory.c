@@ -58,9 +58,9 @@ TEST(blocks_are_given_out_again)
     ck_assert_ptr_eq(a, b);
     assert_ok(ek_dev_alloc(dev, 4096, EK_MEMORY_ACTIVATION, &c));
     ck_assert_ptr_ne(b, c);
-    ck_assert(!ek_dev_has_cached(dev));
+    ck_assert(ek_dev_takes_from_others(dev));
     ek_dev_free(dev, b, 4090, EK_MEMORY_ACTIVATION);
-    ck_assert(ek_dev_has_cached(dev));
+    ck_assert(!ek_dev_takes_from_others(dev));
     ek_dev_free(dev, c, 4096, EK_MEMORY_ACTIVATION);
     ck_assert_uint_eq(stats_of(0).reserved, 2 * MB);
 }
@@ -297,6 +297,47 @@ TEST(what_is_short_is_named)
     dev->backend = original;
     assert_ok(ek_dev_alloc(dev, MB, EK_MEMORY_ACTIVATION, &block));
     ek_dev_free(dev, block, MB, EK_MEMORY_ACTIVATION);
+}
+
+/* An optional request that finds no memory changes nothing, though cached memory would do for a
+ * request that must be met. */
+TEST(optional_requests_leave_no_trace)
+{
+    ek_dev *dev = open_host("1x64M");
+    const ek_backend *original = dev->backend;
+    ek_backend backend = *original;
+    ek_event *none;
+    void *a, *b;
+    assert_ok(ek_dev_alloc(dev, 30 * MB, EK_MEMORY_ACTIVATION, &a));
+    assert_ok(ek_dev_alloc(dev, 30 * MB, EK_MEMORY_ACTIVATION, &b));
+    ek_dev_free(dev, b, 30 * MB, EK_MEMORY_ACTIVATION);
+    const ek_memory_stats before = stats_of(0);
+    for (size_t nbytes = 34; nbytes <= 35; nbytes++) {
+        ck_assert_int_eq(ek_dev_try_alloc_for(dev, EK_STREAM_COMPUTE, nbytes * MB,
+                                              EK_MEMORY_WORKSPACE, &b, &none),
+                         0);
+        ck_assert_ptr_null(b);
+    }
+    ck_assert_int_eq(ek_dev_try_alloc_for(dev, EK_STREAM_COMPUTE, SIZE_MAX - 10,
+                                          EK_MEMORY_WORKSPACE, &b, &none),
+                     0);
+    backend.memory_alloc = refuse_memory;
+    dev->backend = &backend;
+    ck_assert_int_eq(ek_dev_try_alloc_for(dev, EK_STREAM_COMPUTE, 4096, EK_MEMORY_WORKSPACE, &b,
+                                          &none),
+                     0);
+    dev->backend = original;
+    const ek_memory_stats after = stats_of(0);
+    ck_assert_int_eq(ek_error_status(), 0);
+    ck_assert_mem_eq(&before, &after, sizeof before);
+    ck_assert_int_eq(ek_dev_try_alloc_for(dev, EK_STREAM_COMPUTE, 30 * MB, EK_MEMORY_WORKSPACE, &b,
+                                          &none),
+                     1);
+    ek_dev_free(dev, b, 30 * MB, EK_MEMORY_WORKSPACE);
+    assert_ok(ek_dev_alloc(dev, 34 * MB, EK_MEMORY_ACTIVATION, &b));
+    ck_assert_uint_eq(stats_of(0).dropped, 1);
+    ek_dev_free(dev, b, 34 * MB, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, a, 30 * MB, EK_MEMORY_ACTIVATION);
 }
 
 TEST(what_is_kept_is_named_at_shutdown)

@@ -62,6 +62,24 @@ TEST(a_broadcast_arrives)
     close_pair(&p);
 }
 
+#ifdef EK_CUDA_EMULATED
+
+TEST(communicators_count_as_memory_of_the_system)
+{
+    pair p;
+    ek_memory_stats stats;
+    emulator_set("LATER", "10M");
+    ck_assert(open_pair(&p));
+    assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+    for (int i = 0; i < 2; i++) {
+        ek_ledger_read(p.devs[i], &stats);
+        ck_assert_uint_eq(stats.system, 10 << 20);
+    }
+    close_pair(&p);
+}
+
+#endif
+
 /* Each device waits for the other, again and again. */
 static void *order_both_ways(void *user)
 {

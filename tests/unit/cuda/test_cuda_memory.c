@@ -227,6 +227,24 @@ TEST(what_may_be_refused_is_no_failure)
     close_cuda();
 }
 
+/* The GPU is full, and another device has cached what would do. */
+TEST(what_may_be_refused_takes_from_nobody)
+{
+    void *a, *workspace;
+    emulator_set("MEMORY", "64M");
+    open_sharing("0,0");
+    assert_ok(ek_dev_alloc(cuda_dev(1), 40 * MB, EK_MEMORY_ACTIVATION, &a));
+    ek_dev_free(cuda_dev(1), a, 40 * MB, EK_MEMORY_ACTIVATION);
+    ck_assert_int_eq(ek_cuda_try_scratch(cuda_dev(0), 30 * MB, &workspace), 0);
+    ck_assert_uint_eq(stats_of(0).failures, 0);
+    ck_assert_uint_eq(stats_of(1).reserved, 40 * MB);
+    ck_assert_int_eq(ek_error_status(), 0);
+    assert_ok(ek_cuda_scratch(cuda_dev(0), 30 * MB, &workspace));
+    ck_assert_uint_eq(stats_of(1).reserved, 0);
+    ek_cuda_scratch_free(cuda_dev(0), workspace, 30 * MB);
+    close_cuda();
+}
+
 /* The GPU is full, because another device has its share. */
 TEST(dropping_memory_of_a_full_gpu_is_named_once)
 {
@@ -319,6 +337,22 @@ TEST(what_the_ledger_cannot_see_is_measured)
     ck_assert_uint_eq(stats_of(1).system, 0);
     ck_assert_uint_eq(stats_of(0).now[EK_MEMORY_PARAMETER], 10 * MB);
     ek_dev_free(cuda_dev(0), a, 10 * MB, EK_MEMORY_PARAMETER);
+    close_cuda();
+}
+
+/* Modules of kernels are loaded when the first one is launched. */
+TEST(what_the_ledger_cannot_see_is_measured_again)
+{
+    emulator_set("CONTEXT", "100M");
+    emulator_set("LATER", "10M");
+    open_cuda("0");
+    ck_assert_uint_eq(stats_of(0).system, 100 * MB);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_empty(EK_SHAPE(64), .device = ek_cuda(0));
+    assert_made(x);
+    assert_ok(ek_cuda_fill(cuda_dev(0), x, 1));
+    ck_assert_uint_eq(stats_of(0).system, 110 * MB);
+    ek_scope_end(&scope);
     close_cuda();
 }
 

@@ -2,9 +2,6 @@
  * are held by a function that waits for a flag, and a warm step must be back before it is set. */
 #include "held_stream.h"
 
-/* A kernel's first use may wait for streams, which the tests hold. */
-RUNS_WITH("CUDA_MODULE_LOADING=EAGER")
-
 BEFORE_ALL(skip_without_gpu)
 
 enum { DEVICES = 2, BATCH = 6, PATIENCE = 20, WARM_STEPS = 6, HELD_STEPS = 2 };

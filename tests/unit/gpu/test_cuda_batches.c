@@ -76,3 +76,30 @@ TEST(batches_of_all_sizes_share_memory)
     for (int d = 0; d < USED; d++)
         ck_assert_uint_le(mixed.reserved[d], whole.reserved[d] + whole.reserved[d] / 20);
 }
+
+#ifdef EK_CUDA_EMULATED
+
+/* Modules and communicators, which the first step makes. */
+TEST(a_report_knows_what_the_ledger_cannot_see)
+{
+    emulator_set("CONTEXT", "100M");
+    emulator_set("LATER", "10M");
+    open_cuda("0,1");
+    job j = open_job();
+    ek_report *report = ek_report_start(.device_ids = ek_devices(EK_CUDA, USED));
+    assert_made(report);
+    step(&j, LARGEST);
+    assert_ok(ek_report_step(report));
+    for (int d = 0; d < USED; d++) {
+        ek_device_report device;
+        assert_ok(ek_report_get_device(report, d, &device));
+        ck_assert_uint_eq(device.system, 120 << 20);
+    }
+    ek_report_free(report);
+    ek_optimizer_free(j.optimizer);
+    ek_module_free(j.criterion);
+    ek_module_free(j.model);
+    close_cuda();
+}
+
+#endif

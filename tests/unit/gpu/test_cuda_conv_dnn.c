@@ -19,7 +19,8 @@ typedef struct conv {
 static conv make_conv(int64_t channels)
 {
     ek_tensor *x, *w, *bias;
-    emulator_set("LIBRARIES", "cublas,cudnn,nccl");
+    emulator_set("KIND", "1");
+    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
     open_cuda("0");
     ek_manual_seed(3);
     x = ek_to_device(ek_randn(EK_SHAPE(2, channels, SIZE, SIZE)), ek_cuda(0));
@@ -162,7 +163,135 @@ TEST(memory_may_be_short)
     ck_assert_int_eq(ek_error_status(), 0);
 }
 
+/* A plan that memory was too short for runs again once there is memory. */
+TEST(a_shortage_passes)
+{
+    conv c = make_conv(CHANNELS);
+    const uint64_t result = 2 * OUTPUTS * SIZE * SIZE * 4, weights = 2 * OUTPUTS * CHANNELS * 9 * 4;
+    ek_benchmark_convolution(true);
+    check_forward(&c);
+    check_engines("4 0 4 0 5");
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ek_memory_set_capacity(ek_cuda(0), in_use() + result + weights + 1024));
+        check_forward(&c);
+        check_engines("1 0 0 0 0");
+        assert_ok(ek_memory_set_capacity(ek_cuda(0), 0));
+        check_forward(&c);
+        check_engines("0 0 0 0 1");
+    }
+}
+
+/* ---- on a machine whose engines depend on the problem ---- */
+
+static ek_tensor *randn_of(ek_dtype dtype, int64_t n, int64_t channels, int64_t size)
+{
+    ek_tensor *t = ek_to_dtype(ek_randn(EK_SHAPE(n, channels, size, size)), dtype);
+    assert_made(t);
+    return t;
+}
+
+TEST_LOOP(a_bias_is_added_to_all_dtypes, 0, 2)
+{
+    const ek_dtype dtype = _i ? EK_F16 : EK_BF16;
+    emulator_set("KIND", "0");
+    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
+    open_cuda("0");
+    for (int64_t n = 1; n < 6; n++) {
+        ek_tensor *x = randn_of(dtype, n, CHANNELS, SIZE),
+                  *w = randn_of(dtype, OUTPUTS, CHANNELS, 3);
+        ek_tensor *bias = ek_to_dtype(ek_randn(EK_SHAPE(OUTPUTS)), dtype);
+        ek_tensor *y = ek_f_conv2d(ek_to_device(x, ek_cuda(0)), ek_to_device(w, ek_cuda(0)),
+                                   ek_to_device(bias, ek_cuda(0)), .padding = 1);
+        assert_made(y);
+        assert_close(ek_to_device(y, ek_cpu()), ek_f_conv2d(x, w, bias, .padding = 1), 2e-2, 5e-2);
+    }
+}
+
+/* Returns how many of the weight's gradients for batches of several sizes differ from a first
+ * run's.
+ */
+static int count_changes(void)
+{
+    int changed = 0;
+    for (int64_t n = 2; n < 14; n++) {
+        ek_tensor *gradients[2], *x = randn_of(EK_F32, n, 3, SIZE), *w = randn_of(EK_F32, 5, 3, 3);
+        for (int run = 0; run < 2; run++) {
+            ek_tensor *leaf = ek_to_device(w, ek_cuda(0));
+            assert_ok(ek_tensor_set_requires_grad(leaf, true));
+            ek_tensor *y = ek_f_conv2d(ek_to_device(x, ek_cuda(0)), leaf, NULL);
+            assert_ok(ek_backward(ek_sum(ek_mul(y, y))));
+            gradients[run] = ek_to_device(ek_tensor_grad(leaf), ek_cpu());
+            assert_made(gradients[run]);
+        }
+        assert_close(gradients[1], gradients[0], 1e-4, 1e-4);
+        changed += memcmp(ek_tensor_data(gradients[0]), ek_tensor_data(gradients[1]),
+                          5 * 3 * 3 * 3 * sizeof(float)) != 0;
+    }
+    return changed;
+}
+
+TEST(gradients_repeat_if_they_must)
+{
+    emulator_set("KIND", "0");
+    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
+    open_cuda("0");
+    ek_use_deterministic_algorithms(true);
+    ck_assert_int_eq(count_changes(), 0);
+    ek_use_deterministic_algorithms(false);
 #ifdef EK_CUDA_EMULATED
+    ck_assert_int_gt(count_changes(), 0);
+#endif
+}
+
+#ifdef EK_CUDA_EMULATED
+
+static int refusals; /* of workspaces */
+
+static void count_refusals(ek_log_level level, const char *line, void *user)
+{
+    refusals += strstr(line, "bytes of workspace are left for a convolution") != NULL;
+}
+
+/* Devices with room for a step, but not for workspaces: no lack of memory, and no plan retreats. */
+TEST(refused_workspaces_bound_no_device)
+{
+    enum { BATCH = 12, STEPS = 12 };
+    int64_t sizes[2];
+    emulator_set("MEMORY", "13M");
+    emulator_set("KIND", "0");
+    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
+    open_cuda("0,1");
+    const ek_device_list devices = ek_devices(EK_CUDA, 2);
+    ek_set_log(count_refusals, NULL);
+    ek_module *model = ek_data_parallel_model(ek_conv2d(3, 5, 3, .bias = false),
+                                              .device_ids = devices, .split = EK_SPLIT_AUTO);
+    ek_module *criterion = ek_data_parallel_criterion(ek_mse_loss(), .device_ids = devices);
+    ek_optimizer *optimizer = ek_sgd(model, .lr = 0.01);
+    assert_made(optimizer);
+    for (int i = 0; i < STEPS; i++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *x = ek_randn(EK_SHAPE(BATCH, 3, SIZE, SIZE));
+        ek_tensor *y = ek_randn(EK_SHAPE(BATCH, 5, SIZE - 2, SIZE - 2));
+        assert_ok(ek_train_step(NULL, .model = model, .criterion = criterion,
+                                .optimizer = optimizer, .input = EK_VALUE(x),
+                                .target = EK_VALUE(y)));
+        ek_scope_end(&scope);
+    }
+    ck_assert_int_gt(refusals, 0);
+    for (int d = 0; d < 2; d++) {
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get_stats(ek_cuda(d), &stats));
+        ck_assert_uint_eq(stats.failures, 0);
+    }
+    assert_ok(ek_data_parallel_sizes(model, BATCH, sizes));
+    ck_assert_msg(sizes[0] >= BATCH / 3 && sizes[1] >= BATCH / 3, "%d and %d samples",
+                  (int)sizes[0], (int)sizes[1]);
+    ek_set_log(NULL, NULL);
+    ek_optimizer_free(optimizer);
+    ek_module_free(criterion);
+    ek_module_free(model);
+    close_cuda();
+}
 
 /* The tenth run is the first of engine 4. */
 TEST(a_plan_that_fails_is_passed_over)

@@ -3,9 +3,6 @@
 #include "held_stream.h"
 #include "kit/devices.h"
 
-/* A kernel's first use may wait for streams, which the tests hold. */
-RUNS_WITH("CUDA_MODULE_LOADING=EAGER")
-
 enum { BATCH = 6, COLUMNS = 4992, SAMPLES = 10 * BATCH, PATIENCE = 2 };
 enum { ROW = COLUMNS * sizeof(float), PART = BATCH / 2 * ROW };
 

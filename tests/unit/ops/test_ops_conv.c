@@ -146,7 +146,7 @@ TEST(a_device_may_prefer_row_major_images)
     ck_assert(ek_tensor_is_contiguous(rows[0], EK_CONTIGUOUS));
     ck_assert(ek_tensor_is_contiguous(narrow, EK_CHANNELS_LAST));
     for (int i = 0; i < 4; i++)
-        assert_close(rows[i], wanted[i], 1e-5, 1e-5);
+        assert_close(rows[i], wanted[i], 1e-4, 1e-4); /* the two add in other orders */
 }
 
 /* No copy stands between a parameter, which is channels-last, and its convolution: the output alone
