@@ -72,6 +72,7 @@ struct ek_cublaslt_api {
     X(cudnnCreate)                   \
     X(cudnnDestroy)                  \
     X(cudnnSetStream)                \
+    X(cudnnGetVersion)               \
     X(cudnnGetErrorString)           \
     X(cudnnGetLastErrorString)       \
     X(cudnnBackendCreateDescriptor)  \

@@ -1,13 +1,15 @@
-// cudnn.cpp: cuDNN's convolutions in streams, by its backend interface.
+// cudnn.cpp: cuDNN in streams, by its backend interface. cudnn_attention.cpp has attention.
 //
-// For every problem it suggests the same five engines. What they compute is the same; they differ
-// in what they say of themselves and in the time that events see. One fails only when it runs.
+// For every convolution it suggests the same five engines. What they compute is the same; they
+// differ in what they say of themselves and in the time that events see. One fails only when it
+// runs.
 #include <cudnn.h>
 
 #include <cstdio>
 #include <cstring>
 
 #include "convolution.h"
+#include "cudnn_graph.h"
 #include "machine.h"
 
 using namespace emulator;
@@ -20,14 +22,6 @@ struct cudnnContext {
 namespace
 {
 
-struct Engine {
-    int64_t number;
-    std::vector<cudnnBackendNumericalNote_t> notes;
-    double seconds;
-    bool copies;       // needs workspace for all three tensors
-    cudnnStatus_t run; // what it returns when it runs
-};
-
 // In the order of the suggestions (see emulator.h).
 const std::vector<Engine> &engines()
 {
@@ -39,32 +33,6 @@ const std::vector<Engine> &engines()
         {4, {}, 20, true, CUDNN_STATUS_SUCCESS}};
     return all;
 }
-
-// What a descriptor describes. Finalised, it no longer changes, and others refer to it.
-struct Content {
-    cudnnBackendDescriptorType_t kind;
-    bool final = false;
-    std::map<cudnnBackendAttributeName_t, std::vector<char>> values;
-    std::map<cudnnBackendAttributeName_t, std::vector<std::shared_ptr<Content>>> parts;
-    const Engine *engine = nullptr; // of engines and their configurations
-
-    std::vector<int64_t> integers(cudnnBackendAttributeName_t name) const
-    {
-        auto found = values.find(name);
-        std::vector<int64_t> all;
-        if (found != values.end())
-            all.resize(found->second.size() / sizeof(int64_t));
-        if (!all.empty())
-            memcpy(all.data(), found->second.data(), all.size() * sizeof(int64_t));
-        return all;
-    }
-    const Content *part(cudnnBackendAttributeName_t name, size_t index = 0) const
-    {
-        auto found = parts.find(name);
-        return found != parts.end() && index < found->second.size() ? found->second[index].get()
-                                                                    : nullptr;
-    }
-};
 
 struct Descriptor {
     std::shared_ptr<Content> content;
@@ -173,7 +141,8 @@ bool final_is_right(const Content &c)
         return c.integers(CUDNN_ATTR_TENSOR_DIMENSIONS).size() ==
                c.integers(CUDNN_ATTR_TENSOR_STRIDES).size();
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-        return read_convolution(c.part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &convolution);
+        return read_convolution(c.part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &convolution) ||
+               attention_fits(c);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
         return c.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) != nullptr;
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
@@ -199,6 +168,8 @@ int64_t workspace_of(const Content *plan)
 {
     Convolution c;
     const Content *config = config_of(plan);
+    if (attention_fits(*graph_of(config)))
+        return attention_workspace(*graph_of(config));
     if (!read_convolution(graph_of(config)->part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &c))
         return 0;
     bool reorders = c.output == Convolution::W && c.w.shape[1] >= 64 && c.x.strides[1] != 1;
@@ -218,7 +189,8 @@ int64_t suggest(const Content &heuristics, int64_t room, void *values)
     if (chosen != CUDNN_HEUR_MODE_A)
         return 0;
     int64_t count = 0;
-    for (const Engine &engine : engines()) {
+    const Content *graph = heuristics.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+    for (const Engine &engine : attention_fits(*graph) ? attention_engines(*graph) : engines()) {
         if (count == room)
             break;
         Content *config = content_of(static_cast<cudnnBackendDescriptor_t *>(values)[count++]);
@@ -243,6 +215,9 @@ cudnnStatus_t enqueue(Machine &m, Lock &lock, cudnnHandle_t handle, const Conten
                       const Content *pack)
 {
     const Content *config = config_of(plan), *graph = graph_of(config);
+    if (attention_fits(*graph))
+        return attention_enqueue(m, lock, handle->device, stream_of(m, handle->stream), *graph,
+                                 *pack);
     Convolution c;
     if (!read_convolution(graph->part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &c))
         return CUDNN_STATUS_BAD_PARAM;
@@ -312,6 +287,12 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
         handle->stream = stream;
         return CUDNN_STATUS_SUCCESS;
     });
+}
+
+// The first version that attention is asked of.
+size_t cudnnGetVersion(void)
+{
+    return 91600;
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status)

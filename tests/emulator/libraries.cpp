@@ -37,7 +37,7 @@ void *ek_emulator_symbol(const char *name)
             cublasSetStream) VERSIONED(cublasSetWorkspace) VERSIONED(cublasSetPointerMode)
             ENTRY(cublasSetMathMode) ENTRY(cublasSetAtomicsMode) ENTRY(cublasGetStatusName) ENTRY(
                 cublasGetStatusString) ENTRY(cublasGemmEx) ENTRY(cublasGemmStridedBatchedEx)
-                ENTRY(cudnnCreate) ENTRY(cudnnDestroy) ENTRY(cudnnSetStream)
+                ENTRY(cudnnCreate) ENTRY(cudnnDestroy) ENTRY(cudnnSetStream) ENTRY(cudnnGetVersion)
                     ENTRY(cudnnGetErrorString) ENTRY(cudnnGetLastErrorString) ENTRY(
                         cudnnBackendCreateDescriptor) ENTRY(cudnnBackendDestroyDescriptor)
                         ENTRY(cudnnBackendSetAttribute) ENTRY(cudnnBackendGetAttribute) ENTRY(
