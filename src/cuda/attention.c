@@ -26,18 +26,29 @@ static ek_cuda_heads attention_heads_of(const ek_tensor *x)
                            x->stride[3]};
 }
 
-static ek_cuda_attention_job attention_job_of(const ek_tensor *q, const ek_tensor *k,
-                                              const ek_tensor *v, const ek_tensor *mask,
-                                              const ek_tensor *lse,
-                                              const ek_attention_params *params)
+/* The tensors of a call by number (dnn.h), NULL where the call has none. */
+typedef struct attention_call {
+    ek_dnn_operation operation;
+    const ek_tensor *tensors[EK_DNN_LSE + 1];
+    const ek_attention_params *params;
+} attention_call;
+
+static ek_cuda_attention_job attention_job_of(const attention_call *call)
 {
+    const ek_tensor *const *of = call->tensors, *q = of[EK_DNN_Q], *k = of[EK_DNN_K];
+    const ek_tensor *v = of[EK_DNN_V], *mask = of[EK_DNN_MASK];
     ek_cuda_attention_job job = {.dtype = q->dtype,
                                  .mask_dtype = mask ? mask->dtype : q->dtype,
                                  .q = attention_heads_of(q),
                                  .k = attention_heads_of(k),
                                  .v = attention_heads_of(v),
                                  .mask = attention_heads_of(mask),
-                                 .lse = ek_tensor_address(lse),
+                                 .out = attention_heads_of(of[EK_DNN_OUT]),
+                                 .dq = attention_heads_of(of[EK_DNN_DQ]),
+                                 .dk = attention_heads_of(of[EK_DNN_DK]),
+                                 .dv = attention_heads_of(of[EK_DNN_DV]),
+                                 .dout = attention_heads_of(of[EK_DNN_DOUT]),
+                                 .lse = ek_tensor_address(of[EK_DNN_LSE]),
                                  .batch = q->shape[0],
                                  .heads = q->shape[1],
                                  .groups = k->shape[1],
@@ -45,11 +56,11 @@ static ek_cuda_attention_job attention_job_of(const ek_tensor *q, const ek_tenso
                                  .keys = k->shape[2],
                                  .depth = (int)q->shape[3],
                                  .width = (int)v->shape[3],
-                                 .scale = params->scale,
-                                 .causal = params->causal,
-                                 .drops = params->dropout != NULL};
-    if (params->dropout)
-        job.draw = *params->dropout;
+                                 .scale = call->params->scale,
+                                 .causal = call->params->causal,
+                                 .drops = call->params->dropout != NULL};
+    if (call->params->dropout)
+        job.draw = *call->params->dropout;
     return job;
 }
 
@@ -85,14 +96,7 @@ static double attention_count_scores(const ek_tensor *q, const ek_tensor *k)
 
 /* ---- cuDNN ---- */
 
-/* The heads of a call by number (dnn.h), NULL where the call has none. */
-typedef struct attention_call {
-    ek_dnn_operation operation;
-    const ek_tensor *heads[EK_DNN_HEADS];
-    const ek_attention_params *params;
-} attention_call;
-
-/* Returns true if cuDNN reads or writes the heads in place. Else they are copied. */
+/* Returns true if cuDNN reads or writes the heads in place. If not, the heads are copied. */
 static bool attention_keeps(const ek_tensor *x, int at)
 {
     bool keeps = x->stride[3] == 1 && (!x->storage || ek_dnn_alignment(ek_tensor_address(x)) == 16);
@@ -113,8 +117,8 @@ static void attention_set_strides(ek_dnn_problem *p, const ek_tensor *x, int at)
  * the registers of compute capability 9. On later GPUs the gradient's sums have no fixed order. */
 static bool attention_problem_of(ek_dev *dev, const attention_call *call, ek_dnn_problem *p)
 {
-    const ek_tensor *q = call->heads[EK_DNN_Q], *k = call->heads[EK_DNN_K];
-    const ek_tensor *v = call->heads[EK_DNN_V], *mask = call->heads[EK_DNN_MASK];
+    const ek_tensor *q = call->tensors[EK_DNN_Q], *k = call->tensors[EK_DNN_K];
+    const ek_tensor *v = call->tensors[EK_DNN_V], *mask = call->tensors[EK_DNN_MASK];
     const int capability = ek_cuda_of(dev)->capability;
     const int64_t most = capability / 10 == 9 ? 256 : 128;
     const double scores = attention_count_scores(q, k);
@@ -133,8 +137,8 @@ static bool attention_problem_of(ek_dev *dev, const attention_call *call, ek_dnn
                           .causal = call->params->causal,
                           .drops = call->params->dropout != NULL};
     for (int at = 0; at < EK_DNN_HEADS; at++)
-        if (call->heads[at])
-            attention_set_strides(p, call->heads[at], at);
+        if (call->tensors[at])
+            attention_set_strides(p, call->tensors[at], at);
     for (int d = 0; mask && d < 4; d++)
         p->mask[d] =
             attention_keeps(mask, EK_DNN_MASK) && mask->stride[d] == 0 ? 1 : mask->shape[d];
@@ -171,13 +175,13 @@ static bool attention_writes(const attention_call *call, int at)
 
 /* Begins the stages of all tensors, which the caller ends. */
 static int attention_stage(ek_dev *dev, const attention_call *call, const ek_dnn_problem *p,
-                           const ek_tensor *lse, ek_stage stages[EK_DNN_SCALE])
+                           ek_stage stages[EK_DNN_SCALE])
 {
-    const ek_tensor *dq = call->heads[EK_DNN_DQ];
+    const ek_tensor *dq = call->tensors[EK_DNN_DQ], *lse = call->tensors[EK_DNN_LSE];
     for (int at = 0; at < EK_DNN_HEADS; at++)
-        if (call->heads[at])
-            EK_TRY(ek_stage_begin(&stages[at], dev, call->heads[at], call->heads[at]->dtype, 3,
-                                  attention_keeps(call->heads[at], at),
+        if (call->tensors[at])
+            EK_TRY(ek_stage_begin(&stages[at], dev, call->tensors[at], call->tensors[at]->dtype, 3,
+                                  attention_keeps(call->tensors[at], at),
                                   !attention_writes(call, at)));
     EK_TRY(ek_stage_begin(&stages[EK_DNN_LSE], dev, lse, EK_F32, 2, true, false));
     if (p->drops)
@@ -207,23 +211,19 @@ static int attention_issue(ek_dev *dev, const attention_call *call, const ek_dnn
 }
 
 /* Computes a call by cuDNN. Returns 1 if the call is issued, 0 if cuDNN doesn't serve it, negative
- * on error. Without a score above -inf, cuDNN may write NaN to a row. */
-static int attention_by_dnn(ek_dev *dev, const attention_call *call, const ek_tensor *lse,
-                            const ek_cuda_stream *stream)
+ * on error. cuDNN may write NaN to rows without a score above -inf, which are set afterwards. */
+static int attention_by_dnn(ek_dev *dev, const attention_call *call, const ek_cuda_stream *stream,
+                            ek_cuda_attention_job job)
 {
     ek_stage stages[EK_DNN_SCALE] = {{.nbytes = 0}};
     ek_dnn_problem problem;
     int done = 0, rc = attention_plan(dev, call, &problem);
     if (rc <= 0)
         return rc;
-    rc = attention_stage(dev, call, &problem, lse, stages);
+    rc = attention_stage(dev, call, &problem, stages);
     if (rc >= 0)
         rc = done = attention_issue(dev, call, &problem, stages);
     if (done > 0 && problem.mask[0] && call->operation == EK_DNN_ATTENTION) {
-        const ek_tensor *const *heads = call->heads;
-        ek_cuda_attention_job job =
-            attention_job_of(heads[EK_DNN_Q], heads[EK_DNN_K], heads[EK_DNN_V], heads[EK_DNN_MASK],
-                             lse, call->params);
         job.out = attention_heads_of(stages[EK_DNN_OUT].tensor);
         rc = ek_cuda_check(dev, "attention", ek_cuda_launch_attention_hidden(stream, &job));
     }
@@ -259,25 +259,24 @@ static void attention_show(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, 
                 nbytes, most);
 }
 
-/* Returns 1 if cuDNN has plans for attention and, if `gradient`, for its gradient. Tensors that
- * aren't made yet will have the strides that ops/attention.c gives them. */
+/* Returns 1 if cuDNN has plans for attention and, if `gradient`, for its gradient, 0 if not,
+ * negative on error. Tensors that aren't made yet are planned with the strides that
+ * ops/attention.c gives them. */
 static int attention_planned(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
                              const ek_tensor *v, const ek_tensor *mask,
                              const ek_attention_params *params, bool gradient)
 {
     const ek_tensor out = ek_heads_like(q, v->shape[3]), dq = ek_heads_like(q, q->shape[3]);
     const ek_tensor dk = ek_heads_like(k, k->shape[3]), dv = ek_heads_like(v, v->shape[3]);
-    attention_call call = {EK_DNN_ATTENTION, {q, k, v, &out, [EK_DNN_MASK] = mask}, params};
+    const attention_call calls[] = {
+        {EK_DNN_ATTENTION, {q, k, v, &out, [EK_DNN_MASK] = mask}, params},
+        {EK_DNN_ATTENTION_GRADIENT, {q, k, v, &out, &out, &dq, &dk, &dv, mask}, params}};
     ek_dnn_problem problem;
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
-    int rc = attention_plan(dev, &call, &problem);
-    if (rc > 0 && gradient) {
-        call = (attention_call){EK_DNN_ATTENTION_GRADIENT,
-                                {q, k, v, &out, &out, &dq, &dk, &dv, mask},
-                                params};
-        rc = attention_plan(dev, &call, &problem);
-    }
+    int rc = 1;
+    for (int i = 0; i <= gradient && rc > 0; i++)
+        rc = attention_plan(dev, &calls[i], &problem);
     int ended = ek_cuda_end(dev, &stream, "attention", rc < 0 ? rc : 0);
     return ended < 0 ? ended : rc;
 }
@@ -296,23 +295,6 @@ bool ek_cuda_attention_composes(ek_dev *dev, const ek_tensor *q, const ek_tensor
     return composes;
 }
 
-int ek_cuda_attention(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
-                      const ek_tensor *k, const ek_tensor *v, const ek_tensor *mask,
-                      const ek_attention_params *params)
-{
-    const attention_call call = {EK_DNN_ATTENTION, {q, k, v, out, [EK_DNN_MASK] = mask}, params};
-    ek_cuda_attention_job job = attention_job_of(q, k, v, mask, lse, params);
-    job.out = attention_heads_of(out);
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    int rc = attention_by_dnn(dev, &call, lse, &stream);
-    if (rc == 0)
-        rc = ek_cuda_launch_attention(&stream, &job);
-    else if (rc > 0)
-        rc = 0;
-    return ek_cuda_end(dev, &stream, "attention", rc);
-}
-
 static int attention_own_gradient(ek_dev *dev, const ek_cuda_stream *stream,
                                   ek_cuda_attention_job *job, const ek_tensor *lse)
 {
@@ -323,26 +305,38 @@ static int attention_own_gradient(ek_dev *dev, const ek_cuda_stream *stream,
     return rc;
 }
 
+static int attention_run(ek_dev *dev, const char *name, const attention_call *call)
+{
+    ek_cuda_attention_job job = attention_job_of(call);
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    int rc = attention_by_dnn(dev, call, &stream, job);
+    if (rc > 0)
+        rc = 0;
+    else if (rc == 0 && call->operation == EK_DNN_ATTENTION)
+        rc = ek_cuda_launch_attention(&stream, &job);
+    else if (rc == 0)
+        rc = attention_own_gradient(dev, &stream, &job, call->tensors[EK_DNN_LSE]);
+    return ek_cuda_end(dev, &stream, name, rc);
+}
+
+int ek_cuda_attention(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
+                      const ek_tensor *k, const ek_tensor *v, const ek_tensor *mask,
+                      const ek_attention_params *params)
+{
+    return attention_run(dev, "attention",
+                         &(const attention_call){EK_DNN_ATTENTION,
+                                                 {q, k, v, out, [EK_DNN_MASK] = mask, lse},
+                                                 params});
+}
+
 int ek_cuda_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_tensor *dv,
                                const ek_tensor *dout, const ek_tensor *q, const ek_tensor *k,
                                const ek_tensor *v, const ek_tensor *mask, const ek_tensor *out,
                                const ek_tensor *lse, const ek_attention_params *params)
 {
-    const attention_call call = {EK_DNN_ATTENTION_GRADIENT,
-                                 {q, k, v, out, dout, dq, dk, dv, mask},
-                                 params};
-    ek_cuda_attention_job job = attention_job_of(q, k, v, mask, lse, params);
-    job.out = attention_heads_of(out);
-    job.dq = attention_heads_of(dq);
-    job.dk = attention_heads_of(dk);
-    job.dv = attention_heads_of(dv);
-    job.dout = attention_heads_of(dout);
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    int rc = attention_by_dnn(dev, &call, lse, &stream);
-    if (rc == 0)
-        rc = attention_own_gradient(dev, &stream, &job, lse);
-    else if (rc > 0)
-        rc = 0;
-    return ek_cuda_end(dev, &stream, "attention_gradient", rc);
+    return attention_run(dev, "attention_gradient",
+                         &(const attention_call){EK_DNN_ATTENTION_GRADIENT,
+                                                 {q, k, v, out, dout, dq, dk, dv, mask, lse},
+                                                 params});
 }

@@ -201,7 +201,7 @@ template <typename T> EK_KERNEL attention_forward(ek_cuda_attention_job job)
         ((R *)job.lse)[head * job.rows + row] = none ? (R)INFINITY : largest + log(sum);
 }
 
-/* A row whose lse is a number above any mask's depth sees a key. */
+/* A row whose lse is above -1e30 sees a key. For other rows the mask decides. */
 template <typename T> EK_KERNEL attention_hidden(ek_cuda_attention_job job)
 {
     typedef typename ek_compute<T>::type R;

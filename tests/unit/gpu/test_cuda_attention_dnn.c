@@ -63,9 +63,8 @@ static ek_tensor *mask_of(const attention_case *c)
     }
 }
 
-/* Attention of heads of `x`, with the gradients of a sum of it. */
-static ek_tensor *attend(const attention_case *c, ek_tensor *x, ek_tensor *mask, ek_tensor *weight,
-                         ek_tensor **gradient)
+/* Attention of heads of `x`. */
+static ek_tensor *attend_heads(const attention_case *c, ek_tensor *x, ek_tensor *mask)
 {
     ek_tensor *heads[] = {heads_of(x, 0, c->rows, c->heads, c->depth),
                           heads_of(x, c->heads * c->depth, c->keys, c->groups, c->depth),
@@ -73,14 +72,22 @@ static ek_tensor *attend(const attention_case *c, ek_tensor *x, ek_tensor *mask,
                                    c->width)};
     for (int i = 0; i < 3 && c->apart; i++)
         heads[i] = ek_contiguous(heads[i], EK_CONTIGUOUS);
-    if (mask && ek_dtype_is_floating(mask->dtype))
-        mask = ek_to_dtype(mask, x->dtype);
     ek_manual_seed(5);
     ek_tensor *y =
         ek_f_scaled_dot_product_attention(heads[0], heads[1], heads[2], .mask = mask,
                                           .dropout_p = c->dropout, .is_causal = c->causal,
                                           .enable_gqa = c->heads != c->groups);
     assert_made(y);
+    return y;
+}
+
+/* Attention as f32 on the host, with the gradients of a sum of it. */
+static ek_tensor *attend(const attention_case *c, ek_tensor *x, ek_tensor *mask, ek_tensor *weight,
+                         ek_tensor **gradient)
+{
+    if (mask && ek_dtype_is_floating(mask->dtype))
+        mask = ek_to_dtype(mask, x->dtype);
+    ek_tensor *y = attend_heads(c, x, mask);
     ek_tensor *sum = ek_sum(c->spread ? y : ek_mul(y, ek_to_dtype(weight, y->dtype)));
     assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = gradient));
@@ -133,5 +140,40 @@ TEST_LOOP(cudnn_gives_the_hosts_numbers, 0, CASES)
     open_cudnn();
     compare(&cases[_i], EK_BF16);
     compare(&cases[_i], EK_F16);
+    close_cuda();
+}
+
+/* Double backward computes from what cuDNN's forward has left. */
+TEST(gradients_of_gradients_are_the_hosts)
+{
+    const attention_case c = {"", 2, 4, 2, 16, 16, 16, 16, .causal = true, .dropout = 0.25};
+    ek_tensor *g[2];
+    open_cudnn();
+    for (int i = 0; i < 2; i++) {
+        ek_manual_seed(3);
+        ek_tensor *drawn = ek_randn(EK_SHAPE(2, 16, 128)), *y, *first;
+        ek_tensor *x = i ? ek_to_device(ek_to_dtype(drawn, EK_F16), ek_cuda(0))
+                         : ek_to_dtype(ek_to_dtype(drawn, EK_F16), EK_F32);
+        assert_ok(ek_tensor_set_requires_grad(x, true));
+        y = attend_heads(&c, x, NULL);
+        ek_tensor *sum = ek_sum(ek_square(y));
+        assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
+                          .create_graph = true, .gradients = &first));
+        sum = ek_sum(ek_square(first));
+        assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
+                          .gradients = &g[i]));
+        g[i] = ek_to_device(ek_to_dtype(g[i], EK_F32), ek_cpu());
+    }
+    assert_close_norm(g[1], g[0], 1e-2);
+    close_cuda();
+}
+
+TEST(other_ways_serve_without_cudnn)
+{
+    attention_case c = cases[1];
+    c.served = 0;
+    setenv("EVENKEEL_CUDA_WITHOUT", "cudnn", 1);
+    open_cudnn();
+    compare(&c, EK_BF16);
     close_cuda();
 }
