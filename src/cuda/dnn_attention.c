@@ -49,12 +49,6 @@ static void attention_tensor(attention_graph *g, int64_t at, cudnnDataType_t dty
                                 &g->graph->tensors[at]);
 }
 
-static void attention_value(attention_graph *g, int64_t at)
-{
-    const int64_t ones[] = {1, 1, 1, 1};
-    attention_tensor(g, at, CUDNN_DATA_FLOAT, ones, ones);
-}
-
 /* Describes a contiguous tensor of the queries' heads, and returns its number. */
 static int64_t attention_dense(attention_graph *g, int64_t at, cudnnDataType_t dtype, int64_t rows,
                                int64_t columns)
@@ -91,44 +85,30 @@ static int64_t attention_heads(attention_graph *g, int64_t at, int like, int64_t
 
 /* ---- operations ---- */
 
-/* How operations name their parts. A count is 0 where an operation has no such part. */
+/* How operations name their parts. `kinds` and `modes` are 0 where an operation has none. */
 typedef struct attention_names {
     cudnnBackendDescriptorType_t operation, kind;
     cudnnBackendAttributeName_t x, b, y, of_kind, type, mode;
     cudnnBackendAttributeType_t mode_type;
     int64_t kinds, modes;
 } attention_names;
+#define ATTENTION_NAMES(name, x, b, y, kind, type, mode, mode_type, modes)                     \
+    {                                                                                          \
+        CUDNN_BACKEND_OPERATION_##name##_DESCRIPTOR, CUDNN_BACKEND_##name##_DESCRIPTOR,        \
+            CUDNN_ATTR_OPERATION_##name##_##x, CUDNN_ATTR_OPERATION_##name##_##b,              \
+            CUDNN_ATTR_OPERATION_##name##_##y, CUDNN_ATTR_OPERATION_##name##_##kind,           \
+            CUDNN_ATTR_##name##_##type, CUDNN_ATTR_##name##_##mode, CUDNN_TYPE_##mode_type, 1, \
+            modes                                                                              \
+    }
 
-static const attention_names pointwise = {CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
-                                          CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
-                                          CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
-                                          CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-                                          CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
-                                          CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR,
-                                          CUDNN_ATTR_POINTWISE_MATH_PREC,
-                                          CUDNN_ATTR_POINTWISE_MODE,
-                                          CUDNN_TYPE_POINTWISE_MODE,
-                                          1,
-                                          1};
-static const attention_names reduction = {CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
-                                          CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
-                                          CUDNN_ATTR_OPERATION_REDUCTION_XDESC,
-                                          0,
-                                          CUDNN_ATTR_OPERATION_REDUCTION_YDESC,
-                                          CUDNN_ATTR_OPERATION_REDUCTION_DESC,
-                                          CUDNN_ATTR_REDUCTION_COMP_TYPE,
-                                          CUDNN_ATTR_REDUCTION_OPERATOR,
-                                          CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
-                                          1,
-                                          1};
-static const attention_names product = {.operation = CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
-                                        .kind = CUDNN_BACKEND_MATMUL_DESCRIPTOR,
-                                        .x = CUDNN_ATTR_OPERATION_MATMUL_ADESC,
-                                        .b = CUDNN_ATTR_OPERATION_MATMUL_BDESC,
-                                        .y = CUDNN_ATTR_OPERATION_MATMUL_CDESC,
-                                        .of_kind = CUDNN_ATTR_OPERATION_MATMUL_DESC,
-                                        .type = CUDNN_ATTR_MATMUL_COMP_TYPE,
-                                        .kinds = 1};
+static const attention_names pointwise =
+    ATTENTION_NAMES(POINTWISE, XDESC, BDESC, YDESC, PW_DESCRIPTOR, MATH_PREC, MODE, POINTWISE_MODE,
+                    1);
+static const attention_names reduction =
+    ATTENTION_NAMES(REDUCTION, XDESC, XDESC, YDESC, DESC, COMP_TYPE, OPERATOR,
+                    REDUCTION_OPERATOR_TYPE, 1);
+static const attention_names product =
+    ATTENTION_NAMES(MATMUL, ADESC, BDESC, CDESC, DESC, COMP_TYPE, COMP_TYPE, DATA_TYPE, 0);
 static const attention_names reshape = {.operation = CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
                                         .x = CUDNN_ATTR_OPERATION_RESHAPE_XDESC,
                                         .y = CUDNN_ATTR_OPERATION_RESHAPE_YDESC};
@@ -187,36 +167,27 @@ static int64_t attention_multiply(attention_graph *g, int64_t a, int64_t b, int6
 
 /* ---- graphs ---- */
 
+/* Describes all tensors with addresses. A graph holds those that its operations name. */
 static void attention_describe_operands(attention_graph *g)
 {
     const ek_dnn_problem *p = g->p;
-    const int64_t *by = p->strides[EK_DNN_MASK];
     const bool gradient = p->operation == EK_DNN_ATTENTION_GRADIENT;
-    attention_heads(g, EK_DNN_Q, EK_DNN_Q, p->depth, false);
-    attention_heads(g, EK_DNN_K, EK_DNN_K, p->depth, true);
-    attention_heads(g, EK_DNN_V, EK_DNN_V, p->width, gradient);
-    attention_heads(g, EK_DNN_OUT, EK_DNN_OUT, p->width, false);
-    attention_dense(g, EK_DNN_LSE, CUDNN_DATA_FLOAT, p->rows, 1);
-    attention_value(g, EK_DNN_SCALE);
+    const int64_t ones[] = {1, 1, 1, 1}, *by = p->strides[EK_DNN_MASK];
+    for (int at = EK_DNN_Q; at <= (gradient ? EK_DNN_DV : EK_DNN_OUT); at++) {
+        const bool wide =
+            at == EK_DNN_V || at == EK_DNN_OUT || at == EK_DNN_DOUT || at == EK_DNN_DV;
+        attention_heads(g, at, at, wide ? p->width : p->depth,
+                        at == EK_DNN_K || (at == EK_DNN_V && gradient));
+    }
+    for (int at = EK_DNN_SCALE; at < EK_DNN_ADDRESSES; at++)
+        attention_tensor(g, at, CUDNN_DATA_FLOAT, ones, ones);
     if (p->mask[0])
         attention_tensor(g, EK_DNN_MASK, attention_type(p->mask_dtype), p->mask,
                          (const int64_t[]){by[0], by[1], by[2], 1});
-    if (p->causal)
-        attention_value(g, EK_DNN_HIDDEN);
-    if (p->drops)
-        attention_dense(g, EK_DNN_DROPOUT, g->dtype, p->rows, p->keys);
-    if (p->drops)
-        attention_value(g, EK_DNN_FACTOR);
-    if (!gradient)
-        return;
-    attention_value(g, EK_DNN_KEPT);
-    attention_heads(g, EK_DNN_DOUT, EK_DNN_DOUT, p->width, false);
-    attention_heads(g, EK_DNN_DQ, EK_DNN_DQ, p->depth, false);
-    attention_heads(g, EK_DNN_DK, EK_DNN_DK, p->depth, false);
-    attention_heads(g, EK_DNN_DV, EK_DNN_DV, p->width, false);
+    attention_dense(g, EK_DNN_LSE, CUDNN_DATA_FLOAT, p->rows, 1);
+    attention_dense(g, EK_DNN_DROPOUT, g->dtype, p->rows, p->keys);
     attention_dense(g, EK_DNN_ROW_SUMS, CUDNN_DATA_FLOAT, p->rows, 1);
-    if (!p->deterministic)
-        attention_dense(g, EK_DNN_DQ_SUMS, CUDNN_DATA_FLOAT, p->rows, p->depth);
+    attention_dense(g, EK_DNN_DQ_SUMS, CUDNN_DATA_FLOAT, p->rows, p->depth);
 }
 
 /* Returns scale q k' + mask. */
@@ -289,10 +260,10 @@ static void attention_describe_gradient(attention_graph *g)
     s = attention_describe_causal(g, attention_apply(g, CUDNN_POINTWISE_SUB, s, EK_DNN_LSE));
     const int64_t e = attention_apply(g, CUDNN_POINTWISE_EXP, s, NONE);
     int64_t dropped = e;
-    if (p->drops)
+    if (p->drops) {
         dropped = attention_apply(g, CUDNN_POINTWISE_MUL, e, EK_DNN_DROPOUT);
-    if (p->drops)
         dropped = attention_apply(g, CUDNN_POINTWISE_MUL, dropped, EK_DNN_FACTOR);
+    }
     attention_describe_keys(g, dropped, EK_DNN_DOUT, p->width, EK_DNN_DV);
     int64_t ds =
         attention_multiply(g, EK_DNN_DOUT, EK_DNN_V, attention_scores(g, CUDNN_DATA_FLOAT));
