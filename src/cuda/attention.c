@@ -144,8 +144,9 @@ static bool attention_problem_of(ek_dev *dev, const attention_call *call, ek_dnn
             attention_keeps(mask, EK_DNN_MASK) && mask->stride[d] == 0 ? 1 : mask->shape[d];
     if (mask)
         p->mask_dtype = mask->dtype;
-    return ek_dtype_is_narrow(q->dtype) && scores >= ATTENTION_PLANNED && p->depth % 8 == 0 &&
-           p->width % 8 == 0 && p->depth <= most && p->width <= most && p->keys > 1 &&
+    return ek_dtype_is_narrow(q->dtype) && (!mask || ek_dtype_wide(mask->dtype) == EK_F32) &&
+           scores >= ATTENTION_PLANNED && p->depth % 8 == 0 && p->width % 8 == 0 &&
+           p->depth <= most && p->width <= most && p->keys > 1 &&
            !(p->deterministic && capability >= 100) &&
            (!p->drops || scores * (double)ek_dtype_size(q->dtype) <= attention_most_bytes(dev));
 }

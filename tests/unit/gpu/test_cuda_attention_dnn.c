@@ -94,8 +94,18 @@ static ek_tensor *attend(const attention_case *c, ek_tensor *x, ek_tensor *mask,
     return ek_to_device(ek_to_dtype(y, EK_F32), ek_cpu());
 }
 
-static void compare(const attention_case *c, ek_dtype dtype)
+/* On a GPU, cuDNN's plans are made for many scores only. */
+#ifdef EK_CUDA_EMULATED
+enum { LARGER = 1 };
+#else
+enum { LARGER = 64 };
+#endif
+
+static void compare(const attention_case *small, ek_dtype dtype)
 {
+    attention_case larger = *small, *c = &larger;
+    larger.rows *= small->rows > 1 ? LARGER : 1;
+    larger.keys *= small->keys > 1 ? LARGER : 1;
     const int64_t columns = (c->heads + c->groups) * c->depth + c->groups * c->width;
     const int64_t most = c->rows > c->keys ? c->rows : c->keys;
     ek_tensor *x[2], *g[2], *y[2];
@@ -167,6 +177,35 @@ TEST(gradients_of_gradients_are_the_hosts)
     assert_close_norm(g[1], g[0], 1e-2);
     close_cuda();
 }
+
+#ifdef EK_CUDA_EMULATED
+
+/* If cuDNN says when it runs that it doesn't support a plan, the library's kernels compute. */
+TEST(a_plan_that_fails_is_replaced)
+{
+    attention_case c = cases[1];
+    c.served = 1;
+    for (int i = 0; i < 2; i++) {
+        open_cudnn();
+        ek_emulator_fail_next("cudnnBackendExecute", 3000, i);
+        compare(&c, EK_BF16);
+        close_cuda();
+    }
+}
+
+TEST(an_error_of_cudnn_is_told)
+{
+    open_cudnn();
+    ek_tensor *x = ek_to_device(ek_to_dtype(ek_randn(EK_SHAPE(2, 2, 16, 16)), EK_F16), ek_cuda(0));
+    ek_emulator_fail_next("cudnnBackendExecute", 5000, 0);
+    ck_assert_ptr_null(ek_f_scaled_dot_product_attention(x, x, x));
+    ck_assert_ptr_nonnull(
+        strstr(ek_error_message(), "attention: cuDNN says CUDNN_STATUS_EXECUTION_FAILED (5000)"));
+    ek_error_clear();
+    close_cuda();
+}
+
+#endif
 
 TEST(other_ways_serve_without_cudnn)
 {
