@@ -31,6 +31,7 @@ static cudnnDataType_t attention_type(int64_t dtype)
 
 /* ---- tensors ---- */
 
+/* Describes tensor `at`. Tensors without an address lie between two operations. */
 static void attention_tensor(attention_graph *g, int64_t at, cudnnDataType_t dtype,
                              const int64_t shape[4], const int64_t strides[4])
 {
@@ -59,7 +60,8 @@ static int64_t attention_dense(attention_graph *g, int64_t at, cudnnDataType_t d
     return at;
 }
 
-/* The next tensor between two operations: of scores, or of one number for each row. */
+/* Describe the next tensor between two operations, which has scores or one number for each row, and
+ * return its number. */
 static int64_t attention_scores(attention_graph *g, cudnnDataType_t dtype)
 {
     return attention_dense(g, g->next++, dtype, g->p->rows, g->p->keys);
@@ -69,7 +71,8 @@ static int64_t attention_line(attention_graph *g)
     return attention_dense(g, g->next++, CUDNN_DATA_FLOAT, g->p->rows, 1);
 }
 
-/* Describes heads with the strides of heads `like`. `across` exchanges rows and columns. */
+/* Describes heads with the strides of heads `like`, and returns their number. `across` exchanges
+ * rows and columns. */
 static int64_t attention_heads(attention_graph *g, int64_t at, int like, int64_t columns,
                                bool across)
 {
@@ -115,7 +118,7 @@ static const attention_names reshape = {.operation = CUDNN_BACKEND_OPERATION_RES
 
 enum { NONE = -1 };
 
-/* Describes y = mode(x, b, t) and returns y. `axis` is that of indices. */
+/* Describes y = mode(x, b, t) and returns y. `axis` is the dimension of GEN_INDEX. */
 static int64_t attention_operate(attention_graph *g, const attention_names *of, int mode, int64_t x,
                                  int64_t b, int64_t t, int64_t axis, int64_t y)
 {
@@ -282,9 +285,14 @@ static void attention_describe_gradient(attention_graph *g)
         attention_pointwise(g, CUDNN_POINTWISE_IDENTITY, EK_DNN_DQ_SUMS, NONE, EK_DNN_DQ);
 }
 
+/* Older versions' gradients are wrong for some numbers of keys, which cudnn-frontend pads. */
+enum { ATTENTION_VERSION = 91600 };
+
 cudnnStatus_t ek_dnn_attention_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                         ek_dnn_graph *graph)
 {
+    if (api->cudnnGetVersion() < ATTENTION_VERSION)
+        return CUDNN_STATUS_NOT_SUPPORTED;
     attention_graph g = {.api = api,
                          .p = problem,
                          .graph = graph,

@@ -207,6 +207,50 @@ TEST(an_error_of_cudnn_is_told)
 
 #endif
 
+/* A layer of a transformer under autocast, in training: its output, and the gradient of x. */
+static void run_layer(ek_module *layer, ek_tensor *x, ek_tensor *mask, ek_tensor *results[2])
+{
+    ek_value_entry padding = {"src_key_padding_mask", ek_value_of_tensor(mask)};
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_manual_seed(7);
+    ek_autocast autocast = ek_autocast_begin(EK_BF16);
+    ek_tensor *y = ek_value_tensor(ek_forward_kw(layer, ek_value_dict(&padding, 1), x));
+    ek_tensor *sum = ek_sum(ek_square(y));
+    ek_autocast_end(&autocast);
+    assert_made(sum);
+    assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &results[1]));
+    results[0] = ek_to_device(ek_to_dtype(y, EK_F32), ek_cpu());
+    results[1] = ek_to_device(ek_to_dtype(results[1], EK_F32), ek_cpu());
+}
+
+TEST(a_layer_of_a_transformer)
+{
+    ek_tensor *host[2], *gpu[2];
+    open_cudnn();
+    ek_manual_seed(3);
+    ek_module *layer =
+        ek_transformer_encoder_layer(32, 4, .dim_feedforward = 64, .batch_first = true);
+    ek_tensor *x = ek_randn(EK_SHAPE(3, LARGER * 12, 32));
+    ek_tensor *mask = ek_zeros(EK_SHAPE(3, LARGER * 12), EK_U8);
+    ek_fill_(ek_narrow(ek_narrow(mask, 0, 1, 1), 1, 7, 5), 1);
+    run_layer(layer, ek_detach(x), mask, host);
+#ifdef EK_CUDA_EMULATED
+    ek_emulator_reset_counters();
+#endif
+    assert_ok(ek_module_to_device(layer, ek_cuda(0)));
+    run_layer(layer, ek_to_device(x, ek_cuda(0)), ek_to_device(mask, ek_cuda(0)), gpu);
+#ifdef EK_CUDA_EMULATED
+    ek_emulator_counters counters;
+    ek_emulator_count(&counters);
+    ck_assert_uint_eq(counters.attentions, 2);
+#endif
+    assert_close_norm(gpu[0], host[0], 2e-2);
+    assert_close_norm(gpu[1], host[1], 4e-2);
+    ek_module_free(layer);
+    close_cuda();
+}
+
 TEST(other_ways_serve_without_cudnn)
 {
     attention_case c = cases[1];
