@@ -15,9 +15,10 @@
  *   EK_EMULATOR_CAPABILITY       90 by default
  *   EK_EMULATOR_MULTIPROCESSORS  4 by default
  *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
- *                                default; with cudnn in the list, convolutions and attention by
- * cuDNN, too EK_EMULATOR_LOG              a file that gets a line for each operation when it is
- * issued: thread, device, stream and number of both, what it is, and what it waits for
+ *                                default; with cudnn in the list, cuDNN's convolutions and
+ *                                attention, too
+ *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued:
+ * thread, device, stream and number of both, what it is, and what it waits for
  *
  * cuDNN suggests five engines for every convolution, in this order:
  *   1  uses tensor cores           40 seconds, as events see it
