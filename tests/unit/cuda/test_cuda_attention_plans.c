@@ -82,9 +82,8 @@ static void problem_of_layer(const layer *l, int operation, ek_dnn_problem *p)
     p->mask[1] = l->mask == EACH_HEAD ? l->heads : 1;
     p->mask[2] = l->mask == KEYS_ONLY ? 1 : l->rows;
     p->mask[3] = l->keys;
-    p->strides[EK_DNN_MASK][2] = l->keys;
-    p->strides[EK_DNN_MASK][1] = p->mask[2] * l->keys;
-    p->strides[EK_DNN_MASK][0] = p->mask[1] * p->mask[2] * l->keys;
+    for (int64_t d = 2, stride = l->keys; d >= 0; stride *= p->mask[d--])
+        p->strides[EK_DNN_MASK][d] = p->mask[d] > 1 ? stride : 0;
 }
 
 /* Returns whether there is a plan, which is then checked. */
@@ -95,7 +94,8 @@ static bool check(const layer *l, int operation, cudnnBackendDescriptor_t proper
     ek_dnn_problem p;
     ek_dnn_plan plan;
     problem_of_layer(l, operation, &p);
-    const int64_t scores = 2 * l->batch * l->heads * l->rows * l->keys;
+    const int64_t rows = (l->rows + 127) / 128 * 128, keys = (l->keys + 127) / 128 * 128;
+    const int64_t scores = 2 * l->batch * l->heads * rows * keys;
     const int64_t grouped =
         l->heads == l->groups ? 0 : 4 * l->batch * l->heads * l->keys * l->depth;
     const bool made = ek_dnn_plan_make(ek_cudnn(), &(const ek_dnn_target){.properties = properties},
