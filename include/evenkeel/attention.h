@@ -27,9 +27,13 @@ typedef struct ek_attention_options {
 EK_API ek_tensor *ek_f_scaled_dot_product_attention_with(ek_attention_options options);
 /** softmax(scale q k' + mask) v, (..., H, L, D). A query that sees no key gets 0. Scores are held a
  * block at a time, so that memory grows with L + S and not with L S. All scores are in memory at
- * once if the mask requires a gradient, if a Mersenne Twister draws dropout (its numbers are
- * PyTorch's; see random.h for Philox), or if they take at most 1/16 of a GPU's free memory (1/16 of
- * its capacity if algorithms must be deterministic), because that is faster. */
+ * once if the mask requires a gradient, or if a Mersenne Twister draws dropout (its numbers are
+ * PyTorch's; see random.h for Philox).
+ *
+ * On a GPU, cuDNN computes large bf16 and f16 attention. It compiles each new shape for about a
+ * second. With dropout, a tensor of the scores' size is in memory during each call. Without cuDNN,
+ * all scores are in memory at once if they take at most 1/16 of the GPU's free memory (1/16 of its
+ * capacity if algorithms must be deterministic), because that is faster. */
 #define ek_f_scaled_dot_product_attention(...) \
     EK_CALL_3(ek_f_scaled_dot_product_attention_with, ek_attention_options, q, k, v, __VA_ARGS__)
 

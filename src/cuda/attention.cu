@@ -201,6 +201,27 @@ template <typename T> EK_KERNEL attention_forward(ek_cuda_attention_job job)
         ((R *)job.lse)[head * job.rows + row] = none ? (R)INFINITY : largest + log(sum);
 }
 
+/* A row whose lse is above -1e30 sees a key. For other rows the mask decides. */
+template <typename T> EK_KERNEL attention_hidden(ek_cuda_attention_job job)
+{
+    typedef typename ek_compute<T>::type R;
+    EK_GRID_LOOP(i, job.batch * job.heads * job.rows) {
+        const int64_t head = i / job.rows, row = i % job.rows;
+        const int64_t batch = head / job.heads, of_batch = head % job.heads;
+        R *lse = (R *)job.lse + i;
+        bool hidden = !(*lse > (R)-1e30);
+        for (int64_t key = 0; key < job.keys && hidden; key++)
+            hidden = !tile_sees(job, row, key) ||
+                     tile_mask<R>(job, batch, of_batch, row, key) == -(R)INFINITY;
+        if (hidden) {
+            T *out = (T *)job.out.data + batch * job.out.batch + of_batch * job.out.head;
+            for (int c = 0; c < job.width; c++)
+                ek_store(out + row * job.out.row + c * job.out.column, (R)0);
+            *lse = (R)INFINITY;
+        }
+    }
+}
+
 /* ---- gradients ---- */
 
 /* Computes sum(dout out) of each row. */
@@ -332,6 +353,13 @@ static int attention_gradient_launch(const ek_cuda_stream *stream, const ek_cuda
 int ek_cuda_launch_attention(const ek_cuda_stream *stream, const ek_cuda_attention_job *job)
 {
     EK_FLOATING(job->dtype, T, return attention_launch<T>(stream, *job))
+    return 0;
+}
+
+int ek_cuda_launch_attention_hidden(const ek_cuda_stream *stream, const ek_cuda_attention_job *job)
+{
+    const dim3 grid(ek_grid(stream, job->batch * job->heads * job->rows));
+    EK_FLOATING(job->dtype, T, return ek_launch(stream, grid, attention_hidden<T>, *job))
     return 0;
 }
 

@@ -29,6 +29,8 @@ typedef struct ek_cuda_attention_job {
 int ek_cuda_launch_attention(const ek_cuda_stream *stream, const ek_cuda_attention_job *job);
 int ek_cuda_launch_attention_gradient(const ek_cuda_stream *stream,
                                       const ek_cuda_attention_job *job);
+/* Sets out to 0 and lse to inf for rows whose mask hides all keys. Other rows stay. */
+int ek_cuda_launch_attention_hidden(const ek_cuda_stream *stream, const ek_cuda_attention_job *job);
 
 EK_END_DECLARATIONS
 #endif

@@ -91,7 +91,8 @@ int64_t ek_dnn_copied(const ek_dnn_problem *p, int64_t workspace)
 
 ek_memory_format ek_dnn_format(ek_dtype dtype)
 {
-    return dtype == EK_F32 && !ek_tf32_convolution_allowed() && ek_cudnn() ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
+    return dtype == EK_F32 && !ek_tf32_convolution_allowed() && ek_cudnn() ? EK_CONTIGUOUS
+                                                                           : EK_CHANNELS_LAST;
 }
 
 #ifdef EK_HAVE_CUDNN
@@ -172,6 +173,8 @@ static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *probl
 
 static int64_t dnn_most_workspace(const ek_dnn_problem *p)
 {
+    if (p->operation >= EK_DNN_ATTENTION)
+        return usual_workspace;
     int64_t ndim = 2 + p->dims;
     int64_t count = dnn_count_of(p->x, ndim) + dnn_count_of(p->w, ndim) + dnn_count_of(p->y, ndim);
     int64_t nbytes = (count + 1024) * (int64_t)sizeof(float);
@@ -299,7 +302,9 @@ int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *wo
 
 static const char *const dnn_names[] = {[EK_DNN_FORWARD] = "convolution",
                                         [EK_DNN_INPUT_GRADIENT] = "convolution's input gradient",
-                                        [EK_DNN_WEIGHT_GRADIENT] = "convolution's weight gradient"};
+                                        [EK_DNN_WEIGHT_GRADIENT] = "convolution's weight gradient",
+                                        [EK_DNN_ATTENTION] = "attention",
+                                        [EK_DNN_ATTENTION_GRADIENT] = "attention's gradient"};
 
 int ek_cuda_dnn_failed(ek_dev *dev, const char *name, const char *of, cudnnStatus_t status)
 {
@@ -310,15 +315,6 @@ int ek_cuda_dnn_failed(ek_dev *dev, const char *name, const char *of, cudnnStatu
         EK_TRY(ek_cuda_check(dev, name, late));
     return EK_FAIL(EK_E_BACKEND, "%s%s: cuDNN says %s (%d) %s", name, of,
                    ek_cudnn()->cudnnGetErrorString(status), (int)status, why);
-}
-
-static int dnn_failed(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
-                      const ek_tensor *w, const ek_tensor *y, cudnnStatus_t status)
-{
-    char x_text[200], w_text[200], y_text[200], of[640];
-    snprintf(of, sizeof of, " of x %s, w %s and y %s", ek_tensor_text(x, x_text),
-             ek_tensor_text(w, w_text), ek_tensor_text(y, y_text));
-    return ek_cuda_dnn_failed(dev, dnn_names[problem->operation], of, status);
 }
 
 /* Allocates workspace for the entry's plan or, if memory is short, for its fallback, which needs at
@@ -353,7 +349,7 @@ static int dnn_time_plans(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry
                           const ek_dnn_memory *memory)
 {
     if (!entry->plan.plan || entry->timed || entry->problem.deterministic ||
-        !ek_convolution_benchmarked())
+        entry->problem.operation >= EK_DNN_ATTENTION || !ek_convolution_benchmarked())
         return 0;
     entry->timed = true;
     int rc = ek_dnn_plan_choose_fastest(dev, dnn->api, dnn->handle, &entry->problem,
@@ -364,38 +360,61 @@ static int dnn_time_plans(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry
     return rc;
 }
 
-int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
-                    const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias)
+/* Issues the problem. *status becomes cuDNN's error, if that is why this returns 1. */
+static int dnn_issue(ek_dev *dev, const ek_dnn_problem *problem, ek_dnn_memory *memory,
+                     cudnnStatus_t *status)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
     struct ek_cuda_dnn *dnn;
     void *workspace = NULL;
+    *status = CUDNN_STATUS_SUCCESS;
     pthread_mutex_lock(&device->lock);
     int rc = dnn_enter(dev, &dnn);
     if (rc >= 0 && dnn) {
         kept_plan *entry = dnn_plan_for(dnn, problem);
         ek_dnn_plan *plan = NULL;
-        ek_dnn_memory memory = {.x = ek_tensor_address(x),
-                                .w = ek_tensor_address(w),
-                                .y = ek_tensor_address(y),
-                                .bias = bias ? ek_tensor_address(bias) : NULL};
-        rc = dnn_time_plans(dev, dnn, entry, &memory);
+        rc = dnn_time_plans(dev, dnn, entry, memory);
         if (rc >= 0)
             rc = dnn_find_workspace(dev, dnn, entry, &plan, &workspace);
         if (rc > 0) {
             size_t nbytes = ek_cuda_padded(plan->workspace);
-            memory.workspace = ek_cuda_aligned(workspace);
-            cudnnStatus_t status = ek_dnn_plan_run(dnn->api, dnn->handle, plan, &memory);
-            if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
+            memory->workspace = ek_cuda_aligned(workspace);
+            *status = ek_dnn_plan_run(dnn->api, dnn->handle, plan, memory);
+            if (CUDNN_STATUS_CATEGORY(*status) == CUDNN_STATUS_NOT_SUPPORTED)
                 rc = 0, ek_dnn_plan_free(dnn->api, plan);
-            else if (status != CUDNN_STATUS_SUCCESS)
-                rc = dnn_failed(dev, problem, x, w, y, status);
             if (workspace)
                 ek_cuda_scratch_free(dev, workspace, nbytes);
         }
     }
     pthread_mutex_unlock(&device->lock);
     return rc;
+}
+
+int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
+                    const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias)
+{
+    cudnnStatus_t status;
+    ek_dnn_memory memory = {.tensors = {ek_tensor_address(x), ek_tensor_address(w),
+                                        ek_tensor_address(y),
+                                        bias ? ek_tensor_address(bias) : NULL}};
+    int rc = dnn_issue(dev, problem, &memory, &status);
+    if (rc <= 0 || status == CUDNN_STATUS_SUCCESS)
+        return rc;
+    char x_text[200], w_text[200], y_text[200], operands[640];
+    snprintf(operands, sizeof operands, " of x %s, w %s and y %s", ek_tensor_text(x, x_text),
+             ek_tensor_text(w, w_text), ek_tensor_text(y, y_text));
+    return ek_cuda_dnn_failed(dev, dnn_names[problem->operation], operands, status);
+}
+
+int ek_cuda_dnn_attend(ek_dev *dev, const ek_dnn_problem *problem, void *const *tensors)
+{
+    cudnnStatus_t status;
+    ek_dnn_memory memory = {.workspace = NULL};
+    memcpy(memory.tensors, tensors, sizeof memory.tensors);
+    int rc = dnn_issue(dev, problem, &memory, &status);
+    return rc <= 0 || status == CUDNN_STATUS_SUCCESS
+               ? rc
+               : ek_cuda_dnn_failed(dev, dnn_names[problem->operation], "", status);
 }
 
 #else
@@ -417,6 +436,12 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
     (void)w;
     (void)y;
     (void)bias;
+    return 0;
+}
+
+int ek_cuda_dnn_attend(ek_dev *dev, const ek_dnn_problem *problem, void *const *tensors)
+{
+    (void)dev, (void)problem, (void)tensors;
     return 0;
 }
 

@@ -1,6 +1,6 @@
-/* dnn.h: convolutions by cuDNN: the description of a problem, and the handle and plans of one
- * device, which are made at first use and guarded by ek_cuda_device.lock. If cuDNN can't be opened,
- * or was missing when this was compiled, no problem is supported. */
+/* dnn.h: convolutions and attention by cuDNN: the description of a problem, and the handle and
+ * plans of one device, which are made at first use and guarded by ek_cuda_device.lock. If cuDNN
+ * can't be opened, or was missing when this was compiled, no problem is supported. */
 #ifndef EK_CUDA_DNN_H
 #define EK_CUDA_DNN_H
 
@@ -10,22 +10,60 @@
 typedef enum ek_dnn_operation {
     EK_DNN_FORWARD,
     EK_DNN_INPUT_GRADIENT,
-    EK_DNN_WEIGHT_GRADIENT
+    EK_DNN_WEIGHT_GRADIENT,
+    EK_DNN_ATTENTION,
+    EK_DNN_ATTENTION_GRADIENT
 } ek_dnn_operation;
 
-/* A convolution, as the key of its plan. All members are int64_t, so there is no padding and keys
- * are compared as bytes. Shapes are (N, C, ...), (O, C / groups, ...) and (N, O, ...). Unused
- * elements are 0. */
+/* The tensors of attention. The first ones are heads (batch, head, row, column) with contiguous
+ * columns, others are contiguous. Values are one f32 on the host each. */
+enum {
+    EK_DNN_Q,
+    EK_DNN_K,
+    EK_DNN_V,
+    EK_DNN_OUT,
+    EK_DNN_DOUT,
+    EK_DNN_DQ,
+    EK_DNN_DK,
+    EK_DNN_DV,
+    EK_DNN_MASK, /* of (batch, head, row, key) */
+    EK_DNN_HEADS,
+    EK_DNN_LSE = EK_DNN_HEADS,
+    EK_DNN_DROPOUT,  /* 1 for a probability that stays, else 0 */
+    EK_DNN_ROW_SUMS, /* scratch: sum(dout out) of each row */
+    EK_DNN_DQ_SUMS,  /* scratch: dq in f32, if the problem isn't deterministic */
+    EK_DNN_SCALE,    /* the first value */
+    EK_DNN_HIDDEN,   /* -inf */
+    EK_DNN_FACTOR,   /* dropout's */
+    EK_DNN_KEPT,     /* 1 / factor; 1 without dropout */
+    EK_DNN_ADDRESSES
+};
+
+/* A convolution or attention, as the key of its plan. All members are int64_t, so there is no
+ * padding and keys are compared as bytes. Unused elements are 0. */
 typedef struct ek_dnn_problem {
     int64_t operation; /* ek_dnn_operation */
     int64_t dtype;     /* EK_F32, EK_BF16 or EK_F16 */
-    int64_t format;    /* memory format of all three tensors, which are dense */
-    int64_t dims;      /* dimensions in space: 2 or 3 */
-    int64_t x[5], w[5], y[5];
-    int64_t stride[3], before[3], after[3], dilation[3]; /* `before` and `after` are the padding */
-    int64_t alignment;                                   /* of all addresses, 16 at most */
-    int64_t tf32, deterministic;
-    int64_t bias; /* 1: forward adds a bias of O contiguous elements, aligned as the rest */
+    int64_t alignment; /* of all addresses, 16 at most */
+    int64_t deterministic;
+    union {
+        /* A convolution. Shapes are (N, C, ...), (O, C / groups, ...) and (N, O, ...). */
+        struct {
+            int64_t format; /* memory format of all three tensors, which are dense */
+            int64_t dims;   /* dimensions in space: 2 or 3 */
+            int64_t x[5], w[5], y[5];
+            int64_t stride[3], before[3], after[3], dilation[3]; /* before, after: the padding */
+            int64_t tf32;
+            int64_t bias; /* 1: forward adds a bias of O contiguous elements, aligned as the rest */
+        };
+        /* Attention, with the names of ek_cuda_attention_job. */
+        struct {
+            int64_t batch, heads, groups, rows, keys, depth, width;
+            int64_t causal, drops;
+            int64_t mask[4], mask_dtype;      /* the mask's sizes, 1 where it repeats; 0: no mask */
+            int64_t strides[EK_DNN_HEADS][3]; /* of batches, heads and rows */
+        };
+    };
 } ek_dnn_problem;
 
 /* Fills the problem, with alignment 16 and bias 0. In gradients y is dy, and the tensor that is
@@ -62,6 +100,9 @@ int64_t ek_dnn_copied(const ek_dnn_problem *problem, int64_t workspace);
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
                     const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias);
 
+/* Issues attention or its gradient. `tensors` has EK_DNN_ADDRESSES addresses, NULL where the
+ * problem has no tensor. Returns what ek_cuda_dnn_run returns. */
+int ek_cuda_dnn_attend(ek_dev *dev, const ek_dnn_problem *problem, void *const *tensors);
 #ifdef EK_HAVE_CUDNN
 /* Sets *handle to the device's handle of cuDNN, which issues to the compute stream; NULL if cuDNN
  * can't be used. The device's lock is held. Called between ek_cuda_begin and ek_cuda_end. */

@@ -16,23 +16,9 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
 
 /* ---- the graph: its descriptors ---- */
 
-/* An attribute: an array of `count` values. With count 0 it isn't set. */
-typedef struct dnn_attribute {
-    cudnnBackendAttributeName_t name;
-    cudnnBackendAttributeType_t type;
-    int64_t count;
-    const void *values;
-} dnn_attribute;
-#define DNN_PART(name, descriptor)                         \
-    {                                                      \
-        name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, descriptor \
-    }
-
-/* Makes, describes and finalises a descriptor. *made may be set even if this fails. */
-static cudnnStatus_t graph_make_descriptor(const ek_cudnn_api *api,
-                                           cudnnBackendDescriptorType_t kind,
-                                           const dnn_attribute *attributes, size_t count,
-                                           cudnnBackendDescriptor_t *made)
+cudnnStatus_t ek_dnn_make(const ek_cudnn_api *api, cudnnBackendDescriptorType_t kind,
+                          const ek_dnn_attribute *attributes, size_t count,
+                          cudnnBackendDescriptor_t *made)
 {
     EK_DNN_TRY(api->cudnnBackendCreateDescriptor(kind, made));
     for (size_t i = 0; i < count; i++)
@@ -41,27 +27,25 @@ static cudnnStatus_t graph_make_descriptor(const ek_cudnn_api *api,
                                   attributes[i].count, attributes[i].values));
     return api->cudnnBackendFinalize(*made);
 }
-#define DNN_MAKE(api, kind, attributes, made) \
-    graph_make_descriptor(api, kind, attributes, sizeof attributes / sizeof *attributes, made)
 
-static cudnnStatus_t graph_make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p,
-                                       int64_t name, const int64_t *shape, ek_dnn_graph *graph)
+static cudnnStatus_t graph_make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p, int64_t at,
+                                       const int64_t *shape, ek_dnn_graph *graph)
 {
-    bool between = name == EK_DNN_SUMS;
+    bool between = at == EK_DNN_SUMS;
     cudnnDataType_t dtype = between               ? CUDNN_DATA_FLOAT
                             : p->dtype == EK_BF16 ? CUDNN_DATA_BFLOAT16
                             : p->dtype == EK_F16  ? CUDNN_DATA_HALF
                                                   : CUDNN_DATA_FLOAT;
-    int64_t ndim = 2 + p->dims, strides[5];
+    int64_t name = at + 1, ndim = 2 + p->dims, strides[5];
     ek_strides_along((int)ndim, shape, ek_axis_of((ek_memory_format)p->format, (int)ndim), strides);
-    const dnn_attribute attributes[] = {
+    const ek_dnn_attribute attributes[] = {
         {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
         {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape},
         {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, ndim, strides},
         {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name},
         {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &p->alignment},
         {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, between, &between}};
-    return DNN_MAKE(api, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes, &graph->tensors[name - 1]);
+    return EK_DNN_MAKE(api, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes, &graph->tensors[at]);
 }
 
 static cudnnStatus_t graph_make_tensors(const ek_cudnn_api *api, const ek_dnn_problem *p,
@@ -82,7 +66,7 @@ static cudnnStatus_t graph_make_convolution(const ek_cudnn_api *api, const ek_dn
 {
     cudnnDataType_t computed = CUDNN_DATA_FLOAT;
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    const dnn_attribute attributes[] = {
+    const ek_dnn_attribute attributes[] = {
         {CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &p->dims},
         {CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed},
         {CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode},
@@ -90,7 +74,7 @@ static cudnnStatus_t graph_make_convolution(const ek_cudnn_api *api, const ek_dn
         {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, p->dims, p->stride},
         {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, p->dims, p->before},
         {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, p->dims, p->after}};
-    return DNN_MAKE(api, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes, convolution);
+    return EK_DNN_MAKE(api, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes, convolution);
 }
 
 /* How the three operations name their parts. */
@@ -133,14 +117,14 @@ static cudnnStatus_t graph_make_operation(const ek_cudnn_api *api, const ek_dnn_
     const float alpha = 1, beta = 0;
     const operation_names *of = &operations[p->operation];
     const cudnnBackendDescriptor_t *tensors = graph->tensors;
-    const dnn_attribute attributes[] = {DNN_PART(of->convolution, &graph->convolution),
-                                        DNN_PART(of->x, &tensors[EK_DNN_X - 1]),
-                                        DNN_PART(of->w, &tensors[EK_DNN_W - 1]),
-                                        DNN_PART(of->y,
-                                                 &tensors[(p->bias ? EK_DNN_SUMS : EK_DNN_Y) - 1]),
-                                        {of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha},
-                                        {of->beta, CUDNN_TYPE_FLOAT, 1, &beta}};
-    return DNN_MAKE(api, of->descriptor, attributes, &graph->operations[0]);
+    const ek_dnn_attribute attributes[] = {EK_DNN_PART(of->convolution, &graph->kinds[0]),
+                                           EK_DNN_PART(of->x, &tensors[EK_DNN_X]),
+                                           EK_DNN_PART(of->w, &tensors[EK_DNN_W]),
+                                           EK_DNN_PART(of->y,
+                                                       &tensors[p->bias ? EK_DNN_SUMS : EK_DNN_Y]),
+                                           {of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha},
+                                           {of->beta, CUDNN_TYPE_FLOAT, 1, &beta}};
+    return EK_DNN_MAKE(api, of->descriptor, attributes, &graph->operations[0]);
 }
 
 /* Makes the operation y = sums + bias, which only forward has, because no engine adds a bias to an
@@ -150,25 +134,28 @@ static cudnnStatus_t graph_make_addition(const ek_cudnn_api *api, ek_dnn_graph *
     const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
     const cudnnDataType_t computed = CUDNN_DATA_FLOAT;
     const cudnnBackendDescriptor_t *tensors = graph->tensors;
-    const dnn_attribute addition[] = {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1,
-                                       &mode},
-                                      {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
-                                       &computed}};
-    const dnn_attribute operation[] = {
-        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &graph->addition),
-        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &tensors[EK_DNN_SUMS - 1]),
-        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &tensors[EK_DNN_BIAS - 1]),
-        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &tensors[EK_DNN_Y - 1])};
-    EK_DNN_TRY(DNN_MAKE(api, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, addition, &graph->addition));
-    return DNN_MAKE(api, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operation,
-                    &graph->operations[1]);
+    const ek_dnn_attribute addition[] = {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1,
+                                          &mode},
+                                         {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
+                                          &computed}};
+    const ek_dnn_attribute operation[] = {
+        EK_DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &graph->kinds[1]),
+        EK_DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &tensors[EK_DNN_SUMS]),
+        EK_DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &tensors[EK_DNN_BIAS]),
+        EK_DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &tensors[EK_DNN_Y])};
+    EK_DNN_TRY(EK_DNN_MAKE(api, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, addition, &graph->kinds[1]));
+    return EK_DNN_MAKE(api, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operation,
+                       &graph->operations[1]);
 }
 
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph)
 {
+    if (problem->operation >= EK_DNN_ATTENTION)
+        return ek_dnn_attention_describe(api, problem, graph);
+    graph->count = problem->bias ? 2 : 1;
     EK_DNN_TRY(graph_make_tensors(api, problem, graph));
-    EK_DNN_TRY(graph_make_convolution(api, problem, &graph->convolution));
+    EK_DNN_TRY(graph_make_convolution(api, problem, &graph->kinds[0]));
     EK_DNN_TRY(graph_make_operation(api, problem, graph));
     return problem->bias ? graph_make_addition(api, graph) : CUDNN_STATUS_SUCCESS;
 }
@@ -176,23 +163,27 @@ cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_proble
 cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
                                   ek_dnn_graph *graph)
 {
-    const dnn_attribute attributes[] = {{CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                                         CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                         graph->operations[1] ? 2 : 1, graph->operations},
-                                        {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
-                                         target->handle ? 1 : 0, &target->handle}};
-    return DNN_MAKE(api, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes, &graph->graph);
+    const ek_dnn_attribute attributes[] = {{CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                                            CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->count,
+                                            graph->operations},
+                                           {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
+                                            target->handle ? 1 : 0, &target->handle}};
+    return EK_DNN_MAKE(api, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes, &graph->graph);
+}
+
+static void graph_free_all(const ek_cudnn_api *api, const cudnnBackendDescriptor_t *all, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (all[i])
+            (void)api->cudnnBackendDestroyDescriptor(all[i]);
 }
 
 void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph)
 {
-    cudnnBackendDescriptor_t all[] = {graph->graph,      graph->operations[1], graph->operations[0],
-                                      graph->addition,   graph->convolution,   graph->tensors[0],
-                                      graph->tensors[1], graph->tensors[2],    graph->tensors[3],
-                                      graph->tensors[4]};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i])
-            (void)api->cudnnBackendDestroyDescriptor(all[i]);
+    graph_free_all(api, &graph->graph, 1);
+    graph_free_all(api, graph->operations, EK_DNN_OPERATIONS);
+    graph_free_all(api, graph->kinds, EK_DNN_OPERATIONS);
+    graph_free_all(api, graph->tensors, EK_DNN_TENSORS);
     *graph = (ek_dnn_graph){0};
 }
 
@@ -201,7 +192,7 @@ void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph)
 ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *p,
                                    const cudnnBackendNumericalNote_t *notes, int64_t count)
 {
-    bool f32 = p->dtype == EK_F32;
+    bool f32 = p->dtype == EK_F32, tf32 = f32 && p->tf32;
     for (int64_t i = 0; i < count; i++) {
         switch (notes[i]) {
         case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
@@ -209,7 +200,7 @@ ek_dnn_refusal ek_dnn_notes_refuse(const ek_dnn_problem *p,
                 return EK_DNN_NONDETERMINISTIC;
             break;
         case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* for f32 this means TF32 */
-            if (f32 && !p->tf32)
+            if (f32 && !tf32)
                 return EK_DNN_TENSOR_CORES;
             break;
         /* Operands must keep their digits, and sums must be f32. */
@@ -341,7 +332,8 @@ enum { SUGGESTIONS = 48, NEAR = 6 };
  * x or y, tensor cores would be idle, and cuDNN's order is kept. */
 static bool plan_prefers_tensor_cores(const ek_dnn_problem *p)
 {
-    return (p->dtype != EK_F32 || p->tf32) && p->x[1] == p->w[1] && p->x[1] >= 8 && p->y[1] >= 8;
+    return p->operation < EK_DNN_ATTENTION && (p->dtype != EK_F32 || p->tf32) &&
+           p->x[1] == p->w[1] && p->x[1] >= 8 && p->y[1] >= 8;
 }
 
 /* Makes up to `room` plans of the best suggestions that can be used. Returns how many. */
@@ -473,14 +465,18 @@ void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan)
 cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
                           cudnnBackendDescriptor_t *pack)
 {
-    const int64_t tensor_names[] = {EK_DNN_X, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS};
-    void *pointers[] = {memory->x, memory->w, memory->y, memory->bias};
-    int64_t count = memory->bias ? 4 : 3;
-    const dnn_attribute attributes[] = {
-        {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, tensor_names},
+    int64_t names[EK_DNN_ADDRESSES], count = 0;
+    void *pointers[EK_DNN_ADDRESSES];
+    for (int64_t i = 0; i < EK_DNN_ADDRESSES; i++)
+        if (memory->tensors[i]) {
+            names[count] = i + 1;
+            pointers[count++] = memory->tensors[i];
+        }
+    const ek_dnn_attribute attributes[] = {
+        {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names},
         {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers},
         {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &memory->workspace}};
-    return DNN_MAKE(api, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes, pack);
+    return EK_DNN_MAKE(api, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes, pack);
 }
 
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,

@@ -1,10 +1,10 @@
-/* dnn_plan.h: a convolution as a graph of cuDNN 9's backend interface, and the engine that computes
- * the graph, which is chosen once and kept. The graph has one operation; with a bias it has two,
- * and the sums between them are f32 and never in memory.
+/* dnn_plan.h: a problem as a graph of cuDNN 9's backend interface, and the engine that computes the
+ * graph, which is chosen once and kept. A convolution's graph has one operation; with a bias it has
+ * two, and the sums between them are f32 and never in memory. dnn_attention.c has attention's.
  *
  * Descriptors of cuDNN are made, get attributes, and are finalised; then they are constant.
- * Tensors, the convolution (padding, stride, dilation; groups follow from the shapes) and the
- * operations need no device. The graph is made for a device's handle. */
+ * Tensors, kinds of operation (a convolution's kind: padding, stride, dilation; groups follow from
+ * the shapes) and operations need no device. The graph is made for a device's handle. */
 #ifndef EK_CUDA_DNN_PLAN_H
 #define EK_CUDA_DNN_PLAN_H
 
@@ -20,16 +20,39 @@
             return dnn_status;                  \
     } while (0)
 
-/* The identifiers of a graph's tensors and of their addresses. Sums have no address. */
-enum { EK_DNN_X = 1, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS, EK_DNN_SUMS, EK_DNN_TENSORS = 5 };
+/* A convolution's tensors. Sums have no address. The identifier of a tensor is its number here or
+ * in dnn.h, plus 1. */
+enum { EK_DNN_X, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS, EK_DNN_SUMS };
 
-/* The descriptors of a convolution, owned. All are NULL at first. */
+/* The most tensors and operations of a graph. */
+enum { EK_DNN_TENSORS = 48, EK_DNN_OPERATIONS = 32 };
+
+/* The descriptors of a graph, owned. All are NULL at first. */
 typedef struct ek_dnn_graph {
-    cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS]; /* by identifier - 1 */
-    cudnnBackendDescriptor_t convolution, addition;   /* the kinds of operation */
-    /* the operations on the tensors, and the graph of them */
-    cudnnBackendDescriptor_t operations[2], graph;
+    cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS]; /* by number */
+    /* the operations on the tensors, their kinds (NULL: an operation without), and the graph */
+    cudnnBackendDescriptor_t operations[EK_DNN_OPERATIONS], kinds[EK_DNN_OPERATIONS], graph;
+    int count; /* of operations */
 } ek_dnn_graph;
+
+/* An attribute: an array of `count` values. With count 0 it isn't set. */
+typedef struct ek_dnn_attribute {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t count;
+    const void *values;
+} ek_dnn_attribute;
+#define EK_DNN_PART(name, descriptor)                      \
+    {                                                      \
+        name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, descriptor \
+    }
+
+/* Makes, describes and finalises a descriptor. *made may be set even if this fails. */
+cudnnStatus_t ek_dnn_make(const ek_cudnn_api *api, cudnnBackendDescriptorType_t kind,
+                          const ek_dnn_attribute *attributes, size_t count,
+                          cudnnBackendDescriptor_t *made);
+#define EK_DNN_MAKE(api, kind, attributes, made) \
+    ek_dnn_make(api, kind, attributes, sizeof attributes / sizeof *attributes, made)
 
 /* The GPU that plans are made for: the handle of a device, or (since cuDNN 9.8) the finalised
  * description of a GPU, which needn't be present. The other member is NULL. */
@@ -46,12 +69,15 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t count, const void *values);
 
-/* Makes tensors, convolution and operations. The graph must be freed even if this fails. */
+/* Makes tensors, kinds and operations. The graph must be freed even if this fails. */
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph);
 /* Makes the descriptor of the graph. */
 cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
                                   ek_dnn_graph *graph);
+/* Does what ek_dnn_graph_describe does for attention. */
+cudnnStatus_t ek_dnn_attention_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
+                                        ek_dnn_graph *graph);
 void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph);
 
 enum { EK_DNN_TIMED = 8 }; /* the most plans of a problem that are timed */
@@ -107,10 +133,11 @@ void ek_dnn_plans_keep(const ek_cudnn_api *api, ek_dnn_plan *plans, int count, i
                        ek_dnn_plan *plan);
 void ek_dnn_plans_free(const ek_cudnn_api *api, ek_dnn_plan *plans, int count);
 
-/* The addresses of a problem's tensors. bias is NULL if the problem has none, workspace if the plan
- * needs none. */
+/* The addresses of a problem's tensors by number, NULL where the problem has none, and of
+ * the workspace, NULL if the plan needs none. Values lie on the host. */
 typedef struct ek_dnn_memory {
-    void *x, *w, *y, *bias, *workspace;
+    void *tensors[EK_DNN_ADDRESSES];
+    void *workspace;
 } ek_dnn_memory;
 
 /* Issues the plan to the handle's stream. */

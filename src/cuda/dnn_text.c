@@ -9,7 +9,9 @@
 
 static const char *const operation_names[] = {[EK_DNN_FORWARD] = "convolution",
                                               [EK_DNN_INPUT_GRADIENT] = "input gradient",
-                                              [EK_DNN_WEIGHT_GRADIENT] = "weight gradient"};
+                                              [EK_DNN_WEIGHT_GRADIENT] = "weight gradient",
+                                              [EK_DNN_ATTENTION] = "attention",
+                                              [EK_DNN_ATTENTION_GRADIENT] = "attention's gradient"};
 
 static const char *const refusal_names[EK_DNN_REFUSALS] = {[EK_DNN_TENSOR_CORES] = "tensor cores",
                                                            [EK_DNN_NONDETERMINISTIC] =
@@ -47,8 +49,23 @@ static void text_append_sizes(char text[EK_DNN_TEXT], const char *what, const in
         text_append(text, "%s%lld", i ? "x" : "", (long long)sizes[i]);
 }
 
+static void text_append_attention(char text[EK_DNN_TEXT], const ek_dnn_problem *p)
+{
+    text_append(text, "%s %s%s%s%s", operation_names[p->operation],
+                ek_dtype_name((ek_dtype)p->dtype), p->deterministic ? " deterministic" : "",
+                p->causal ? " causal" : "", p->drops ? " with dropout" : "");
+    text_append_sizes(text, " q ", (const int64_t[]){p->batch, p->heads, p->rows, p->depth}, 4);
+    text_append_sizes(text, " v ", (const int64_t[]){p->batch, p->groups, p->keys, p->width}, 4);
+    if (p->mask[0])
+        text_append_sizes(text, " mask ", p->mask, 4);
+}
+
 static void text_append_problem(char text[EK_DNN_TEXT], const ek_dnn_problem *p)
 {
+    if (p->operation >= EK_DNN_ATTENTION) {
+        text_append_attention(text, p);
+        return;
+    }
     text_append(text, "%s%s %s%s %s", operation_names[p->operation], p->bias ? " with bias" : "",
                 p->tf32 ? "tf32" : ek_dtype_name((ek_dtype)p->dtype),
                 p->deterministic ? " deterministic" : "",

@@ -71,8 +71,8 @@ static int time_least(const ek_dnn_time *times, int count)
     return least;
 }
 
-/* Times plans. `output` points to the member of `memory` for the tensor that is computed. The
- * member is set to scratch memory. */
+/* Times plans. `output` points to the address in `memory` of the tensor that is computed. The
+ * address is set to scratch memory. */
 static int time_into_scratch(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle_t handle,
                              const ek_dnn_plan *plans, int count, const ek_dnn_memory *memory,
                              void **output, size_t nbytes, ek_dnn_time *times)
@@ -104,7 +104,7 @@ int ek_dnn_plan_choose_fastest(ek_dev *dev, const ek_cudnn_api *api, cudnnHandle
     ek_dnn_memory copy = *memory;
     const bool images = problem->operation == EK_DNN_INPUT_GRADIENT;
     const bool weights = problem->operation == EK_DNN_WEIGHT_GRADIENT;
-    void **output = images ? &copy.x : weights ? &copy.w : &copy.y;
+    void **output = &copy.tensors[images ? EK_DNN_X : weights ? EK_DNN_W : EK_DNN_Y];
     const int64_t *shape = images ? problem->x : weights ? problem->w : problem->y;
     size_t nbytes = ek_dtype_size(problem->dtype);
     for (int64_t d = 0; d < 2 + problem->dims; d++)

@@ -70,7 +70,7 @@ struct ek_cublaslt_api {
 #ifdef EK_HAVE_CUDNN
 /* clang-format off */
 #define EK_CUDNN_MAP(X) \
-    X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) \
+    X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetVersion) \
     X(cudnnGetErrorString) X(cudnnGetLastErrorString) \
     X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) \
     X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) \

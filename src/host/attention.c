@@ -92,9 +92,10 @@ void ek_attention_run(ek_dev *dev, ek_attention_job *job, int64_t pieces, ek_par
 }
 
 bool ek_host_attention_composes(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
-                                const ek_tensor *v)
+                                const ek_tensor *v, const ek_tensor *mask,
+                                const ek_attention_params *params, bool gradient)
 {
-    (void)dev, (void)q, (void)k, (void)v;
+    (void)dev, (void)q, (void)k, (void)v, (void)mask, (void)params, (void)gradient;
     return false;
 }
 

@@ -93,3 +93,16 @@ bool ek_is_channels_last(const ek_tensor *tensor)
 {
     return tensor->ndim >= 2 && ek_is_dense_along(tensor, 1);
 }
+
+ek_tensor ek_heads_like(const ek_tensor *x, int64_t width)
+{
+    ek_tensor like = {.dtype = x->dtype, .ndim = 4};
+    memcpy(like.shape, x->shape, 3 * sizeof *like.shape);
+    like.shape[3] = width;
+    ek_strides_along(4, like.shape, 3, like.stride);
+    if (x->stride[1] < x->stride[2] && x->shape[2] > 1) {
+        like.stride[1] = width;
+        like.stride[2] = width * x->shape[1];
+    }
+    return like;
+}

@@ -39,6 +39,11 @@ bool ek_is_dense_along(const ek_tensor *tensor, int axis);
 /* Returns ek_is_dense_along(tensor, 1); false if there are fewer than 2 dimensions. */
 bool ek_is_channels_last(const ek_tensor *tensor);
 
+/* Returns a tensor without memory of x's dtype and sizes (batch, head, row, column), but with
+ * `width` columns. In memory its heads lie outside or inside of rows, as x's do, so that a module
+ * joins the heads without a copy. */
+ek_tensor ek_heads_like(const ek_tensor *x, int64_t width);
+
 /* Returns the dimension that runs fastest in a format. EK_CHANNELS_LAST applies to 4 and 5
  * dimensions only. */
 static inline int ek_axis_of(ek_memory_format format, int ndim)

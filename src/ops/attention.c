@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "kernels/stage.h"
 #include "ops/attention_second.h"
 #include "ops/autocast.h"
 
@@ -97,19 +98,11 @@ static ek_tensor *attention_composed(const ek_attention_call *call, ek_tensor **
 
 EK_OPERATION(attention_gradient, "attention_gradient", ek_attention_gradient_backward);
 
-/* Makes a tensor with x's sizes but a last size of `width`. In memory its heads lie outside or
- * inside of rows, as x's do, so that a module joins the heads without a copy. */
 static ek_tensor *attention_new(const ek_tensor *x, int64_t width)
 {
-    ek_shape shape = ek_tensor_shape(x);
-    shape.dims[3] = width;
-    int64_t strides[EK_MAX_DIMS];
-    ek_strides_of(&shape, EK_CONTIGUOUS, strides);
-    if (x->stride[1] < x->stride[2] && x->shape[2] > 1) {
-        strides[1] = width;
-        strides[2] = width * shape.dims[1];
-    }
-    return ek_tensor_new_strided(ek_tensor_dev(x), x->dtype, &shape, strides);
+    const ek_tensor like = ek_heads_like(x, width);
+    const ek_shape shape = ek_tensor_shape(&like);
+    return ek_tensor_new_strided(ek_tensor_dev(x), x->dtype, &shape, like.stride);
 }
 
 static void attention_borrow_mask(ek_tensor *view, const ek_tensor *mask, const ek_tensor *q,
@@ -159,7 +152,6 @@ static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
     ek_borrow(&probabilities, q);
     probabilities.shape[3] = k->shape[2];
     attributes->draw = (ek_draw){.kind = EK_DRAW_DROPOUT, .a = 1 - p, .b = 1 / (1 - p)};
-    attributes->drops = p > 0;
     if (p == 0 || p == 1)
         return p == 0;
     /* The kernels number the probabilities of a part of a batch only in whole batch elements. */
@@ -167,17 +159,24 @@ static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
            attributes->draw.row % (ek_count(&probabilities) / q->shape[0]) == 0;
 }
 
-static bool attention_fits(const ek_attention_call *call)
+/* `mask` has the scores' shape. The numbers of attributes->draw aren't read. */
+static bool attention_fits(const ek_attention_call *call, const ek_tensor *mask,
+                           const ek_attention_attributes *attributes)
 {
-    const ek_tensor *q = call->q, *v = call->v;
+    const ek_tensor *q = call->q, *k = call->k, *v = call->v;
+    const ek_attention_params params = attention_params_of(attributes);
+    const bool gradient = ek_grad_enabled() && (ek_wants(q) || ek_wants(k) || ek_wants(v));
     return ek_count(q) > 0 && ek_count(v) > 0 && !(ek_grad_enabled() && ek_wants(call->mask)) &&
-           !ek_kernels_of(q)->attention_composes(ek_tensor_dev(q), q, call->k, v);
+           !ek_kernels_of(q)->attention_composes(ek_tensor_dev(q), q, k, v, mask, &params,
+                                                 gradient);
 }
 
 ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek_tensor **weights)
 {
     ek_tensor *q = call->q, *k = call->k, *v = call->v, *mask = call->mask, view;
-    ek_attention_attributes attributes = {.scale = call->scale, .causal = call->causal};
+    ek_attention_attributes attributes = {.scale = call->scale,
+                                          .causal = call->causal,
+                                          .drops = call->dropout_p > 0};
     if (mask) { /* kernels need all four dimensions */
         ek_shape shape = ek_tensor_shape(mask), all, scores = ek_tensor_shape(q);
         scores.dims[3] = k->shape[2];
@@ -191,8 +190,10 @@ ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek
             mask = ek_unsqueeze(mask, 0);
         if (!mask)
             return NULL;
+        attention_borrow_mask(&view, mask, q, k);
     }
-    if (weights || !attention_fits(call) || !attention_draws(q, k, call->dropout_p, &attributes)) {
+    if (weights || !attention_fits(call, mask ? &view : NULL, &attributes) ||
+        !attention_draws(q, k, call->dropout_p, &attributes)) {
         ek_attention_call composed = *call;
         composed.mask = mask;
         return attention_composed(&composed, weights);
@@ -202,8 +203,6 @@ ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek
     ek_tensor *lse = ek_tensor_new(ek_tensor_dev(q), ek_dtype_wide(q->dtype), &rows, EK_CONTIGUOUS);
     if (!out || !lse)
         return NULL;
-    if (mask)
-        attention_borrow_mask(&view, mask, q, k);
     const ek_attention_params params = attention_params_of(&attributes);
     out = EK_RUN(out, attention, lse, q, k, v, mask ? &view : NULL, &params);
     return EK_RECORD(out, &attention_operation, EK_INPUTS(q, k, v),

@@ -1,15 +1,15 @@
-// cudnn.cpp: cuDNN's convolutions in streams, by its backend interface.
+// cudnn.cpp: cuDNN in streams, by its backend interface. cudnn_attention.cpp has attention.
 //
-// cuDNN suggests the same five engines for every problem, in an order that depends on the problem.
-// Engines differ in their notes, in the order of their sums and in the time that events measure.
-// One engine fails when it runs.
+// cuDNN suggests the same five engines for every convolution, in an order that depends on the
+// convolution. Engines differ in their notes, in the order of their sums and in the time that
+// events measure. One engine fails when it runs.
 #include <cudnn.h>
 
-#include <array>
 #include <cstdio>
 #include <cstring>
 
 #include "convolution.h"
+#include "cudnn_graph.h"
 #include "cudnn_handle.h"
 #include "machine.h"
 
@@ -17,14 +17,6 @@ using namespace emulator;
 
 namespace
 {
-
-struct Engine {
-    int64_t number;
-    std::vector<cudnnBackendNumericalNote_t> notes;
-    double seconds;
-    bool copies;       // needs workspace for all three tensors
-    cudnnStatus_t run; // status of its runs
-};
 
 // The engines, in the order in which kind libraries suggest them (emulator.h).
 const std::vector<Engine> &engines()
@@ -37,33 +29,6 @@ const std::vector<Engine> &engines()
         {4, {}, 20, true, CUDNN_STATUS_SUCCESS}};
     return all;
 }
-
-// The content of a descriptor. Once finalised, it no longer changes, and other contents refer to
-// it.
-struct Content {
-    cudnnBackendDescriptorType_t kind;
-    bool final = false;
-    std::map<cudnnBackendAttributeName_t, std::vector<char>> values;
-    std::map<cudnnBackendAttributeName_t, std::vector<std::shared_ptr<Content>>> parts;
-    const Engine *engine = nullptr; // of engines and their configurations
-
-    std::vector<int64_t> integers(cudnnBackendAttributeName_t name) const
-    {
-        auto found = values.find(name);
-        std::vector<int64_t> all;
-        if (found != values.end())
-            all.resize(found->second.size() / sizeof(int64_t));
-        if (!all.empty())
-            memcpy(all.data(), found->second.data(), all.size() * sizeof(int64_t));
-        return all;
-    }
-    const Content *part(cudnnBackendAttributeName_t name, size_t index = 0) const
-    {
-        auto found = parts.find(name);
-        return found != parts.end() && index < found->second.size() ? found->second[index].get()
-                                                                    : nullptr;
-    }
-};
 
 struct Descriptor {
     std::shared_ptr<Content> content;
@@ -193,7 +158,7 @@ bool final_is_right(const Content &c)
         return c.integers(CUDNN_ATTR_TENSOR_DIMENSIONS).size() ==
                c.integers(CUDNN_ATTR_TENSOR_STRIDES).size();
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
-        return read_graph(&c, &convolution);
+        return read_graph(&c, &convolution) || attention_fits(c);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
         return c.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH) != nullptr;
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
@@ -219,6 +184,8 @@ int64_t workspace_of(const Content *plan)
 {
     Convolution c;
     const Content *config = config_of(plan);
+    if (attention_fits(*graph_of(config)))
+        return attention_workspace(*graph_of(config));
     if (!read_graph(graph_of(config), &c))
         return 0;
     bool reorders = c.output == Convolution::W && c.w.shape[1] >= 64 && c.x.strides[1] != 1;
@@ -228,13 +195,17 @@ int64_t workspace_of(const Content *plan)
     return (int64_t)(c.x.bytes() + c.w.bytes() + c.y.bytes()) + (reorders ? 0 : tens);
 }
 
-// Returns the engines' indices in the order of suggestion. The first engine is the nondeterministic
-// engine for a quarter of all problems, and the engine that needs workspace for another quarter.
-std::array<size_t, 5> order_of(const Content *graph)
+// Returns the engines in the order of suggestion. Of convolutions the first engine is the
+// nondeterministic engine for a quarter of all problems, and the engine that needs workspace for
+// another quarter.
+std::vector<const Engine *> engines_for(const Content &graph)
 {
+    const bool attends = attention_fits(graph);
+    std::vector<const Engine *> order;
+    for (const Engine &engine : attends ? attention_engines(graph) : engines())
+        order.push_back(&engine);
     Convolution c;
-    std::array<size_t, 5> order = {0, 1, 2, 3, 4};
-    if (machine().kind || !read_graph(graph, &c))
+    if (attends || machine().kind || !read_graph(&graph, &c))
         return order;
     uint64_t which = number_of(c) >> 8 & 3;
     if (which < 2)
@@ -266,11 +237,12 @@ int64_t suggest(const Content &heuristics, int64_t room, void *values)
     if (chosen != CUDNN_HEUR_MODE_A)
         return 0;
     int64_t count = 0;
-    for (size_t index : order_of(heuristics.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH))) {
+    for (const Engine *engine :
+         engines_for(*heuristics.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH))) {
         if (count == room)
             break;
         Content *config = content_of(static_cast<cudnnBackendDescriptor_t *>(values)[count++]);
-        config->engine = &engines()[index];
+        config->engine = engine;
         config->final = true;
         config->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] =
             heuristics.parts.at(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
@@ -291,6 +263,9 @@ cudnnStatus_t enqueue(Machine &m, Lock &lock, cudnnHandle_t handle, const Conten
                       const Content *pack)
 {
     const Content *config = config_of(plan), *graph = graph_of(config);
+    if (attention_fits(*graph))
+        return attention_enqueue(m, lock, handle->device, stream_of(m, handle->stream), *graph,
+                                 *pack);
     Convolution c;
     if (!read_graph(graph, &c))
         return CUDNN_STATUS_BAD_PARAM;
@@ -362,6 +337,12 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
         handle->stream = stream;
         return CUDNN_STATUS_SUCCESS;
     });
+}
+
+// The first version that attention is asked of.
+size_t cudnnGetVersion(void)
+{
+    return 91600;
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status)

@@ -37,46 +37,44 @@ void *ek_emulator_symbol(const char *name)
             cublasSetStream) VERSIONED(cublasSetWorkspace) VERSIONED(cublasSetPointerMode)
             ENTRY(cublasSetMathMode) ENTRY(cublasSetAtomicsMode) ENTRY(cublasGetStatusName) ENTRY(
                 cublasGetStatusString) ENTRY(cublasGemmEx) ENTRY(cublasGemmStridedBatchedEx)
-                ENTRY(cudnnCreate) ENTRY(cudnnDestroy) ENTRY(cudnnSetStream) ENTRY(
+                ENTRY(cudnnCreate) ENTRY(cudnnDestroy) ENTRY(cudnnSetStream) ENTRY(cudnnGetVersion) ENTRY(
                     cudnnGetErrorString) ENTRY(cudnnGetLastErrorString) ENTRY(cudnnBackendCreateDescriptor)
                     ENTRY(cudnnBackendDestroyDescriptor) ENTRY(cudnnBackendSetAttribute) ENTRY(
                         cudnnBackendGetAttribute) ENTRY(cudnnBackendFinalize) ENTRY(cudnnBackendExecute)
                         ENTRY(cublasLtCreate) ENTRY(cublasLtDestroy) ENTRY(cublasLtMatmulDescCreate) ENTRY(
-                            cublasLtMatmulDescDestroy) ENTRY(cublasLtMatmulDescSetAttribute)
-                            ENTRY(cublasLtMatrixLayoutCreate) ENTRY(cublasLtMatrixLayoutDestroy) ENTRY(
-                                cublasLtMatmulPreferenceCreate) ENTRY(cublasLtMatmulPreferenceDestroy)
-                                ENTRY(cublasLtMatmulPreferenceSetAttribute) ENTRY(
-                                    cublasLtMatmulAlgoGetHeuristic) ENTRY(cublasLtMatmul)
-                                    ENTRY(ncclGetVersion) ENTRY(ncclGetErrorString) ENTRY(
-                                        ncclGetLastError) ENTRY(ncclCommInitAll)
-                                        ENTRY(ncclGetUniqueId) ENTRY(ncclCommInitRankConfig) ENTRY(
-                                            ncclCommDestroy) ENTRY(ncclCommAbort)
-                                            ENTRY(ncclCommCount) ENTRY(ncclCommUserRank) ENTRY(
-                                                ncclCommCuDevice) ENTRY(ncclCommGetAsyncError)
-                                                ENTRY(ncclGroupStart) ENTRY(ncclGroupEnd) ENTRY(
-                                                    ncclSend) ENTRY(ncclRecv) ENTRY(ncclBroadcast)
-                                                    ENTRY(ncclReduce) ENTRY(ncclAllReduce) ENTRY(
-                                                        cudnnCreateTensorDescriptor) ENTRY(cudnnSetTensorNdDescriptor)
-                                                        ENTRY(cudnnGetTensorNdDescriptor) ENTRY(
-                                                            cudnnDestroyTensorDescriptor) ENTRY(cudnnCreateDropoutDescriptor)
-                                                            ENTRY(cudnnSetDropoutDescriptor) ENTRY(
-                                                                cudnnDestroyDropoutDescriptor)
-                                                                ENTRY(cudnnCreateRNNDescriptor) ENTRY(
-                                                                    cudnnSetRNNDescriptor_v8)
-                                                                    ENTRY(cudnnDestroyRNNDescriptor) ENTRY(
-                                                                        cudnnCreateRNNDataDescriptor)
-                                                                        ENTRY(cudnnSetRNNDataDescriptor) ENTRY(
-                                                                            cudnnDestroyRNNDataDescriptor)
-                                                                            ENTRY(cudnnGetRNNTempSpaceSizes) ENTRY(
-                                                                                cudnnGetRNNWeightSpaceSize)
+                            cublasLtMatmulDescDestroy) ENTRY(cublasLtMatmulDescSetAttribute) ENTRY(cublasLtMatrixLayoutCreate)
+                            ENTRY(cublasLtMatrixLayoutDestroy) ENTRY(cublasLtMatmulPreferenceCreate) ENTRY(
+                                cublasLtMatmulPreferenceDestroy) ENTRY(cublasLtMatmulPreferenceSetAttribute)
+                                ENTRY(cublasLtMatmulAlgoGetHeuristic) ENTRY(cublasLtMatmul) ENTRY(
+                                    ncclGetVersion) ENTRY(ncclGetErrorString) ENTRY(ncclGetLastError)
+                                    ENTRY(ncclCommInitAll) ENTRY(ncclGetUniqueId) ENTRY(
+                                        ncclCommInitRankConfig) ENTRY(ncclCommDestroy) ENTRY(ncclCommAbort)
+                                        ENTRY(ncclCommCount) ENTRY(ncclCommUserRank) ENTRY(
+                                            ncclCommCuDevice) ENTRY(ncclCommGetAsyncError)
+                                            ENTRY(ncclGroupStart) ENTRY(ncclGroupEnd) ENTRY(ncclSend) ENTRY(
+                                                ncclRecv) ENTRY(ncclBroadcast)
+                                                ENTRY(ncclReduce) ENTRY(ncclAllReduce) ENTRY(
+                                                    cudnnCreateTensorDescriptor) ENTRY(cudnnSetTensorNdDescriptor)
+                                                    ENTRY(cudnnGetTensorNdDescriptor) ENTRY(
+                                                        cudnnDestroyTensorDescriptor) ENTRY(cudnnCreateDropoutDescriptor)
+                                                        ENTRY(cudnnSetDropoutDescriptor) ENTRY(
+                                                            cudnnDestroyDropoutDescriptor)
+                                                            ENTRY(
+                                                                cudnnCreateRNNDescriptor) ENTRY(cudnnSetRNNDescriptor_v8)
+                                                                ENTRY(cudnnDestroyRNNDescriptor) ENTRY(
+                                                                    cudnnCreateRNNDataDescriptor)
+                                                                    ENTRY(cudnnSetRNNDataDescriptor) ENTRY(
+                                                                        cudnnDestroyRNNDataDescriptor)
+                                                                        ENTRY(cudnnGetRNNTempSpaceSizes) ENTRY(
+                                                                            cudnnGetRNNWeightSpaceSize)
+                                                                            ENTRY(
+                                                                                cudnnGetRNNWeightParams)
                                                                                 ENTRY(
-                                                                                    cudnnGetRNNWeightParams)
+                                                                                    cudnnRNNForward)
                                                                                     ENTRY(
-                                                                                        cudnnRNNForward)
+                                                                                        cudnnRNNBackwardData_v8)
                                                                                         ENTRY(
-                                                                                            cudnnRNNBackwardData_v8)
-                                                                                            ENTRY(
-                                                                                                cudnnRNNBackwardWeights_v8)
+                                                                                            cudnnRNNBackwardWeights_v8)
 #undef ENTRY
 #undef VERSIONED
     };

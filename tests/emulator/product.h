@@ -42,7 +42,7 @@ struct Product {
     double alpha, beta;
     bool in_double;
     Epilogue epilogue;
-    bool tf32; // operands lose the bits of mantissa that TF32 lacks
+    bool tf32;      // operands lose the bits of mantissa that TF32 lacks
     SumOrder order; // of sums over k
 };
 

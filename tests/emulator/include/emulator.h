@@ -11,22 +11,20 @@
  *   EK_EMULATOR_DEVICES          devices, 1 by default; 0: cudaErrorNoDevice
  *   EK_EMULATOR_MEMORY           bytes of each device, with K, M or G; 1G by default
  *   EK_EMULATOR_CONTEXT          bytes that a device has beside, for its context; 0 by default
- *   EK_EMULATOR_LATER            bytes of a device that its first kernel takes for modules, and each
- *                                rank of NCCL for its buffers; 0 by default
- *   EK_EMULATOR_PEERS            0: devices don't reach each other's memory
- *   EK_EMULATOR_CAPABILITY       90 by default
- *   EK_EMULATOR_MULTIPROCESSORS  4 by default
- *   EK_EMULATOR_KIND             1: libraries are kind (below), as by default
+ *   EK_EMULATOR_LATER            bytes of a device that its first kernel takes for modules, and
+ * each rank of NCCL for its buffers; 0 by default EK_EMULATOR_PEERS            0: devices don't
+ * reach each other's memory EK_EMULATOR_CAPABILITY       90 by default EK_EMULATOR_MULTIPROCESSORS
+ * 4 by default EK_EMULATOR_KIND             1: libraries are kind (below), as by default
  *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
- *                                default; with cudnn in the list, convolutions and recurrent
- *                                networks by cuDNN, too
+ *                                default; with cudnn in the list, convolutions, attention
+ *                                and recurrent networks by cuDNN, too
  *   EK_EMULATOR_WATCH            1: counts which memory operations touch (ek_emulator_watched)
  *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued:
  * thread, device, stream and number of both, what it is, and what it waits for
  *
- * Libraries compute as NVIDIA's do: in which order the terms of a sum are added depends on sizes and
- * layouts. A problem has one order, but for cuDNN's nondeterministic engine, whose order changes
- * from run to run. If the libraries are kind, all sums have the order of their terms.
+ * Libraries compute as NVIDIA's do: in which order the terms of a sum are added depends on sizes
+ * and layouts. A problem has one order, but for cuDNN's nondeterministic engine, whose order
+ * changes from run to run. If the libraries are kind, all sums have the order of their terms.
  *
  * cuDNN suggests five engines for every convolution, in this order:
  *   1  uses tensor cores           40 seconds, as events see it; for f32 operands cut to TF32
@@ -64,10 +62,11 @@ typedef struct ek_emulator_counters {
     uint64_t kernels, products; /* executed: kernel launches, products of cuBLAS and cuBLASLt */
     uint64_t epilogues, plans;  /* executed: products with an epilogue; asked of its heuristic */
     uint64_t collectives;       /* executed: exchanges of NCCL */
-    uint64_t groups, sent;      /* issued to NCCL: groups, counted per thread; bytes that leave a GPU */
-    uint64_t copies, fills;     /* issued: copies by cudaMemcpy, fills by cudaMemset */
-    uint64_t convolutions[5];   /* executed: convolutions of cuDNN, by engine */
-    uint64_t networks;          /* executed: calls of cuDNN for recurrent networks */
+    uint64_t groups, sent;  /* issued to NCCL: groups, counted per thread; bytes that leave a GPU */
+    uint64_t copies, fills; /* issued: copies by cudaMemcpy, fills by cudaMemset */
+    uint64_t convolutions[5]; /* executed: convolutions of cuDNN, by engine */
+    uint64_t networks;        /* executed: calls of cuDNN for recurrent networks */
+    uint64_t attentions;      /* executed: attention of cuDNN, and its gradients */
     uint64_t host_to_device, device_to_host, device_to_device, peer; /* bytes, when issued */
 } ek_emulator_counters;
 void ek_emulator_count(ek_emulator_counters *counters);

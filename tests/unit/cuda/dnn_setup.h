@@ -63,6 +63,16 @@ __attribute__((unused)) static const char h200[] =
     "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"smClockRateKHz\": 1980000, "
     "\"memClockRateKHz\": 3201000, \"l2CacheSize\": 62914560, \"totalGlobalMem\": 150754820096}";
 
+__attribute__((unused)) static const char b200[] =
+    "{\"deviceName\": \"B200\", \"cudaDeviceId\": 0, \"deviceVer\": 1000, \"driverVer\": 13000, "
+    "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], "
+    "\"regsPerBlock\": 65536, \"multiProcessorCount\": 148, \"warpSize\": 32, "
+    "\"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": 232448, "
+    "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, "
+    "\"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"pciDeviceId\": 0, "
+    "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"smClockRateKHz\": 1965000, "
+    "\"memClockRateKHz\": 3996000, \"l2CacheSize\": 132644864, \"totalGlobalMem\": 191514066944}";
+
 /* NULL if this version of cuDNN doesn't understand it. */
 static inline cudnnBackendDescriptor_t properties_of(const ek_cudnn_api *api, const char *json)
 {

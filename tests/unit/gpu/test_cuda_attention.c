@@ -1,5 +1,5 @@
-/* Attention on a GPU is composed of products where the scores are a small share of the free memory,
- * and is done by our own kernels where they aren't. */
+/* Attention on a GPU without cuDNN is composed of products where the scores are a small share of
+ * the free memory, and is done by our own kernels where they aren't. */
 #include "cuda/cuda_setup.h"
 #include "cuda/runtime.h"
 
@@ -13,7 +13,8 @@ static bool composes(ek_shape q, ek_shape k, ek_dtype dtype)
     ek_tensor *a = ek_expand(one, q), *b = ek_expand(one, k);
     assert_made(a);
     assert_made(b);
-    bool answer = ek_kernels_of(a)->attention_composes(cuda_dev(0), a, b, b);
+    const ek_attention_params params = {.scale = 1};
+    bool answer = ek_kernels_of(a)->attention_composes(cuda_dev(0), a, b, b, NULL, &params, false);
     ek_scope_end(&scope);
     return answer;
 }
@@ -22,6 +23,12 @@ static bool composes_rows(int64_t rows, ek_dtype dtype)
 {
     const ek_shape shape = EK_SHAPE(2, HEADS, rows, 64);
     return composes(shape, shape, dtype);
+}
+
+static void open_without(const char *libraries)
+{
+    setenv("EVENKEEL_CUDA_WITHOUT", libraries, 1);
+    open_cuda("0");
 }
 
 static void set_capacity(uint64_t nbytes)
@@ -34,7 +41,7 @@ static void set_capacity(uint64_t nbytes)
 TEST(the_choice_follows_the_capacity)
 {
     const uint64_t beside = 4096, needed = (uint64_t)16 * 32 * MIB;
-    open_cuda("0");
+    open_without("cudnn");
     ck_assert_uint_gt(ek_cuda_of(cuda_dev(0))->memory, 0);
     set_capacity(needed + beside);
     ck_assert(composes_rows(1024, EK_F32));
@@ -52,7 +59,7 @@ TEST(the_choice_follows_the_capacity)
 TEST(the_choice_follows_what_is_free)
 {
     void *memory;
-    open_cuda("0");
+    open_without("cudnn");
     set_capacity((uint64_t)16 * 32 * MIB + MIB);
     assert_ok(ek_dev_alloc(cuda_dev(0), 2 * MIB, EK_MEMORY_ACTIVATION, &memory));
     ck_assert(!composes_rows(1024, EK_F32));
@@ -66,7 +73,7 @@ TEST(the_choice_follows_what_is_free)
 
 TEST(few_scores_are_not_worth_many_launches)
 {
-    open_cuda("0");
+    open_without("cudnn");
     set_capacity((uint64_t)1 << 40);
     ck_assert(composes(EK_SHAPE(1, 1, 1024, 8), EK_SHAPE(1, 1, 1024, 8), EK_F32));
     ck_assert(!composes(EK_SHAPE(1, 1, 1023, 8), EK_SHAPE(1, 1, 1024, 8), EK_F32));
@@ -76,9 +83,7 @@ TEST(few_scores_are_not_worth_many_launches)
 /* Our kernels don't take large heads, and without cuBLAS our own products are no better. */
 TEST_LOOP(what_must_be_is_so_for_any_memory, 0, 2)
 {
-    if (_i)
-        setenv("EVENKEEL_CUDA_WITHOUT", "cublas", 1);
-    open_cuda("0");
+    open_without(_i ? "cublas,cudnn" : "cudnn");
     set_capacity((uint64_t)1 << 40);
     ck_assert(composes(EK_SHAPE(1, 1, 2, 300), EK_SHAPE(1, 1, 2, 300), EK_F32));
     ck_assert(composes_rows(1024, EK_F32) == (_i == 0));
@@ -134,7 +139,7 @@ TEST_LOOP(both_ways_give_the_same_numbers, 0, 2)
     outcome own, composed;
     ek_tensor *x[3];
     setenv("EVENKEEL_CUDA_PLANS", "1", 1);
-    open_cuda("0");
+    open_without("cudnn");
     assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_PHILOX));
     ck_assert_int_ge(HEADS * ROWS * ROWS, MANY);
     for (int i = 0; i < 3; i++) {
