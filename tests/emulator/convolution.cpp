@@ -148,7 +148,7 @@ Matrix matrix_of(std::vector<float> &values, int64_t leading, bool transposed)
 void multiply_into(std::vector<float> &c, int64_t m, int64_t n, int64_t k, const Matrix &a,
                    const Matrix &b, double beta, SumOrder order)
 {
-    multiply({m, n, k, 1, a, b, matrix_of(c, m, false), 1, beta, false, {}, order});
+    multiply({m, n, k, 1, a, b, matrix_of(c, m, false), 1, beta, false, {}, false, order});
 }
 
 void forward(const Convolution &c, const Windows &s, int64_t group)
