@@ -8,7 +8,7 @@
  *     slices_pack      every device copies its terms to its room
  *     moves            every device gets its slice of the others' terms
  *     slices_sum       every device adds its slice
- *     moves            the device of the sums gets the other slices
+ *     moves            the device of the sums gets the other slices, unless it has added all
  *     slices_unpack    that device copies the sums to their memory, unless they arrived there
  *
  * Packing makes one block of a slice: between two devices NCCL then has one send for many tensors.
@@ -22,7 +22,10 @@
 #include "core/slab.h"
 #include "kernels/kernels.h"
 
-enum { MOST_AT_ONCE = 64 }; /* tensors of a list that fits on the stack */
+enum {
+    MOST_AT_ONCE = 64,    /* tensors of a list that fits on the stack */
+    WHOLE_BYTES = 1 << 16 /* a stretch of at most so many bytes isn't worth slices */
+};
 
 /* A range of a sum's elements, and where it lies in the stretch. */
 typedef struct piece {
@@ -38,6 +41,7 @@ typedef struct slices {
     piece *pieces; /* the stretch */
     int count;
     int64_t elements; /* of the stretch, with the padding between pieces */
+    bool whole;       /* the root adds all: two devices save no bytes by slices */
     bool direct;      /* the sums lie in memory like the stretch, so that slices arrive there */
     ek_storage *rooms[EK_MAX_DEVICES];
     ek_block_move *moves; /* room for the moves of both steps */
@@ -74,6 +78,8 @@ bool ek_slices_can_add(const ek_addition *sums, int count)
 
 static ek_interval slices_cut(const slices *s, int d)
 {
+    if (s->whole)
+        return (ek_interval){0, d == s->root ? s->elements : 0};
     return (ek_interval){ek_slab_cut(s->elements, s->unit, s->devices, d),
                          ek_slab_cut(s->elements, s->unit, s->devices, d + 1)};
 }
@@ -81,7 +87,8 @@ static ek_interval slices_cut(const slices *s, int d)
 /* Returns where in device d's room its slice of the terms of device p lies. */
 static int64_t slices_place(const slices *s, int p)
 {
-    return ek_slab_pitch(s->dtype, s->elements) + p * ek_slab_pitch(s->dtype, slices_cut(s, 0).end);
+    const int64_t longest = slices_cut(s, s->whole ? s->root : 0).end;
+    return ek_slab_pitch(s->dtype, s->elements) + p * ek_slab_pitch(s->dtype, longest);
 }
 
 static void *slices_address(const slices *s, int d, int64_t element)
@@ -265,12 +272,15 @@ static int slices_add_by_moves(slices *s)
             moves = slices_move(s, moves, s->root,
                                 out + (size_t)slices_cut(s, from).begin * ek_dtype_size(s->dtype),
                                 from, slices_place(s, from), from);
-    const ek_exchange_step steps[] = {{.work = slices_pack, .user = s},
-                                      {.moves = s->moves, .count = terms},
-                                      {.work = slices_sum, .user = s},
-                                      {.moves = s->moves + terms, .count = moves - terms},
-                                      {.work = slices_unpack, .user = s}};
-    return ek_dev_exchange(s->devs, s->devices, steps, s->direct ? 4 : 5);
+    ek_exchange_step steps[5] = {{.work = slices_pack, .user = s},
+                                 {.moves = s->moves, .count = terms},
+                                 {.work = slices_sum, .user = s}};
+    int count = 3;
+    if (!s->whole)
+        steps[count++] = (ek_exchange_step){.moves = s->moves + terms, .count = moves - terms};
+    if (!s->direct)
+        steps[count++] = (ek_exchange_step){.work = slices_unpack, .user = s};
+    return ek_dev_exchange(s->devs, s->devices, steps, count);
 }
 
 static int slices_add_by_library(slices *s)
@@ -291,12 +301,14 @@ static int slices_add_by_library(slices *s)
 static int slices_add_stretch(slices *s, ek_collective collective)
 {
     const bool moves = collective == EK_COLLECTIVE_MOVES;
-    const int64_t room = moves ? slices_place(s, s->devices) : s->elements;
     int rc = 0, made = 0;
     s->direct = slices_are_direct(s);
+    s->whole = s->devices == 2 || (size_t)s->elements * ek_dtype_size(s->dtype) <= WHOLE_BYTES;
+    const int64_t room = moves ? slices_place(s, s->devices) : s->elements;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     for (; made < s->devices && rc >= 0; made += rc >= 0) {
-        s->rooms[made] = ek_storage_new(s->devs[made], (size_t)room * ek_dtype_size(s->dtype));
+        const int64_t own = s->whole && made != s->root ? s->elements : room;
+        s->rooms[made] = ek_storage_new(s->devs[made], (size_t)own * ek_dtype_size(s->dtype));
         rc = s->rooms[made] ? 0 : ek_error_pending();
     }
     ek_memory_set_category(before);
@@ -307,17 +319,18 @@ static int slices_add_stretch(slices *s, ek_collective collective)
     return rc;
 }
 
-/* Returns the most bytes of a stretch, for which devices need twice the bytes. A bucket of
- * gradients is one stretch if the devices have memory for it. */
+/* Returns the most bytes of a stretch, for which devices need twice the bytes; the root of two
+ * devices needs three times the bytes. A bucket of gradients is one stretch if the devices have
+ * memory for it. */
 static size_t slices_most(const slices *s)
 {
-    const size_t least = EK_COMM_BUFFER_BYTES / 2;
+    const size_t rooms = s->devices == 2 ? 3 : 2, least = EK_COMM_BUFFER_BYTES / rooms;
     size_t most = SIZE_MAX;
     for (int d = 0; d < s->devices; d++) {
         ek_memory_stats stats;
         size_t own = s->devs[d]->lane ? 2 * (size_t)ek_lane_bucket(s->devs[d]) : least;
         ek_ledger_read(s->devs[d], &stats);
-        if (own < least || (stats.capacity && stats.in_use + 2 * own > stats.capacity))
+        if (own < least || (stats.capacity && stats.in_use + rooms * own > stats.capacity))
             own = least;
         most = own < most ? own : most;
     }

@@ -190,13 +190,6 @@ static bool copies_is_stale(const ek_replica_set *set, int d, int i)
                            sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
-/* Returns the entry that is sent at place `at` of the first `end` entries: buffers come first. */
-static int copies_entry(const ek_replica_set *set, int end, int at)
-{
-    const int buffers = end - set->parameters;
-    return at < buffers ? set->parameters + at : at - buffers;
-}
-
 void ek_replica_set_join(ek_replica_set *set)
 {
     if (!set || !set->arrivals)
@@ -216,7 +209,7 @@ void ek_replica_set_join(ek_replica_set *set)
 /* Does the moves; moves[first[k] .. first[k + 1]) go to the device ranks->at[k]. The copies count
  * as written even after an error, so that older graphs which saved them report the modification. */
 static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, const ek_move *moves,
-                             const int *first, int end, bool ahead)
+                             const int *first, bool ahead)
 {
     static const char what[] = "refreshing replicas";
     const int before = ek_error_status(), count = first[ranks->count];
@@ -228,8 +221,7 @@ static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, con
                    : ek_exchange(what, moves, count);
     for (int k = 0; k < ranks->count; k++) {
         int d = ranks->at[k], next = first[k];
-        for (int at = 0; at < end && next < first[k + 1]; at++) {
-            const int i = copies_entry(set, end, at);
+        for (int i = 0; i < set->count && next < first[k + 1]; i++) {
             if (set->copies[d].tensors[i] != moves[next].to)
                 continue;
             ek_tensor_written(moves[next++].to, "the broadcast to replicas");
@@ -241,7 +233,9 @@ static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, con
     return rc;
 }
 
-static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end, bool ahead)
+/* Sends the stale tensors among entries [begin, end). */
+static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int begin, int end,
+                          bool ahead)
 {
     size_t parameters = 0, buffers = 0;
     int first[EK_MAX_DEVICES + 1] = {0}, n = 0, rc = 0;
@@ -251,8 +245,7 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int en
     for (int k = 0; k < ranks->count && rc >= 0; first[++k] = n) {
         int d = ranks->at[k];
         rc = d > 0 ? ek_copies_allocate(set, d) : 0;
-        for (int at = 0; at < end && d > 0 && rc >= 0; at++) {
-            const int i = copies_entry(set, end, at);
+        for (int i = begin; i < end && d > 0 && rc >= 0; i++) {
             if (!copies_is_stale(set, d, i))
                 continue;
             if ((rc = ek_tensor_hold(set->sources[i])) < 0) /* sharded by a wrapper inside */
@@ -262,7 +255,7 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int en
         }
     }
     if (rc >= 0 && parameters + buffers > 0)
-        rc = copies_send_stale(set, ranks, moves, first, end, ahead);
+        rc = copies_send_stale(set, ranks, moves, first, ahead);
     free(moves);
     EK_TRY(rc);
     set->stats.parameter_broadcasts += parameters > 0;
@@ -274,7 +267,10 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int en
 int ek_copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int end, bool ahead)
 {
     ek_scope scope = ek_scope_begin();
-    int rc = copies_refresh(set, ranks, end, ahead);
+    const int parameters = set->parameters;
+    int rc = copies_refresh(set, ranks, parameters, end, false);
+    if (rc >= 0)
+        rc = copies_refresh(set, ranks, 0, parameters, ahead);
     ek_scope_end(&scope);
     return rc;
 }

@@ -4,25 +4,22 @@
  * Note [Broadcast ahead]
  *
  * Between GPUs that have collectives, what a step has changed is broadcast while the next forward
- * runs. The broadcast goes bucket by bucket, buffers first and then parameters in the order of
- * their registration, which is about that of their use. The first use of a tensor on a device makes
- * the device's compute stream wait for the tensor's bucket (ek_tensor_hold), on the module's own
- * device, too, so that a forward which writes to a parameter doesn't overtake its broadcast. At the
- * end of the forward all compute streams wait for the whole broadcast.
+ * runs. Parameters go bucket by bucket in the order of their registration, which is about that of
+ * their use. The first use of a parameter on a device makes the device's compute stream wait for
+ * the parameter's bucket (ek_tensor_hold), on the module's own device, too, so that a forward which
+ * writes to a parameter doesn't overtake its broadcast. At the end of the forward all compute
+ * streams wait for the whole broadcast. Buffers come before, and all devices wait for them, because
+ * forwards write to buffers without ek_tensor_hold.
  *
- * A step on every device after an all-reduce, as PyTorch's DDP has it, would need no broadcast. For
- * P bytes of parameters and N devices with Adam, per step:
- *
- *                              bytes on a device's link, in and out   a device waits for   state
- *     here                     root 2 P (N - 1) / N in, P out         step, first bucket   2 P on
- * one all-reduce, step on all  2 P (N - 1) / N                        step                 2 P on
- * each sharded (EK_SHARD_OPTIMIZER)  as here                           step / N, P          2 P / N
- *
- * The sums' bytes travel during backward in all of them, and the broadcast during forward here. So
- * a step on all devices would save the wait for one bucket, at the price of N times the state, and
- * of copies of each gradient that a program may change before the step. A sharded step needs the
- * least memory but leaves parameters without a whole gradient, so that a program has to ask for it.
- */
+ * A step on every device after an all-reduce, as in PyTorch's DDP, would need no broadcast. For P
+ * bytes of parameters on N devices, the busiest link carries 2 P (N - 1) / N bytes of sums during
+ * backward here (to the module's device) and there (from and to each device). Here the link also
+ * carries P bytes of the broadcast, during forward: a device waits for the step and for the first
+ * bucket, there for the step. Adam's state has 2 P bytes here, on one device, and 2 P on each
+ * there. A program may also change gradients before the step, all of whose copies would have to
+ * follow. So the step stays on one device. A sharded step (EK_SHARD_OPTIMIZER) waits for 1 / N of
+ * the step and for the broadcast, and has 2 P / N bytes of state on each device; but parameters
+ * then have no whole gradient, so that a program has to ask for it. */
 #ifndef EK_PARALLEL_REPLICA_COPIES_H
 #define EK_PARALLEL_REPLICA_COPIES_H
 

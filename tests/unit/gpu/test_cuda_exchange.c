@@ -461,32 +461,35 @@ TEST(a_batch_of_the_host_passes_no_other_gpu)
     }
 }
 
-/* Tensors of one bucket, which lie apart, are packed. A GPU has one group of NCCL for their terms
- * and one for their sums, a kernel that packs and a kernel that adds; the first GPU also copies its
- * slice to the others and all of them to their memory. */
-TEST(a_bucket_has_two_groups)
+/* Tensors of one bucket, which lie apart, are packed. Each GPU has one group of NCCL for their
+ * terms and a kernel that packs. Of more than two GPUs each has one more group, for sums, and a
+ * kernel that adds. The first GPU also copies its slice to the others, and all of them to their
+ * memory. */
+TEST_LOOP(a_bucket_has_two_groups, 2, 5)
 {
-    enum { COUNT = 40, SIZE = 1001 };
+    enum { COUNT = 40, SIZE = 1001, MOST = 4 };
+    const int gpus = _i;
     ek_emulator_counters counters;
-    ek_tensor *inputs[DEVICES * COUNT], *added[COUNT];
-    ck_assert(open_route(&routes[0]));
-    for (int k = 0; k < DEVICES * COUNT; k++)
+    ek_tensor *inputs[MOST * COUNT], *added[COUNT];
+    setenv("EK_EMULATOR_DEVICES", "4", 1);
+    assert_ok(ek_cuda_devices_configure("0,1,2,3"));
+    for (int k = 0; k < gpus * COUNT; k++)
         assert_made(inputs[k] =
                         ek_add_scalar(ek_zeros(EK_SHAPE(SIZE), .device = ek_cuda(k / COUNT)), k));
-    for (int d = 0; d < DEVICES; d++)
+    for (int d = 0; d < gpus; d++)
         assert_ok(ek_synchronize(ek_cuda(d)));
     ek_emulator_reset_counters();
-    assert_ok(ek_reduce_add_coalesced(inputs, DEVICES, COUNT, ek_cuda(0), 25 << 20, added));
-    for (int d = 0; d < DEVICES; d++)
+    assert_ok(ek_reduce_add_coalesced(inputs, gpus, COUNT, ek_cuda(0), 25 << 20, added));
+    for (int d = 0; d < gpus; d++)
         assert_ok(ek_synchronize(ek_cuda(d)));
     ek_emulator_count(&counters);
-    ck_assert_uint_eq(counters.groups, 2 * DEVICES);
-    ck_assert_uint_eq(counters.kernels, 2 * DEVICES + 2);
+    ck_assert_uint_eq(counters.groups, (gpus > 2 ? 2 : 1) * gpus);
+    ck_assert_uint_eq(counters.kernels, gpus + (gpus > 2 ? gpus : 1) + 2);
     ck_assert_uint_eq(counters.copies, 0);
     for (int i = 0; i < COUNT; i++) {
         const float *sum = ek_tensor_data(ek_to_device(added[i], ek_cpu()));
-        ck_assert_double_eq(sum[0], 2 * i + COUNT);
-        ck_assert_double_eq(sum[SIZE - 1], 2 * i + COUNT);
+        ck_assert_double_eq(sum[0], gpus * i + COUNT * gpus * (gpus - 1) / 2);
+        ck_assert_double_eq(sum[SIZE - 1], gpus * i + COUNT * gpus * (gpus - 1) / 2);
     }
 }
 
