@@ -134,7 +134,9 @@ static ek_tensor *buffer_slot(const ek_run *run, const ek_task *task, const ek_b
 {
     const ek_tensor *leaf =
         task->runs && !run->create_graph && !buffer->capture ? task->leaf : NULL;
-    return leaf && !leaf->grad && !leaf->hooks ? leaf->grad_buffer : NULL;
+    return leaf && !leaf->grad && !leaf->hooks && buffer->summed == buffer->expected
+               ? leaf->grad_buffer
+               : NULL;
 }
 
 /* ---- gradients of slices, which are put in their places in the sum ---- */
@@ -160,12 +162,12 @@ static int slice_complete(ek_buffer *buffer)
     return 0;
 }
 
-/* Begins a sum of which no element is set. The sum's memory is `slot`, or new if that is NULL. */
-static int slice_begin(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *part,
-                       const ek_slice_attributes *slice, int64_t start)
+/* Begins a sum of which no element is set. */
+static int slice_begin(ek_buffer *buffer, const ek_tensor *part, const ek_slice_attributes *slice,
+                       int64_t start)
 {
     ek_scope scope = ek_scope_begin();
-    buffer->sum = ek_keep(slot ? slot : ek_fold_whole(part, &slice->shape));
+    buffer->sum = ek_keep(ek_fold_whole(part, &slice->shape));
     ek_scope_end(&scope);
     if (!buffer->sum)
         return ek_error_pending();
@@ -176,10 +178,10 @@ static int slice_begin(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *part
 }
 
 /* Makes the sum one that may be written in place. */
-static int slice_own_sum(ek_buffer *buffer, const ek_tensor *slot)
+static int slice_own_sum(ek_buffer *buffer)
 {
     ek_tensor *sum = buffer->sum;
-    if (sum == slot || (gradient_is_exclusive(sum) && ek_is_dense(sum)))
+    if (gradient_is_exclusive(sum) && ek_is_dense(sum))
         return 0;
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
@@ -192,8 +194,7 @@ static int slice_own_sum(ek_buffer *buffer, const ek_tensor *slot)
 
 /* Puts the gradient of a slice in its place: copies it to elements that are not set, or adds it.
  * Neighbours that come one after the other, and cover the whole, leave no zeros to be written. */
-static int slice_add(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *gradient,
-                     const ek_slice_attributes *slice)
+static int slice_add(ek_buffer *buffer, const ek_tensor *gradient, const ek_slice_attributes *slice)
 {
     const int dim = slice->dim;
     ek_tensor part, place;
@@ -208,7 +209,7 @@ static int slice_add(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *gradie
     const int64_t length = part.shape[dim], start = length > 0 ? slice->start : 0;
     const bool fresh = !buffer->sum, run = length < 2 || slice->step == 1;
     if (fresh)
-        EK_TRY(slice_begin(buffer, slot, &part, slice, start));
+        EK_TRY(slice_begin(buffer, &part, slice, start));
     bool unset = buffer->partial && buffer->dim == dim && run &&
                  (start >= buffer->end || start + length <= buffer->begin);
     if (unset && start >= buffer->end) {
@@ -219,7 +220,7 @@ static int slice_add(ek_buffer *buffer, ek_tensor *slot, const ek_tensor *gradie
         buffer->begin = start;
     } else {
         EK_TRY(slice_complete(buffer));
-        EK_TRY(slice_own_sum(buffer, slot));
+        EK_TRY(slice_own_sum(buffer));
     }
     ek_tensor *sum = buffer->sum;
     ek_dev *dev = ek_tensor_dev(sum);
@@ -235,14 +236,13 @@ int ek_buffer_sum(ek_run *run, const ek_task *task, ek_buffer *buffer)
     ek_contribution next;
     int rc = 0;
     while (rc >= 0 && buffer_take_next(run, buffer, &next)) {
-        ek_tensor *slot = buffer_slot(run, task, buffer), *gradient = next.gradient;
+        ek_tensor *gradient = next.gradient;
         if (gradient && next.slice) {
-            rc = slice_add(buffer, slot, gradient, next.slice);
+            rc = slice_add(buffer, gradient, next.slice);
             ek_release(gradient);
         } else if (gradient && buffer->sum) {
             rc = slice_complete(buffer);
-            slot = buffer->summed == buffer->expected ? slot : NULL;
-            buffer->sum = buffer_add(run, slot, buffer->sum, gradient);
+            buffer->sum = buffer_add(run, buffer_slot(run, task, buffer), buffer->sum, gradient);
             rc = buffer->sum ? rc : ek_error_pending();
         } else if (gradient) {
             buffer->sum = gradient;

@@ -68,7 +68,7 @@ static ek_tensor *norm_powers(ek_dev *dev, const ek_tensor *x, double p)
     return made ? y : NULL;
 }
 
-/* Writes the power sum of one tensor, in memory of the scope. */
+/* Writes the power sum of one tensor. Temporary tensors are in the scope. */
 static int norm_power_sum(ek_dev *dev, const ek_tensor *x, double p, double *sum)
 {
     double least = 0;
@@ -105,7 +105,7 @@ int ek_host_norm_list(ek_dev *dev, ek_tensor *out, int count, ek_tensor *const *
 int ek_host_scale_list(ek_dev *dev, int count, ek_tensor *const *x, const ek_tensor *factor)
 {
     const double by = *(const double *)ek_tensor_address(factor);
-    for (int i = 0; i < count && by != 1; i++) /* adding -0 leaves a zero's sign */
+    for (int i = 0; i < count && by != 1; i++) /* Adding -0 keeps the sign of a zero. */
         EK_TRY(ek_host_unary(dev, EK_UNARY_AFFINE, x[i], x[i], by, -0.0));
     return 0;
 }

@@ -114,7 +114,7 @@ static ek_tensor *scaler_divide(const ek_grad_scaler *scaler, ek_optimizer *opti
     return largest;
 }
 
-/* Waits until it is known whether the gradients were finite. */
+/* Waits for the largest element, and notes whether the gradients were finite. */
 static int scaler_settle(scaler_entry *entry)
 {
     double values[EK_NORM_NUMBERS];

@@ -113,8 +113,8 @@ static const struct {
     bool bf16;
     int forward, backward, watched_forward, watched_backward;
 } limits[] = {
-    {ENCODER, false, 15, 44, 17, 44}, {ENCODER, true, 25, 52, 29, 59},
-    {GPT2, false, 30, 80, 34, 80},    {GPT2, true, 35, 86, 43, 105},
+    {ENCODER, false, 15, 34, 17, 34}, {ENCODER, true, 25, 42, 29, 49},
+    {GPT2, false, 30, 69, 34, 69},    {GPT2, true, 35, 75, 43, 94},
     {LAYERS, false, 3, 11, 3, 11},    {LAYERS, true, 4, 10, 4, 15},
 };
 
