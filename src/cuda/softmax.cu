@@ -10,6 +10,25 @@
 #include "cuda/launches.h"
 #include "cuda/strides.cuh"
 
+/* The elements of type R that a thread loads before it computes with the first of them. If a store
+ * lay between two loads, the second would wait for the first, because the compiler can't tell that
+ * they don't overlap. */
+template <typename R> struct line_batch {
+    enum { COUNT = sizeof(R) == sizeof(double) ? 4 : 8 };
+};
+
+/* Loads N elements of a thread from element c of a line on, `lanes` apart. Elements beyond the line
+ * are `otherwise`. */
+template <typename T, typename R, int N>
+EK_DEVICE void line_load(R (&to)[N], const T *x, int64_t stride, int64_t c, const ek_team &team,
+                         int64_t size, R otherwise)
+{
+    EK_EACH(k, N) {
+        const int64_t at = c + k * team.lanes;
+        to[k] = at < size ? ek_load(x + at * stride) : otherwise;
+    }
+}
+
 /* ---- a row: largest of a line and sum of exp(x - largest), in one pass over it ---- */
 
 template <typename R> struct row_sum {
@@ -56,18 +75,16 @@ EK_DEVICE row_sum<typename ek_compute<T>::type> sum_row(const ek_team &team, boo
                                                         int64_t stride, int64_t size)
 {
     typedef typename ek_compute<T>::type R;
-    enum { BATCH = 4 };
+    enum { N = line_batch<R>::COUNT };
     row_sum<R> line = {-(R)INFINITY, 0};
-    for (int64_t c = team.lane; valid && c < size; c += BATCH * team.lanes) {
-        R v[BATCH];
-        EK_EACH(k, BATCH) {
-            int64_t at = c + k * team.lanes;
-            v[k] = at < size ? ek_load(x + at * stride) : -(R)INFINITY;
-        }
-        R largest = row_larger(row_larger(v[0], v[1]), row_larger(v[2], v[3]));
+    for (int64_t c = team.lane; valid && c < size; c += N * team.lanes) {
+        R v[N], largest = -(R)INFINITY, sum = 0;
+        line_load(v, x, stride, c, team, size, -(R)INFINITY);
+        EK_EACH(k, N)
+            largest = row_larger(largest, v[k]);
         largest = row_larger(line.largest, largest);
-        R shift = row_shift_of(largest), sum = 0;
-        EK_EACH(k, BATCH)
+        R shift = row_shift_of(largest);
+        EK_EACH(k, N)
             sum += exp(v[k] - shift);
         line.sum = line.sum * exp(line.largest - shift) + sum;
         line.largest = largest;
@@ -83,6 +100,7 @@ EK_DEVICE row_sum<typename ek_compute<T>::type> sum_row(const ek_team &team, boo
 template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
 {
     typedef typename ek_compute<T>::type R;
+    enum { N = line_batch<R>::COUNT };
     ek_team team = ek_team_of(job.team);
     EK_TEAM_LOOP(line, team, job.lines.count) {
         bool valid = line < job.lines.count;
@@ -95,10 +113,16 @@ template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
             continue;
         T *y = (T *)job.out + offset[0];
         R last = job.logarithm ? log(all.sum) : 1 / all.sum;
-#pragma unroll 4
-        for (int64_t c = team.lane; c < job.size; c += team.lanes) {
-            R away = ek_load(x + c * job.stride[1]) - all.largest;
-            ek_store(y + c * job.stride[0], job.logarithm ? away - last : exp(away) * last);
+        for (int64_t c = team.lane; c < job.size; c += N * team.lanes) {
+            R v[N];
+            line_load(v, x, job.stride[1], c, team, job.size, R(0));
+            EK_EACH(k, N) {
+                const int64_t at = c + k * team.lanes;
+                const R away = v[k] - all.largest;
+                if (at < job.size)
+                    ek_store(y + at * job.stride[0],
+                             job.logarithm ? away - last : exp(away) * last);
+            }
         }
     }
 }
@@ -126,6 +150,7 @@ EK_DEVICE R softmax_gradient_sum(const ek_cuda_softmax_job &job, const ek_team &
 template <typename T> EK_KERNEL softmax_gradient(ek_cuda_softmax_job job)
 {
     typedef typename ek_compute<T>::type R;
+    enum { N = line_batch<R>::COUNT };
     ek_team team = ek_team_of(job.team);
     EK_TEAM_LOOP(line, team, job.lines.count) {
         bool valid = line < job.lines.count;
@@ -137,11 +162,17 @@ template <typename T> EK_KERNEL softmax_gradient(ek_cuda_softmax_job job)
         if (!valid)
             continue;
         T *dx = (T *)job.out + offset[0];
-#pragma unroll 4
-        for (int64_t c = team.lane; c < job.size; c += team.lanes) {
-            R slope = ek_load(dy + c * job.stride[1]), value = ek_load(y + c * job.stride[2]);
-            ek_store(dx + c * job.stride[0],
-                     job.logarithm ? slope - exp(value) * sum : value * (slope - sum));
+        for (int64_t c = team.lane; c < job.size; c += N * team.lanes) {
+            R slope[N], value[N];
+            line_load(slope, dy, job.stride[1], c, team, job.size, R(0));
+            line_load(value, y, job.stride[2], c, team, job.size, R(0));
+            EK_EACH(k, N) {
+                const int64_t at = c + k * team.lanes;
+                const R result =
+                    job.logarithm ? slope[k] - exp(value[k]) * sum : value[k] * (slope[k] - sum);
+                if (at < job.size)
+                    ek_store(dx + at * job.stride[0], result);
+            }
         }
     }
 }
@@ -234,13 +265,14 @@ template <typename R> static __device__ R entropy_total_weight(const ek_cuda_ent
     return ek_block_sum(sum);
 }
 
-template <typename T>
+template <typename T, bool smooths>
 EK_KERNEL entropy_gradient(ek_cuda_entropy_job job, ek_cuda_fault *fault, const char *operation)
 {
     typedef typename ek_compute<T>::type R;
+    enum { N = smooths ? 2 : line_batch<R>::COUNT };
     ek_team team = ek_team_of(job.team);
     R smoothing = (R)job.params.label_smoothing, share = smoothing / (R)job.classes;
-    R total = smoothing != 0 ? entropy_total_weight<R>(job) : (R)0;
+    R total = smooths ? entropy_total_weight<R>(job) : (R)0;
     EK_TEAM_LOOP(line, team, job.lines.count) {
         if (line >= job.lines.count)
             continue;
@@ -257,14 +289,17 @@ EK_KERNEL entropy_gradient(ek_cuda_entropy_job job, ek_cuda_fault *fault, const 
         R g = ek_load_as<R>(job.loss.data, job.loss.dtype, offset[2]);
         R lse = ek_load_as<R>(job.lse.data, job.lse.dtype, offset[3]);
         R own = (1 - smoothing) * entropy_weight_of<R>(job, t), scale = g * (own + share * total);
-#pragma unroll 4
-        for (int64_t c = team.lane; c < job.classes; c += team.lanes) {
-            R slope = exp(ek_load(x + c * job.stride_x) - lse) * scale;
-            if (smoothing != 0)
-                slope -= g * share * entropy_weight_of<R>(job, c);
-            if (c == t)
-                slope -= g * own;
-            ek_store(dx + c * job.stride_dx, slope);
+        for (int64_t c = team.lane; c < job.classes; c += N * team.lanes) {
+            R slope[N];
+            line_load(slope, x, job.stride_x, c, team, job.classes, R(0));
+            EK_EACH(k, N) {
+                const int64_t at = c + k * team.lanes;
+                slope[k] = exp(slope[k] - lse) * scale - (at == t ? g * own : R(0));
+                if (smooths && at < job.classes)
+                    slope[k] -= g * share * entropy_weight_of<R>(job, at);
+                if (at < job.classes)
+                    ek_store(dx + at * job.stride_dx, slope[k]);
+            }
         }
     }
 }
@@ -280,8 +315,9 @@ int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_stream *stream,
                                           const ek_cuda_entropy_job *job){
     EK_FLOATING(job->dtype, T,
                 return ek_launch(stream, ek_team_grid(stream, job->team, job->lines.count),
-                                 entropy_gradient<T>, *job, stream->fault,
-                                 "cross_entropy_gradient"))}
+                                 job->params.label_smoothing != 0 ? entropy_gradient<T, true>
+                                                                  : entropy_gradient<T, false>,
+                                 *job, stream->fault, "cross_entropy_gradient"))}
 
 /* ---- the weight of targets ---- */
 
