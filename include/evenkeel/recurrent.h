@@ -18,6 +18,9 @@
  * at each sample's own end. This is what torch computes for a packed sequence. Lengths on a device
  * are read by the CPU, which waits for them.
  *
+ * On GPUs cuDNN computes networks of f32, bf16 and f16, under autocast in its narrow dtype, unless
+ * algorithms must be deterministic (precision.h). Backward then needs the output unmodified.
+ *
  * The batch is dimension 0 of lengths, 1 of states, and of the input and the output 1 or, with
  * batch_first, 0. Results are marked so (ek_value_batched), and data-parallel wrappers obey: they
  * join h_n and c_n along dimension 1, and such a state can be given to them as it is. A wrapper

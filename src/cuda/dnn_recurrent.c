@@ -158,10 +158,21 @@ static void recurrent_close(const recurrent_dnn *dnn)
 
 /* ---- weights ---- */
 
-static ek_tensor *recurrent_block(ek_dev *dev, const recurrent_dnn *dnn, ek_dtype dtype)
+/* Makes a tensor in which `nbytes` begin at a multiple of 256, where recurrent_aligned points. */
+static ek_tensor *recurrent_block(ek_dev *dev, size_t nbytes, ek_dtype dtype)
 {
-    return ek_tensor_new(dev, dtype, &EK_SHAPE((int64_t)(dnn->block / ek_dtype_size(dtype))),
-                         EK_CONTIGUOUS);
+    const size_t padded = ek_cuda_padded(nbytes) / ek_dtype_size(dtype);
+    return ek_tensor_new(dev, dtype, &EK_SHAPE((int64_t)padded), EK_CONTIGUOUS);
+}
+
+static void *recurrent_at(const ek_tensor *x)
+{
+    return x ? ek_tensor_address(x) : NULL;
+}
+
+static void *recurrent_aligned(const ek_tensor *block)
+{
+    return ek_cuda_aligned(recurrent_at(block));
 }
 
 /* Returns weight `at` of a block as a tensor. A weight's gates are linear layers of cuDNN, which
@@ -197,11 +208,6 @@ static ek_tensor *recurrent_locate(ek_dev *dev, const recurrent_dnn *dnn,
 
 /* ---- calls ---- */
 
-static void *recurrent_at(const ek_tensor *x)
-{
-    return x ? ek_tensor_address(x) : NULL;
-}
-
 static cudnnStatus_t recurrent_forward(const recurrent_dnn *dnn, const ek_recurrent_call *call,
                                        void *workspace)
 {
@@ -212,8 +218,8 @@ static cudnnStatus_t recurrent_forward(const recurrent_dnn *dnn, const ek_recurr
                                      recurrent_at(call->y), dnn->h, recurrent_at(call->h),
                                      recurrent_at(call->h_n), dnn->c, recurrent_at(call->c),
                                      recurrent_at(call->c_n), dnn->block,
-                                     recurrent_at(call->packed), dnn->workspace, workspace,
-                                     kept ? dnn->reserve : 0, recurrent_at(kept));
+                                     recurrent_aligned(call->packed), dnn->workspace, workspace,
+                                     kept ? dnn->reserve : 0, recurrent_aligned(kept));
 }
 
 static cudnnStatus_t recurrent_backward(const recurrent_dnn *dnn, const ek_recurrent_call *call,
@@ -221,15 +227,15 @@ static cudnnStatus_t recurrent_backward(const recurrent_dnn *dnn, const ek_recur
                                         void *workspace)
 {
     void *x = recurrent_at(call->x), *y = recurrent_at(call->y), *h = recurrent_at(call->h),
-         *reserve = recurrent_at(call->reserve);
+         *reserve = recurrent_aligned(call->reserve);
     EK_DNN_TRY(dnn->api->cudnnRNNBackwardData_v8(
         dnn->handle, dnn->network, NULL, dnn->y, y, recurrent_at(back->dy), dnn->x,
         recurrent_at(back->dx), dnn->h, h, recurrent_at(back->dh_n), recurrent_at(back->dh), dnn->c,
         recurrent_at(call->c), recurrent_at(back->dc_n), recurrent_at(back->dc), dnn->block,
-        recurrent_at(call->packed), dnn->workspace, workspace, dnn->reserve, reserve));
+        recurrent_aligned(call->packed), dnn->workspace, workspace, dnn->reserve, reserve));
     return dnn->api->cudnnRNNBackwardWeights_v8(dnn->handle, dnn->network, CUDNN_WGRAD_MODE_ADD,
                                                 NULL, dnn->x, x, dnn->h, h, dnn->y, y, dnn->block,
-                                                recurrent_at(block), dnn->workspace, workspace,
+                                                recurrent_aligned(block), dnn->workspace, workspace,
                                                 dnn->reserve, reserve);
 }
 
@@ -265,10 +271,8 @@ int ek_cuda_recurrent_network(ek_dev *dev, ek_recurrent_call *call, bool keeps)
 {
     recurrent_dnn dnn = {.api = NULL};
     int rc = recurrent_serves(call) ? recurrent_open(dev, &dnn, call, keeps) : 0;
-    const int64_t kept = (int64_t)dnn.reserve;
-    if (rc > 0 &&
-        (!(call->packed = recurrent_block(dev, &dnn, call->x->dtype)) ||
-         (keeps && !(call->reserve = ek_tensor_new(dev, EK_U8, &EK_SHAPE(kept), EK_CONTIGUOUS)))))
+    if (rc > 0 && (!(call->packed = recurrent_block(dev, dnn.block, call->x->dtype)) ||
+                   (keeps && !(call->reserve = recurrent_block(dev, dnn.reserve, EK_U8)))))
         rc = ek_error_pending();
     for (int i = 0; rc > 0 && i < call->layers * call->directions * WEIGHTS; i++) {
         if (!call->weights[i])
@@ -290,7 +294,7 @@ int ek_cuda_recurrent_network_gradient(ek_dev *dev, const ek_recurrent_call *cal
 {
     recurrent_dnn dnn = {.api = NULL};
     int rc = recurrent_open(dev, &dnn, call, true);
-    ek_tensor *block = rc > 0 ? recurrent_block(dev, &dnn, call->x->dtype) : NULL;
+    ek_tensor *block = rc > 0 ? recurrent_block(dev, dnn.block, call->x->dtype) : NULL;
     if (rc > 0 && (!block || ek_cuda_fill(dev, block, 0) < 0))
         rc = ek_error_pending();
     for (int i = 0; rc > 0 && i < call->layers * call->directions * WEIGHTS; i++)

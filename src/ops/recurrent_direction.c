@@ -371,7 +371,7 @@ static int direction_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
         saved[i] = ek_node_saved(node, i);
     for (int i = 0; i < 3; i++)
         given[i] = gradients[i] ? ek_contiguous(gradients[i], EK_CONTIGUOUS) : NULL;
-    direction_back back = {NULL};
+    direction_back back = {.dx = NULL};
     if (ek_error_status() < 0)
         return ek_error_pending();
     EK_TRY(direction_back_memory(self, saved, &back));

@@ -1,5 +1,6 @@
 // cudnn_recurrent.cpp: cuDNN's interface of recurrent networks, in streams. It refuses what cuDNN 9
-// refuses, and beside that all that its documentation doesn't promise.
+// refuses, and beside that all that its documentation doesn't promise, such as blocks of memory
+// that are aligned worse than an allocation.
 #include <cudnn.h>
 
 #include <cstdio>
@@ -125,6 +126,10 @@ cudnnStatus_t check(Machine &m, Call &call, const std::vector<Operand> &operands
     call.run.pads = call.y->pads;
     const size_t size = size_of(network->type);
     const int device = call.handle->device;
+    for (const void *block : {(const void *)call.run.weights, (const void *)call.run.dweights,
+                              (const void *)call.run.reserve, (const void *)call.workspace})
+        if ((uintptr_t)block % 256 != 0)
+            return CUDNN_STATUS_BAD_PARAM;
     if (call.weights_size < (size_t)n.elements() * size ||
         call.workspace_size < workspace_of(call.x) ||
         !lies_in(m, call.workspace, workspace_of(call.x), device))

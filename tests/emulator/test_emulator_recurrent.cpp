@@ -37,6 +37,14 @@ static cudnnStatus_t set_data(Net &n, int length, cudnnRNNDataLayout_t layout)
                                      &zero);
 }
 
+// Memory of zeros at a multiple of 256.
+static char *aligned_array(size_t size, cudaStream_t stream)
+{
+    char *array = device_array<char>(size + 256);
+    OK(cudaMemsetAsync(array, 0, size + 256, stream));
+    return array + (256 - (uintptr_t)array % 256) % 256;
+}
+
 static Net make_net(int length)
 {
     Net n = {};
@@ -61,11 +69,11 @@ static Net make_net(int length)
     n.y = device_array<float>(STEPS);
     n.dx = device_array<float>(STEPS);
     n.h = device_copy<float>({0.125f}, n.stream);
-    n.dweights = device_copy(std::vector<float>(n.weights_size / 4), n.stream);
-    n.workspace = device_array<char>(n.workspace_size);
-    n.reserve = device_array<char>(n.reserve_size);
+    n.dweights = (float *)aligned_array(n.weights_size, n.stream);
+    n.workspace = aligned_array(n.workspace_size, n.stream);
+    n.reserve = aligned_array(n.reserve_size, n.stream);
     std::vector<float> weights(n.weights_size / 4);
-    n.weights = device_copy(weights, n.stream);
+    n.weights = (float *)aligned_array(n.weights_size, n.stream);
     for (int layer = 0; layer < 2; layer++) { // of the input 2, of h 3
         void *at;
         GOOD(cudnnGetRNNWeightParams(n.handle, n.network, 0, n.weights_size, n.weights, layer,
@@ -147,6 +155,9 @@ TEST(refused_calls)
     n.workspace_size--;
     BAD(forward(n, n.reserve_size));
     n.workspace_size++;
+    n.reserve += 128;
+    BAD(forward(n, n.reserve_size)); // aligned to less than 256
+    n.reserve -= 128;
     n.x++; // reaches beyond its allocation
     BAD(forward(n, n.reserve_size));
     n.x--;
