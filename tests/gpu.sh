@@ -45,7 +45,7 @@ packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libpng-dev l
 
 # Tests of kernels of our own, the most telling first. Threads of the first ones share memory.
 sharing="ops_attention kernel_norm kernel_softmax kernel_reduce cuda_conv_direct kernel_matmul_own kernel_linear_own
-    kernel_conv_own kernel_sort ops_moments kernel_norm_merge kernel_pool ops_recurrent kernel_copy kernel_optimizer
+    kernel_conv_own kernel_sort kernel_scan ops_moments kernel_norm_merge kernel_pool ops_recurrent kernel_copy kernel_optimizer
     kernel_resample ops_rearrange ops_losses"
 kernels="$sharing kernel_index kernel_elementwise"
 emulated_tests="cuda_devices kernel_softmax comm_broadcast schedule json"
