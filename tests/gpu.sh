@@ -61,7 +61,7 @@ packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libpng-dev l
 watched="attention:ops_attention norm_line,norm_row,norm_sums,norm_join:kernel_norm,kernel_norm_merge,ops_moments
     softmax:kernel_softmax,ops_losses reduce:kernel_reduce
     conv_direct,conv_direct_gradient:cuda_conv_direct,kernel_conv_own matmul:kernel_matmul_own,kernel_linear_own
-    sort:kernel_sort scan:ops_rearrange avg_pool,max_pool:kernel_pool recurrent:ops_recurrent copy:kernel_copy
+    sort:kernel_sort scan:kernel_scan,ops_rearrange avg_pool,max_pool:kernel_pool recurrent:ops_recurrent copy:kernel_copy
     lists:kernel_optimizer resample,grid_sample:kernel_resample,ops_resample random:kernel_random index:kernel_index
     elementwise,mathematics,compare:kernel_elementwise combine:"
 kernels=

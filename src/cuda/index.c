@@ -6,24 +6,13 @@
 #include "cuda/runtime.h"
 #include "evenkeel/precision.h"
 
-/* Return the stride and the size along dim; 1 if the tensor has no dimensions. */
-static int64_t index_stride_along(const ek_tensor *tensor, int dim)
-{
-    return tensor->ndim == 0 ? 1 : tensor->stride[dim];
-}
-
-static int64_t index_size_along(const ek_tensor *tensor, int dim)
-{
-    return tensor->ndim == 0 ? 1 : tensor->shape[dim];
-}
-
 /* Writes the strides of `index` over `like`'s dimensions. If the index is a list, all are 0 except
  * the one along dim. */
 static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is_list, int dim,
                           int64_t stride[EK_MAX_DIMS])
 {
     for (int d = 0; d < like->ndim; d++)
-        stride[d] = !is_list ? index->stride[d] : d == dim ? index_stride_along(index, 0) : 0;
+        stride[d] = !is_list ? index->stride[d] : d == dim ? ek_cuda_stride_along(index, 0) : 0;
 }
 
 static void index_strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_MAX_DIMS])
@@ -75,8 +64,8 @@ static int index_select_at(ek_dev *dev, const char *operation, ek_tensor *out, c
                              .out = ek_tensor_address(out),
                              .x = ek_tensor_address(x),
                              .index = ek_tensor_address(index),
-                             .size = index_size_along(x, dim),
-                             .stride = index_stride_along(x, dim)};
+                             .size = ek_cuda_size_along(x, dim),
+                             .stride = ek_cuda_stride_along(x, dim)};
     ek_cuda_strides_init(&job.strides, 3, out->ndim, out->shape,
                          (const int64_t *[]){out->stride, x_stride, index_stride});
     size_t nbytes = index_widen(&job, ek_dtype_size(x->dtype));
@@ -120,7 +109,7 @@ static int index_write_sorted(ek_dev *dev, const ek_cuda_index_job *job, bool is
         rc = ek_cuda_begin(dev, &stream);
     if (rc >= 0)
         rc = ek_cuda_end(dev, &stream, job->operation,
-                         ek_cuda_launch_write_sorted(&stream, job, order, apart, size));
+                         ek_cuda_launch_write(&stream, job, order, apart, size));
     ek_cuda_scratch_free(dev, order, nbytes);
     return rc;
 }
@@ -141,10 +130,10 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
                              .out = ek_tensor_address(out),
                              .x = ek_tensor_address(x),
                              .index = ek_tensor_address(index),
-                             .size = index_size_along(out, dim),
-                             .stride = index_stride_along(out, dim),
-                             .line = index_size_along(like, dim),
-                             .line_x = index_stride_along(x, dim),
+                             .size = ek_cuda_size_along(out, dim),
+                             .stride = ek_cuda_stride_along(out, dim),
+                             .line = ek_cuda_size_along(like, dim),
+                             .line_x = ek_cuda_stride_along(x, dim),
                              .line_index = x->ndim == 0 ? 1 : index_stride[dim]};
     const bool sorted = ek_deterministic() && x->ndim > 0;
     if (sorted)
@@ -155,9 +144,7 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
         return index_write_sorted(dev, &job, is_list, size);
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, operation,
-                       size ? ek_cuda_launch_assign(&stream, &job, size)
-                            : ek_cuda_launch_scatter(&stream, &job));
+    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_write(&stream, &job, NULL, 0, size));
 }
 
 int ek_cuda_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,

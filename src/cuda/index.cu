@@ -33,47 +33,23 @@ int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job 
                                 stream->fault))
 }
 
-/* ---- adding ---- */
+/* ---- writing: adding, or assigning ---- */
 
-template <typename T> EK_KERNEL scatter(ek_cuda_index_job job, ek_cuda_fault *fault)
+template <typename T, bool Adds> EK_KERNEL write(ek_cuda_index_job job, ek_cuda_fault *fault)
 {
     EK_GRID_LOOP(i, job.strides.count) {
         int64_t offset[3];
         ek_offsets(job.strides, i, offset);
         int64_t at = job.index[offset[2]];
-        if (index_in_range(job, fault, at))
-            atomicAdd((T *)job.out + offset[0] + at * job.stride, ((const T *)job.x)[offset[1]]);
+        if (!index_in_range(job, fault, at))
+            continue;
+        T *out = (T *)job.out + offset[0] + at * job.stride, x = ((const T *)job.x)[offset[1]];
+        if constexpr (Adds)
+            atomicAdd(out, x);
+        else
+            *out = x;
     }
 }
-
-int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job)
-{
-    const unsigned grid = ek_grid(stream, job->strides.count);
-    return job->dtype == EK_F32 ? ek_launch(stream, grid, scatter<float>, *job, stream->fault)
-                                : ek_launch(stream, grid, scatter<double>, *job, stream->fault);
-}
-
-/* ---- assigning ---- */
-
-template <typename T> EK_KERNEL assign(ek_cuda_index_job job, ek_cuda_fault *fault)
-{
-    EK_GRID_LOOP(i, job.strides.count) {
-        int64_t offset[3];
-        ek_offsets(job.strides, i, offset);
-        int64_t at = job.index[offset[2]];
-        if (index_in_range(job, fault, at))
-            ((T *)job.out)[offset[0] + at * job.stride] = ((const T *)job.x)[offset[1]];
-    }
-}
-
-int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size)
-{
-    EK_BY_SIZE(size, T,
-               return ek_launch(stream, ek_grid(stream, job->strides.count), assign<T>, *job,
-                                stream->fault))
-}
-
-/* ---- in the order of x ---- */
 
 /* A place of a line's order begins the additions to one element if its index differs from that of
  * the place before. Its thread makes all these additions, or assigns the last element. */
@@ -104,16 +80,21 @@ EK_KERNEL write_sorted(ek_cuda_index_job job, ek_cuda_fault *fault, const int64_
     }
 }
 
-int ek_cuda_launch_write_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
-                                const int64_t *order, int64_t apart, size_t size)
+template <typename T, bool Adds>
+static int launch_write(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                        const int64_t *order, int64_t apart)
 {
-    const unsigned grid = ek_grid(stream, job->strides.count * job->line);
+    const int64_t count = job->strides.count;
+    return order ? ek_launch(stream, ek_grid(stream, count * job->line), write_sorted<T, Adds>,
+                             *job, stream->fault, order, apart)
+                 : ek_launch(stream, ek_grid(stream, count), write<T, Adds>, *job, stream->fault);
+}
+
+int ek_cuda_launch_write(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                         const int64_t *order, int64_t apart, size_t size)
+{
     if (size > 0)
-        EK_BY_SIZE(size, T,
-                   return ek_launch(stream, grid, write_sorted<T, false>, *job, stream->fault,
-                                    order, apart))
-    return job->dtype == EK_F32 ? ek_launch(stream, grid, write_sorted<float, true>, *job,
-                                            stream->fault, order, apart)
-                                : ek_launch(stream, grid, write_sorted<double, true>, *job,
-                                            stream->fault, order, apart);
+        EK_BY_SIZE(size, T, return launch_write<T, false>(stream, job, order, apart))
+    return job->dtype == EK_F32 ? launch_write<float, true>(stream, job, order, apart)
+                                : launch_write<double, true>(stream, job, order, apart);
 }

@@ -182,16 +182,12 @@ typedef struct ek_cuda_index_job {
 } ek_cuda_index_job;
 /* out = x at index, for elements of `size` bytes. */
 int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
-/* out at index += x, f32 or f64, in the order of arrival. */
-int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job);
-/* out at index = x, for elements of `size` bytes. If several elements of x have one place in out,
- * any of them stays. */
-int ek_cuda_launch_assign(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
-/* Does what ek_cuda_launch_scatter (size 0; out has zeros) or ek_cuda_launch_assign does, in the
- * order of x. `order` has the positions along each line in ascending order of the index; the orders
- * of two lines begin `apart` elements apart. */
-int ek_cuda_launch_write_sorted(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
-                                const int64_t *order, int64_t apart, size_t size);
+/* out at index = x, for elements of `size` bytes; or out at index += x, f32 or f64, if `size` is 0.
+ * If `order` is NULL, writes to one element go in any order. Otherwise they go in the order of x,
+ * and for additions out has zeros. `order` then has the positions along each line in ascending
+ * order of the index, and those of the next line follow `apart` elements later. */
+int ek_cuda_launch_write(const ek_cuda_stream *stream, const ek_cuda_index_job *job,
+                         const int64_t *order, int64_t apart, size_t size);
 
 /* ---- sort: positions along one dimension, and searches in sorted lines ---- */
 
@@ -211,7 +207,7 @@ typedef struct ek_cuda_sort_job {
     int64_t first, group; /* lines that one launch sorts: `group` lines from `first` on */
     int bits;             /* of an element */
 } ek_cuda_sort_job;
-/* Sets *nbytes to the size of the scratch memory that the launch needs. */
+/* Returns a cudaError_t, or 0 and in *nbytes how much scratch memory the launch needs. */
 int ek_cuda_argsort_nbytes(const ek_cuda_sort_job *job, size_t *nbytes);
 int ek_cuda_launch_argsort(const ek_cuda_stream *stream, const ek_cuda_sort_job *job,
                            void *scratch);

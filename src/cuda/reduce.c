@@ -246,7 +246,7 @@ int ek_cuda_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const
                            .x = ek_tensor_address(x),
                            .index = ek_tensor_address(index),
                            .size = size,
-                           .stride = x->ndim == 0 ? 1 : x->stride[dim]};
+                           .stride = ek_cuda_stride_along(x, dim)};
     ek_cuda_strides_without(&job.lines, 2, (const ek_tensor *[]){index, x}, NULL, dim);
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));

@@ -184,6 +184,16 @@ void ek_cuda_clock_close(ek_cuda_clock *clock);
 void ek_cuda_blas_close(ek_cuda_device *device);
 void ek_cuda_dnn_close(ek_cuda_device *device);
 
+/* Return the size and the stride along dim; 1 if the tensor has no dimensions. */
+static inline int64_t ek_cuda_size_along(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->shape[dim];
+}
+static inline int64_t ek_cuda_stride_along(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->stride[dim];
+}
+
 /* Returns a walk over tensors of one shape. */
 ek_cuda_walk ek_cuda_walk_of(int operands, const ek_tensor *const *tensors);
 

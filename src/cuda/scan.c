@@ -12,11 +12,11 @@ int ek_cuda_scan(ek_dev *dev, ek_tensor *out, const ek_tensor *a, const ek_tenso
                             .out = ek_tensor_address(out),
                             .a = a ? ek_tensor_address(a) : NULL,
                             .b = b ? ek_tensor_address(b) : NULL,
-                            .size = out->ndim == 0 ? 1 : out->shape[dim],
+                            .size = ek_cuda_size_along(out, dim),
                             .count = ek_count(out),
                             .reverse = reverse};
     for (int k = 0; k < 3; k++)
-        job.stride[k] = out->ndim == 0 ? 1 : tensors[k]->stride[dim];
+        job.stride[k] = ek_cuda_stride_along(tensors[k], dim);
     job.by_size = ek_cuda_long_divisor_of((uint64_t)job.size);
     ek_cuda_strides_without(&job.lines, 3, tensors, NULL, dim);
     ek_cuda_stream stream;

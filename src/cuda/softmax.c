@@ -18,9 +18,9 @@ static int softmax_run(ek_dev *dev, const char *operation, softmax_launch *launc
                                .out = ek_tensor_address(out),
                                .a = ek_tensor_address(a),
                                .b = b != NULL ? ek_tensor_address(b) : NULL,
-                               .size = out->ndim == 0 ? 1 : out->shape[dim]};
+                               .size = ek_cuda_size_along(out, dim)};
     for (int k = 0; k < operands; k++)
-        job.stride[k] = tensors[k]->ndim == 0 ? 1 : tensors[k]->stride[dim];
+        job.stride[k] = ek_cuda_stride_along(tensors[k], dim);
     ek_cuda_strides_without(&job.lines, operands, tensors, NULL, dim);
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));

@@ -2,17 +2,6 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-/* Return the size and the stride along dim; 1 if the tensor has no dimensions. */
-static int64_t sort_size(const ek_tensor *tensor, int dim)
-{
-    return tensor->ndim == 0 ? 1 : tensor->shape[dim];
-}
-
-static int64_t sort_stride(const ek_tensor *tensor, int dim)
-{
-    return tensor->ndim == 0 ? 1 : tensor->stride[dim];
-}
-
 /* Sorts all lines, as many at once as a group may have. */
 static int sort_run(ek_dev *dev, ek_cuda_sort_job *job)
 {
@@ -52,10 +41,10 @@ int ek_cuda_argsort(ek_dev *dev, ek_tensor *index, const ek_tensor *x, int dim, 
                             .descending = descending,
                             .x = ek_tensor_address(x),
                             .index = ek_tensor_address(index),
-                            .size = sort_size(x, dim),
-                            .count = sort_size(index, dim),
-                            .x_stride = sort_stride(x, dim),
-                            .index_stride = sort_stride(index, dim)};
+                            .size = ek_cuda_size_along(x, dim),
+                            .count = ek_cuda_size_along(index, dim),
+                            .x_stride = ek_cuda_stride_along(x, dim),
+                            .index_stride = ek_cuda_stride_along(index, dim)};
     ek_cuda_strides_init(&job.lines, 2, x->ndim, shape,
                          (const int64_t *[]){index->stride, x->stride});
     return sort_run(dev, &job);

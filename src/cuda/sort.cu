@@ -28,11 +28,6 @@ static int sort_bits(uint64_t most)
     return bits;
 }
 
-template <typename T> EK_DEVICE uint64_t sort_key_16(const T *x)
-{
-    return ek_sort_key_16(ek_load(x), x->bits);
-}
-
 /* Returns the key of the element at an offset. `flip` has all of a key's bits if the order is
  * descending, else none. */
 EK_DEVICE uint64_t sort_key(const ek_cuda_sort_job &job, int64_t at, uint64_t flip)
@@ -43,9 +38,11 @@ EK_DEVICE uint64_t sort_key(const ek_cuda_sort_job &job, int64_t at, uint64_t fl
     case EK_F64:
         return ek_sort_key_f64(((const double *)job.x)[at]) ^ flip;
     case EK_BF16:
-        return sort_key_16((const ek_bf16 *)job.x + at) ^ flip;
+        return ek_sort_key_16(ek_load((const ek_bf16 *)job.x + at), ((const uint16_t *)job.x)[at]) ^
+               flip;
     case EK_F16:
-        return sort_key_16((const ek_f16 *)job.x + at) ^ flip;
+        return ek_sort_key_16(ek_load((const ek_f16 *)job.x + at), ((const uint16_t *)job.x)[at]) ^
+               flip;
     case EK_I32:
         return (((const uint32_t *)job.x)[at] ^ 0x80000000u) ^ flip;
     case EK_U8:

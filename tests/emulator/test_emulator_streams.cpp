@@ -3,6 +3,8 @@
 
 #include "test_emulator.h"
 
+#include <cub/device/device_radix_sort.cuh>
+
 // b = a + 1 where a is filled in another stream: 1 if ordered, NaN if not.
 static float across_streams(bool ordered)
 {
@@ -80,6 +82,31 @@ TEST(nothing_runs_before_it_must)
     ck_assert_uint_eq(counters.executed, 4);
     ck_assert_uint_eq(counters.kernels, 1);
     ck_assert_uint_eq(counters.waits, 3);
+}
+
+// Pairs are sorted when their stream comes to it, by the bits that count. What CUB doesn't promise
+// to keep is lost.
+TEST(pairs_are_sorted_when_their_stream_comes_to_it)
+{
+    cudaStream_t stream = new_stream();
+    uint32_t *keys = device_copy<uint32_t>({0x305, 0x101, 0x203, 0x401}, stream);
+    uint32_t *places = device_copy<uint32_t>({0, 1, 2, 3}, stream);
+    cub::DoubleBuffer<uint32_t> in(keys, device_array<uint32_t>(4));
+    cub::DoubleBuffer<uint32_t> at(places, device_array<uint32_t>(4));
+    size_t nbytes = 0;
+    OK(cub::DeviceRadixSort::SortPairs(nullptr, nbytes, in, at, 4, 0, 8, stream));
+    void *room = device_array<char>(nbytes);
+    nbytes--;
+    FAILS(cub::DeviceRadixSort::SortPairs(room, nbytes, in, at, 4, 0, 8, stream),
+          cudaErrorInvalidValue);
+    nbytes++;
+    OK(cudaStreamSynchronize(stream));
+    OK(cub::DeviceRadixSort::SortPairs(room, nbytes, in, at, 4, 0, 8, stream));
+    ck_assert_uint_eq(pending(), 1);
+    ck_assert(in.Current() != keys); // after one pass
+    std::vector<uint32_t> order = host_copy(at.Current(), 4, stream);
+    ck_assert(order == std::vector<uint32_t>({1, 3, 2, 0}));
+    ck_assert(host_copy(in.Alternate(), 1, stream)[0] != 0x305);
 }
 
 TEST(queries_bring_work_forward)

@@ -4,6 +4,8 @@
 #ifndef EK_EMULATOR_CUB_DEVICE_RADIX_SORT_CUH
 #define EK_EMULATOR_CUB_DEVICE_RADIX_SORT_CUH
 
+#include <cuda_runtime.h>
+
 #include <algorithm>
 #include <vector>
 
