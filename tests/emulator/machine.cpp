@@ -46,9 +46,9 @@ static Machine *build()
     m->peers = atoi(variable("EK_EMULATOR_PEERS", "1")) != 0;
     m->capability = atoi(variable("EK_EMULATOR_CAPABILITY", "90"));
     m->multiprocessors = atoi(variable("EK_EMULATOR_MULTIPROCESSORS", "4"));
-    m->libraries = variable("EK_EMULATOR_LIBRARIES", "cublas,cublasLt,nccl");
+    m->libraries = variable("EK_EMULATOR_LIBRARIES", "cublas,cublasLt,cudnn,nccl");
+    m->kind = atoi(variable("EK_EMULATOR_KIND", "0")) != 0;
     m->watch = atoi(variable("EK_EMULATOR_WATCH", "0")) != 0;
-    m->kind = atoi(variable("EK_EMULATOR_KIND", "1")) != 0;
     m->later = bytes_of(variable("EK_EMULATOR_LATER", "0"));
     const char *log = getenv("EK_EMULATOR_LOG");
     m->log = log && *log ? fopen(log, "w") : nullptr;

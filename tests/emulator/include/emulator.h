@@ -11,13 +11,14 @@
  *   EK_EMULATOR_DEVICES          devices, 1 by default; 0: cudaErrorNoDevice
  *   EK_EMULATOR_MEMORY           bytes of each device, with K, M or G; 1G by default
  *   EK_EMULATOR_CONTEXT          bytes that a device has beside, for its context; 0 by default
- *   EK_EMULATOR_LATER            bytes of a device that its first kernel takes for modules, and
- * each rank of NCCL for its buffers; 0 by default EK_EMULATOR_PEERS            0: devices don't
- * reach each other's memory EK_EMULATOR_CAPABILITY       90 by default EK_EMULATOR_MULTIPROCESSORS
- * 4 by default EK_EMULATOR_KIND             1: libraries are kind (below), as by default
- *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,cublasLt,nccl" by
- *                                default; with cudnn in the list, convolutions, attention
- *                                and recurrent networks by cuDNN, too
+ *   EK_EMULATOR_LATER            bytes that a device's first kernel takes for modules, and each
+ *                                rank of NCCL for its buffers; 0 by default
+ *   EK_EMULATOR_PEERS            0: devices don't reach each other's memory
+ *   EK_EMULATOR_CAPABILITY       90 by default
+ *   EK_EMULATOR_MULTIPROCESSORS  4 by default
+ *   EK_EMULATOR_KIND             1: libraries are kind (below); 0 by default
+ *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: by default
+ *                                "cublas,cublasLt,cudnn,nccl"
  *   EK_EMULATOR_WATCH            1: counts which memory operations touch (ek_emulator_watched)
  *   EK_EMULATOR_LOG              a file that gets a line for each operation when it is issued:
  * thread, device, stream and number of both, what it is, and what it waits for

@@ -3,14 +3,6 @@
  * passes where it can't be opened. */
 #include "dnn_setup.h"
 
-#ifdef EK_CUDA_EMULATED
-static void emulate_cudnn(void)
-{
-    setenv("EK_EMULATOR_LIBRARIES", "cublas,cudnn,nccl", 0);
-}
-BEFORE_ALL(emulate_cudnn)
-#endif
-
 /* ---- problems ---- */
 
 static const conv_case cases[] = {

@@ -209,6 +209,7 @@ static const char *trains(ek_process_group *world, void *user)
 {
     setting s = *(const setting *)user;
     ek_tensor *staged, *carried;
+    ek_use_deterministic_algorithms(true); /* sums of convolutions may differ otherwise */
     s.backend = EK_DIST_MPI;
     LOOP_PASS(train(world, &s, &staged));
     s.backend = EK_DIST_NCCL;

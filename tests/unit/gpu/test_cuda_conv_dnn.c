@@ -20,7 +20,6 @@ static conv make_conv(int64_t channels)
 {
     ek_tensor *x, *w, *bias;
     emulator_set("KIND", "1");
-    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
     open_cuda("0");
     ek_manual_seed(3);
     x = ek_to_device(ek_randn(EK_SHAPE(2, channels, SIZE, SIZE)), ek_cuda(0));
@@ -193,8 +192,6 @@ static ek_tensor *randn_of(ek_dtype dtype, int64_t n, int64_t channels, int64_t 
 TEST_LOOP(a_bias_is_added_to_all_dtypes, 0, 2)
 {
     const ek_dtype dtype = _i ? EK_F16 : EK_BF16;
-    emulator_set("KIND", "0");
-    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
     open_cuda("0");
     for (int64_t n = 1; n < 6; n++) {
         ek_tensor *x = randn_of(dtype, n, CHANNELS, SIZE),
@@ -232,8 +229,6 @@ static int count_changes(void)
 
 TEST(gradients_repeat_if_they_must)
 {
-    emulator_set("KIND", "0");
-    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
     open_cuda("0");
     ek_use_deterministic_algorithms(true);
     ck_assert_int_eq(count_changes(), 0);
@@ -258,8 +253,6 @@ TEST(refused_workspaces_bound_no_device)
     enum { BATCH = 12, STEPS = 12 };
     int64_t sizes[2];
     emulator_set("MEMORY", "13M");
-    emulator_set("KIND", "0");
-    emulator_set("LIBRARIES", "cublas,cublasLt,cudnn,nccl");
     open_cuda("0,1");
     const ek_device_list devices = ek_devices(EK_CUDA, 2);
     ek_set_log(count_refusals, NULL);

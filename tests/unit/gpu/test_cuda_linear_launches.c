@@ -140,8 +140,10 @@ TEST(gradients_of_what_is_used_twice)
     ek_module_free(net);
 }
 
+/* By own kernels. */
 TEST(gradients_of_a_convolution)
 {
+    setenv("EVENKEEL_CUDA_WITHOUT", "cudnn", 1);
     ek_tensor *x = ek_randn(EK_SHAPE(1, 4, 6, 6), .device = ek_cuda(0));
     ek_tensor *w = ek_randn(EK_SHAPE(32, 4, 3, 3), .device = ek_cuda(0), .requires_grad = true);
     ek_tensor *y = ek_f_conv2d(x, w, NULL), *gradient;
