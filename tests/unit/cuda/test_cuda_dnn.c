@@ -146,9 +146,9 @@ TEST(packs_are_accepted)
     if (!api)
         return;
     for (int with = 0; with < 4; with++) {
-        const ek_dnn_memory addresses = {
-            {memory, memory + 1024, memory + 2048, with & 1 ? memory + 3072 : NULL},
-            with & 2 ? memory + 3584 : NULL};
+        const ek_dnn_memory addresses = {{memory, memory + 1024, memory + 2048,
+                                          with & 1 ? memory + 3072 : NULL},
+                                         with & 2 ? memory + 3584 : NULL};
         cudnnBackendDescriptor_t pack = NULL;
         ck_assert(ek_dnn_pack(api, &addresses, &pack) == CUDNN_STATUS_SUCCESS);
         ck_assert(api->cudnnBackendDestroyDescriptor(pack) == CUDNN_STATUS_SUCCESS);
