@@ -157,15 +157,15 @@ static size_t sort_pairs_nbytes(const ek_cuda_sort_job *job)
     return (size_t)(job->group * job->size) * 2 * (sizeof(uint64_t) + sizeof(uint32_t));
 }
 
-int ek_cuda_argsort_nbytes(const ek_cuda_sort_job *job, size_t *nbytes)
+int ek_cuda_argsort_nbytes(ek_cuda_sort_job *job, size_t *nbytes)
 {
     *nbytes = 0;
     if (job->size <= EK_CUDA_SORT_TILE)
         return 0;
     sort_keys keys(NULL, NULL);
     sort_positions positions(NULL, NULL);
-    int rc = sort_by_radix(NULL, NULL, nbytes, &keys, &positions, job->group * job->size, 64);
-    *nbytes += sort_pairs_nbytes(job);
+    int rc = sort_by_radix(NULL, NULL, &job->room, &keys, &positions, job->group * job->size, 64);
+    *nbytes = sort_pairs_nbytes(job) + job->room;
     return rc;
 }
 
@@ -178,12 +178,10 @@ static int launch_long(const ek_cuda_stream *stream, const ek_cuda_sort_job *job
     uint64_t *memory = (uint64_t *)scratch;
     uint32_t *rest = (uint32_t *)(memory + 2 * count);
     void *room = (char *)scratch + sort_pairs_nbytes(job);
-    size_t nbytes;
+    size_t nbytes = job->room;
     sort_keys keys(memory, memory + count);
     sort_positions positions(rest, rest + count);
-    int rc = sort_by_radix(NULL, NULL, &nbytes, &keys, &positions, count, 64);
-    if (rc == 0)
-        rc = ek_launch(stream, ek_grid(stream, count), sort_read, *job, flip,
+    int rc = ek_launch(stream, ek_grid(stream, count), sort_read, *job, flip,
                        joined && line_bits > 0 ? bits : 0, keys.Current(), positions.Current());
     if (rc == 0)
         rc = sort_by_radix(stream, room, &nbytes, &keys, &positions, count,
