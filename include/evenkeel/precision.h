@@ -47,9 +47,10 @@ EK_API ek_dtype ek_autocast_dtype(void);
 EK_API void ek_allow_tf32(bool allow);
 EK_API bool ek_tf32_allowed(void);
 
-/** Lets GPUs round the operands of f32 convolutions to TF32. On by default, as in PyTorch: results
- * on a GPU are within about 1e-3 of the host's. ek_allow_tf32_convolution(false) makes GPUs compute
- * f32 convolutions in f32, which takes two to three times as long. */
+/** Lets GPUs round the operands of f32 convolutions, and of recurrent networks that cuDNN computes,
+ * to TF32. On by default, as in PyTorch: results on a GPU are within about 1e-3 of the host's.
+ * ek_allow_tf32_convolution(false) makes GPUs compute them in f32, which takes two to three times
+ * as long. */
 EK_API void ek_allow_tf32_convolution(bool allow);
 EK_API bool ek_tf32_convolution_allowed(void);
 

@@ -100,9 +100,10 @@ static cudnnStatus_t recurrent_describe(recurrent_dnn *dnn, const ek_recurrent_c
     static const cudnnRNNMode_t modes[] = {CUDNN_RNN_TANH, CUDNN_RNN_RELU, CUDNN_LSTM, CUDNN_GRU};
     const ek_cudnn_api *api = dnn->api;
     const ek_tensor *x = call->x, *h = call->h;
-    const cudnnMathType_t math = x->dtype == EK_F16                         ? CUDNN_TENSOR_OP_MATH
-                                 : x->dtype == EK_BF16 || ek_tf32_allowed() ? CUDNN_DEFAULT_MATH
-                                                                            : CUDNN_FMA_MATH;
+    const cudnnMathType_t math = x->dtype == EK_F16 ? CUDNN_TENSOR_OP_MATH
+                                 : x->dtype == EK_BF16 || ek_tf32_convolution_allowed()
+                                     ? CUDNN_DEFAULT_MATH
+                                     : CUDNN_FMA_MATH;
     EK_DNN_TRY(api->cudnnCreateDropoutDescriptor(&dnn->dropout));
     EK_DNN_TRY(api->cudnnSetDropoutDescriptor(dnn->dropout, dnn->handle, 0, NULL, 0, 0));
     EK_DNN_TRY(api->cudnnCreateRNNDescriptor(&dnn->network));
