@@ -370,7 +370,8 @@ TEST_LOOP(norms, 0, 16)
 TEST_LOOP(scaling, 0, 8)
 {
     const double factor = _i % 2 ? 1 : 0.3;
-    twin x[GRADIENTS], by = twin_uniform(twin_new(EK_F64, 0, NULL, TWIN_ROWS), factor, factor, 1);
+    const int64_t one = 1;
+    twin x[GRADIENTS], by = twin_uniform(twin_new(EK_F64, 1, &one, TWIN_ROWS), factor, factor, 1);
     ek_tensor *on[2][GRADIENTS];
     gradients_new(x, on, floating[_i / 2], _i % 2);
     double *wanted[GRADIENTS];
