@@ -225,7 +225,7 @@ TEST_LOOP(nothing_fits, ONE_DEVICE, WAYS)
 {
     work w;
     job j = make_job((way)_i, CROSS_ENTROPY, EK_F64);
-    set_capacities(2400, 2400);
+    set_capacities(2000, 2000);
     ck_assert_int_eq(find(&j, &w, 1, 0), 0);
     ck_assert_int_eq(ek_error_status(), 0);
     set_capacities(0, 0);

@@ -197,7 +197,7 @@ static void check_training(train_mode mode)
         assert_holders(&device);
         ck_assert(device.computing > 0 && device.communicating > 0);
         if (mode == CLASSIC && d == 0)
-            ck_assert_str_eq(device.peak_operation, "backward of cross_entropy");
+            ck_assert_str_eq(device.peak_operation, "forward of criterion");
     }
     assert_times(report);
     assert_labels(report, mode);
