@@ -51,9 +51,9 @@ typedef struct ek_emulator_counters {
     uint64_t kernels, products; /* executed: kernel launches, products of cuBLAS and cuBLASLt */
     uint64_t epilogues, plans;  /* executed: products with an epilogue; asked of its heuristic */
     uint64_t collectives;       /* executed: exchanges of NCCL */
-    uint64_t groups, sent;      /* issued to NCCL: groups, counted per thread; bytes that leave a GPU */
-    uint64_t copies, fills;     /* issued: copies by cudaMemcpy, fills by cudaMemset */
-    uint64_t convolutions[5];   /* executed: convolutions of cuDNN, by engine */
+    uint64_t groups, sent;  /* issued to NCCL: groups, counted per thread; bytes that leave a GPU */
+    uint64_t copies, fills; /* issued: copies by cudaMemcpy, fills by cudaMemset */
+    uint64_t convolutions[5]; /* executed: convolutions of cuDNN, by engine */
     uint64_t host_to_device, device_to_host, device_to_device, peer; /* bytes, when issued */
 } ek_emulator_counters;
 void ek_emulator_count(ek_emulator_counters *counters);
