@@ -208,6 +208,7 @@ int main(void)
         ek_error_clear();
         return 77;
     }
+    ek_allow_tf32_convolution(false); /* numbers are compared as closely as f32 allows */
     CHECK_OK(ek_dist_init_process_group());
     job_rank = ek_dist_get_rank(NULL);
     job_size = ek_dist_get_world_size(NULL);
