@@ -358,7 +358,7 @@ typedef struct ek_clip_grad_norm_options {
     bool error_if_nonfinite;
     double norm_type EK_IS(2); /**< 2, 1, INFINITY or another number above 0 */
     ek_module *module;         /**< instead of the optimizer: a module's parameters */
-    ek_tensor *const *tensors; /**< instead of both: a list of `count` leaves */
+    ek_tensor *const *tensors; /**< instead of both: `count` leaves; repeated ones count once */
     int count;
 } ek_clip_grad_norm_options;
 #define EK_DEFAULTS_ek_clip_grad_norm_options \

@@ -24,8 +24,9 @@ typedef struct ek_gradient_list {
     bool joins; /* there are norms to join */
 } ek_gradient_list;
 
-/* Lists the parameters of the optimizer or of the module, or the tensors: two of the three must be
- * NULL. `list` is zero but for its name. ek_gradients_free frees the list, also after an error. */
+/* Lists the parameters of the optimizer or of the module, or the tensors, each once: two of the
+ * three must be NULL. `list` is zero but for its name. ek_gradients_free frees the list, also after
+ * an error. */
 int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_module *module,
                       ek_tensor *const *tensors, int count);
 /* Lists the gradients of the parameters. */
