@@ -311,24 +311,45 @@ static int slices_add_stretch(slices *s)
     return rc;
 }
 
-/* Returns the most bytes of a stretch, for which devices need twice the bytes; the root of two
- * devices needs three times the bytes. A bucket of gradients is one stretch if the devices have
- * memory for it. */
-static size_t slices_most(const slices *s)
+/* Returns the most elements of a stretch, for which devices need twice the memory; the root of two
+ * devices needs three times the memory. A bucket of gradients is one stretch if the devices have
+ * memory for it. With `least`, EK_COMM_BUFFER_BYTES are enough for the stretch. */
+static int64_t slices_most(const slices *s, bool least)
 {
-    const size_t rooms = s->devices == 2 ? 3 : 2, least = EK_COMM_BUFFER_BYTES / rooms;
+    const size_t rooms = s->devices == 2 ? 3 : 2, little = EK_COMM_BUFFER_BYTES / rooms;
     size_t most = SIZE_MAX;
     for (int d = 0; d < s->devices; d++) {
         ek_memory_stats stats;
-        size_t own = s->devs[d]->lane ? 2 * (size_t)ek_lane_bucket(s->devs[d]) : least;
+        size_t own = s->devs[d]->lane ? 2 * (size_t)ek_lane_bucket(s->devs[d]) : little;
         ek_ledger_read(s->devs[d], &stats);
-        if (own < least || (stats.capacity && stats.in_use + rooms * own > stats.capacity))
-            own = least;
+        if (least || own < little ||
+            (stats.capacity && stats.in_use + rooms * own > stats.capacity))
+            own = little;
         most = own < most ? own : most;
     }
-    return most - (size_t)s->devices * EK_COMM_ALIGNMENT;
+    return (int64_t)((most - (size_t)s->devices * EK_COMM_ALIGNMENT) / ek_dtype_size(s->dtype));
 }
 
+/* Takes at most `most` elements into the stretch, from element *begin of sum *i on. *i and *begin
+ * become those of the next stretch. */
+static void slices_fill(slices *s, const ek_addition *sums, int count, int64_t most, int *i,
+                        int64_t *begin)
+{
+    s->count = 0;
+    for (s->elements = 0; *i < count && s->elements < most;) {
+        const int64_t left = ek_count(sums[*i].out) - *begin;
+        const int64_t n = left < most - s->elements ? left : most - s->elements;
+        if (n > 0)
+            s->pieces[s->count++] = (piece){&sums[*i], *begin, n, s->elements};
+        s->elements += ek_slab_pitch(s->dtype, n);
+        *begin = n < left ? *begin + n : 0;
+        *i += n == left;
+    }
+    if (s->count > 0)
+        s->elements = s->pieces[s->count - 1].at + s->pieces[s->count - 1].count;
+}
+
+/* If a device lacks the memory for a stretch, the sums continue with the shortest stretches. */
 int ek_slices_add(const ek_addition *sums, int count, ek_collective collective)
 {
     slices s = {.devices = sums[0].count,
@@ -340,24 +361,22 @@ int ek_slices_add(const ek_addition *sums, int count, ek_collective collective)
     s.unit = ek_slab_pitch(s.dtype, 1);
     s.pieces = ek_calloc((size_t)count, sizeof *s.pieces);
     s.moves = ek_calloc((size_t)s.devices * (size_t)s.devices, sizeof *s.moves);
-    const int64_t most = (int64_t)(slices_most(&s) / ek_dtype_size(s.dtype));
+    const int64_t least = slices_most(&s, true);
+    const int pending = ek_error_status();
+    int64_t most = slices_most(&s, false), begin = 0; /* in sum i */
     int rc = s.pieces && s.moves ? 0 : ek_error_pending();
-    int64_t begin = 0; /* in sum i */
     for (int i = 0; i < count && rc >= 0;) {
-        s.count = 0;
-        for (s.elements = 0; i < count && s.elements < most;) {
-            const int64_t left = ek_count(sums[i].out) - begin;
-            const int64_t n = left < most - s.elements ? left : most - s.elements;
-            if (n > 0)
-                s.pieces[s.count++] = (piece){&sums[i], begin, n, s.elements};
-            s.elements += ek_slab_pitch(s.dtype, n);
-            begin = n < left ? begin + n : 0;
-            i += n == left;
+        const int first = i;
+        const int64_t first_begin = begin;
+        slices_fill(&s, sums, count, most, &i, &begin);
+        rc = s.count > 0 ? slices_add_stretch(&s) : 0;
+        if (rc == EK_E_OUT_OF_MEMORY && pending == 0 && most > least) {
+            ek_error_clear();
+            rc = 0;
+            most = least;
+            i = first;
+            begin = first_begin;
         }
-        if (s.count == 0)
-            break;
-        s.elements = s.pieces[s.count - 1].at + s.pieces[s.count - 1].count;
-        rc = slices_add_stretch(&s);
     }
     free(s.moves);
     free(s.pieces);
