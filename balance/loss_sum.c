@@ -12,7 +12,7 @@
  * An empty part's mean is 0 / 0, and no factor makes its gradient finite. If the host knows the
  * weight, an empty part's sum is 0. If the weight lies on a GPU, for which the host doesn't wait,
  * the GPU replaces the sum by 0 (loss_sum_of_counted) and the gradients of the criterion's inputs
- * by 0 (loss_guard).
+ * by 0 (loss_guard), also if all parts are empty.
  *
  * Note [Losses of ranks]
  *

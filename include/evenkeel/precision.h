@@ -67,7 +67,8 @@ EK_API bool ek_fast_convolution_allowed(void);
  * and keep the fastest. The first computation takes some milliseconds more, and memory for one more
  * result and the algorithms' workspaces; if shapes change all the time, training becomes slower.
  * The fastest algorithm, and so the last digits of results, may differ from run to run. While
- * ek_deterministic(), which ek_set_seed turns on, nothing is timed. Off by default. Set for the process, from the next operation on.
+ * ek_deterministic(), which ek_set_seed turns on, nothing is timed. Off by default. Set for the
+ * process, from the next operation on.
  */
 EK_API void ek_benchmark_convolution(bool on);
 EK_API bool ek_convolution_benchmarked(void);

@@ -77,7 +77,8 @@ static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tenso
  * addresses aligned to 16. */
 static bool conv_by_tensor_cores(const conv_call *c)
 {
-    return ek_dtype_is_narrow(c->x->dtype) || (c->x->dtype == EK_F32 && ek_tf32_convolution_allowed());
+    return ek_dtype_is_narrow(c->x->dtype) ||
+           (c->x->dtype == EK_F32 && ek_tf32_convolution_allowed());
 }
 
 /* Returns true if cuDNN can read the tensor in place. Otherwise the tensor is copied to an aligned

@@ -74,6 +74,7 @@ static int shape_devices(void)
 {
     if (test_kind() == EK_CUDA) {
         CHECK_OK(ek_cuda_devices_configure("0,1,2,3"));
+        ek_use_deterministic_algorithms(true);
         return GPUS;
     }
     char devices[12];

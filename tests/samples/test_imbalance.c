@@ -209,8 +209,7 @@ static double needed_on_device_0(const run_settings *settings, double parameters
     bytes += f32 * part * stages;  /* outputs of the ReLUs: what the next convolution was given */
     bytes += f32 * whole * logits; /* the gathered outputs */
     bytes += i64 * whole * pixels; /* the whole target */
-    bytes += f32 * whole * upsampled; /* the log-probabilities that cross entropy saves */
-    bytes += f32 * whole * upsampled; /* the gradient of the upsampled logits */
+    bytes += f32 * whole * upsampled; /* the upsampled logits; their gradient takes this memory */
     return bytes;
 }
 
@@ -248,7 +247,7 @@ TEST(balanced_is_level)
     run_mode(&settings, MODE_BALANCED, &balanced);
     ck_assert_int_eq(ek_report_device_count(balanced.report), 4);
     ck_assert_double_ge(ek_report_imbalance(classic.report) / ek_report_imbalance(balanced.report),
-                        1.6);
+                        1.3);
     mode_result_free(&classic);
     mode_result_free(&balanced);
 }
@@ -269,7 +268,7 @@ TEST(sharded_makes_no_device_special)
 }
 
 #ifndef EK_SANITIZED /* searches over many batches: too long there, and they show nothing new */
-TEST(balanced_fits_twice_the_batch)
+TEST(balanced_fits_a_larger_batch)
 {
     run_settings settings = defaults();
     settings.cap = 32 << 20;
@@ -278,7 +277,8 @@ TEST(balanced_fits_twice_the_batch)
     int64_t classic = mode_largest_batch(&settings, train, MODE_CLASSIC, 1 << 16);
     int64_t balanced = mode_largest_batch(&settings, train, MODE_BALANCED, 1 << 16);
     ck_assert_int_gt(classic, 0);
-    ck_assert_msg(balanced >= 2 * classic, "classic %d, balanced %d", (int)classic, (int)balanced);
+    ck_assert_msg(balanced >= 1.7 * (double)classic, "classic %d, balanced %d", (int)classic,
+                  (int)balanced);
     ck_assert_int_eq(mode_largest_batch(&settings, train, MODE_CLASSIC, classic), classic - 1);
     ek_dataset_free(train);
 }

@@ -70,7 +70,7 @@ TEST(communicators_count_as_memory_of_the_system)
     ek_memory_stats stats;
     emulator_set("LATER", "10M");
     ck_assert(open_pair(&p));
-    assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+    assert_ok(ek_dev_broadcast(p.devs, 2, p.data, NBYTES));
     for (int i = 0; i < 2; i++) {
         ek_ledger_read(p.devs[i], &stats);
         ck_assert_uint_eq(stats.system, 10 << 20);
