@@ -358,7 +358,7 @@ typedef struct ek_clip_grad_norm_options {
     bool error_if_nonfinite;
     double norm_type EK_IS(2); /**< 2, 1, INFINITY or another number above 0 */
     ek_module *module;         /**< instead of the optimizer: a module's parameters */
-    ek_tensor *const *tensors; /**< instead of both: a list of `count` leaves */
+    ek_tensor *const *tensors; /**< instead of both: `count` leaves; repeated ones count once */
     int count;
 } ek_clip_grad_norm_options;
 #define EK_DEFAULTS_ek_clip_grad_norm_options \
@@ -370,7 +370,8 @@ EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
  * torch.nn.utils.clip_grad_norm_, gradients of an infinite norm are scaled by 0 (infinite elements
  * become NaN), those of a NaN norm by NaN. With error_if_nonfinite an infinite or NaN norm is
  * EK_E_INVALID, and gradients are unchanged. Waits for a GPU only with `norm`, with
- * error_if_nonfinite, or if parameters are sharded over ranks (ddp.h). */
+ * error_if_nonfinite, if other gradients lie on the host, or if parameters are sharded over ranks
+ * (ddp.h). */
 #define ek_clip_grad_norm(...)                                                              \
     EK_CALL_3(ek_clip_grad_norm_with, ek_clip_grad_norm_options, optimizer, max_norm, norm, \
               __VA_ARGS__)

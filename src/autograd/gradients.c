@@ -177,7 +177,7 @@ static int slice_begin(ek_buffer *buffer, const ek_tensor *part, const ek_slice_
     return 0;
 }
 
-/* Makes the sum one that may be written in place. */
+/* Replaces the sum by a copy if the sum may not be written in place. */
 static int slice_own_sum(ek_buffer *buffer)
 {
     ek_tensor *sum = buffer->sum;

@@ -63,13 +63,16 @@ static ek_dev *queue_task_dev(const ek_task *task)
 }
 
 /* Returns the task's priority; a larger number runs first. Tasks that only sum, and leaves, come
- * first, because they end the life of temporaries. Urgent operations follow, the earliest recorded
- * first, because buckets of gradients are recorded in the order in which backward fills them. All
- * other nodes follow, the latest recorded first, as Note [Nodes that meet] requires. */
+ * first, because they end the life of temporaries. Leaves with hooks are the last of these: the
+ * nested pass of a hook would overwrite sums in grad buffers of leaves that have no gradient yet.
+ * Urgent operations follow, the earliest recorded first, because buckets of gradients are recorded
+ * in the order in which backward fills them. All other nodes follow, the latest recorded first, as
+ * Note [Nodes that meet] requires. */
 static uint64_t queue_priority(const ek_task *task, int position)
 {
     if (!task->runs || task->leaf)
-        return UINT64_C(2) << 62 | (uint64_t)position;
+        return (task->leaf && task->leaf->hooks ? UINT64_C(2) : UINT64_C(3)) << 62 |
+               (uint64_t)position;
     bool urgent = task->node->operation->urgent && !task->meets;
     return urgent ? (UINT64_C(1) << 62) + (UINT64_MAX >> 2) - task->node->sequence
                   : task->node->sequence;

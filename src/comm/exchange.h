@@ -35,9 +35,8 @@ int ek_exchange(const char *what, const ek_move *moves, int count);
 /* Does what ek_exchange does, but if the moves are a broadcast by collectives, their devices don't
  * wait for all blocks: work that uses a tensor of the moves waits for the tensor's block (Note
  * [Broadcast ahead] in parallel/replica_copies.h). `arrivals` are zeros, with room for 2 * count.
- * The caller joins the devices' lanes later, and calls ek_arrival_end for all tensors and all
- * arrivals.
- */
+ * Later the caller joins the devices' lanes, removes the arrivals of the tensors' versions, and
+ * frees the arrivals' events. */
 int ek_exchange_ahead(const char *what, const ek_move *moves, int count, ek_arrival *arrivals);
 
 /* Does one move on the calling thread, without a span. Elements that can't be written in place are
@@ -58,9 +57,9 @@ typedef struct ek_addition {
  * Note [Order of a sum] (core/sum_order.h), so that numbers don't depend on buffers, collectives or
  * threads (EVENKEEL_COMM=nccl-sum permits another order). Terms that the device can't read in
  * place, and terms with another layout, are copied in batches. No device needs more than
- * EK_COMM_BUFFER_BYTES for a batch (EK_MEMORY_COMMUNICATION). With collectives, each device adds a
- * slice of the sums, if every device has a term of every sum. `what` names the spans. After an
- * error any sum may have been written, whole or in part. */
+ * EK_COMM_BUFFER_BYTES for a batch (EK_MEMORY_COMMUNICATION). With collectives, if every device has
+ * a term of every sum, each device adds a slice of the sums (slices.h). `what` names the spans.
+ * After an error any sum may have been written, whole or in part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
 /* Makes the part [begin, begin + length) of a sum along dim, as handles in the scope. If dim < 0,

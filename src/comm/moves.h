@@ -4,9 +4,8 @@
 
 #include "comm/exchange.h"
 
-enum {
-    EK_MOVES_AT_ONCE = 64
-}; /* moves that are packed or exchanged at a time; they fit on the stack */
+/* How many moves are packed or exchanged at a time. A list of so many fits on the stack. */
+enum { EK_MOVES_AT_ONCE = 64 };
 
 /* ek_moves_same_route returns true if both moves are between the same two devices. ek_moves_route
  * returns how many moves, from the first on, have one route. */

@@ -37,6 +37,7 @@ typedef struct slices {
     ek_dev *devs[EK_MAX_DEVICES]; /* in the order of terms */
     int devices, root;            /* devs[root] is the device of the sums */
     ek_dtype dtype;
+    bool moved;    /* devices add what was moved to them; else the library adds */
     int64_t unit;  /* pieces and slices begin at multiples of this many elements */
     piece *pieces; /* the stretch */
     int count;
@@ -84,7 +85,7 @@ static ek_interval slices_cut(const slices *s, int d)
                          ek_slab_cut(s->elements, s->unit, s->devices, d + 1)};
 }
 
-/* Returns where in device d's room its slice of the terms of device p lies. */
+/* Returns the element of a device's room at which its slice of the terms of device p begins. */
 static int64_t slices_place(const slices *s, int p)
 {
     const int64_t longest = slices_cut(s, s->whole ? s->root : 0).end;
@@ -117,6 +118,14 @@ static bool slices_are_direct(const slices *s)
                  own->sum->out->offset + own->begin == slices_base(s) + own->at;
     }
     return direct;
+}
+
+/* Returns where the sums arrive: in their memory, or at the beginning of the root's room. */
+static char *slices_out(const slices *s)
+{
+    char *memory = s->pieces[0].sum->out->storage->data;
+    return s->direct ? memory + (size_t)slices_base(s) * ek_dtype_size(s->dtype)
+                     : slices_address(s, s->root, 0);
 }
 
 /* ---- what each device does ---- */
@@ -199,14 +208,15 @@ static int slices_sum(void *user, ek_dev *dev)
     return rc;
 }
 
-/* The other devices' slices arrived in the room beside the root's own terms. */
-static int slices_unpack_in_scope(const slices *s, bool added)
+/* In the root's room, sums of the library and slices that other devices have added lie at the
+ * beginning. The slice that the root has added is copied there. */
+static int slices_unpack_in_scope(const slices *s)
 {
     const ek_interval own = slices_cut(s, s->root);
     ek_dev *dev = s->devs[s->root];
     ek_storage *room = s->rooms[s->root];
-    const int64_t count = own.end - own.begin;
-    if (added && count > 0) {
+    const int64_t count = s->moved ? own.end - own.begin : 0;
+    if (count > 0) {
         ek_tensor *to = slices_flat(s, room, own.begin, count);
         const ek_tensor *from = slices_flat(s, room, slices_place(s, s->root), count);
         if (!to || !from)
@@ -222,19 +232,7 @@ static int slices_unpack(void *user, ek_dev *dev)
     if (dev != s->devs[s->root])
         return 0;
     ek_scope scope = ek_scope_begin();
-    int rc = slices_unpack_in_scope(s, true);
-    ek_scope_end(&scope);
-    return rc;
-}
-
-/* After the library's sum, which lies in the room's beginning. */
-static int slices_unpack_all(void *user, ek_dev *dev)
-{
-    const slices *s = user;
-    if (dev != s->devs[s->root])
-        return 0;
-    ek_scope scope = ek_scope_begin();
-    int rc = slices_unpack_in_scope(s, false);
+    int rc = slices_unpack_in_scope(s);
     ek_scope_end(&scope);
     return rc;
 }
@@ -264,9 +262,7 @@ static int slices_add_by_moves(slices *s)
                 terms = slices_move(s, terms, to, slices_address(s, to, slices_place(s, from)),
                                     from, slices_cut(s, to).begin, to);
     moves = terms;
-    char *out = s->direct ? (char *)s->pieces[0].sum->out->storage->data +
-                                (size_t)slices_base(s) * ek_dtype_size(s->dtype)
-                          : slices_address(s, s->root, 0);
+    char *out = slices_out(s);
     for (int from = 0; from < s->devices; from++)
         if (from != s->root)
             moves = slices_move(s, moves, s->root,
@@ -288,23 +284,19 @@ static int slices_add_by_library(slices *s)
     void *data[EK_MAX_DEVICES];
     for (int d = 0; d < s->devices; d++)
         data[d] = s->rooms[d]->data;
-    void *out = s->direct ? (char *)s->pieces[0].sum->out->storage->data +
-                                (size_t)slices_base(s) * ek_dtype_size(s->dtype)
-                          : data[s->root];
-    const ek_block_sum sum = {data, out, s->root, s->elements, s->dtype};
+    const ek_block_sum sum = {data, slices_out(s), s->root, s->elements, s->dtype};
     const ek_exchange_step steps[] = {{.work = slices_pack, .user = s},
                                       {.sum = &sum},
-                                      {.work = slices_unpack_all, .user = s}};
+                                      {.work = slices_unpack, .user = s}};
     return ek_dev_exchange(s->devs, s->devices, steps, s->direct ? 2 : 3);
 }
 
-static int slices_add_stretch(slices *s, ek_collective collective)
+static int slices_add_stretch(slices *s)
 {
-    const bool moves = collective == EK_COLLECTIVE_MOVES;
     int rc = 0, made = 0;
     s->direct = slices_are_direct(s);
     s->whole = s->devices == 2 || (size_t)s->elements * ek_dtype_size(s->dtype) <= WHOLE_BYTES;
-    const int64_t room = moves ? slices_place(s, s->devices) : s->elements;
+    const int64_t room = s->moved ? slices_place(s, s->devices) : s->elements;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     for (; made < s->devices && rc >= 0; made += rc >= 0) {
         const int64_t own = s->whole && made != s->root ? s->elements : room;
@@ -313,57 +305,78 @@ static int slices_add_stretch(slices *s, ek_collective collective)
     }
     ek_memory_set_category(before);
     if (rc >= 0)
-        rc = moves ? slices_add_by_moves(s) : slices_add_by_library(s);
+        rc = s->moved ? slices_add_by_moves(s) : slices_add_by_library(s);
     while (made > 0)
         ek_object_release(s->rooms[--made]);
     return rc;
 }
 
-/* Returns the most bytes of a stretch, for which devices need twice the bytes; the root of two
- * devices needs three times the bytes. A bucket of gradients is one stretch if the devices have
- * memory for it. */
-static size_t slices_most(const slices *s)
+/* Returns the most elements of a stretch, for which devices need twice the memory; the root of two
+ * devices needs three times the memory. A bucket of gradients is one stretch if the devices have
+ * memory for it. With `least`, EK_COMM_BUFFER_BYTES are enough for the stretch. */
+static int64_t slices_most(const slices *s, bool least)
 {
-    const size_t rooms = s->devices == 2 ? 3 : 2, least = EK_COMM_BUFFER_BYTES / rooms;
+    const size_t rooms = s->devices == 2 ? 3 : 2, little = EK_COMM_BUFFER_BYTES / rooms;
     size_t most = SIZE_MAX;
     for (int d = 0; d < s->devices; d++) {
         ek_memory_stats stats;
-        size_t own = s->devs[d]->lane ? 2 * (size_t)ek_lane_bucket(s->devs[d]) : least;
+        size_t own = s->devs[d]->lane ? 2 * (size_t)ek_lane_bucket(s->devs[d]) : little;
         ek_ledger_read(s->devs[d], &stats);
-        if (own < least || (stats.capacity && stats.in_use + rooms * own > stats.capacity))
-            own = least;
+        if (least || own < little ||
+            (stats.capacity && stats.in_use + rooms * own > stats.capacity))
+            own = little;
         most = own < most ? own : most;
     }
-    return most - (size_t)s->devices * EK_COMM_ALIGNMENT;
+    return (int64_t)((most - (size_t)s->devices * EK_COMM_ALIGNMENT) / ek_dtype_size(s->dtype));
 }
 
+/* Takes at most `most` elements into the stretch, from element *begin of sum *i on. *i and *begin
+ * become those of the next stretch. */
+static void slices_fill(slices *s, const ek_addition *sums, int count, int64_t most, int *i,
+                        int64_t *begin)
+{
+    s->count = 0;
+    for (s->elements = 0; *i < count && s->elements < most;) {
+        const int64_t left = ek_count(sums[*i].out) - *begin;
+        const int64_t n = left < most - s->elements ? left : most - s->elements;
+        if (n > 0)
+            s->pieces[s->count++] = (piece){&sums[*i], *begin, n, s->elements};
+        s->elements += ek_slab_pitch(s->dtype, n);
+        *begin = n < left ? *begin + n : 0;
+        *i += n == left;
+    }
+    if (s->count > 0)
+        s->elements = s->pieces[s->count - 1].at + s->pieces[s->count - 1].count;
+}
+
+/* If a device lacks the memory for a stretch, the sums continue with the shortest stretches. */
 int ek_slices_add(const ek_addition *sums, int count, ek_collective collective)
 {
-    slices s = {.devices = sums[0].count, .dtype = sums[0].out->dtype};
+    slices s = {.devices = sums[0].count,
+                .dtype = sums[0].out->dtype,
+                .moved = collective == EK_COLLECTIVE_MOVES};
     for (int p = 0; p < s.devices; p++)
         s.devs[p] = ek_tensor_dev(sums[0].terms[p]);
     s.root = slices_device(&s, ek_tensor_dev(sums[0].out));
     s.unit = ek_slab_pitch(s.dtype, 1);
     s.pieces = ek_calloc((size_t)count, sizeof *s.pieces);
     s.moves = ek_calloc((size_t)s.devices * (size_t)s.devices, sizeof *s.moves);
-    const int64_t most = (int64_t)(slices_most(&s) / ek_dtype_size(s.dtype));
+    const int64_t least = slices_most(&s, true);
+    const int pending = ek_error_status();
+    int64_t most = slices_most(&s, false), begin = 0; /* in sum i */
     int rc = s.pieces && s.moves ? 0 : ek_error_pending();
-    int64_t begin = 0; /* in sum i */
     for (int i = 0; i < count && rc >= 0;) {
-        s.count = 0;
-        for (s.elements = 0; i < count && s.elements < most;) {
-            const int64_t left = ek_count(sums[i].out) - begin;
-            const int64_t n = left < most - s.elements ? left : most - s.elements;
-            if (n > 0)
-                s.pieces[s.count++] = (piece){&sums[i], begin, n, s.elements};
-            s.elements += ek_slab_pitch(s.dtype, n);
-            begin = n < left ? begin + n : 0;
-            i += n == left;
+        const int first = i;
+        const int64_t first_begin = begin;
+        slices_fill(&s, sums, count, most, &i, &begin);
+        rc = s.count > 0 ? slices_add_stretch(&s) : 0;
+        if (rc == EK_E_OUT_OF_MEMORY && pending == 0 && most > least) {
+            ek_error_clear();
+            rc = 0;
+            most = least;
+            i = first;
+            begin = first_begin;
         }
-        if (s.count == 0)
-            break;
-        s.elements = s.pieces[s.count - 1].at + s.pieces[s.count - 1].count;
-        rc = slices_add_stretch(&s, collective);
     }
     free(s.moves);
     free(s.pieces);

@@ -15,7 +15,10 @@
  * one order. */
 bool ek_slices_can_add(const ek_addition *sums, int count);
 
-/* Adds such sums by `collective`, which the devices offer, within a section of the devices. */
+/* Adds such sums by `collective`, which the devices offer, within a section of the devices. At most
+ * two buckets of gradients (ek_lane_bucket) are added at once. A device needs twice their bytes,
+ * and the device of the sums of two devices three times (EK_MEMORY_COMMUNICATION). If a device has
+ * less memory left, EK_COMM_BUFFER_BYTES are enough. */
 int ek_slices_add(const ek_addition *sums, int count, ek_collective collective);
 
 #endif

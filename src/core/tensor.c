@@ -141,7 +141,6 @@ int ek_tensor_hold_resident(const ek_tensor *tensor)
                                  : ek_storage_hold(tensor->storage);
 }
 
-/* Threads that use the elements at the same time all wait. */
 void ek_tensor_await(const ek_tensor *tensor)
 {
     ek_arrival *arrival = atomic_load(&tensor->version->arrival);
@@ -334,10 +333,9 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
                      int64_t step)
 {
     ek_borrow(view, x);
-    view->offset += start * x->stride[dim];
+    view->offset += length > 0 ? start * x->stride[dim] : 0;
     view->shape[dim] = length;
-    if (length > 1) /* without a second element the step may be of any size */
-        view->stride[dim] *= step;
+    view->stride[dim] *= length > 1 ? step : 1;
 }
 
 /* ---- public ---- */

@@ -178,6 +178,8 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
  * for the operands of operations, for saved tensors and before copies. 0 or a negative status:
  * EK_E_STATE for a tensor that was retired (check.h). */
 int ek_tensor_hold_resident(const ek_tensor *tensor);
+/* Makes EK_STREAM_COMPUTE wait for the arrival of the elements. Any thread, and several at a time.
+ */
 void ek_tensor_await(const ek_tensor *tensor);
 static inline int ek_tensor_hold(const ek_tensor *tensor)
 {
@@ -222,7 +224,8 @@ bool ek_repeats(const ek_tensor *tensor);
 /* Makes `view`, on the caller's stack, show x's memory (borrowed). For kernels only, which read
  * geometry, dtype and storage. x must outlive the view. */
 void ek_borrow(ek_tensor *view, const ek_tensor *x);
-/* Borrows `length` elements of x along `dim`, from `start` on, `step` apart. */
+/* Borrows `length` elements of x along `dim`, from `start` on, `step` apart. Without elements
+ * `start`, and without a second element `step`, may be any number. */
 void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
                      int64_t step);
 

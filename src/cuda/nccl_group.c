@@ -298,7 +298,7 @@ static int group_make_event(ek_dev *dev, cudaEvent_t *event)
 static int group_open(ek_nccl_group *group)
 {
     int gpus[EK_MAX_DEVICES], restore, rc = 0;
-    /* a device may have been lost while this thread waited for the section */
+    /* A device may have been lost while this thread waited for the section. */
     for (int i = 0; i < group->count; i++)
         EK_TRY(ek_cuda_usable(group->devs[i]));
     for (int i = 0; i < group->count && rc >= 0; i++) {

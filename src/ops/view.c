@@ -264,9 +264,7 @@ static ek_tensor *view_slice(ek_tensor *x, int dim, int64_t start, int64_t lengt
 {
     ek_tensor part;
     ek_slice_attributes attributes = {ek_tensor_shape(x), dim, false, start, step};
-    /* The stride of a single element doesn't matter. It stays, so that it doesn't grow from slice
-     * to slice. */
-    ek_borrow_slice(&part, x, dim, length > 0 ? start : 0, length, length > 1 ? step : 1);
+    ek_borrow_slice(&part, x, dim, start, length, step);
     return EK_RECORD(ek_tensor_view(x, part.ndim, part.shape, part.stride, part.offset),
                      &slice_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
@@ -339,7 +337,7 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
         return NULL;
     place_attributes attributes = {dim, start, x->shape[dim], step};
     ek_tensor part;
-    ek_borrow_slice(&part, y, dim, attributes.length > 0 ? start : 0, attributes.length, step);
+    ek_borrow_slice(&part, y, dim, start, attributes.length, step);
     if (kernels->copy(dev, &part, x) < 0)
         return NULL;
     return EK_RECORD(y, &slice_gradient_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
@@ -355,7 +353,7 @@ static ek_tensor *view_scatter(ek_tensor *x, ek_tensor *source, const place_attr
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype), part;
     if (!source || !y || ek_transfer(y, x) < 0)
         return NULL;
-    ek_borrow_slice(&part, y, a->dim, a->length > 0 ? a->start : 0, a->length, a->step);
+    ek_borrow_slice(&part, y, a->dim, a->start, a->length, a->step);
     if (ek_kernels_of(y)->copy(ek_tensor_dev(y), &part, source) < 0)
         return NULL;
     return EK_RECORD(y, &slice_scatter_operation, EK_INPUTS(x, source), EK_ATTRIBUTES(*a));

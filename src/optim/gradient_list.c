@@ -8,6 +8,7 @@
 
 #include "autograd/graph.h"
 #include "core/device.h"
+#include "core/map.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/shape.h"
 #include "kernels/kernels.h"
@@ -65,6 +66,23 @@ static int gradients_run_end(const ek_gradient_list *list, int begin)
     return end;
 }
 
+/* A tensor that is listed twice counts once. */
+static int gradients_open_tensors(ek_gradient_list *list, ek_tensor *const *tensors, int count)
+{
+    ek_map seen = {0};
+    int status = 0;
+    for (int i = 0; i < count && status >= 0; i++) {
+        if (!tensors[i])
+            status = ek_error_status() < 0
+                         ? ek_error_pending()
+                         : EK_FAIL(EK_E_INVALID, "%s: tensor %d is NULL", list->name, i);
+        else if (ek_map_add(&seen, tensors[i], &status))
+            status = ek_tensor_list_append(&list->parameters, tensors[i]);
+    }
+    ek_map_clear(&seen);
+    return status;
+}
+
 int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_module *module,
                       ek_tensor *const *tensors, int count)
 {
@@ -82,12 +100,8 @@ int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_
         EK_TRY(ek_tensor_list_append(&list->parameters, optimizer->slots[i]->parameter));
     if (module)
         EK_TRY(ek_module_collect(module, true, false, &list->parameters));
-    for (int i = 0; tensors && i < count; i++) {
-        if (!tensors[i])
-            return ek_error_status() < 0 ? ek_error_pending()
-                                         : EK_FAIL(EK_E_INVALID, "%s: tensor %d is NULL", name, i);
-        EK_TRY(ek_tensor_list_append(&list->parameters, tensors[i]));
-    }
+    if (tensors)
+        EK_TRY(gradients_open_tensors(list, tensors, count));
     return ek_fork_check();
 }
 

@@ -24,8 +24,9 @@ typedef struct ek_gradient_list {
     bool joins; /* there are norms to join */
 } ek_gradient_list;
 
-/* Lists the parameters of the optimizer or of the module, or the tensors: two of the three must be
- * NULL. `list` is zero but for its name. ek_gradients_free frees the list, also after an error. */
+/* Lists the parameters of the optimizer or of the module, or the tensors, each once: two of the
+ * three must be NULL. `list` is zero but for its name. ek_gradients_free frees the list, also after
+ * an error. */
 int ek_gradients_open(ek_gradient_list *list, const ek_optimizer *optimizer, ek_module *module,
                       ek_tensor *const *tensors, int count);
 /* Lists the gradients of the parameters. */
@@ -33,11 +34,13 @@ int ek_gradients_collect(ek_gradient_list *list);
 void ek_gradients_free(ek_gradient_list *list);
 
 /* Returns the outputs of ek_norm_list_kernel for all gradients, those of other processes included,
- * in the scope. The host waits for devices only if parameters are sharded over ranks. `status` is
- * this process's outcome so far, which other processes learn. NULL with an error. */
+ * in the scope. The host waits for devices only if gradients lie on the host, too, or if parameters
+ * are sharded over ranks. `status` is this process's outcome so far, which other processes learn.
+ * NULL with an error. */
 ek_tensor *ek_gradients_norm(ek_gradient_list *list, int status, double p, double max_norm);
 /* Multiplies all gradients by the factor in `numbers`, which ek_gradients_norm has returned, or by
- * `factor` if that is NULL. Follows ek_gradients_norm, allocates nothing, and doesn't wait. */
+ * `factor` if that is NULL. Follows ek_gradients_norm, and allocates nothing. The host waits for
+ * devices only with `numbers`, and if gradients lie on the host, too. */
 int ek_gradients_scale(const ek_gradient_list *list, const ek_tensor *numbers, double factor);
 /* Writes f(x; a, b) to every gradient x. */
 int ek_gradients_apply(const ek_gradient_list *list, ek_unary op, double a, double b);

@@ -314,8 +314,6 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_
         replicas[made] = NULL;
     }
     free(handles);
-    if (rc < 0)
-        ek_replica_set_join(set);
     EK_TRY(rc);
     set_note_begun(set, ranks);
     set->stats.forwards += count > 1 || ranks->at[0] != 0;

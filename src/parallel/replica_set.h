@@ -61,7 +61,7 @@ int ek_replica_set_make_whole(ek_replica_set *set);
 
 /* Makes replicas[i] for the device ranks->at[i]. devs are all of the set's devices, equal in every
  * call; the module lies on devs[0]. The caller frees each replica with ek_module_free. On an error
- * no replica was made; else ek_replica_set_join follows. */
+ * no replica was made. ek_replica_set_join follows, also after an error. */
 int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_rank_list *ranks,
                         ek_module **replicas);
 

@@ -395,9 +395,10 @@ int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_fun
         EK_TRY(wrapper_count_samples(wrapper, call, samples));
     for (int i = 0; i < ranks->count; i++)
         devs[i] = wrapper->devs[ranks->at[i]];
-    EK_TRY(replicas_make(wrapper, ranks, devs, &replicas));
+    int rc = replicas_make(wrapper, ranks, devs, &replicas);
     apply_call apply = {wrapper->dim, replicas.modules, call->args, function, user, outputs, {0}};
-    int rc = wrapper_apply_all(&apply, devs, ranks->count);
+    if (rc >= 0)
+        rc = wrapper_apply_all(&apply, devs, ranks->count);
     ek_replica_set_join(wrapper->replicas);
     if (rc >= 0)
         rc = ek_replica_set_settle_buffers(wrapper->replicas, ranks);

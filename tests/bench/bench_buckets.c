@@ -149,6 +149,7 @@ static int time_sums(const char *net, int devices)
     int rc = model ? ek_module_parameters(model, list_add, &list) : ek_error_status();
     ek_tensor **inputs = calloc((size_t)(devices * list.count) + 1, sizeof *inputs);
     ek_tensor **sums = calloc((size_t)list.count + 1, sizeof *sums);
+    rc = inputs && sums ? rc : -1;
     double best = 1e9, nbytes = 0;
     for (int i = 0; i < list.count && rc >= 0; i++)
         nbytes += 4 * (double)ek_tensor_count(list.tensors[i]);

@@ -362,6 +362,29 @@ TEST(gradients_can_have_a_home)
     ck_assert_double_eq(element(second, 0), 1);
 }
 
+/* The hook of a leaf: gives another leaf, `user`, its first gradient, 3. */
+static ek_tensor *hook_with_a_pass(ek_tensor *gradient, void *user)
+{
+    (void)gradient;
+    bool enabled = ek_set_grad_enabled(true);
+    assert_ok(ek_backward(toy_sum(toy_scale(user, 3))));
+    ek_set_grad_enabled(enabled);
+    return NULL;
+}
+
+/* A nested pass doesn't overwrite a sum that lies in the leaf's grad buffer already. */
+TEST_LOOP(nested_passes_keep_sums_in_grad_buffers, 0, 2)
+{
+    ek_tensor *x = toy_leaf(values, 3, test_device(0)), *y = toy_leaf(values, 3, test_device(0));
+    ek_tensor *slot = toy_full(NAN, EK_SHAPE(3), test_device(0));
+    assert_ok(ek_leaf_set_grad_buffer(y, slot));
+    ck_assert_int_gt(ek_tensor_register_hook(x, hook_with_a_pass, y), 0);
+    ek_tensor *product = _i ? toy_mul(x, y) : toy_mul(y, x);
+    assert_ok(ek_backward(toy_sum(toy_mul(product, toy_scale(y, 4)))));
+    for (int i = 0; i < 3; i++) /* of 4 x y^2, and of 3 y */
+        ck_assert_double_eq(element(ek_tensor_grad(y), i), 8 * values[i] * values[i] + 3);
+}
+
 TEST(gradients_take_the_layout_of_their_leaf)
 {
     ek_tensor *x = ek_empty(EK_SHAPE(2, 3, 4, 5), .dtype = EK_F64, .device = test_device(0),

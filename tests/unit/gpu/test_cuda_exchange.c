@@ -354,6 +354,27 @@ TEST(parked_terms_are_bounded)
     ck_assert(is_reached(&h[2], devs[1]));
 }
 
+#ifdef EK_CUDA_EMULATED
+
+/* Two devices that could add 32 MiB at once with 96 MiB more, which the first doesn't have. */
+TEST(sums_do_with_little_memory)
+{
+    enum { MIB = 1 << 18 };
+    setenv("EK_EMULATOR_MEMORY", "256M", 1);
+    ck_assert(open_route(&routes[0]));
+    ek_tensor *others = ek_zeros(EK_SHAPE(140 * MIB), .device = ek_cuda(0));
+    ek_tensor *terms[] = {ek_full(1, EK_SHAPE(32 * MIB), .device = ek_cuda(0)),
+                          ek_full(2, EK_SHAPE(32 * MIB), .device = ek_cuda(1))};
+    assert_made(others);
+    ek_tensor *sum = ek_to_device(ek_reduce_add(terms, 2, ek_cuda(0)), ek_cpu());
+    assert_made(sum);
+    const float *x = ek_tensor_data(sum);
+    for (int i = 0; i < 32 * MIB; i++)
+        ck_assert(x[i] == 3);
+}
+
+#endif
+
 /* ---- what a step has changed is sent while the next forward runs ---- */
 
 static void change_all(ek_module *model)

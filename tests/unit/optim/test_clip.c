@@ -74,6 +74,17 @@ TEST(gradients_with_gaps)
     ck_assert_double_eq_tol(element(gradients[2], 2), 1 / norm, 1e-6);
 }
 
+TEST(tensors_that_are_listed_twice_count_once)
+{
+    ek_tensor *leaf = ek_zeros(EK_SHAPE(4), .device = test_home(), .requires_grad = true);
+    double norm = 0;
+    assert_ok(ek_tensor_set_grad(leaf, ek_full(2, EK_SHAPE(4), .device = test_home())));
+    assert_ok(ek_clip_grad_norm(.max_norm = 1, .norm = &norm,
+                                .tensors = (ek_tensor *[]){leaf, leaf}, .count = 2));
+    ck_assert_double_eq(norm, 4);
+    ck_assert_double_eq_tol(element(ek_tensor_grad(leaf), 3), 0.5, 1e-6);
+}
+
 TEST(value_follows_pytorch)
 {
     ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
