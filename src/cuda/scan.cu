@@ -15,20 +15,16 @@
 
 enum {
     OPERANDS = 3,
-    EACH = 4 /* elements of a tile that a thread holds */,
+    EACH = 4, /* elements of a tile that a thread holds */
     TILE = EACH * EK_BLOCK
 };
 
 /* ---- maps ---- */
 
-/* Return h * a + b. Integers wrap. */
+/* Returns h * a + b. */
 template <typename C> EK_DEVICE C scan_fused(C h, C a, C b)
 {
-    return h * a + b;
-}
-EK_DEVICE int64_t scan_fused(int64_t h, int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)h * (uint64_t)a + (uint64_t)b);
+    return ek_plus(ek_times(h, a), b);
 }
 
 /* The map of neighbouring elements. If `begins`, they include the first element of a line, and b is
