@@ -339,7 +339,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
     });
 }
 
-// The first version that attention is asked of.
+// Returns the oldest version whose attention the library uses.
 size_t cudnnGetVersion(void)
 {
     return 91600;

@@ -45,11 +45,11 @@ struct Content {
     }
 };
 
-// Whether a graph is of attention or its gradient, and its tensors fit together.
+// Returns true if a graph is of attention or its gradient, and its tensors fit together.
 bool attention_fits(const Content &graph);
-// The engines that compute it: none where cuDNN refuses.
+// Returns the engines that compute the graph. If cuDNN refuses the graph, there are none.
 const std::vector<Engine> &attention_engines(const Content &graph);
-int64_t attention_workspace(const Content &graph);
+int64_t attention_workspace(const Content &graph); // bytes
 // Issues the graph with the addresses of the pack.
 cudnnStatus_t attention_enqueue(Machine &m, Lock &lock, int device, const Stream &stream,
                                 const Content &graph, const Content &pack);
