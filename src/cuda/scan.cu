@@ -34,8 +34,8 @@ template <typename C, bool Factors> struct scan_map {
     bool begins;
 };
 
-/* With a = fraction * 2^exponent. The recurrence doesn't form a product of factors alone, which
- * could overflow where the recurrence doesn't, and inf * 0 is NaN. Exponents of integers are 0. */
+/* A map with the factor a = fraction * 2^exponent: a product of factors alone could overflow where
+ * the recurrence doesn't, and inf * 0 is NaN. Exponents of integers are 0. */
 template <typename C> struct scan_map<C, true> : scan_map<C, false> {
     C fraction;
     int64_t exponent;

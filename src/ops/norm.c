@@ -145,7 +145,7 @@ static ek_tensor *norm_projection(ek_tensor *g, ek_tensor *xhat, ek_tensor *r,
     return dx ? ek_reshape(dx, ek_tensor_shape(g)) : NULL;
 }
 
-/* Which of the gradients of x, w and b are wanted. */
+/* The gradients that are wanted, of x, w and b. */
 typedef struct norm_wanted {
     bool x, w, b;
 } norm_wanted;
