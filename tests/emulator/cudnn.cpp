@@ -10,7 +10,6 @@
 
 #include "convolution.h"
 #include "cudnn_graph.h"
-#include "cudnn_handle.h"
 #include "machine.h"
 
 using namespace emulator;

@@ -1,4 +1,4 @@
-// cudnn_graph.h: what descriptors of cuDNN hold, and graphs of attention.
+// cudnn_graph.h: cuDNN's handle, what its descriptors hold, and graphs of attention.
 #ifndef EK_EMULATOR_CUDNN_GRAPH_H
 #define EK_EMULATOR_CUDNN_GRAPH_H
 
@@ -7,6 +7,11 @@
 #include <cudnn.h>
 
 #include "machine.h"
+
+struct cudnnContext {
+    int device = 0;
+    cudaStream_t stream = nullptr;
+};
 
 namespace emulator
 {

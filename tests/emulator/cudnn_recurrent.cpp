@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "cudnn_handle.h"
+#include "cudnn_graph.h"
 #include "machine.h"
 #include "product.h"
 #include "recurrent.h"
