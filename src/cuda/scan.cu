@@ -35,7 +35,8 @@ template <typename C, bool Factors> struct scan_map {
 };
 
 /* A map with the factor a = fraction * 2^exponent: a product of factors alone could overflow where
- * the recurrence doesn't, and inf * 0 is NaN. Exponents of integers are 0. */
+ * the recurrence doesn't, and inf * 0 is NaN. Exponents of integers are 0. After an infinite factor
+ * among addends, elements may be NaN that are infinite if computed one after the other. */
 template <typename C> struct scan_map<C, true> : scan_map<C, false> {
     C fraction;
     int64_t exponent;
