@@ -5,15 +5,6 @@
 #include "cuda/launch.cuh"
 #include "cuda/launches.h"
 
-template <typename R> EK_DEVICE R combine_times(R a, R b)
-{
-    return a * b;
-}
-EK_DEVICE int64_t combine_times(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a * (uint64_t)b);
-}
-
 /* Return the result of a bitwise operation. Floating dtypes have none (ek_combine_check). */
 template <int Op, typename R> EK_DEVICE R combine_bits(R a, R)
 {
@@ -29,7 +20,7 @@ template <int Op, typename R> EK_DEVICE R combine_two(R a, R b)
     if constexpr (Op == EK_DIST_SUM || Op == EK_DIST_AVG)
         return ek_plus(a, b);
     else if constexpr (Op == EK_DIST_PRODUCT)
-        return combine_times(a, b);
+        return ek_times(a, b);
     else if constexpr (Op == EK_DIST_MIN)
         return a != a || a < b ? a : b;
     else if constexpr (Op == EK_DIST_MAX)

@@ -85,15 +85,7 @@ int ek_cuda_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, con
     return index_select_at(dev, "gather", out, x, dim, index, false);
 }
 
-/* ---- adding ---- */
-
-static int index_check_addable(const ek_tensor *out)
-{
-    if (out->dtype == EK_F32 || out->dtype == EK_F64)
-        return 0;
-    return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
-                   ek_dtype_name(out->dtype));
-}
+/* ---- writing ---- */
 
 /* Writes in the order of x. The index is sorted along each line, so that the writes to one element
  * are neighbours. A list is one line for all. */
@@ -147,20 +139,27 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
     return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_write(&stream, &job, NULL, 0, size));
 }
 
+/* Sets out to the sums of x at the index. */
+static int index_add_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
+                        int dim, const ek_tensor *index, bool is_list)
+{
+    if (out->dtype != EK_F32 && out->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
+                       ek_dtype_name(out->dtype));
+    EK_TRY(ek_cuda_fill(dev, out, 0));
+    return index_write_at(dev, operation, out, x, dim, index, is_list, 0);
+}
+
 int ek_cuda_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    EK_TRY(index_check_addable(out));
-    EK_TRY(ek_cuda_fill(dev, out, 0));
-    return index_write_at(dev, "index_add", out, x, dim, index, true, 0);
+    return index_add_at(dev, "index_add", out, x, dim, index, true);
 }
 
 int ek_cuda_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index)
 {
-    EK_TRY(index_check_addable(out));
-    EK_TRY(ek_cuda_fill(dev, out, 0));
-    return index_write_at(dev, "scatter_add", out, x, dim, index, false, 0);
+    return index_add_at(dev, "scatter_add", out, x, dim, index, false);
 }
 
 int ek_cuda_scatter(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,

@@ -151,7 +151,7 @@ EK_DEVICE void ek_store(ek_bool *p, int64_t value)
     p->byte = value != 0;
 }
 
-/* Adds. Integers wrap. */
+/* Return a sum and a product. Integers wrap. */
 template <typename T> EK_DEVICE T ek_plus(T a, T b)
 {
     return a + b;
@@ -159,6 +159,14 @@ template <typename T> EK_DEVICE T ek_plus(T a, T b)
 EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+template <typename T> EK_DEVICE T ek_times(T a, T b)
+{
+    return a * b;
+}
+EK_DEVICE int64_t ek_times(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a * (uint64_t)b);
 }
 
 /* ---- dispatch: runs a statement with the type of a dtype or size ---- */

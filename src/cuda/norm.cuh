@@ -161,14 +161,19 @@ template <typename Body, typename T> EK_KERNEL ek_norm_pass(const ek_cuda_norm a
     }
 }
 
+/* Returns the number of blocks for tasks that blocks take in turn. */
+static inline unsigned ek_norm_grid(int64_t tasks)
+{
+    const int64_t most = 1 << 24;
+    return (unsigned)(tasks < most ? tasks : most);
+}
+
 /* Launches a pass over rows or planes, for vectors of 16 bytes or single elements. */
 template <template <bool planes, typename T, int V> class Body>
 static int ek_norm_launch(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    const int64_t most = 1 << 24;
-    const unsigned grid = (unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most);
     EK_FLOATING(norm->dtype, T, enum {V = 16 / sizeof(T)};
-                return ek_launch(stream, grid,
+                return ek_launch(stream, ek_norm_grid(norm->cut.tasks),
                                  norm->cut.vector == 1
                                      ? (norm->planes ? ek_norm_pass<Body<true, T, 1>, T>
                                                      : ek_norm_pass<Body<false, T, 1>, T>)

@@ -99,7 +99,7 @@ typedef enum ek_norm_form {
     EK_NORM_ROWS,    /* channels are innermost, the other dimensions one run of equal strides */
     EK_NORM_PLANES,  /* dimensions from 2 on are row-major without gaps */
     EK_NORM_RUN,     /* dimensions from 1 on are row-major without gaps */
-    EK_NORM_RUN_LAST /* as EK_NORM_RUN, with dimension 1 innermost */
+    EK_NORM_RUN_LAST /* EK_NORM_RUN with dimension 1 innermost */
 } ek_norm_form;
 
 struct ek_norm_geometry; /* kernels/norm.h */

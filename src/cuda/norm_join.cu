@@ -114,20 +114,14 @@ template <bool moments, typename R> EK_KERNEL join_groups(const ek_cuda_norm a)
     }
 }
 
-static unsigned join_grid_of(int64_t tasks)
-{
-    const int64_t most = 1 << 20;
-    return (unsigned)(tasks < most ? tasks : most);
-}
-
 template <bool moments, typename R>
 static int join_launch(const ek_cuda_stream *stream, const ek_cuda_norm *a, bool all)
 {
     const int64_t blocks = (a->channels + COLUMNS - 1) / COLUMNS;
     if (all || a->each == 1)
-        return ek_launch(stream, join_grid_of(all ? blocks : a->samples * blocks),
+        return ek_launch(stream, ek_norm_grid(all ? blocks : a->samples * blocks),
                          join_columns<moments, R>, *a, all);
-    return ek_launch(stream, join_grid_of(a->samples * (a->channels / a->each)),
+    return ek_launch(stream, ek_norm_grid(a->samples * (a->channels / a->each)),
                      join_groups<moments, R>, *a);
 }
 

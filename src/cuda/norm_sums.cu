@@ -77,8 +77,10 @@ template <bool planes, typename T, int V> struct moments {
     }
 };
 
-/* ---- sums of dy and of dy * (x - mean), where elements of a column share a mean. If `by_row`,
- * sums of dy and of dy * (x - mean) invstd over rows, where elements of a vector share both ---- */
+/* ---- sums of dy and of dy * (x - mean) ----
+ *
+ * Elements of a column share a mean. If `by_row`, elements of a vector share mean and invstd, and
+ * the second sum is of dy * (x - mean) invstd. */
 
 template <bool by_row, bool planes, typename T, int V> struct sums {
     typedef typename ek_compute<T>::type R;

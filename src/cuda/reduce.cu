@@ -5,24 +5,6 @@
 
 /* ---- operations ---- */
 
-template <typename T> EK_DEVICE T reduce_square(T a)
-{
-    return a * a;
-}
-EK_DEVICE int64_t reduce_square(int64_t a)
-{
-    return (int64_t)((uint64_t)a * (uint64_t)a); /* wraps */
-}
-
-template <typename T> EK_DEVICE T reduce_times(T a, T b)
-{
-    return a * b;
-}
-EK_DEVICE int64_t reduce_times(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a * (uint64_t)b);
-}
-
 /* Returns the largest value of the type, or the smallest. */
 template <typename A> EK_DEVICE A reduce_limit_of(bool largest)
 {
@@ -51,13 +33,13 @@ template <typename A, bool SUM> struct operation {
     }
     __device__ __forceinline__ A value(A v) const
     {
-        return !extreme && flip ? reduce_square(v) : v;
+        return !extreme && flip ? ek_times(v, v) : v;
     }
     /* Joins two accumulators. NaN wins. */
     __device__ __forceinline__ A operator()(A a, A b) const
     {
         if (product)
-            return reduce_times(a, b);
+            return ek_times(a, b);
         if (!extreme)
             return ek_plus(a, b);
         return (flip ? b < a : b > a) || b != b ? b : a;

@@ -15,20 +15,16 @@
 
 enum {
     OPERANDS = 3,
-    EACH = 4 /* elements of a tile that a thread holds */,
+    EACH = 4, /* elements of a tile that a thread holds */
     TILE = EACH * EK_BLOCK
 };
 
 /* ---- maps ---- */
 
-/* Return h * a + b. Integers wrap. */
+/* Returns h * a + b. */
 template <typename C> EK_DEVICE C scan_fused(C h, C a, C b)
 {
-    return h * a + b;
-}
-EK_DEVICE int64_t scan_fused(int64_t h, int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)h * (uint64_t)a + (uint64_t)b);
+    return ek_plus(ek_times(h, a), b);
 }
 
 /* The map of neighbouring elements. If `begins`, they include the first element of a line, and b is
@@ -38,8 +34,9 @@ template <typename C, bool Factors> struct scan_map {
     bool begins;
 };
 
-/* With a = fraction * 2^exponent. The recurrence doesn't form a product of factors alone, which
- * could overflow where the recurrence doesn't, and inf * 0 is NaN. Exponents of integers are 0. */
+/* A map with the factor a = fraction * 2^exponent: a product of factors alone could overflow where
+ * the recurrence doesn't, and inf * 0 is NaN. Exponents of integers are 0. After an infinite factor
+ * among addends, elements may be NaN that are infinite if computed one after the other. */
 template <typename C> struct scan_map<C, true> : scan_map<C, false> {
     C fraction;
     int64_t exponent;

@@ -40,7 +40,7 @@ typedef struct transformer_layer {
     bool norm_first;
 } transformer_layer;
 
-/* What attention is told. */
+/* The masks of an attention, and whether it is causal. */
 typedef struct transformer_masks {
     ek_value mask, padding, causal;
 } transformer_masks;

@@ -145,7 +145,7 @@ static ek_tensor *norm_projection(ek_tensor *g, ek_tensor *xhat, ek_tensor *r,
     return dx ? ek_reshape(dx, ek_tensor_shape(g)) : NULL;
 }
 
-/* Which of the gradients of x, w and b are wanted. */
+/* The gradients that are wanted, of x, w and b. */
 typedef struct norm_wanted {
     bool x, w, b;
 } norm_wanted;
@@ -180,18 +180,19 @@ static int norm_differentiable(norm_wanted wanted, ek_tensor *dy, ek_tensor *x, 
 }
 
 /* Computes dx, which may be NULL and contains the residual of args, and dweight and dbias of
- * `sums`. dx needs dweight and dbias if
- * statistics are of the batch, and separate sums if statistics are of samples. */
+ * `sums`. dx needs dweight and dbias if statistics are of the batch, and separate sums if
+ * statistics are of samples. */
 static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *args,
                               ek_norm_attributes attributes)
 {
-    const ek_tensor *x = args->x;
+    const ek_tensor *x = args->x, *residual = args->residual;
     const ek_kernels *kernels = ek_kernels_of(x);
     ek_dev *dev = ek_tensor_dev(x);
     const bool through = dx && !attributes.constant;
     int done = attributes.element ? kernels->norm_rows_gradient(dev, dx, sums, args) : 0;
     if (done != 0)
         return done;
+    args->residual = NULL; /* an operand of the kernel for rows alone */
     if (through && !attributes.batch) {
         sums->sum = ek_norm_new_statistic(x, attributes);
         sums->sum_xhat = ek_norm_new_statistic(x, attributes);
@@ -205,8 +206,7 @@ static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *a
     }
     if (dx)
         EK_TRY(kernels->norm_line(dev, dx, args));
-    return dx && args->residual ? kernels->binary(dev, EK_BINARY_ADD, dx, dx, args->residual, 1)
-                                : 0;
+    return dx && residual ? kernels->binary(dev, EK_BINARY_ADD, dx, dx, residual, 1) : 0;
 }
 
 /* Computes the gradients of x, w and b. Input `weight` of the node is w, and the next one b. The

@@ -10,7 +10,6 @@
 
 #include "convolution.h"
 #include "cudnn_graph.h"
-#include "cudnn_handle.h"
 #include "machine.h"
 
 using namespace emulator;
@@ -339,7 +338,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
     });
 }
 
-// The first version that attention is asked of.
+// Returns the oldest version whose attention the library uses.
 size_t cudnnGetVersion(void)
 {
     return 91600;

@@ -203,7 +203,7 @@ bool read_graph(const Content &graph, Attention *a)
     return products == (a->is_gradient() ? 5 : 2);
 }
 
-// As cuDNN 9.19 says for an H200, and cudnn-frontend for other GPUs.
+// Returns what cuDNN 9.19 answers for an H200, and cudnn-frontend for other GPUs.
 bool is_supported(const Attention &a)
 {
     const Node &scores = a.scores();
@@ -365,7 +365,7 @@ struct Computer {
     }
 };
 
-// Fills in addresses and values. False if one is missing or isn't where it must be.
+// Fills in addresses and values. Returns false if an address is missing, or isn't where it must be.
 bool bind(Machine &m, int device, const Content &pack, Computer *computer)
 {
     std::vector<int64_t> names = pack.integers(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
@@ -417,8 +417,8 @@ const std::vector<Engine> &attention_engines(const Content &graph)
     return a.is_gradient() ? gradient : forward;
 }
 
-// Gradients hold those of keys and values for all heads of a group and, unless dq has f32 sums to
-// be added to, those of the scores.
+// Returns the bytes of a gradient's workspace: gradients of keys and values for each head of a
+// group, and gradients of the scores if dq has no f32 sums.
 int64_t attention_workspace(const Content &graph)
 {
     Attention a;
@@ -447,8 +447,7 @@ cudnnStatus_t attention_enqueue(Machine &m, Lock &lock, int device, const Stream
     Operation operation;
     operation.name = "attention";
     operation.run = [computer, scratch, scratch_size] {
-        if (scratch_size > 0)
-            memset(scratch, 0xff, scratch_size);
+        spoil(scratch, scratch_size);
         computer->run();
         Machine &now = machine();
         Lock counting(now.lock);

@@ -1,4 +1,4 @@
-// cudnn_graph.h: what descriptors of cuDNN hold, and graphs of attention.
+// cudnn_graph.h: cuDNN's handle, what its descriptors hold, and graphs of attention.
 #ifndef EK_EMULATOR_CUDNN_GRAPH_H
 #define EK_EMULATOR_CUDNN_GRAPH_H
 
@@ -7,6 +7,11 @@
 #include <cudnn.h>
 
 #include "machine.h"
+
+struct cudnnContext {
+    int device = 0;
+    cudaStream_t stream = nullptr;
+};
 
 namespace emulator
 {
@@ -45,11 +50,11 @@ struct Content {
     }
 };
 
-// Whether a graph is of attention or its gradient, and its tensors fit together.
+// Returns true if a graph is of attention or its gradient, and its tensors fit together.
 bool attention_fits(const Content &graph);
-// The engines that compute it: none where cuDNN refuses.
+// Returns the engines that compute the graph. If cuDNN refuses the graph, there are none.
 const std::vector<Engine> &attention_engines(const Content &graph);
-int64_t attention_workspace(const Content &graph);
+int64_t attention_workspace(const Content &graph); // bytes
 // Issues the graph with the addresses of the pack.
 cudnnStatus_t attention_enqueue(Machine &m, Lock &lock, int device, const Stream &stream,
                                 const Content &graph, const Content &pack);

@@ -1,12 +1,12 @@
-// cudnn_recurrent.cpp: cuDNN's interface of recurrent networks, in streams. It refuses what cuDNN 9
-// refuses, and beside that all that its documentation doesn't promise, such as blocks of memory
-// that are aligned worse than an allocation.
+// cudnn_recurrent.cpp: cuDNN's interface of recurrent networks, in streams. Calls are refused if
+// cuDNN 9 refuses them, or if cuDNN's documentation doesn't promise them: blocks of memory that are
+// aligned worse than an allocation, for example.
 #include <cudnn.h>
 
 #include <cstdio>
 #include <cstring>
 
-#include "cudnn_handle.h"
+#include "cudnn_graph.h"
 #include "machine.h"
 #include "product.h"
 #include "recurrent.h"
@@ -73,7 +73,7 @@ bool is_ready(cudnnHandle_t handle, const cudnnRNNStruct *network)
     return handle && network && network->set;
 }
 
-// A packed state of the network's rows and samples.
+// Returns true for a packed state of the network's rows and samples.
 bool is_state(const cudnnTensorStruct *state, const cudnnRNNStruct *network, int samples,
               int64_t columns)
 {
@@ -94,17 +94,17 @@ struct Call {
     cudnnRNNDescriptor_t network;
     cudnnRNNDataDescriptor_t x, y;
     cudnnTensorDescriptor_t h, c;
-    bool needs_c; // data and forward; weights don't read c
+    bool needs_c; // false for gradients of weights
     size_t weights_size, workspace_size, reserve_size;
     void *workspace;
     RecurrentCall run;
 };
 
-// An operand: it may be absent, or must not be; a call writes all of it, or reads it.
+// An operand that a call reads or writes whole.
 struct Operand {
     const void *data;
     int64_t elements;
-    bool wanted;
+    bool wanted; // must not be NULL
 };
 
 cudnnStatus_t check(Machine &m, Call &call, const std::vector<Operand> &operands)
@@ -166,7 +166,7 @@ cudnnStatus_t enqueue(Machine &m, Lock &lock, const Call &call, bool (*run)(cons
     const size_t size = workspace_of(call.x);
     const RecurrentCall what = call.run;
     operation.run = [what, workspace, size, run] {
-        memset(workspace, 0xff, size);
+        spoil(workspace, size);
         if (!run(what)) {
             fprintf(stderr,
                     "emulator: a recurrent network's reserve is not that of its forward, or "

@@ -111,7 +111,7 @@ struct Machine {
     ek_emulator_counters counters = {};
     std::map<std::string, ek_emulator_traffic> traffic; // by name
     double slow_seconds = 0;  // what events see as passed beside the time that has
-    uint64_t aborts = 0;      // of communicators: what waited for ever goes on
+    uint64_t aborts = 0;      // of communicators: operations that waited for them continue
     size_t communicators = 0; // that live
     uint64_t unordered = 0;   // how many sums had no fixed order
 
@@ -135,7 +135,7 @@ void run_until(Machine &m, Lock &lock, const Position &position);
 void run_one(Machine &m, Lock &lock, const Position &position);
 void run_device(Machine &m, Lock &lock, int device, bool blocking_only);
 void run_everything(Machine &m, Lock &lock);
-// Whatever the order says for after a call that issued up to `position`.
+// Runs what the order demands after a call that has issued up to `position`.
 void after_issue(Machine &m, Lock &lock, const Position &position);
 // Some operations of some streams, where the order is random.
 void run_some(Machine &m, Lock &lock);

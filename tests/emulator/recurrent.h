@@ -68,8 +68,8 @@ struct RecurrentCall {
     size_t reserve_bytes() const;
 };
 
-// Each returns false if the reserve is not that of the call before: the forward's for data, that of
-// data for weights.
+// Compute outputs, and gradients of data and of weights. Data need the reserve that the forward has
+// written, and weights the reserve that data have written. With another reserve they return false.
 void recurrent_forward(const RecurrentCall &call);
 bool recurrent_data(const RecurrentCall &call);
 bool recurrent_weights(const RecurrentCall &call);

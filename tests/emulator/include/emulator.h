@@ -34,7 +34,7 @@
  *   2  is nondeterministic         30 seconds
  *   4  needs workspace             20 seconds
  * For a quarter of problems engines 1 and 2 change their places, for a quarter engines 1 and 4, and
- * engine 4 needs 12 to 32 MiB more than copies of the tensors. Not so if the libraries are kind.
+ * engine 4 needs 12 to 32 MiB more than copies of the tensors. Kind libraries do neither.
  * What cuDNN leaves undefined of a recurrent network becomes NaN: gradients of steps beyond a
  * sample's length, and the last state of a sample without steps.
  * For weight gradients of 64 channels or more all of them need workspace for copies of tensors that
@@ -86,7 +86,7 @@ size_t ek_emulator_watched(ek_emulator_traffic *rows, size_t most);
 /* Operations that were issued and have not run. */
 uint64_t ek_emulator_pending(void);
 
-/* Whether anything has made the device's context, which costs a GPU hundreds of megabytes. */
+/* Returns true if the device has a context, which costs a GPU hundreds of megabytes. */
 bool ek_emulator_has_context(int device);
 
 /* Allocations of devices, or of pinned memory, that have not been given back; and bytes in them. */
@@ -104,7 +104,7 @@ size_t ek_emulator_live_communicators(void); /* of NCCL: one per rank */
  * ncclCommGetAsyncError it is what NCCL reports. */
 void ek_emulator_fail_next(const char *function, int error, int after);
 
-/* Whether cuBLASLt's ReLU turns NaN into 0, as fmaxf(x, 0) does. Not so by default. */
+/* Sets whether cuBLASLt's ReLU turns NaN into 0, as fmaxf(x, 0) does. By default NaN stays. */
 void ek_emulator_relu_eats_nan(bool eats);
 
 /* Forgets failures to come and broken devices. */

@@ -1,12 +1,14 @@
-// device_radix_sort.cuh: cub::DeviceRadixSort. A kernel of one thread sorts when its stream comes
-// to it. As on a GPU, the number of passes decides in which buffer the result lies. The other
-// buffer and the temporary storage are overwritten.
+// device_radix_sort.cuh: cub::DeviceRadixSort. A kernel of one thread sorts. As on a GPU, the
+// number of passes decides in which buffer the result lies. The other buffer and the temporary
+// storage are overwritten.
 #ifndef EK_EMULATOR_CUB_DEVICE_RADIX_SORT_CUH
 #define EK_EMULATOR_CUB_DEVICE_RADIX_SORT_CUH
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 namespace cub
