@@ -282,14 +282,16 @@ static int attention_planned(ek_dev *dev, const ek_tensor *q, const ek_tensor *k
     return ended < 0 ? ended : rc;
 }
 
-bool ek_cuda_attention_composes(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
-                                const ek_tensor *v, const ek_tensor *mask,
-                                const ek_attention_params *params, bool gradient)
+int ek_cuda_attention_composes(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
+                               const ek_tensor *v, const ek_tensor *mask,
+                               const ek_attention_params *params, bool gradient)
 {
     const double scores = attention_count_scores(q, k), most = attention_most_bytes(dev);
     const double nbytes = scores * (double)ek_dtype_size(q->dtype);
     const bool taken = q->shape[3] <= EK_ATTENTION_DEPTH && v->shape[3] <= EK_ATTENTION_DEPTH;
-    const bool planned = attention_planned(dev, q, k, v, mask, params, gradient) > 0;
+    const int planned = attention_planned(dev, q, k, v, mask, params, gradient);
+    if (planned < 0)
+        return planned;
     const bool composes =
         !planned && (!taken || (scores >= ATTENTION_MANY && nbytes <= most && ek_cublas() != NULL));
     attention_show(dev, q, k, planned ? 0 : composes ? 1 : 2, nbytes, most);

@@ -1,6 +1,7 @@
 /* Attention by cuDNN against the host's, in bf16 and f16: masks, dropout, groups, layouts. The
  * emulator counts what cuDNN computes. */
 #include "cuda/cuda_setup.h"
+#include "cuda/runtime.h"
 
 enum { NO_MASK, FLOATS, PER_HEAD, PADDING, HIDDEN_ROW };
 
@@ -202,6 +203,18 @@ TEST(an_error_of_cudnn_is_told)
     ck_assert_ptr_nonnull(
         strstr(ek_error_message(), "attention: cuDNN says CUDNN_STATUS_EXECUTION_FAILED (5000)"));
     ek_error_clear();
+    close_cuda();
+}
+
+/* Attention is the call that returns what is known of earlier work of the device. */
+TEST(an_earlier_error_is_returned)
+{
+    open_cudnn();
+    ek_tensor *x = ek_to_device(ek_to_dtype(ek_randn(EK_SHAPE(2, 2, 16, 16)), EK_F16), ek_cuda(0));
+    ek_cuda_tell(ek_cuda_of(cuda_dev(0)), "a copy failed");
+    ck_assert_ptr_null(ek_f_scaled_dot_product_attention(x, x, x));
+    assert_error(EK_E_BACKEND, "a copy failed");
+    assert_made(ek_f_scaled_dot_product_attention(x, x, x));
     close_cuda();
 }
 
