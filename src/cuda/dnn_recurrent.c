@@ -187,7 +187,7 @@ static ek_tensor *recurrent_locate(ek_dev *dev, const recurrent_dnn *dnn,
     const bool bias = which == BIAS_IH || which == BIAS_HH;
     const int64_t nbytes = ek_shape_count(&shape) * (int64_t)ek_dtype_size(block->dtype);
     int layer = which == WEIGHT_HR ? 2 * gates : which == WEIGHT_HH || which == BIAS_HH ? gates : 0;
-    char *start = ek_tensor_address(block), *first = NULL, *part;
+    char *start = recurrent_aligned(block), *first = NULL, *part;
     int64_t strides[EK_MAX_DIMS];
     for (int i = 0; i < parts; i++, layer++) {
         pthread_mutex_lock(&ek_cuda_of(dev)->lock);
@@ -203,8 +203,9 @@ static ek_tensor *recurrent_locate(ek_dev *dev, const recurrent_dnn *dnn,
             return NULL;
     }
     ek_strides_of(&shape, EK_CONTIGUOUS, strides);
+    const int64_t before = first - (char *)ek_tensor_address(block);
     return ek_tensor_member(block->storage, block->dtype, &shape, strides,
-                            block->offset + (first - start) / (int64_t)ek_dtype_size(block->dtype));
+                            block->offset + before / (int64_t)ek_dtype_size(block->dtype));
 }
 
 /* ---- calls ---- */
@@ -295,6 +296,9 @@ int ek_cuda_recurrent_network_gradient(ek_dev *dev, const ek_recurrent_call *cal
 {
     recurrent_dnn dnn = {.api = NULL};
     int rc = recurrent_open(dev, &dnn, call, true);
+    /* If TF32 was switched since the forward, cuDNN may want another reserve. */
+    if (rc > 0 && ek_count(call->reserve) != (int64_t)ek_cuda_padded(dnn.reserve))
+        rc = 0;
     ek_tensor *block = rc > 0 ? recurrent_block(dev, dnn.block, call->x->dtype) : NULL;
     if (rc > 0 && (!block || ek_cuda_fill(dev, block, 0) < 0))
         rc = ek_error_pending();
