@@ -227,16 +227,19 @@ int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weigh
         if (!next.h || (state->c && !next.c))
             status = ek_error_pending();
     }
-    if (status < 0) {
-        ek_scope_end(&scope);
-        return status;
-    }
-    /* h and c leave the scope; all other tensors that no graph holds are freed. */
-    if (next.c)
-        ek_object_retain(next.c);
-    state->h = ek_scope_return(&scope, next.h);
-    state->c = next.c ? ek_scope_adopt(next.c) : NULL;
-    return state->h && (state->c || !next.c) ? 0 : ek_error_pending();
+    return ek_recurrent_return(&scope, status, (ek_tensor *[3]){NULL, next.h, next.c}, state);
+}
+
+int ek_recurrent_return(ek_scope *scope, int rc, ek_tensor *outputs[3], ek_recurrent_state *state)
+{
+    for (int i = 0; i < 3; i++)
+        outputs[i] = rc < 0 ? NULL : ek_keep(outputs[i]);
+    ek_scope_end(scope);
+    for (int i = 0; i < 3; i++)
+        rc = outputs[i] && !ek_scope_adopt(outputs[i]) ? ek_error_pending() : rc;
+    if (rc >= 0)
+        *state = (ek_recurrent_state){outputs[1], outputs[2]};
+    return rc;
 }
 
 /* ---- padding ---- */

@@ -465,12 +465,6 @@ ek_tensor *ek_recurrent_direction(ek_recurrence kind, bool reverse, ek_tensor *x
     if (rc >= 0)
         rc = composes ? direction_compose(&self->object, in, INPUTS, outputs, 3)
                       : direction_run(self, in, outputs);
-    ek_object_release(&self->object);
-    for (int i = 0; i < 3; i++)
-        outputs[i] = rc < 0 ? NULL : ek_keep(outputs[i]);
-    ek_scope_end(&scope);
-    for (int i = 0; i < 3; i++)
-        rc = outputs[i] && !ek_scope_adopt(outputs[i]) ? ek_error_pending() : rc;
-    *state = (ek_recurrent_state){outputs[1], outputs[2]};
-    return rc < 0 ? NULL : outputs[0];
+    ek_object_release(self);
+    return ek_recurrent_return(&scope, rc, outputs, state) < 0 ? NULL : outputs[0];
 }

@@ -287,13 +287,9 @@ static ek_tensor *library_result(const ek_recurrent_network *network, ek_tensor 
     return gated || network->lengths ? ek_autocast_wide(y) : y;
 }
 
-/* Computes a network without dropout. Returns 1; 0 if the library doesn't serve. */
-static int library_network(const ek_recurrent_network *network, ek_tensor **x,
-                           ek_recurrent_state *state)
+static int library_network_in(const ek_recurrent_network *network, ek_tensor *x,
+                              const ek_recurrent_state *state, ek_tensor **outputs)
 {
-    ek_tensor *outputs[3] = {NULL};
-    if (ek_thread_self()->observer || ek_count(*x) == 0 || ek_tensor_dev(*x)->id.kind == EK_CPU)
-        return 0;
     library *self = ek_calloc(1, sizeof *self);
     if (!self)
         return ek_error_pending();
@@ -301,22 +297,40 @@ static int library_network(const ek_recurrent_network *network, ek_tensor **x,
     self->network = *network;
     self->network.lengths = network->lengths ? ek_keep(network->lengths) : NULL;
     self->hidden = network->weights->weight_ih->shape[0] / ek_recurrence_gates(network->kind);
-    ek_tensor *steps = network->lengths ? ek_to_dtype(network->lengths, EK_I32)
-                                        : ek_full((double)(*x)->shape[0], EK_SHAPE((*x)->shape[1]),
-                                                  EK_I32, ek_cpu());
+    ek_tensor *steps = network->lengths
+                           ? ek_to_dtype(network->lengths, EK_I32)
+                           : ek_full((double)x->shape[0], EK_SHAPE(x->shape[1]), EK_I32, ek_cpu());
     self->steps = steps ? ek_keep(steps) : NULL;
     ek_tensor **in = ek_calloc((size_t)library_inputs(network) + 3, sizeof *in);
-    int rc = in && steps ? library_operands(network, *x, state, in) : ek_error_pending();
+    int rc = in && steps ? library_operands(network, x, state, in) : ek_error_pending();
     if (rc > 0)
         rc = library_run(self, in, outputs);
     free(in);
     ek_object_release(&self->object);
     if (rc <= 0)
         return ek_error_status() < 0 ? ek_error_pending() : rc;
-    *x = library_result(network, outputs[0]);
-    state->h = library_result(network, outputs[1]);
-    state->c = library_result(network, outputs[2]);
-    return *x && state->h && (state->c || !outputs[2]) ? 1 : ek_error_pending();
+    for (int i = 0; i < 3; i++)
+        if (outputs[i] && !(outputs[i] = library_result(network, outputs[i])))
+            return ek_error_pending();
+    return 1;
+}
+
+/* Computes a network without dropout. Returns 1; 0 if the library doesn't serve. */
+static int library_network(const ek_recurrent_network *network, ek_tensor **x,
+                           ek_recurrent_state *state)
+{
+    ek_tensor *outputs[3] = {NULL};
+    if (ek_thread_self()->observer || ek_count(*x) == 0 || ek_tensor_dev(*x)->id.kind == EK_CPU)
+        return 0;
+    ek_scope scope = ek_scope_begin();
+    int rc = library_network_in(network, *x, state, outputs);
+    if (rc > 0) {
+        rc = ek_recurrent_return(&scope, rc, outputs, state);
+        *x = outputs[0];
+    } else {
+        ek_scope_end(&scope);
+    }
+    return rc;
 }
 
 /* ---- a network ---- */
