@@ -295,10 +295,12 @@ static int library_network_in(const ek_recurrent_network *network, ek_tensor *x,
         return ek_error_pending();
     ek_object_init(&self->object, library_destroy);
     self->network = *network;
-    self->network.lengths = network->lengths ? ek_keep(network->lengths) : NULL;
+    /* The caller may overwrite the lengths before backward. */
+    ek_tensor *lengths = network->lengths ? ek_clone(network->lengths) : NULL;
+    self->network.lengths = lengths ? ek_keep(lengths) : NULL;
     self->hidden = network->weights->weight_ih->shape[0] / ek_recurrence_gates(network->kind);
     ek_tensor *steps = network->lengths
-                           ? ek_to_dtype(network->lengths, EK_I32)
+                           ? ek_to_dtype(lengths, EK_I32)
                            : ek_full((double)x->shape[0], EK_SHAPE(x->shape[1]), EK_I32, ek_cpu());
     self->steps = steps ? ek_keep(steps) : NULL;
     ek_tensor **in = ek_calloc((size_t)library_inputs(network) + 3, sizeof *in);
