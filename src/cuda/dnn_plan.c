@@ -32,10 +32,7 @@ static cudnnStatus_t graph_make_tensor(const ek_cudnn_api *api, const ek_dnn_pro
                                        const int64_t *shape, ek_dnn_graph *graph)
 {
     bool between = at == EK_DNN_SUMS;
-    cudnnDataType_t dtype = between               ? CUDNN_DATA_FLOAT
-                            : p->dtype == EK_BF16 ? CUDNN_DATA_BFLOAT16
-                            : p->dtype == EK_F16  ? CUDNN_DATA_HALF
-                                                  : CUDNN_DATA_FLOAT;
+    const cudnnDataType_t dtype = ek_dnn_type(between ? EK_F32 : p->dtype);
     int64_t name = at + 1, ndim = 2 + p->dims, strides[5];
     ek_strides_along((int)ndim, shape, ek_axis_of((ek_memory_format)p->format, (int)ndim), strides);
     const ek_dnn_attribute attributes[] = {

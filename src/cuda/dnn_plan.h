@@ -20,6 +20,14 @@
             return dnn_status;                  \
     } while (0)
 
+/* Returns cuDNN's type of a dtype, which is EK_F32, EK_BF16 or EK_F16. */
+static inline cudnnDataType_t ek_dnn_type(int64_t dtype)
+{
+    return dtype == EK_BF16  ? CUDNN_DATA_BFLOAT16
+           : dtype == EK_F16 ? CUDNN_DATA_HALF
+                             : CUDNN_DATA_FLOAT;
+}
+
 /* A convolution's tensors. Sums have no address. The identifier of a tensor is its number here or
  * in dnn.h, plus 1. */
 enum { EK_DNN_X, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS, EK_DNN_SUMS };

@@ -19,7 +19,7 @@
 
 enum { WEIGHT_HH = 1, BIAS_IH, BIAS_HH, WEIGHT_HR, WEIGHTS = EK_RECURRENT_WEIGHTS };
 
-/* What describes a network to cuDNN, owned. Descriptors are NULL at first. */
+/* A network's descriptors, owned, which are NULL at first, and its sizes. */
 typedef struct recurrent_dnn {
     const ek_cudnn_api *api;
     cudnnHandle_t handle; /* of the device, whose lock guards it */
@@ -52,8 +52,8 @@ static void recurrent_show(ek_dev *dev, const ek_recurrent_call *call, const rec
 
 /* ---- descriptors ---- */
 
-/* cuDNN's sums may differ from run to run, and cuDNN doesn't promise the last state of a sample
- * without steps. */
+/* Returns true if cuDNN may compute the network. cuDNN's sums may differ from run to run, and cuDNN
+ * doesn't promise the last state of a sample without steps. */
 static bool recurrent_serves(const ek_recurrent_call *call)
 {
     const int64_t *sizes = call->x->shape;
@@ -64,13 +64,6 @@ static bool recurrent_serves(const ek_recurrent_call *call)
     return serves;
 }
 
-static cudnnDataType_t recurrent_type(const ek_tensor *x)
-{
-    return x->dtype == EK_BF16  ? CUDNN_DATA_BFLOAT16
-           : x->dtype == EK_F16 ? CUDNN_DATA_HALF
-                                : CUDNN_DATA_FLOAT;
-}
-
 static cudnnStatus_t recurrent_describe_steps(const recurrent_dnn *dnn,
                                               const ek_recurrent_call *call, int64_t columns,
                                               cudnnRNNDataDescriptor_t *data)
@@ -78,7 +71,7 @@ static cudnnStatus_t recurrent_describe_steps(const recurrent_dnn *dnn,
     float zero = 0; /* also the zero of 16-bit dtypes */
     const ek_tensor *x = call->x;
     EK_DNN_TRY(dnn->api->cudnnCreateRNNDataDescriptor(data));
-    return dnn->api->cudnnSetRNNDataDescriptor(*data, recurrent_type(x),
+    return dnn->api->cudnnSetRNNDataDescriptor(*data, ek_dnn_type(x->dtype),
                                                CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
                                                (int)x->shape[0], (int)x->shape[1], (int)columns,
                                                call->lengths, &zero);
@@ -90,7 +83,7 @@ static cudnnStatus_t recurrent_describe_state(const recurrent_dnn *dnn, const ek
     const int sizes[] = {(int)state->shape[0], (int)state->shape[1], (int)state->shape[2]},
               strides[] = {sizes[1] * sizes[2], sizes[2], 1};
     EK_DNN_TRY(dnn->api->cudnnCreateTensorDescriptor(descriptor));
-    return dnn->api->cudnnSetTensorNdDescriptor(*descriptor, recurrent_type(state), 3, sizes,
+    return dnn->api->cudnnSetTensorNdDescriptor(*descriptor, ek_dnn_type(state->dtype), 3, sizes,
                                                 strides);
 }
 
@@ -111,7 +104,7 @@ static cudnnStatus_t recurrent_describe(recurrent_dnn *dnn, const ek_recurrent_c
         dnn->network, CUDNN_RNN_ALGO_STANDARD, modes[call->cell],
         call->weights[BIAS_IH] ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
         call->directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
-        recurrent_type(x), CUDNN_DATA_FLOAT, math, (int)x->shape[2], (int)call->hidden,
+        ek_dnn_type(x->dtype), CUDNN_DATA_FLOAT, math, (int)x->shape[2], (int)call->hidden,
         (int)h->shape[2], call->layers, dnn->dropout, CUDNN_RNN_PADDED_IO_ENABLED));
     EK_DNN_TRY(recurrent_describe_steps(dnn, call, x->shape[2], &dnn->x));
     EK_DNN_TRY(recurrent_describe_steps(dnn, call, call->directions * h->shape[2], &dnn->y));

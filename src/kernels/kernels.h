@@ -300,7 +300,7 @@ typedef struct ek_recurrent_back {
     ek_tensor **dweights; /* made in the scope, for each of call->weights that isn't NULL */
 } ek_recurrent_back;
 /* Computes the gradients of a call that was kept. Overwrites its reserve. dx beyond a sample's
- * length is undefined. Returns 1; 0 if memory is short. */
+ * length is undefined. Returns 1; 0 if the library doesn't serve or memory is short. */
 typedef int ek_recurrent_network_gradient_kernel(ek_dev *dev, const ek_recurrent_call *call,
                                                  const ek_recurrent_back *back);
 

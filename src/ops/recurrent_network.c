@@ -74,7 +74,7 @@ static ek_tensor *network_layers_in(const ek_recurrent_network *network, ek_tens
             x = ek_f_dropout(x, network->dropout, network->dropout > 0);
         if (!x || !own.h || (state->c && !own.c))
             return NULL;
-        /* The library had all layers already, unless there is dropout between them. */
+        /* Layers with dropout between them are calls of the library one by one. */
         const int rc = network->dropout > 0 ? library_network(&one, &x, &own) : 0;
         x = rc < 0 ? NULL : rc > 0 ? x : network_layer(&one, x, mask, &own);
         if (!x)
@@ -156,7 +156,7 @@ static ek_recurrent_call library_call(const library *self, ek_tensor *const *ten
                                .reserve = back ? kept[2] : NULL};
 }
 
-/* `room` has place for the saved tensors. Returns 1; 0 if memory is short. */
+/* `room` has place for the saved tensors. Returns 1; 0 if the library doesn't serve. */
 static int library_gradients(ek_node *node, const library *self, ek_tensor *const *gradients,
                              ek_tensor **results, ek_tensor **room)
 {
@@ -242,7 +242,7 @@ static bool library_operands(const ek_recurrent_network *network, ek_tensor *x,
     return in[X] && in[H] && ek_error_status() == 0;
 }
 
-/* Computes the outputs y, h_n and c_n. `in` has room for what the node saves. Returns 1; 0 if the
+/* Makes the call for dense operands. `in` has room for what the node saves. Returns 1; 0 if the
  * library doesn't serve. */
 static int library_run(library *self, ek_tensor **in, ek_tensor **outputs)
 {
@@ -280,13 +280,14 @@ static int library_run(library *self, ek_tensor **in, ek_tensor **outputs)
     return 1;
 }
 
-/* Autocast's networks have the dtypes that single steps give. */
+/* Casts a result to the dtype that single steps give under autocast. */
 static ek_tensor *library_result(const ek_recurrent_network *network, ek_tensor *y)
 {
     const bool gated = network->kind == EK_RECURRENCE_LSTM || network->kind == EK_RECURRENCE_GRU;
     return gated || network->lengths ? ek_autocast_wide(y) : y;
 }
 
+/* Computes the outputs y, h_n and c_n. Returns 1; 0 if the library doesn't serve. */
 static int library_network_in(const ek_recurrent_network *network, ek_tensor *x,
                               const ek_recurrent_state *state, ek_tensor **outputs)
 {
