@@ -26,7 +26,7 @@ typedef struct recurrent_dnn {
     cudnnDropoutDescriptor_t dropout;
     cudnnRNNDescriptor_t network;
     cudnnRNNDataDescriptor_t x, y;
-    cudnnTensorDescriptor_t h, c, weight;
+    cudnnTensorDescriptor_t h, c, weight, bias;
     size_t block, workspace, reserve; /* bytes */
 } recurrent_dnn;
 
@@ -112,6 +112,7 @@ static cudnnStatus_t recurrent_describe(recurrent_dnn *dnn, const ek_recurrent_c
     if (call->c)
         EK_DNN_TRY(recurrent_describe_state(dnn, call->c, &dnn->c));
     EK_DNN_TRY(api->cudnnCreateTensorDescriptor(&dnn->weight));
+    EK_DNN_TRY(api->cudnnCreateTensorDescriptor(&dnn->bias));
     EK_DNN_TRY(api->cudnnGetRNNTempSpaceSizes(dnn->handle, dnn->network, mode, dnn->x,
                                               &dnn->workspace, &dnn->reserve));
     return api->cudnnGetRNNWeightSpaceSize(dnn->handle, dnn->network, &dnn->block);
@@ -144,6 +145,7 @@ static void recurrent_close(const recurrent_dnn *dnn)
     (void)api->cudnnDestroyTensorDescriptor(dnn->h);
     (void)api->cudnnDestroyTensorDescriptor(dnn->c);
     (void)api->cudnnDestroyTensorDescriptor(dnn->weight);
+    (void)api->cudnnDestroyTensorDescriptor(dnn->bias);
     (void)api->cudnnDestroyRNNDataDescriptor(dnn->x);
     (void)api->cudnnDestroyRNNDataDescriptor(dnn->y);
     (void)api->cudnnDestroyRNNDescriptor(dnn->network);
@@ -180,19 +182,20 @@ static ek_tensor *recurrent_locate(ek_dev *dev, const recurrent_dnn *dnn,
     const bool bias = which == BIAS_IH || which == BIAS_HH;
     const int64_t nbytes = ek_shape_count(&shape) * (int64_t)ek_dtype_size(block->dtype);
     int layer = which == WEIGHT_HR ? 2 * gates : which == WEIGHT_HH || which == BIAS_HH ? gates : 0;
-    char *start = recurrent_aligned(block), *first = NULL, *part;
+    char *start = recurrent_aligned(block), *first = NULL;
+    void *found[2]; /* the linear layer's matrix and its bias */
     int64_t strides[EK_MAX_DIMS];
     for (int i = 0; i < parts; i++, layer++) {
         pthread_mutex_lock(&ek_cuda_of(dev)->lock);
         cudnnStatus_t status =
             dnn->api->cudnnGetRNNWeightParams(dnn->handle, dnn->network, at / WEIGHTS, dnn->block,
-                                              start, layer, bias ? NULL : dnn->weight,
-                                              bias ? NULL : (void **)&part,
-                                              bias ? dnn->weight : NULL,
-                                              bias ? (void **)&part : NULL);
+                                              start, layer, dnn->weight, &found[0], dnn->bias,
+                                              &found[1]);
         pthread_mutex_unlock(&ek_cuda_of(dev)->lock);
-        first = i == 0 && status == CUDNN_STATUS_SUCCESS ? part : first;
-        if (status != CUDNN_STATUS_SUCCESS || !first || part != first + i * (nbytes / parts))
+        if (status != CUDNN_STATUS_SUCCESS || !found[bias])
+            return NULL;
+        first = i == 0 ? found[bias] : first;
+        if (found[bias] != first + i * (nbytes / parts))
             return NULL;
     }
     ek_strides_of(&shape, EK_CONTIGUOUS, strides);
