@@ -3,6 +3,7 @@
  * one, and so are those whose gradient is differentiated, or is computed a second time. */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ops/autocast.h"
 #include "ops/ops.h"
@@ -225,21 +226,25 @@ static const ek_operation library_gradient_operation = {.name = "recurrent_netwo
 static bool library_operands(const ek_recurrent_network *network, ek_tensor *x,
                              const ek_recurrent_state *state, ek_tensor **in)
 {
-    const int inputs = library_inputs(network);
     in[X] = ek_contiguous(ek_autocast_narrow(x), EK_CONTIGUOUS);
     in[H] = ek_contiguous(ek_autocast_narrow(state->h), EK_CONTIGUOUS);
     in[C] = state->c ? ek_contiguous(ek_autocast_narrow(state->c), EK_CONTIGUOUS) : NULL;
-    for (int i = 0; i < (inputs - WEIGHTS) / EK_RECURRENT_WEIGHTS; i++) {
+    bool fits = in[X] && in[H] && ek_error_status() == 0;
+    for (int i = 0; fits && i < network->layers * network->directions; i++) {
         const ek_recurrent_weights *w = &network->weights[i];
-        ek_tensor *const of[] = {w->weight_ih, w->weight_hh, w->bias_ih, w->bias_hh, w->weight_hr};
-        for (int k = 0; k < EK_RECURRENT_WEIGHTS; k++)
-            in[WEIGHTS + i * EK_RECURRENT_WEIGHTS + k] = ek_autocast_narrow(of[k]);
+        const ek_recurrent_weights own = {ek_autocast_narrow(w->weight_ih),
+                                          ek_autocast_narrow(w->weight_hh),
+                                          ek_autocast_narrow(w->bias_ih),
+                                          ek_autocast_narrow(w->bias_hh),
+                                          ek_autocast_narrow(w->weight_hr)};
+        const int64_t input =
+            i < network->directions ? in[X]->shape[2] : network->directions * in[H]->shape[2];
+        _Static_assert(sizeof own == EK_RECURRENT_WEIGHTS * sizeof *in, "only tensors");
+        memcpy(in + WEIGHTS + i * EK_RECURRENT_WEIGHTS, &own, sizeof own);
+        fits = own.weight_ih && ek_error_status() == 0 &&
+               ek_recurrent_fits(network->kind, in[X], in[H], in[C], &own, input);
     }
-    for (int i = 0; i < inputs; i++)
-        if (in[i] && (!ek_given("recurrent", "an operand", in[i]) || in[i]->dtype != in[X]->dtype ||
-                      ek_tensor_dev(in[i]) != ek_tensor_dev(in[X])))
-            return false;
-    return in[X] && in[H] && ek_error_status() == 0;
+    return fits;
 }
 
 /* Makes the call for dense operands. `in` has room for what the node saves. Returns 1; 0 if the
