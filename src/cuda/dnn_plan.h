@@ -72,11 +72,6 @@ typedef struct ek_dnn_target {
     cudnnBackendDescriptor_t properties;
 } ek_dnn_target;
 
-/* Sets an attribute to an array of `count` values. */
-cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
-                         cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                         int64_t count, const void *values);
-
 /* Makes tensors, kinds and operations. The graph must be freed even if this fails. */
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph);
