@@ -3,7 +3,7 @@
 #include "cuda/cuda_setup.h"
 #include "cuda/runtime.h"
 
-enum { NO_MASK, FLOATS, PER_HEAD, PADDING, HIDDEN_ROW };
+enum { NO_MASK, FLOATS, SHIFTED, PER_HEAD, PADDING, HIDDEN_ROW };
 
 typedef struct attention_case {
     const char *what;
@@ -21,6 +21,7 @@ static const attention_case cases[] = {
     {"other width", 1, 2, 2, 9, 33, 32, 16, .served = 2},
     {"groups", 2, 6, 2, 20, 20, 24, 24, .causal = true, .served = 2},
     {"a mask of numbers", 2, 2, 2, 16, 24, 16, 16, .mask = FLOATS, .served = 2},
+    {"a mask within another", 2, 2, 2, 16, 24, 16, 16, .mask = SHIFTED, .served = 2},
     {"a mask of each head", 2, 2, 2, 12, 10, 16, 16, .mask = PER_HEAD, .served = 2},
     {"a padding mask", 3, 2, 2, 8, 16, 16, 16, .mask = PADDING, .served = 2},
     {"a row that sees nothing", 2, 2, 2, 8, 16, 16, 16, .mask = HIDDEN_ROW, .served = 2},
@@ -49,6 +50,8 @@ static ek_tensor *mask_of(const attention_case *c)
     switch (c->mask) {
     case FLOATS:
         return ek_randn(EK_SHAPE(c->rows, c->keys));
+    case SHIFTED:
+        return ek_randn(EK_SHAPE(c->rows, c->keys + 3));
     case PER_HEAD:
         return ek_randn(EK_SHAPE(c->batch, c->heads, c->rows, c->keys));
     case PADDING:
@@ -88,6 +91,8 @@ static ek_tensor *attend(const attention_case *c, ek_tensor *x, ek_tensor *mask,
 {
     if (mask && ek_dtype_is_floating(mask->dtype))
         mask = ek_to_dtype(mask, x->dtype);
+    if (c->mask == SHIFTED)
+        mask = ek_narrow(mask, 1, 3, c->keys);
     ek_tensor *y = attend_heads(c, x, mask);
     ek_tensor *sum = ek_sum(c->spread ? y : ek_mul(y, ek_to_dtype(weight, y->dtype)));
     assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
