@@ -33,6 +33,18 @@ typedef struct attention_call {
     const ek_attention_params *params;
 } attention_call;
 
+/* Fills `own` with the mask, which becomes of size 1 where it repeats over batches, heads or rows.
+ * Returns `own`; NULL without a mask. */
+static const ek_tensor *attention_own_mask(ek_tensor *own, const ek_tensor *mask)
+{
+    if (!mask)
+        return NULL;
+    ek_borrow(own, mask);
+    for (int d = 0; d < 3; d++)
+        own->shape[d] = own->stride[d] == 0 ? 1 : own->shape[d];
+    return own;
+}
+
 static ek_cuda_attention_job attention_job_of(const attention_call *call)
 {
     const ek_tensor *const *of = call->tensors, *q = of[EK_DNN_Q], *k = of[EK_DNN_K];
@@ -139,11 +151,10 @@ static bool attention_problem_of(ek_dev *dev, const attention_call *call, ek_dnn
     for (int at = 0; at < EK_DNN_HEADS; at++)
         if (call->tensors[at])
             attention_set_strides(p, call->tensors[at], at);
-    for (int d = 0; mask && d < 4; d++)
-        p->mask[d] =
-            attention_keeps(mask, EK_DNN_MASK) && mask->stride[d] == 0 ? 1 : mask->shape[d];
-    if (mask)
+    if (mask) {
+        memcpy(p->mask, mask->shape, sizeof p->mask);
         p->mask_dtype = mask->dtype;
+    }
     return ek_dtype_is_narrow(q->dtype) && (!mask || ek_dtype_wide(mask->dtype) == EK_F32) &&
            scores >= ATTENTION_PLANNED && p->depth % 8 == 0 && p->width % 8 == 0 &&
            p->depth <= most && p->width <= most && p->keys > 1 &&
@@ -269,6 +280,8 @@ static int attention_planned(ek_dev *dev, const ek_tensor *q, const ek_tensor *k
 {
     const ek_tensor out = ek_heads_like(q, v->shape[3]), dq = ek_heads_like(q, q->shape[3]);
     const ek_tensor dk = ek_heads_like(k, k->shape[3]), dv = ek_heads_like(v, v->shape[3]);
+    ek_tensor own;
+    mask = attention_own_mask(&own, mask);
     const attention_call calls[] = {
         {EK_DNN_ATTENTION, {q, k, v, &out, [EK_DNN_MASK] = mask}, params},
         {EK_DNN_ATTENTION_GRADIENT, {q, k, v, &out, &out, &dq, &dk, &dv, mask}, params}};
@@ -282,14 +295,16 @@ static int attention_planned(ek_dev *dev, const ek_tensor *q, const ek_tensor *k
     return ended < 0 ? ended : rc;
 }
 
-bool ek_cuda_attention_composes(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
-                                const ek_tensor *v, const ek_tensor *mask,
-                                const ek_attention_params *params, bool gradient)
+int ek_cuda_attention_composes(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
+                               const ek_tensor *v, const ek_tensor *mask,
+                               const ek_attention_params *params, bool gradient)
 {
     const double scores = attention_count_scores(q, k), most = attention_most_bytes(dev);
     const double nbytes = scores * (double)ek_dtype_size(q->dtype);
     const bool taken = q->shape[3] <= EK_ATTENTION_DEPTH && v->shape[3] <= EK_ATTENTION_DEPTH;
-    const bool planned = attention_planned(dev, q, k, v, mask, params, gradient) > 0;
+    const int planned = attention_planned(dev, q, k, v, mask, params, gradient);
+    if (planned < 0)
+        return planned;
     const bool composes =
         !planned && (!taken || (scores >= ATTENTION_MANY && nbytes <= most && ek_cublas() != NULL));
     attention_show(dev, q, k, planned ? 0 : composes ? 1 : 2, nbytes, most);
@@ -306,8 +321,10 @@ static int attention_own_gradient(ek_dev *dev, const ek_cuda_stream *stream,
     return rc;
 }
 
-static int attention_run(ek_dev *dev, const char *name, const attention_call *call)
+static int attention_run(ek_dev *dev, const char *name, attention_call *call)
 {
+    ek_tensor own;
+    call->tensors[EK_DNN_MASK] = attention_own_mask(&own, call->tensors[EK_DNN_MASK]);
     ek_cuda_attention_job job = attention_job_of(call);
     ek_cuda_stream stream;
     EK_TRY(ek_cuda_begin(dev, &stream));
@@ -326,9 +343,9 @@ int ek_cuda_attention(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tens
                       const ek_attention_params *params)
 {
     return attention_run(dev, "attention",
-                         &(const attention_call){EK_DNN_ATTENTION,
-                                                 {q, k, v, out, [EK_DNN_MASK] = mask, lse},
-                                                 params});
+                         &(attention_call){EK_DNN_ATTENTION,
+                                           {q, k, v, out, [EK_DNN_MASK] = mask, lse},
+                                           params});
 }
 
 int ek_cuda_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_tensor *dv,
@@ -337,7 +354,7 @@ int ek_cuda_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_ten
                                const ek_tensor *lse, const ek_attention_params *params)
 {
     return attention_run(dev, "attention_gradient",
-                         &(const attention_call){EK_DNN_ATTENTION_GRADIENT,
-                                                 {q, k, v, out, dout, dq, dk, dv, mask, lse},
-                                                 params});
+                         &(attention_call){EK_DNN_ATTENTION_GRADIENT,
+                                           {q, k, v, out, dout, dq, dk, dv, mask, lse},
+                                           params});
 }

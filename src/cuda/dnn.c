@@ -421,21 +421,14 @@ int ek_cuda_dnn_attend(ek_dev *dev, const ek_dnn_problem *problem, void *const *
 
 int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem, int64_t *workspace)
 {
-    (void)dev;
-    (void)problem;
-    (void)workspace;
+    (void)dev, (void)problem, (void)workspace;
     return 0;
 }
 
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
                     const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias)
 {
-    (void)dev;
-    (void)problem;
-    (void)x;
-    (void)w;
-    (void)y;
-    (void)bias;
+    (void)dev, (void)problem, (void)x, (void)w, (void)y, (void)bias;
     return 0;
 }
 

@@ -103,6 +103,7 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
 /* Issues attention or its gradient. `tensors` has EK_DNN_ADDRESSES addresses, NULL where the
  * problem has no tensor. Returns what ek_cuda_dnn_run returns. */
 int ek_cuda_dnn_attend(ek_dev *dev, const ek_dnn_problem *problem, void *const *tensors);
+
 #ifdef EK_HAVE_CUDNN
 /* Sets *handle to the device's handle of cuDNN, which issues to the compute stream; NULL if cuDNN
  * can't be used. The device's lock is held. Called between ek_cuda_begin and ek_cuda_end. */

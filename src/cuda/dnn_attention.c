@@ -22,13 +22,6 @@ typedef struct attention_graph {
     cudnnStatus_t status;  /* the first error */
 } attention_graph;
 
-static cudnnDataType_t attention_type(int64_t dtype)
-{
-    return dtype == EK_BF16  ? CUDNN_DATA_BFLOAT16
-           : dtype == EK_F16 ? CUDNN_DATA_HALF
-                             : CUDNN_DATA_FLOAT;
-}
-
 /* ---- tensors ---- */
 
 /* Describes tensor `at`. Tensors without an address lie between two operations. */
@@ -185,7 +178,7 @@ static void attention_describe_operands(attention_graph *g)
     for (int at = EK_DNN_SCALE; at < EK_DNN_ADDRESSES; at++)
         attention_tensor(g, at, CUDNN_DATA_FLOAT, ones, ones);
     if (p->mask[0])
-        attention_tensor(g, EK_DNN_MASK, attention_type(p->mask_dtype), p->mask,
+        attention_tensor(g, EK_DNN_MASK, ek_dnn_type(p->mask_dtype), p->mask,
                          (const int64_t[]){by[0], by[1], by[2], 1});
     attention_dense(g, EK_DNN_LSE, CUDNN_DATA_FLOAT, p->rows, 1);
     attention_dense(g, EK_DNN_DROPOUT, g->dtype, p->rows, p->keys);
@@ -296,7 +289,7 @@ cudnnStatus_t ek_dnn_attention_describe(const ek_cudnn_api *api, const ek_dnn_pr
     attention_graph g = {.api = api,
                          .p = problem,
                          .graph = graph,
-                         .dtype = attention_type(problem->dtype),
+                         .dtype = ek_dnn_type(problem->dtype),
                          .next = EK_DNN_ADDRESSES};
     attention_describe_operands(&g);
     if (problem->operation == EK_DNN_ATTENTION)

@@ -7,13 +7,6 @@
 
 #ifdef EK_HAVE_CUDNN
 
-cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
-                         cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                         int64_t count, const void *values)
-{
-    return api->cudnnBackendSetAttribute(descriptor, name, type, count, values);
-}
-
 /* ---- the graph: its descriptors ---- */
 
 cudnnStatus_t ek_dnn_make(const ek_cudnn_api *api, cudnnBackendDescriptorType_t kind,
@@ -23,8 +16,8 @@ cudnnStatus_t ek_dnn_make(const ek_cudnn_api *api, cudnnBackendDescriptorType_t 
     EK_DNN_TRY(api->cudnnBackendCreateDescriptor(kind, made));
     for (size_t i = 0; i < count; i++)
         if (attributes[i].count > 0)
-            EK_DNN_TRY(ek_dnn_set(api, *made, attributes[i].name, attributes[i].type,
-                                  attributes[i].count, attributes[i].values));
+            EK_DNN_TRY(api->cudnnBackendSetAttribute(*made, attributes[i].name, attributes[i].type,
+                                                     attributes[i].count, attributes[i].values));
     return api->cudnnBackendFinalize(*made);
 }
 
@@ -32,10 +25,7 @@ static cudnnStatus_t graph_make_tensor(const ek_cudnn_api *api, const ek_dnn_pro
                                        const int64_t *shape, ek_dnn_graph *graph)
 {
     bool between = at == EK_DNN_SUMS;
-    cudnnDataType_t dtype = between               ? CUDNN_DATA_FLOAT
-                            : p->dtype == EK_BF16 ? CUDNN_DATA_BFLOAT16
-                            : p->dtype == EK_F16  ? CUDNN_DATA_HALF
-                                                  : CUDNN_DATA_FLOAT;
+    const cudnnDataType_t dtype = ek_dnn_type(between ? EK_F32 : p->dtype);
     int64_t name = at + 1, ndim = 2 + p->dims, strides[5];
     ek_strides_along((int)ndim, shape, ek_axis_of((ek_memory_format)p->format, (int)ndim), strides);
     const ek_dnn_attribute attributes[] = {
@@ -269,23 +259,18 @@ static void plan_read(const ek_cudnn_api *api, const ek_dnn_problem *problem,
 
 /* ---- plans ---- */
 
-/* Sets the GPU of a descriptor. If the target has a handle, heuristics get the GPU from the graph.
- */
-static bool plan_aim(const ek_cudnn_api *api, const ek_dnn_target *target,
-                     cudnnBackendDescriptor_t descriptor, bool plan)
+/* Returns the attribute that names the GPU of a plan or of heuristics. If the target has a handle,
+ * heuristics get the GPU from the graph. */
+static ek_dnn_attribute plan_aim(const ek_dnn_target *target, bool plan)
 {
-    if (target->handle)
-        return !plan || ek_dnn_set(api, descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
-                                   CUDNN_TYPE_HANDLE, 1, &target->handle) == CUDNN_STATUS_SUCCESS;
 #ifdef EK_DNN_WITH_PROPERTIES
-    return ek_dnn_set(api, descriptor,
-                      plan ? CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP
-                           : CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
-                      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                      &target->properties) == CUDNN_STATUS_SUCCESS;
-#else
-    return false;
+    if (!target->handle)
+        return (ek_dnn_attribute){plan ? CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP
+                                       : CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
+                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target->properties};
 #endif
+    return (ek_dnn_attribute){CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, plan,
+                              &target->handle};
 }
 
 /* Makes a plan of a suggestion and takes its config over. Returns false on failure and records the
@@ -295,22 +280,18 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
 {
     cudnnBackendDescriptor_t made = NULL;
     int64_t workspace = 0, count = 0;
-    suggestion->refusal = EK_DNN_NOT_SUPPORTED;
-    if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &made) !=
-        CUDNN_STATUS_SUCCESS)
-        return false;
-    bool good =
-        ek_dnn_set(api, made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &suggestion->config) == CUDNN_STATUS_SUCCESS &&
-        plan_aim(api, target, made, true) &&
-        api->cudnnBackendFinalize(made) == CUDNN_STATUS_SUCCESS &&
-        api->cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                      CUDNN_TYPE_INT64, 1, &count,
-                                      &workspace) == CUDNN_STATUS_SUCCESS &&
-        workspace >= 0;
+    const ek_dnn_attribute attributes[] = {EK_DNN_PART(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                                       &suggestion->config),
+                                           plan_aim(target, true)};
+    bool good = EK_DNN_MAKE(api, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, attributes, &made) ==
+                    CUDNN_STATUS_SUCCESS &&
+                api->cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                              CUDNN_TYPE_INT64, 1, &count,
+                                              &workspace) == CUDNN_STATUS_SUCCESS &&
+                workspace >= 0;
     if (!good || workspace > most) {
         suggestion->refusal = good ? EK_DNN_WORKSPACE : EK_DNN_NOT_SUPPORTED;
-        (void)api->cudnnBackendDestroyDescriptor(made);
+        graph_free_all(api, &made, 1);
         return false;
     }
     plan->config = suggestion->config;
@@ -393,18 +374,16 @@ static int plan_ask(const ek_cudnn_api *api, const ek_dnn_target *target,
                     ek_dnn_plan *plans, int room)
 {
     cudnnBackendDescriptor_t heuristics = NULL;
-    if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics) !=
-        CUDNN_STATUS_SUCCESS)
-        return 0;
-    bool ready =
-        ek_dnn_set(api, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph.graph) == CUDNN_STATUS_SUCCESS &&
-        ek_dnn_set(api, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ==
-            CUDNN_STATUS_SUCCESS &&
-        plan_aim(api, target, heuristics, false) &&
-        api->cudnnBackendFinalize(heuristics) == CUDNN_STATUS_SUCCESS;
-    int taken = ready ? plan_choose(api, target, problem, heuristics, most, plans, room) : 0;
-    (void)api->cudnnBackendDestroyDescriptor(heuristics);
+    const ek_dnn_attribute attributes[] = {EK_DNN_PART(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                                                       &plans->graph.graph),
+                                           {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1,
+                                            &mode},
+                                           plan_aim(target, false)};
+    int taken = EK_DNN_MAKE(api, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, attributes, &heuristics) ==
+                        CUDNN_STATUS_SUCCESS
+                    ? plan_choose(api, target, problem, heuristics, most, plans, room)
+                    : 0;
+    graph_free_all(api, &heuristics, 1);
     return taken;
 }
 
@@ -452,10 +431,8 @@ void ek_dnn_plans_free(const ek_cudnn_api *api, ek_dnn_plan *plans, int count)
 
 void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan)
 {
-    if (plan->plan)
-        (void)api->cudnnBackendDestroyDescriptor(plan->plan);
-    if (plan->config)
-        (void)api->cudnnBackendDestroyDescriptor(plan->config);
+    graph_free_all(api, &plan->plan, 1);
+    graph_free_all(api, &plan->config, 1);
     ek_dnn_graph_free(api, &plan->graph);
     *plan = (ek_dnn_plan){0};
 }
@@ -486,8 +463,7 @@ cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
     cudnnStatus_t status = ek_dnn_pack(api, memory, &pack);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendExecute(handle, plan->plan, pack);
-    if (pack)
-        (void)api->cudnnBackendDestroyDescriptor(pack);
+    graph_free_all(api, &pack, 1);
     return status;
 }
 

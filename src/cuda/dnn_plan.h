@@ -20,6 +20,14 @@
             return dnn_status;                  \
     } while (0)
 
+/* Returns cuDNN's type of a dtype, which is EK_F32, EK_BF16 or EK_F16. */
+static inline cudnnDataType_t ek_dnn_type(int64_t dtype)
+{
+    return dtype == EK_BF16  ? CUDNN_DATA_BFLOAT16
+           : dtype == EK_F16 ? CUDNN_DATA_HALF
+                             : CUDNN_DATA_FLOAT;
+}
+
 /* A convolution's tensors. Sums have no address. The identifier of a tensor is its number here or
  * in dnn.h, plus 1. */
 enum { EK_DNN_X, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS, EK_DNN_SUMS };
@@ -63,11 +71,6 @@ typedef struct ek_dnn_target {
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t properties;
 } ek_dnn_target;
-
-/* Sets an attribute to an array of `count` values. */
-cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
-                         cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                         int64_t count, const void *values);
 
 /* Makes tensors, kinds and operations. The graph must be freed even if this fails. */
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,

@@ -19,14 +19,14 @@
 
 enum { WEIGHT_HH = 1, BIAS_IH, BIAS_HH, WEIGHT_HR, WEIGHTS = EK_RECURRENT_WEIGHTS };
 
-/* What describes a network to cuDNN, owned. Descriptors are NULL at first. */
+/* A network's descriptors, owned, which are NULL at first, and its sizes. */
 typedef struct recurrent_dnn {
     const ek_cudnn_api *api;
     cudnnHandle_t handle; /* of the device, whose lock guards it */
     cudnnDropoutDescriptor_t dropout;
     cudnnRNNDescriptor_t network;
     cudnnRNNDataDescriptor_t x, y;
-    cudnnTensorDescriptor_t h, c, weight;
+    cudnnTensorDescriptor_t h, c, weight, bias;
     size_t block, workspace, reserve; /* bytes */
 } recurrent_dnn;
 
@@ -52,8 +52,8 @@ static void recurrent_show(ek_dev *dev, const ek_recurrent_call *call, const rec
 
 /* ---- descriptors ---- */
 
-/* cuDNN's sums may differ from run to run, and cuDNN doesn't promise the last state of a sample
- * without steps. */
+/* Returns true if cuDNN may compute the network. cuDNN's sums may differ from run to run, and cuDNN
+ * doesn't promise the last state of a sample without steps. */
 static bool recurrent_serves(const ek_recurrent_call *call)
 {
     const int64_t *sizes = call->x->shape;
@@ -64,13 +64,6 @@ static bool recurrent_serves(const ek_recurrent_call *call)
     return serves;
 }
 
-static cudnnDataType_t recurrent_type(const ek_tensor *x)
-{
-    return x->dtype == EK_BF16  ? CUDNN_DATA_BFLOAT16
-           : x->dtype == EK_F16 ? CUDNN_DATA_HALF
-                                : CUDNN_DATA_FLOAT;
-}
-
 static cudnnStatus_t recurrent_describe_steps(const recurrent_dnn *dnn,
                                               const ek_recurrent_call *call, int64_t columns,
                                               cudnnRNNDataDescriptor_t *data)
@@ -78,7 +71,7 @@ static cudnnStatus_t recurrent_describe_steps(const recurrent_dnn *dnn,
     float zero = 0; /* also the zero of 16-bit dtypes */
     const ek_tensor *x = call->x;
     EK_DNN_TRY(dnn->api->cudnnCreateRNNDataDescriptor(data));
-    return dnn->api->cudnnSetRNNDataDescriptor(*data, recurrent_type(x),
+    return dnn->api->cudnnSetRNNDataDescriptor(*data, ek_dnn_type(x->dtype),
                                                CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
                                                (int)x->shape[0], (int)x->shape[1], (int)columns,
                                                call->lengths, &zero);
@@ -90,7 +83,7 @@ static cudnnStatus_t recurrent_describe_state(const recurrent_dnn *dnn, const ek
     const int sizes[] = {(int)state->shape[0], (int)state->shape[1], (int)state->shape[2]},
               strides[] = {sizes[1] * sizes[2], sizes[2], 1};
     EK_DNN_TRY(dnn->api->cudnnCreateTensorDescriptor(descriptor));
-    return dnn->api->cudnnSetTensorNdDescriptor(*descriptor, recurrent_type(state), 3, sizes,
+    return dnn->api->cudnnSetTensorNdDescriptor(*descriptor, ek_dnn_type(state->dtype), 3, sizes,
                                                 strides);
 }
 
@@ -111,7 +104,7 @@ static cudnnStatus_t recurrent_describe(recurrent_dnn *dnn, const ek_recurrent_c
         dnn->network, CUDNN_RNN_ALGO_STANDARD, modes[call->cell],
         call->weights[BIAS_IH] ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
         call->directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
-        recurrent_type(x), CUDNN_DATA_FLOAT, math, (int)x->shape[2], (int)call->hidden,
+        ek_dnn_type(x->dtype), CUDNN_DATA_FLOAT, math, (int)x->shape[2], (int)call->hidden,
         (int)h->shape[2], call->layers, dnn->dropout, CUDNN_RNN_PADDED_IO_ENABLED));
     EK_DNN_TRY(recurrent_describe_steps(dnn, call, x->shape[2], &dnn->x));
     EK_DNN_TRY(recurrent_describe_steps(dnn, call, call->directions * h->shape[2], &dnn->y));
@@ -119,6 +112,7 @@ static cudnnStatus_t recurrent_describe(recurrent_dnn *dnn, const ek_recurrent_c
     if (call->c)
         EK_DNN_TRY(recurrent_describe_state(dnn, call->c, &dnn->c));
     EK_DNN_TRY(api->cudnnCreateTensorDescriptor(&dnn->weight));
+    EK_DNN_TRY(api->cudnnCreateTensorDescriptor(&dnn->bias));
     EK_DNN_TRY(api->cudnnGetRNNTempSpaceSizes(dnn->handle, dnn->network, mode, dnn->x,
                                               &dnn->workspace, &dnn->reserve));
     return api->cudnnGetRNNWeightSpaceSize(dnn->handle, dnn->network, &dnn->block);
@@ -151,6 +145,7 @@ static void recurrent_close(const recurrent_dnn *dnn)
     (void)api->cudnnDestroyTensorDescriptor(dnn->h);
     (void)api->cudnnDestroyTensorDescriptor(dnn->c);
     (void)api->cudnnDestroyTensorDescriptor(dnn->weight);
+    (void)api->cudnnDestroyTensorDescriptor(dnn->bias);
     (void)api->cudnnDestroyRNNDataDescriptor(dnn->x);
     (void)api->cudnnDestroyRNNDataDescriptor(dnn->y);
     (void)api->cudnnDestroyRNNDescriptor(dnn->network);
@@ -187,24 +182,26 @@ static ek_tensor *recurrent_locate(ek_dev *dev, const recurrent_dnn *dnn,
     const bool bias = which == BIAS_IH || which == BIAS_HH;
     const int64_t nbytes = ek_shape_count(&shape) * (int64_t)ek_dtype_size(block->dtype);
     int layer = which == WEIGHT_HR ? 2 * gates : which == WEIGHT_HH || which == BIAS_HH ? gates : 0;
-    char *start = ek_tensor_address(block), *first = NULL, *part;
+    char *start = recurrent_aligned(block), *first = NULL;
+    void *found[2]; /* the linear layer's matrix and its bias */
     int64_t strides[EK_MAX_DIMS];
     for (int i = 0; i < parts; i++, layer++) {
         pthread_mutex_lock(&ek_cuda_of(dev)->lock);
         cudnnStatus_t status =
             dnn->api->cudnnGetRNNWeightParams(dnn->handle, dnn->network, at / WEIGHTS, dnn->block,
-                                              start, layer, bias ? NULL : dnn->weight,
-                                              bias ? NULL : (void **)&part,
-                                              bias ? dnn->weight : NULL,
-                                              bias ? (void **)&part : NULL);
+                                              start, layer, dnn->weight, &found[0], dnn->bias,
+                                              &found[1]);
         pthread_mutex_unlock(&ek_cuda_of(dev)->lock);
-        first = i == 0 && status == CUDNN_STATUS_SUCCESS ? part : first;
-        if (status != CUDNN_STATUS_SUCCESS || !first || part != first + i * (nbytes / parts))
+        if (status != CUDNN_STATUS_SUCCESS || !found[bias])
+            return NULL;
+        first = i == 0 ? found[bias] : first;
+        if (found[bias] != first + i * (nbytes / parts))
             return NULL;
     }
     ek_strides_of(&shape, EK_CONTIGUOUS, strides);
+    const int64_t before = first - (char *)ek_tensor_address(block);
     return ek_tensor_member(block->storage, block->dtype, &shape, strides,
-                            block->offset + (first - start) / (int64_t)ek_dtype_size(block->dtype));
+                            block->offset + before / (int64_t)ek_dtype_size(block->dtype));
 }
 
 /* ---- calls ---- */
@@ -295,6 +292,9 @@ int ek_cuda_recurrent_network_gradient(ek_dev *dev, const ek_recurrent_call *cal
 {
     recurrent_dnn dnn = {.api = NULL};
     int rc = recurrent_open(dev, &dnn, call, true);
+    /* If TF32 was switched since the forward, cuDNN may want another reserve. */
+    if (rc > 0 && ek_count(call->reserve) != (int64_t)ek_cuda_padded(dnn.reserve))
+        rc = 0;
     ek_tensor *block = rc > 0 ? recurrent_block(dev, dnn.block, call->x->dtype) : NULL;
     if (rc > 0 && (!block || ek_cuda_fill(dev, block, 0) < 0))
         rc = ek_error_pending();

@@ -45,7 +45,8 @@ void ek_cuda_memory_measure(ek_dev *dev)
         return;
     ek_ledger_read(dev, &own);
     uint64_t counted = own.reserved;
-    ek_cuda_of(dev)->memory = total;
+    if (!ek_cuda_of(dev)->memory) /* a constant, which other threads may read now */
+        ek_cuda_of(dev)->memory = total;
     pthread_mutex_lock(&open_lock);
     memcpy(others, open_devices, sizeof others);
     pthread_mutex_unlock(&open_lock);

@@ -240,12 +240,12 @@ typedef int ek_softmax_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tens
  * keys and values of group h G / H. No size is 0. `mask` (B, H, L, S), of any floating dtype, is
  * added to the scores scale q k'; NULL: none. lse (B, H, L), contiguous, f32 for bf16, is
  * log(sum(exp(scores))). If all scores of a row are -inf, lse is inf and out is 0. ---- */
-/* Returns true if the caller must compute this attention by matmul and softmax, which hold all
- * scores in memory. If so, the two kernels below may refuse the operands. The numbers of
- * params->dropout aren't read. `gradient`: the gradient will be computed, too. */
-typedef bool ek_attention_composes_kernel(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
-                                          const ek_tensor *v, const ek_tensor *mask,
-                                          const ek_attention_params *params, bool gradient);
+/* Returns 1 if the caller must compute this attention by matmul and softmax, which hold all scores
+ * in memory; 0 if not; negative on error. If 1, the two kernels below may refuse the operands. The
+ * numbers of params->dropout aren't read. `gradient`: the gradient will be computed, too. */
+typedef int ek_attention_composes_kernel(ek_dev *dev, const ek_tensor *q, const ek_tensor *k,
+                                         const ek_tensor *v, const ek_tensor *mask,
+                                         const ek_attention_params *params, bool gradient);
 typedef int ek_attention_kernel(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tensor *q,
                                 const ek_tensor *k, const ek_tensor *v, const ek_tensor *mask,
                                 const ek_attention_params *params);
@@ -300,7 +300,7 @@ typedef struct ek_recurrent_back {
     ek_tensor **dweights; /* made in the scope, for each of call->weights that isn't NULL */
 } ek_recurrent_back;
 /* Computes the gradients of a call that was kept. Overwrites its reserve. dx beyond a sample's
- * length is undefined. Returns 1; 0 if memory is short. */
+ * length is undefined. Returns 1; 0 if the library doesn't serve or memory is short. */
 typedef int ek_recurrent_network_gradient_kernel(ek_dev *dev, const ek_recurrent_call *call,
                                                  const ek_recurrent_back *back);
 

@@ -159,16 +159,19 @@ static bool attention_draws(const ek_tensor *q, const ek_tensor *k, double p,
            attributes->draw.row % (ek_count(&probabilities) / q->shape[0]) == 0;
 }
 
-/* `mask` has the scores' shape. The numbers of attributes->draw aren't read. */
-static bool attention_fits(const ek_attention_call *call, const ek_tensor *mask,
-                           const ek_attention_attributes *attributes)
+/* Returns 1 if the attention kernels compute the call, 0 if not, negative on error. `mask` has the
+ * scores' shape. The numbers of attributes->draw aren't read. */
+static int attention_fits(const ek_attention_call *call, const ek_tensor *mask,
+                          const ek_attention_attributes *attributes)
 {
     const ek_tensor *q = call->q, *k = call->k, *v = call->v;
     const ek_attention_params params = attention_params_of(attributes);
     const bool gradient = ek_grad_enabled() && (ek_wants(q) || ek_wants(k) || ek_wants(v));
-    return ek_count(q) > 0 && ek_count(v) > 0 && !(ek_grad_enabled() && ek_wants(call->mask)) &&
-           !ek_kernels_of(q)->attention_composes(ek_tensor_dev(q), q, k, v, mask, &params,
-                                                 gradient);
+    if (ek_count(q) == 0 || ek_count(v) == 0 || (ek_grad_enabled() && ek_wants(call->mask)))
+        return 0;
+    const int composes =
+        ek_kernels_of(q)->attention_composes(ek_tensor_dev(q), q, k, v, mask, &params, gradient);
+    return composes < 0 ? composes : !composes;
 }
 
 ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek_tensor **weights)
@@ -192,8 +195,10 @@ ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek
             return NULL;
         attention_borrow_mask(&view, mask, q, k);
     }
-    if (weights || !attention_fits(call, mask ? &view : NULL, &attributes) ||
-        !attention_draws(q, k, call->dropout_p, &attributes)) {
+    const int fits = weights ? 0 : attention_fits(call, mask ? &view : NULL, &attributes);
+    if (fits < 0)
+        return NULL;
+    if (!fits || !attention_draws(q, k, call->dropout_p, &attributes)) {
         ek_attention_call composed = *call;
         composed.mask = mask;
         return attention_composed(&composed, weights);

@@ -23,6 +23,8 @@ static bool recurrent_is(const ek_tensor *x, const ek_tensor *like, int ndim, in
 bool ek_recurrent_fits(ek_recurrence kind, const ek_tensor *x, const ek_tensor *h,
                        const ek_tensor *c, const ek_recurrent_weights *w, int64_t input)
 {
+    if (!w->weight_ih || !w->weight_hh || w->weight_ih->ndim != 2) /* a module's may be absent */
+        return false;
     const int64_t samples = x->shape[1], size = h->shape[h->ndim - 1],
                   rows = w->weight_ih->shape[0], hidden = rows / ek_recurrence_gates(kind);
     return ek_dtype_is_floating(x->dtype) && recurrent_is(h, x, h->ndim, samples, size) &&
@@ -227,16 +229,19 @@ int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weigh
         if (!next.h || (state->c && !next.c))
             status = ek_error_pending();
     }
-    if (status < 0) {
-        ek_scope_end(&scope);
-        return status;
-    }
-    /* h and c leave the scope; all other tensors that no graph holds are freed. */
-    if (next.c)
-        ek_object_retain(next.c);
-    state->h = ek_scope_return(&scope, next.h);
-    state->c = next.c ? ek_scope_adopt(next.c) : NULL;
-    return state->h && (state->c || !next.c) ? 0 : ek_error_pending();
+    return ek_recurrent_return(&scope, status, (ek_tensor *[3]){NULL, next.h, next.c}, state);
+}
+
+int ek_recurrent_return(ek_scope *scope, int rc, ek_tensor *outputs[3], ek_recurrent_state *state)
+{
+    for (int i = 0; i < 3; i++)
+        outputs[i] = rc < 0 ? NULL : ek_keep(outputs[i]);
+    ek_scope_end(scope);
+    for (int i = 0; i < 3; i++)
+        rc = outputs[i] && !ek_scope_adopt(outputs[i]) ? ek_error_pending() : rc;
+    if (rc >= 0)
+        *state = (ek_recurrent_state){outputs[1], outputs[2]};
+    return rc;
 }
 
 /* ---- padding ---- */

@@ -37,6 +37,10 @@ bool ek_recurrent_fits(ek_recurrence kind, const ek_tensor *x, const ek_tensor *
 int ek_recurrent_step(ek_recurrence kind, ek_tensor *x, const ek_recurrent_weights *weights,
                       ek_tensor *mask, ek_recurrent_state *state);
 
+/* Ends the scope. The outputs y, h and c, which may be NULL, move to the enclosing scope, and h and
+ * c become the state. Returns rc; if it is negative, or on an error, the state is unchanged. */
+int ek_recurrent_return(ek_scope *scope, int rc, ek_tensor *outputs[3], ek_recurrent_state *state);
+
 /* Returns the outputs (L, N, size of h) of all steps of one direction, for x (L, N, input) with
  * L > 0. Replaces the state by the state after the last step. With `reverse` the steps run from the
  * last to the first. `mask` is (L, N, 1), or NULL. The steps are one node of the graph: backward

@@ -228,8 +228,9 @@ static int direction_product(ek_tensor *out, const ek_tensor *x, const ek_tensor
     return ek_kernels_of(out)->matmul(ek_tensor_dev(out), &to, &a, &b, NULL, adds);
 }
 
-/* Splits a state's gradient by the mask of step t: `own` gets that of samples with this step (it
- * may be `gradient`), `past` that of other samples, whose state passes the step unchanged. */
+/* Splits a state's gradient by the mask of step t: `own`, which may be `gradient`, gets the
+ * gradient of samples with this step, `past` that of other samples, whose state passes the step
+ * unchanged. */
 static int direction_split_gradient(const direction *self, int64_t t, const ek_tensor *gradient,
                                     const ek_tensor *zero, ek_tensor *own, ek_tensor *past)
 {
@@ -428,8 +429,8 @@ static int direction_run(direction *self, ek_tensor **in, ek_tensor **outputs)
                                                         EK_ATTRIBUTES(recomputed)});
 }
 
-/* Returns true if single steps are nodes. So they are also where an operand doesn't fit, because
- * their operations have the sentences for this. */
+/* Returns true if each operation of a step is a node. If an operand doesn't fit, this is true, too,
+ * because these operations have the sentences of the error. */
 static bool direction_composes(ek_recurrence kind, ek_tensor *const *in)
 {
     const ek_tensor *x = in[X];
@@ -465,12 +466,6 @@ ek_tensor *ek_recurrent_direction(ek_recurrence kind, bool reverse, ek_tensor *x
     if (rc >= 0)
         rc = composes ? direction_compose(&self->object, in, INPUTS, outputs, 3)
                       : direction_run(self, in, outputs);
-    ek_object_release(&self->object);
-    for (int i = 0; i < 3; i++)
-        outputs[i] = rc < 0 ? NULL : ek_keep(outputs[i]);
-    ek_scope_end(&scope);
-    for (int i = 0; i < 3; i++)
-        rc = outputs[i] && !ek_scope_adopt(outputs[i]) ? ek_error_pending() : rc;
-    *state = (ek_recurrent_state){outputs[1], outputs[2]};
-    return rc < 0 ? NULL : outputs[0];
+    ek_object_release(self);
+    return ek_recurrent_return(&scope, rc, outputs, state) < 0 ? NULL : outputs[0];
 }

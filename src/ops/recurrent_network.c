@@ -3,6 +3,7 @@
  * one, and so are those whose gradient is differentiated, or is computed a second time. */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ops/autocast.h"
 #include "ops/ops.h"
@@ -74,7 +75,7 @@ static ek_tensor *network_layers_in(const ek_recurrent_network *network, ek_tens
             x = ek_f_dropout(x, network->dropout, network->dropout > 0);
         if (!x || !own.h || (state->c && !own.c))
             return NULL;
-        /* The library had all layers already, unless there is dropout between them. */
+        /* Layers with dropout between them are calls of the library one by one. */
         const int rc = network->dropout > 0 ? library_network(&one, &x, &own) : 0;
         x = rc < 0 ? NULL : rc > 0 ? x : network_layer(&one, x, mask, &own);
         if (!x)
@@ -156,7 +157,7 @@ static ek_recurrent_call library_call(const library *self, ek_tensor *const *ten
                                .reserve = back ? kept[2] : NULL};
 }
 
-/* `room` has place for the saved tensors. Returns 1; 0 if memory is short. */
+/* `room` has place for the saved tensors. Returns 1; 0 if the library doesn't serve. */
 static int library_gradients(ek_node *node, const library *self, ek_tensor *const *gradients,
                              ek_tensor **results, ek_tensor **room)
 {
@@ -225,24 +226,28 @@ static const ek_operation library_gradient_operation = {.name = "recurrent_netwo
 static bool library_operands(const ek_recurrent_network *network, ek_tensor *x,
                              const ek_recurrent_state *state, ek_tensor **in)
 {
-    const int inputs = library_inputs(network);
     in[X] = ek_contiguous(ek_autocast_narrow(x), EK_CONTIGUOUS);
     in[H] = ek_contiguous(ek_autocast_narrow(state->h), EK_CONTIGUOUS);
     in[C] = state->c ? ek_contiguous(ek_autocast_narrow(state->c), EK_CONTIGUOUS) : NULL;
-    for (int i = 0; i < (inputs - WEIGHTS) / EK_RECURRENT_WEIGHTS; i++) {
+    bool fits = in[X] && in[H] && ek_error_status() == 0;
+    for (int i = 0; fits && i < network->layers * network->directions; i++) {
         const ek_recurrent_weights *w = &network->weights[i];
-        ek_tensor *const of[] = {w->weight_ih, w->weight_hh, w->bias_ih, w->bias_hh, w->weight_hr};
-        for (int k = 0; k < EK_RECURRENT_WEIGHTS; k++)
-            in[WEIGHTS + i * EK_RECURRENT_WEIGHTS + k] = ek_autocast_narrow(of[k]);
+        const ek_recurrent_weights own = {ek_autocast_narrow(w->weight_ih),
+                                          ek_autocast_narrow(w->weight_hh),
+                                          ek_autocast_narrow(w->bias_ih),
+                                          ek_autocast_narrow(w->bias_hh),
+                                          ek_autocast_narrow(w->weight_hr)};
+        const int64_t input =
+            i < network->directions ? in[X]->shape[2] : network->directions * in[H]->shape[2];
+        _Static_assert(sizeof own == EK_RECURRENT_WEIGHTS * sizeof *in, "only tensors");
+        memcpy(in + WEIGHTS + i * EK_RECURRENT_WEIGHTS, &own, sizeof own);
+        fits = own.weight_ih && ek_error_status() == 0 &&
+               ek_recurrent_fits(network->kind, in[X], in[H], in[C], &own, input);
     }
-    for (int i = 0; i < inputs; i++)
-        if (in[i] && (!ek_given("recurrent", "an operand", in[i]) || in[i]->dtype != in[X]->dtype ||
-                      ek_tensor_dev(in[i]) != ek_tensor_dev(in[X])))
-            return false;
-    return in[X] && in[H] && ek_error_status() == 0;
+    return fits;
 }
 
-/* Computes the outputs y, h_n and c_n. `in` has room for what the node saves. Returns 1; 0 if the
+/* Makes the call for dense operands. `in` has room for what the node saves. Returns 1; 0 if the
  * library doesn't serve. */
 static int library_run(library *self, ek_tensor **in, ek_tensor **outputs)
 {
@@ -280,11 +285,42 @@ static int library_run(library *self, ek_tensor **in, ek_tensor **outputs)
     return 1;
 }
 
-/* Autocast's networks have the dtypes that single steps give. */
+/* Casts a result to the dtype that single steps give under autocast. */
 static ek_tensor *library_result(const ek_recurrent_network *network, ek_tensor *y)
 {
     const bool gated = network->kind == EK_RECURRENCE_LSTM || network->kind == EK_RECURRENCE_GRU;
     return gated || network->lengths ? ek_autocast_wide(y) : y;
+}
+
+/* Computes the outputs y, h_n and c_n. Returns 1; 0 if the library doesn't serve. */
+static int library_network_in(const ek_recurrent_network *network, ek_tensor *x,
+                              const ek_recurrent_state *state, ek_tensor **outputs)
+{
+    library *self = ek_calloc(1, sizeof *self);
+    if (!self)
+        return ek_error_pending();
+    ek_object_init(&self->object, library_destroy);
+    self->network = *network;
+    /* The caller may overwrite the lengths before backward. */
+    ek_tensor *lengths = network->lengths ? ek_clone(network->lengths) : NULL;
+    self->network.lengths = lengths ? ek_keep(lengths) : NULL;
+    self->hidden = network->weights->weight_ih->shape[0] / ek_recurrence_gates(network->kind);
+    ek_tensor *steps = network->lengths
+                           ? ek_to_dtype(lengths, EK_I32)
+                           : ek_full((double)x->shape[0], EK_SHAPE(x->shape[1]), EK_I32, ek_cpu());
+    self->steps = steps ? ek_keep(steps) : NULL;
+    ek_tensor **in = ek_calloc((size_t)library_inputs(network) + 3, sizeof *in);
+    int rc = in && steps ? library_operands(network, x, state, in) : ek_error_pending();
+    if (rc > 0)
+        rc = library_run(self, in, outputs);
+    free(in);
+    ek_object_release(&self->object);
+    if (rc <= 0)
+        return ek_error_status() < 0 ? ek_error_pending() : rc;
+    for (int i = 0; i < 3; i++)
+        if (outputs[i] && !(outputs[i] = library_result(network, outputs[i])))
+            return ek_error_pending();
+    return 1;
 }
 
 /* Computes a network without dropout. Returns 1; 0 if the library doesn't serve. */
@@ -294,29 +330,15 @@ static int library_network(const ek_recurrent_network *network, ek_tensor **x,
     ek_tensor *outputs[3] = {NULL};
     if (ek_thread_self()->observer || ek_count(*x) == 0 || ek_tensor_dev(*x)->id.kind == EK_CPU)
         return 0;
-    library *self = ek_calloc(1, sizeof *self);
-    if (!self)
-        return ek_error_pending();
-    ek_object_init(&self->object, library_destroy);
-    self->network = *network;
-    self->network.lengths = network->lengths ? ek_keep(network->lengths) : NULL;
-    self->hidden = network->weights->weight_ih->shape[0] / ek_recurrence_gates(network->kind);
-    ek_tensor *steps = network->lengths ? ek_to_dtype(network->lengths, EK_I32)
-                                        : ek_full((double)(*x)->shape[0], EK_SHAPE((*x)->shape[1]),
-                                                  EK_I32, ek_cpu());
-    self->steps = steps ? ek_keep(steps) : NULL;
-    ek_tensor **in = ek_calloc((size_t)library_inputs(network) + 3, sizeof *in);
-    int rc = in && steps ? library_operands(network, *x, state, in) : ek_error_pending();
-    if (rc > 0)
-        rc = library_run(self, in, outputs);
-    free(in);
-    ek_object_release(&self->object);
-    if (rc <= 0)
-        return ek_error_status() < 0 ? ek_error_pending() : rc;
-    *x = library_result(network, outputs[0]);
-    state->h = library_result(network, outputs[1]);
-    state->c = library_result(network, outputs[2]);
-    return *x && state->h && (state->c || !outputs[2]) ? 1 : ek_error_pending();
+    ek_scope scope = ek_scope_begin();
+    int rc = library_network_in(network, *x, state, outputs);
+    if (rc > 0) {
+        rc = ek_recurrent_return(&scope, rc, outputs, state);
+        *x = outputs[0];
+    } else {
+        ek_scope_end(&scope);
+    }
+    return rc;
 }
 
 /* ---- a network ---- */

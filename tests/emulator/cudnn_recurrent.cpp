@@ -366,8 +366,8 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       cudnnTensorDescriptor_t matrix, void **matrix_address,
                                       cudnnTensorDescriptor_t bias, void **bias_address)
 {
-    if (!is_ready(handle, network) || !weights || (!matrix && !bias) ||
-        !matrix != !matrix_address || !bias != !bias_address)
+    if (!is_ready(handle, network) || !weights || !matrix || !matrix_address || !bias ||
+        !bias_address)
         return CUDNN_STATUS_BAD_PARAM;
     const Network &n = network->network;
     const int gates = (int)n.gates(), hidden = (int)n.hidden, last = (int)n.size;
@@ -382,18 +382,13 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
                           : recurrent ? n.recurrent_at(row)
                                       : n.weights_at(row);
     char *base = bytes(weights);
-    if (matrix) {
-        *matrix = {network->type, {1, rows, columns}, {rows * columns, columns, 1}};
-        *matrix_address =
-            base +
-            (size_t)(first + (projects ? 0 : (int64_t)(layer % gates) * rows * columns)) * each;
-    }
-    if (bias) {
-        *bias = {network->type, {1, hidden, 1}, {hidden, 1, 1}};
-        *bias_address = n.bias && !projects
-                            ? base + (size_t)(n.biases_at(row) + (int64_t)layer * hidden) * each
-                            : nullptr;
-    }
+    *matrix = {network->type, {1, rows, columns}, {rows * columns, columns, 1}};
+    *matrix_address =
+        base + (size_t)(first + (projects ? 0 : (int64_t)(layer % gates) * rows * columns)) * each;
+    *bias = {network->type, {1, hidden, 1}, {hidden, 1, 1}};
+    *bias_address = n.bias && !projects
+                        ? base + (size_t)(n.biases_at(row) + (int64_t)layer * hidden) * each
+                        : nullptr;
     return CUDNN_STATUS_SUCCESS;
 }
 

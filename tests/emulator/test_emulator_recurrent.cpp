@@ -30,6 +30,18 @@ static cudnnStatus_t set_network(Net &n, cudnnRNNMode_t cell, int hidden, int pr
                                     CUDNN_DEFAULT_MATH, 1, hidden, projected, 1, n.dropout, flags);
 }
 
+// Sets the addresses of a linear layer's matrix and bias.
+static cudnnStatus_t locate(const Net &n, int row, int layer, void *at[2])
+{
+    cudnnTensorDescriptor_t bias;
+    GOOD(cudnnCreateTensorDescriptor(&bias));
+    const cudnnStatus_t status =
+        cudnnGetRNNWeightParams(n.handle, n.network, row, n.weights_size, n.weights, layer, n.state,
+                                &at[0], bias, &at[1]);
+    GOOD(cudnnDestroyTensorDescriptor(bias));
+    return status;
+}
+
 static cudnnStatus_t set_data(Net &n, int length, cudnnRNNDataLayout_t layout)
 {
     float zero = 0;
@@ -75,10 +87,9 @@ static Net make_net(int length)
     std::vector<float> weights(n.weights_size / 4);
     n.weights = (float *)aligned_array(n.weights_size, n.stream);
     for (int layer = 0; layer < 2; layer++) { // of the input 2, of h 3
-        void *at;
-        GOOD(cudnnGetRNNWeightParams(n.handle, n.network, 0, n.weights_size, n.weights, layer,
-                                     n.state, &at, nullptr, nullptr));
-        weights[(size_t)((float *)at - n.weights)] = 2 + (float)layer;
+        void *at[2];
+        GOOD(locate(n, 0, layer, at));
+        weights[(size_t)((float *)at[0] - n.weights)] = 2 + (float)layer;
     }
     GOOD(cudnnSetTensorNdDescriptor(n.state, CUDNN_DATA_FLOAT, 3, sizes, strides));
     OK(cudaMemcpyAsync(n.weights, weights.data(), n.weights_size, cudaMemcpyHostToDevice,
@@ -137,14 +148,13 @@ TEST(refused_descriptors)
     UNSUPPORTED(set_network(n, CUDNN_LSTM, 1, 1, CUDNN_DATA_BFLOAT16, CUDNN_DATA_BFLOAT16, 1));
     BAD(set_data(n, STEPS + 1, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED));
     BAD(set_data(n, -1, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED));
-    void *at;
-    BAD(cudnnGetRNNWeightParams(n.handle, n.network, 1, n.weights_size, n.weights, 0, n.state, &at,
+    void *at[2];
+    BAD(locate(n, 1, 0, at));
+    BAD(locate(n, 0, 2, at));
+    BAD(cudnnGetRNNWeightParams(n.handle, n.network, 0, n.weights_size, n.weights, 0, n.state, at,
                                 nullptr, nullptr));
-    BAD(cudnnGetRNNWeightParams(n.handle, n.network, 0, n.weights_size, n.weights, 2, n.state, &at,
-                                nullptr, nullptr));
-    GOOD(cudnnGetRNNWeightParams(n.handle, n.network, 0, n.weights_size, n.weights, 0, nullptr,
-                                 nullptr, n.state, &at));
-    ck_assert_ptr_null(at); // there are no biases
+    GOOD(locate(n, 0, 0, at));
+    ck_assert_ptr_null(at[1]); // there are no biases
 }
 
 TEST(refused_calls)

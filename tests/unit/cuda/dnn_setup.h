@@ -79,8 +79,9 @@ static inline cudnnBackendDescriptor_t properties_of(const ek_cudnn_api *api, co
     cudnnBackendDescriptor_t properties = NULL;
     ck_assert(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &properties) ==
               CUDNN_STATUS_SUCCESS);
-    if (ek_dnn_set(api, properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                   (int64_t)strlen(json), json) == CUDNN_STATUS_SUCCESS &&
+    if (api->cudnnBackendSetAttribute(properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                      CUDNN_TYPE_CHAR, (int64_t)strlen(json),
+                                      json) == CUDNN_STATUS_SUCCESS &&
         api->cudnnBackendFinalize(properties) == CUDNN_STATUS_SUCCESS)
         return properties;
     (void)api->cudnnBackendDestroyDescriptor(properties);

@@ -83,7 +83,7 @@ static void problem_of_layer(const layer *l, int operation, ek_dnn_problem *p)
     p->mask[2] = l->mask == KEYS_ONLY ? 1 : l->rows;
     p->mask[3] = l->keys;
     for (int64_t d = 2, stride = l->keys; d >= 0; stride *= p->mask[d--])
-        p->strides[EK_DNN_MASK][d] = p->mask[d] > 1 ? stride : 0;
+        p->strides[EK_DNN_MASK][d] = stride;
 }
 
 /* Returns whether there is a plan, which is then checked. */

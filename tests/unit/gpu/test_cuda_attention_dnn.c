@@ -1,8 +1,9 @@
 /* Attention by cuDNN against the host's, in bf16 and f16: masks, dropout, groups, layouts. The
  * emulator counts what cuDNN computes. */
 #include "cuda/cuda_setup.h"
+#include "cuda/runtime.h"
 
-enum { NO_MASK, FLOATS, PER_HEAD, PADDING, HIDDEN_ROW };
+enum { NO_MASK, FLOATS, SHIFTED, PER_HEAD, PADDING, HIDDEN_ROW };
 
 typedef struct attention_case {
     const char *what;
@@ -20,6 +21,7 @@ static const attention_case cases[] = {
     {"other width", 1, 2, 2, 9, 33, 32, 16, .served = 2},
     {"groups", 2, 6, 2, 20, 20, 24, 24, .causal = true, .served = 2},
     {"a mask of numbers", 2, 2, 2, 16, 24, 16, 16, .mask = FLOATS, .served = 2},
+    {"a mask within another", 2, 2, 2, 16, 24, 16, 16, .mask = SHIFTED, .served = 2},
     {"a mask of each head", 2, 2, 2, 12, 10, 16, 16, .mask = PER_HEAD, .served = 2},
     {"a padding mask", 3, 2, 2, 8, 16, 16, 16, .mask = PADDING, .served = 2},
     {"a row that sees nothing", 2, 2, 2, 8, 16, 16, 16, .mask = HIDDEN_ROW, .served = 2},
@@ -48,6 +50,8 @@ static ek_tensor *mask_of(const attention_case *c)
     switch (c->mask) {
     case FLOATS:
         return ek_randn(EK_SHAPE(c->rows, c->keys));
+    case SHIFTED:
+        return ek_randn(EK_SHAPE(c->rows, c->keys + 3));
     case PER_HEAD:
         return ek_randn(EK_SHAPE(c->batch, c->heads, c->rows, c->keys));
     case PADDING:
@@ -87,6 +91,8 @@ static ek_tensor *attend(const attention_case *c, ek_tensor *x, ek_tensor *mask,
 {
     if (mask && ek_dtype_is_floating(mask->dtype))
         mask = ek_to_dtype(mask, x->dtype);
+    if (c->mask == SHIFTED)
+        mask = ek_narrow(mask, 1, 3, c->keys);
     ek_tensor *y = attend_heads(c, x, mask);
     ek_tensor *sum = ek_sum(c->spread ? y : ek_mul(y, ek_to_dtype(weight, y->dtype)));
     assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
@@ -202,6 +208,18 @@ TEST(an_error_of_cudnn_is_told)
     ck_assert_ptr_nonnull(
         strstr(ek_error_message(), "attention: cuDNN says CUDNN_STATUS_EXECUTION_FAILED (5000)"));
     ek_error_clear();
+    close_cuda();
+}
+
+/* Attention is the call that returns what is known of earlier work of the device. */
+TEST(an_earlier_error_is_returned)
+{
+    open_cudnn();
+    ek_tensor *x = ek_to_device(ek_to_dtype(ek_randn(EK_SHAPE(2, 2, 16, 16)), EK_F16), ek_cuda(0));
+    ek_cuda_tell(ek_cuda_of(cuda_dev(0)), "a copy failed");
+    ck_assert_ptr_null(ek_f_scaled_dot_product_attention(x, x, x));
+    assert_error(EK_E_BACKEND, "a copy failed");
+    assert_made(ek_f_scaled_dot_product_attention(x, x, x));
     close_cuda();
 }
 

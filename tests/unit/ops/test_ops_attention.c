@@ -170,10 +170,10 @@ TEST(attention_in_blocks_is_attention)
         }
 }
 
-static bool composes_all(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, const ek_tensor *v,
-                         const ek_tensor *mask, const ek_attention_params *params, bool gradient)
+static int composes_all(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, const ek_tensor *v,
+                        const ek_tensor *mask, const ek_attention_params *params, bool gradient)
 {
-    return true;
+    return 1;
 }
 
 /* The numbers are those of the device's kernels, for every kind of mask. */

@@ -269,7 +269,19 @@ TEST_LOOP(networks_equal_their_steps, 0, FORMS *KINDS * 4)
                           near[type]);
 }
 
-/* The second of two backwards of one graph adds the same gradients again. */
+/* A weight of another size is an error of the step that reads it. */
+TEST_LOOP(weights_of_other_sizes_are_refused, 0, KINDS)
+{
+    whole w;
+    make_whole(&w, (ek_recurrence)_i, 0, EK_F32);
+    ek_recurrent_state state = state_of(&w);
+    w.weights[0].weight_ih = ek_narrow(w.weights[0].weight_ih, 1, 1, INPUT - 1);
+    ck_assert_ptr_null(ek_recurrent_run(&w.network, w.leaves[0], &state));
+    assert_error(EK_E_SHAPE, "linear");
+}
+
+/* The second of two backwards of one graph adds the same gradients again, also if the lengths were
+ * overwritten. */
 TEST_LOOP(a_graph_may_be_run_back_twice, 0, KINDS)
 {
     whole once, twice;
@@ -279,8 +291,10 @@ TEST_LOOP(a_graph_may_be_run_back_twice, 0, KINDS)
         whole *w = i ? &twice : &once;
         ek_recurrent_state last = state_of(w);
         ek_tensor *loss = loss_of(ek_recurrent_run(&w->network, w->leaves[0], &last), &last, 2);
-        if (i)
+        if (i) {
+            assert_made(ek_fill_(w->network.lengths, 1));
             assert_ok(ek_backward(loss, .retain_graph = true));
+        }
         assert_ok(ek_backward(loss));
     }
     for (int i = 0; i < once.count; i++)
