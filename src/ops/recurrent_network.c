@@ -328,7 +328,8 @@ static int library_network(const ek_recurrent_network *network, ek_tensor **x,
                            ek_recurrent_state *state)
 {
     ek_tensor *outputs[3] = {NULL};
-    if (ek_thread_self()->observer || ek_count(*x) == 0 || ek_tensor_dev(*x)->id.kind == EK_CPU)
+    if (ek_thread_self()->observer || ek_count(*x) == 0 || ek_tensor_dev(*x)->id.kind == EK_CPU ||
+        !network->weights->weight_ih)
         return 0;
     ek_scope scope = ek_scope_begin();
     int rc = library_network_in(network, *x, state, outputs);
