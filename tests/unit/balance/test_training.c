@@ -134,7 +134,8 @@ TEST_LOOP(out_of_memory_is_survived, 0, MODES)
         ek_memory_stats stats;
         assert_ok(ek_memory_get_stats(test_device(d), &stats));
         before[d] = stats.in_use;
-        assert_ok(ek_memory_set_capacity(test_device(d), stats.peak + stats.peak / 4 + 100000));
+        /* More than the small batch needs. The peak may have been that of a library's workspace. */
+        assert_ok(ek_memory_set_capacity(test_device(d), stats.in_use + stats.in_use / 4 + 250000));
     }
     char digest[2][65];
     assert_ok(ek_module_sha256(t.model, digest[0]));
