@@ -1,7 +1,5 @@
-/* broadcast.c: see broadcast.h. Blocks and events are steps of one exchange, for which a GPU's
- * launcher is woken once. */
-#include "comm/broadcast.h"
-
+/* broadcast.c: moves that are equal lists for several receivers, by collectives. Blocks and events
+ * are steps of one exchange, for which a GPU's launcher is woken once. */
 #include <stdlib.h>
 
 #include "comm/moves.h"

@@ -1,7 +1,6 @@
 /* exchange.c: copies elements between devices, below the graph. */
 #include "comm/exchange.h"
 
-#include "comm/broadcast.h"
 #include "comm/moves.h"
 #include "core/fork.h"
 #include "core/lane.h"
@@ -109,7 +108,7 @@ typedef struct exchange {
     ek_dev_set receivers; /* devices that receive such bytes */
     ek_dev_set devs;      /* devices that send or receive such bytes */
     ek_dev_set all;       /* `devs`, and devices with moves within them */
-    ek_arrival *arrivals; /* of a broadcast ahead; else NULL */
+    ek_arrival *arrivals; /* A broadcast ahead has arrivals; NULL: none. */
 } exchange;
 
 static void exchange_survey(exchange *x)

@@ -1,4 +1,5 @@
-/* moves.h: how many moves of a list one copy does; for this folder. */
+/* moves.h: lists of moves: how many of them one copy does (moves.c), and lists that are broadcasts
+ * by collectives (broadcast.c). For this folder. */
 #ifndef EK_COMM_MOVES_H
 #define EK_COMM_MOVES_H
 
@@ -29,5 +30,14 @@ ek_block_move ek_moves_block(const ek_move *moves, int count);
 /* Returns true if the move can be one block: `to` is dense, and either `from` needs no packing or
  * the packed elements fit the buffer. */
 bool ek_move_is_block(const ek_move *move);
+
+/* Returns how many moves each of `receivers` devices has, if the moves are equal lists from one
+ * device to these receivers, one receiver after another; else 0. */
+int ek_broadcast_length(const ek_move *moves, int count, int receivers);
+
+/* Does the moves of a broadcast, n for each receiver, within a section of the devices. `arrivals`
+ * are those of ek_exchange_ahead; NULL: the devices wait for all blocks. `what` names the span. */
+int ek_broadcast_moves(const char *what, const ek_move *moves, int count, int n,
+                       ek_arrival *arrivals);
 
 #endif

@@ -41,7 +41,7 @@ typedef struct slices {
     int64_t unit;  /* pieces and slices begin at multiples of this many elements */
     piece *pieces; /* the stretch */
     int count;
-    int64_t elements; /* of the stretch, with the padding between pieces */
+    int64_t elements; /* The stretch's elements, with the padding between pieces. */
     bool whole;       /* the root adds all: two devices save no bytes by slices */
     bool direct;      /* the sums lie in memory like the stretch, so that slices arrive there */
     ek_storage *rooms[EK_MAX_DEVICES];

@@ -58,9 +58,9 @@ typedef struct ek_exchange_step {
     void *user;
     const ek_block_sum *sum;
     void *const *data; /* a broadcast: data[0] on the first device goes to data[i] on device i */
-    size_t nbytes;     /* of the broadcast */
+    size_t nbytes;     /* The broadcast's bytes. */
     const ek_block_move *moves;
-    int count; /* of moves */
+    int count; /* The number of moves. */
 } ek_exchange_step;
 
 /* What a backend can do for several devices at once. */

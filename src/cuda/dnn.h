@@ -26,7 +26,7 @@ enum {
     EK_DNN_DQ,
     EK_DNN_DK,
     EK_DNN_DV,
-    EK_DNN_MASK, /* of (batch, head, row, key) */
+    EK_DNN_MASK, /* The mask is (batch, head, row, key). */
     EK_DNN_HEADS,
     EK_DNN_LSE = EK_DNN_HEADS,
     EK_DNN_DROPOUT,  /* 1 for a probability that stays, else 0 */
@@ -44,7 +44,7 @@ enum {
 typedef struct ek_dnn_problem {
     int64_t operation; /* ek_dnn_operation */
     int64_t dtype;     /* EK_F32, EK_BF16 or EK_F16 */
-    int64_t alignment; /* of all addresses, 16 at most */
+    int64_t alignment; /* All addresses have this alignment, 16 at most. */
     int64_t deterministic;
     union {
         /* A convolution. Shapes are (N, C, ...), (O, C / groups, ...) and (N, O, ...). */
@@ -61,7 +61,7 @@ typedef struct ek_dnn_problem {
             int64_t batch, heads, groups, rows, keys, depth, width;
             int64_t causal, drops;
             int64_t mask[4], mask_dtype;      /* the mask's sizes, 1 where it repeats; 0: no mask */
-            int64_t strides[EK_DNN_HEADS][3]; /* of batches, heads and rows */
+            int64_t strides[EK_DNN_HEADS][3]; /* Batches, heads and rows. */
         };
     };
 } ek_dnn_problem;

@@ -17,7 +17,7 @@ typedef struct attention_graph {
     const ek_cudnn_api *api;
     const ek_dnn_problem *p;
     ek_dnn_graph *graph;
-    cudnnDataType_t dtype; /* of heads */
+    cudnnDataType_t dtype; /* The heads' dtype. */
     int64_t next;          /* the number of the next tensor without an address */
     cudnnStatus_t status;  /* the first error */
 } attention_graph;
@@ -197,7 +197,7 @@ static int64_t attention_describe_scores(attention_graph *g)
 /* Returns s, with -inf where the key comes after the row if attention is causal. */
 static int64_t attention_describe_causal(attention_graph *g, int64_t s)
 {
-    int64_t index[2]; /* of the row and of the key */
+    int64_t index[2]; /* The row's and the key's. */
     if (!g->p->causal)
         return s;
     for (int i = 0; i < 2; i++)

@@ -40,7 +40,7 @@ typedef struct ek_dnn_graph {
     cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS]; /* by number */
     /* the operations on the tensors, their kinds (NULL: an operation without), and the graph */
     cudnnBackendDescriptor_t operations[EK_DNN_OPERATIONS], kinds[EK_DNN_OPERATIONS], graph;
-    int count; /* of operations */
+    int count; /* The number of operations. */
 } ek_dnn_graph;
 
 /* An attribute: an array of `count` values. With count 0 it isn't set. */

@@ -22,7 +22,7 @@ enum { WEIGHT_HH = 1, BIAS_IH, BIAS_HH, WEIGHT_HR, WEIGHTS = EK_RECURRENT_WEIGHT
 /* A network's descriptors, owned, which are NULL at first, and its sizes. */
 typedef struct recurrent_dnn {
     const ek_cudnn_api *api;
-    cudnnHandle_t handle; /* of the device, whose lock guards it */
+    cudnnHandle_t handle; /* The device's; its lock guards the handle. */
     cudnnDropoutDescriptor_t dropout;
     cudnnRNNDescriptor_t network;
     cudnnRNNDataDescriptor_t x, y;

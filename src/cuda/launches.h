@@ -205,7 +205,7 @@ typedef struct ek_cuda_sort_job {
     int64_t x_stride, index_stride; /* along the dimension */
     int64_t bound; /* i64 elements that aren't in [0, bound) are equal to `bound`; 0: no bound */
     int64_t first, group; /* lines that one launch sorts: `group` lines from `first` on */
-    int bits;             /* of an element */
+    int bits;             /* An element's bits. */
     size_t room;          /* bytes of CUB's temporary storage, set by ek_cuda_argsort_nbytes */
 } ek_cuda_sort_job;
 /* Returns a cudaError_t, or 0 and in *nbytes how much scratch memory the launch needs. */

@@ -279,7 +279,7 @@ typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurren
 
 /* ---- a recurrent network of several layers, by a library that a backend may have. All tensors
  * have one dtype and are row-major, R = layers * directions, and no size is 0. ---- */
-enum { EK_RECURRENT_WEIGHTS = 5 }; /* of a direction: weight_ih, weight_hh, biases, weight_hr */
+enum { EK_RECURRENT_WEIGHTS = 5 }; /* A direction's weight_ih, weight_hh, biases, weight_hr. */
 typedef struct ek_recurrent_call {
     ek_recurrent_cell cell;
     int layers, directions;
@@ -288,7 +288,7 @@ typedef struct ek_recurrent_call {
     ek_tensor *const *weights;   /* R * EK_RECURRENT_WEIGHTS; NULL where the network has none */
     const ek_tensor *x, *h, *c;  /* (L, N, input), (R, N, size of h), (R, N, hidden) or NULL */
     ek_tensor *y, *h_n, *c_n;    /* (L, N, directions * size of h), then as h and c */
-    ek_tensor *packed, *reserve; /* what backward needs beside the tensors above */
+    ek_tensor *packed, *reserve; /* Backward needs both beside the tensors above. */
 } ek_recurrent_call;
 /* Computes y, where steps beyond a sample's length are 0, and the states after the last steps. If
  * `keeps` is true, makes packed and reserve in the scope. Returns 1; 0 if there is no such library,

@@ -18,7 +18,7 @@ typedef struct target_options {
     ek_tensor *target; /* i64 (N, d1, ...) */
     ek_tensor *weight; /* (C) or NULL; of the loss's dtype */
     ek_cross_entropy_params params;
-    ek_dtype dtype; /* of the loss: autocast computes f32 from 16 bits */
+    ek_dtype dtype; /* The loss's dtype: autocast computes f32 from 16 bits. */
 } target_options;
 
 /* ---- targets ---- */

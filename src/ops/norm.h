@@ -78,8 +78,8 @@ typedef struct ek_norm_attributes {
     bool element;   /* weight and bias are per element */
     bool constant;  /* the statistics are not x's own */
     bool relu;
-    double eps;        /* of the statistics */
-    ek_dtype residual; /* of a sum and layer norm: the residual's dtype */
+    double eps;        /* The statistics' epsilon. */
+    ek_dtype residual; /* The residual's dtype in a sum and layer norm. */
 } ek_norm_attributes;
 
 /* Returns w * xhat + b with xhat = (x - mean) * invstd, and records it. x isn't empty; w and b may

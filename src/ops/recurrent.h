@@ -52,7 +52,7 @@ ek_tensor *ek_recurrent_direction(ek_recurrence kind, bool reverse, ek_tensor *x
 typedef struct ek_recurrent_network {
     ek_recurrence kind;
     int layers, directions;
-    double dropout;                      /* of each layer's input but the first's; 0: none */
+    double dropout; /* Each layer's input but the first has this dropout; 0: none. */
     const ek_recurrent_weights *weights; /* layer by layer, and direction by direction */
     ek_tensor *lengths;                  /* i64 (N) on cpu, from 0 to L; NULL: all are L */
 } ek_recurrent_network;

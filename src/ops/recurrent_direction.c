@@ -242,13 +242,14 @@ static int direction_split_gradient(const direction *self, int64_t t, const ek_t
     return ek_kernels_of(own)->where(dev, own, &mask, gradient, &zeros);
 }
 
-/* The gradients of all steps. */
+/* The gradients of all steps. With a mask, `own_h` and `own_c` are the gradients of h and c after a
+ * step for the samples that have the step, and `past` is for those that don't. */
 typedef struct direction_back {
-    ek_tensor *dx, *dproduct;  /* of the sums of gates (L, N, G H); one tensor but in a GRU */
-    ek_tensor *dprojected;     /* of h (L, N, size), if it is projected */
-    ek_tensor *h[2], *c[2];    /* of the states before a step, which steps use in turn */
-    ek_tensor *own_h, *own_c;  /* with a mask: of h and c after a step, where the step counts */
-    ek_tensor *past, *dhidden; /* with a mask: dbefore; if h is projected: of h before that */
+    ek_tensor *dx, *dproduct; /* Sums of gates (L, N, G H). Only a GRU has two tensors. */
+    ek_tensor *dprojected;    /* Projected h (L, N, size); NULL: h isn't projected. */
+    ek_tensor *h[2], *c[2];   /* States before a step. Steps use the two in turn. */
+    ek_tensor *own_h, *own_c;
+    ek_tensor *past, *dhidden; /* `dhidden` is for h before its projection. */
     ek_tensor *zero;
 } direction_back;
 

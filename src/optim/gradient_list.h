@@ -18,7 +18,7 @@ typedef struct ek_gradient_list {
     int shards_room;
     /* For norms; tensors are in the scope. */
     ek_tensor **dense;   /* the gradients, of which those with gaps are copied */
-    ek_tensor **numbers; /* of the first gradient of a device, dtype and shards: their norm */
+    ek_tensor **numbers; /* The norm of each device, dtype and shards, at their first gradient. */
     ek_dev *lead;        /* where norms are joined */
     ek_tensor *sums, *joined;
     bool joins; /* there are norms to join */

@@ -61,7 +61,7 @@ struct ek_replica_set {
      * ranks; one reference to each node. NULL: none. */
     ek_edge *recorded;
     ek_rank_list recorded_ranks;
-    ek_arrival *arrivals; /* of what was last sent ahead, until ek_replica_set_join; NULL: none */
+    ek_arrival *arrivals; /* Arrivals of the last broadcast ahead, until it is joined; else NULL. */
     int arrival_room;
     ek_data_parallel_stats stats;
 };
