@@ -21,8 +21,8 @@ TEST(gelu_refuses_other_approximations)
  * gradients, for weights of either order in memory, and for sums of no products. */
 TEST(gelu_in_a_linear_layer_is_gelu_after_it)
 {
-    static const int64_t sizes[][3] = {
-        {70, 130, 90}, {5, 3, 2}, {200, 64, 33}, {3, 0, 4}, {0, 4, 2}};
+    static const int64_t sizes[][3] = {{70, 130, 90}, {5, 3, 2}, {200, 64, 33},
+                                       {5, 300, 90},  {3, 0, 4}, {0, 4, 2}};
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
     enum { SIZES = sizeof sizes / sizeof *sizes, DTYPES = sizeof dtypes / sizeof *dtypes };
     for (int i = 0; i < SIZES * DTYPES * 4; i++) {
