@@ -131,7 +131,8 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
         int source = (int)(step % sources), before = (int)((step + sources - 1) % sources);
         if (step < steps)
             ek_winograd_inputs_ahead(plan, first + step / sources, source / plan->parts,
-                                     source % plan->parts, j->zeros, from[step % 2]);
+                                     source % plan->parts, j->zeros, 0, plan->channels,
+                                     from[step % 2]);
         if (step == 0)
             continue;
         plan->form->inputs[plan->spread ? 0 : plan->ends[before]](from[(step - 1) % 2], to,

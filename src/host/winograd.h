@@ -86,6 +86,10 @@ typedef struct ek_winograd {
     int slot[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA]; /* a part's place among these; -1: no product */
 } ek_winograd;
 
+/* Returns about how many multiplications take as long as the transform of one value, with kernels
+ * of so many columns. */
+#define EK_WINOGRAD_VALUE(columns) ((columns) > 16 ? 17.0 : 9.0)
+
 /* ek_winograd_budget returns the bytes of transformed weights at a time: as many as a direct
  * convolution's packed weights have, but at least EK_WINOGRAD_LITTLE; of more than EK_WINOGRAD_MUCH
  * only half, but at least EK_WINOGRAD_MUCH. Kept transformed inputs take at most as many bytes. */
@@ -122,14 +126,11 @@ static inline int ek_winograd_targets(const ek_winograd *w)
     return w->spread ? w->parts * w->parts : 1;
 }
 
-/* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`. */
-void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
-                        const float **from);
-
-/* Does what ek_winograd_inputs does, for a tile that is computed next, and prefetches the inputs
- * that the tile before it doesn't read. */
+/* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`, and
+ * prefetches `count` channels from `first` on of the inputs that the tile before it doesn't read.
+ */
 void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
-                              const float *zeros, const float **from);
+                              const float *zeros, int64_t first, int64_t count, const float **from);
 
 /* Returns the position in the result, counted through all samples, of output (i0, i1) of a tile in
  * part (p0, p1); -1 if it lies outside. */

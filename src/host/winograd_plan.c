@@ -129,8 +129,9 @@ static int64_t winograd_sample(const ek_winograd *w, int64_t tile, int64_t at[2]
     return tile / w->line[1].tiles / w->line[0].tiles;
 }
 
-void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
-                        const float **from)
+/* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`. */
+static void winograd_find_inputs(const ek_winograd *w, int64_t tile, int p0, int p1,
+                                 const float *zeros, const float **from)
 {
     int64_t at[2], index[2][EK_WINOGRAD_POINTS];
     int64_t sample = winograd_sample(w, tile, at);
@@ -151,14 +152,14 @@ void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, cons
 }
 
 void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
-                              const float *zeros, const float **from)
+                              const float *zeros, int64_t first, int64_t count, const float **from)
 {
     enum { LINE = 64 / sizeof(float) };
     int points = w->form->points;
-    ek_winograd_inputs(w, tile, p0, p1, zeros, from);
+    winograd_find_inputs(w, tile, p0, p1, zeros, from);
     for (int i = 0; i < points; i++)
         for (int j = w->form->taps - 1; j < points; j++)
-            for (int64_t c = 0; c < w->channels; c += LINE)
+            for (int64_t c = first; c < first + count; c += LINE)
                 __builtin_prefetch(from[i * points + j] + c);
 }
 
@@ -212,7 +213,7 @@ bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tenso
 static double winograd_cost(const ek_winograd *plan)
 {
     bool wide = ek_host_isa() == EK_ISA_AVX512;
-    double value = wide ? 17 : 9, weight = wide ? 30 : 15;
+    double value = EK_WINOGRAD_VALUE(ek_gemm_kernel_best(EK_F32)->columns), weight = wide ? 30 : 15;
     double area = ek_winograd_area(plan), products = plan->products, tiles = (double)plan->tiles;
     double channels = (double)plan->channels, outputs = (double)plan->outputs;
     double values =
