@@ -126,15 +126,35 @@ static inline int ek_winograd_targets(const ek_winograd *w)
     return w->spread ? w->parts * w->parts : 1;
 }
 
+/* The sample of a tile, and its row and column of tiles. */
+typedef struct ek_winograd_place {
+    int64_t sample, at[2];
+} ek_winograd_place;
+
+ek_winograd_place ek_winograd_place_of(const ek_winograd *w, int64_t tile);
+
+/* Steps to the next tile, without a division. */
+static inline void ek_winograd_step(const ek_winograd *w, ek_winograd_place *place)
+{
+    if (++place->at[1] < w->line[1].tiles)
+        return;
+    place->at[1] = 0;
+    if (++place->at[0] < w->line[0].tiles)
+        return;
+    place->at[0] = 0;
+    place->sample++;
+}
+
 /* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`, and
  * prefetches `count` channels from `first` on of the inputs that the tile before it doesn't read.
  */
-void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
+void ek_winograd_inputs_ahead(const ek_winograd *w, const ek_winograd_place *place, int p0, int p1,
                               const float *zeros, int64_t first, int64_t count, const float **from);
 
-/* Returns the position in the result, counted through all samples, of output (i0, i1) of a tile in
- * part (p0, p1); -1 if it lies outside. */
-int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int p0, int p1, int i0, int i1);
+/* Writes the positions in the result, counted through all samples, of the outputs of a tile in part
+ * (p0, p1); -1 for those that lie outside. */
+void ek_winograd_outputs(const ek_winograd *w, const ek_winograd_place *place, int p0, int p1,
+                         int64_t *position);
 
 /* Returns the number in the window of tap (j0, j1) of part (p0, p1); -1 if it lies outside. */
 int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);

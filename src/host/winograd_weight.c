@@ -18,8 +18,10 @@ enum {
     GROUP_NBYTES = 512 << 10, /* about how much inputs and gradients of a group take */
     LEAST_TILES = 64,
     MOST_TILES = 512,
-    SUMS_NBYTES = 512 << 10, /* of a block: a part of level 2 cache */
-    APART = 16,              /* floats between points, so that points don't share cache sets */
+    /* Of a block's sums, for each column of a kernel: a part of level 2 cache, which is larger on
+     * processors with wide vectors. */
+    SUMS_NBYTES = 16 << 10,
+    APART = 16, /* floats between points, so that points don't share cache sets */
     LANES = 8,
     MOST_TAPS = 9
 };
@@ -116,7 +118,7 @@ static void weight_choose_blocks(job *j, int64_t threads)
             const int64_t channels = ek_divide_up(j->panels, c) * j->columns;
             const int64_t outputs = ek_divide_up(j->lines, o) * plan->form->lanes;
             const int64_t nbytes = plan->products * channels * outputs * (int64_t)sizeof(float);
-            if (nbytes > SUMS_NBYTES && (c < j->panels || o < j->lines))
+            if (nbytes > SUMS_NBYTES * j->columns && (c < j->panels || o < j->lines))
                 continue;
             const double transforms = (double)(plan->products * channels + area * outputs) *
                                       EK_WINOGRAD_VALUE(j->columns);
@@ -160,14 +162,17 @@ static void weight_transform_inputs(const block *b, int64_t tile, int part,
 
 /* Writes the addresses of the gradients of a tile's outputs to `from`, and prefetches the
  * gradients. */
-static void weight_find_gradients(const block *b, int64_t tile, const float **from)
+static void weight_find_gradients(const block *b, const ek_winograd_place *place,
+                                  const float **from)
 {
     enum { LINE = 64 / sizeof(float) };
     const ek_winograd *plan = b->job->plan;
     const int side = plan->form->outputs;
+    int64_t position[EK_WINOGRAD_AREA];
+    ek_winograd_outputs(plan, place, 0, 0, position);
     for (int i = 0; i < side * side; i++) {
-        int64_t position = ek_winograd_output(plan, b->first + tile, 0, 0, i / side, i % side);
-        from[i] = position < 0 ? b->job->zeros : b->job->dy + position * plan->outputs + b->output;
+        from[i] =
+            position[i] < 0 ? b->job->zeros : b->job->dy + position[i] * plan->outputs + b->output;
         for (int64_t o = 0; o < b->outputs; o += LINE)
             __builtin_prefetch(from[i] + o);
     }
@@ -180,14 +185,17 @@ static void weight_transform(const block *b)
     const ek_winograd *plan = b->job->plan;
     const int parts = plan->parts * plan->parts;
     const float *inputs[2][EK_WINOGRAD_AREA], *gradients[2][EK_WINOGRAD_AREA];
+    ek_winograd_place place = ek_winograd_place_of(plan, b->first);
     for (int64_t step = 0, last = b->count * parts; step <= last; step++) {
         const int64_t tile = step / parts, now = step - 1;
         const int part = (int)(step % parts);
         if (step < last) {
-            ek_winograd_inputs_ahead(plan, b->first + tile, part / plan->parts, part % plan->parts,
+            ek_winograd_inputs_ahead(plan, &place, part / plan->parts, part % plan->parts,
                                      b->job->zeros, b->channel, b->channels, inputs[step % 2]);
             if (part == 0)
-                weight_find_gradients(b, tile, gradients[tile % 2]);
+                weight_find_gradients(b, &place, gradients[tile % 2]);
+            if (part == parts - 1)
+                ek_winograd_step(plan, &place);
         }
         if (now < 0)
             continue;
