@@ -142,6 +142,15 @@ static int counting_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const 
     return rc;
 }
 
+static int counting_linear_gelu(ek_dev *dev, ek_tensor *y, ek_tensor *before, const ek_tensor *x,
+                                const ek_tensor *w, const ek_tensor *bias, bool tanh)
+{
+    double begin = job_now();
+    int rc = counted.original->linear_gelu(dev, y, before, x, w, bias, tanh);
+    count_linear("linear, gelu", x, w, begin);
+    return rc;
+}
+
 static int counting_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
                                            const ek_tensor *x, const ek_tensor *dy)
 {
@@ -166,6 +175,7 @@ static int counting_begin(const ek_device_list *devices)
             counted.kernels.conv_weight_gradient = counting_conv_weight_gradient;
             counted.kernels.matmul = counting_matmul;
             counted.kernels.linear = counting_linear;
+            counted.kernels.linear_gelu = counting_linear_gelu;
             counted.kernels.linear_weight_gradient = counting_linear_weight_gradient;
             counted.backend = *dev->backend;
             counted.backend.kernels = &counted.kernels;
