@@ -23,9 +23,7 @@ int ek_cuda_recurrent_forward(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
                                          recurrent_data(gates)},
                                  .in = {recurrent_data(x), recurrent_data(product),
                                         recurrent_data(before)}};
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "recurrent", ek_cuda_launch_recurrent(&stream, &job));
+    EK_CUDA_RUN(dev, "recurrent", ek_cuda_launch_recurrent(&stream, &job));
 }
 
 int ek_cuda_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
@@ -43,10 +41,7 @@ int ek_cuda_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cel
                                  .in = {recurrent_data(dh), recurrent_data(more),
                                         recurrent_data(dc), recurrent_data(gates),
                                         recurrent_data(before), recurrent_data(c)}};
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "recurrent_gradient",
-                       ek_cuda_launch_recurrent_gradient(&stream, &job));
+    EK_CUDA_RUN(dev, "recurrent_gradient", ek_cuda_launch_recurrent_gradient(&stream, &job));
 }
 
 /* Steps are launched one by one. */

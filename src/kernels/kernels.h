@@ -187,9 +187,12 @@ typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd
  * not both, and some only with statistics (C) or (N, G): see the head of this section. */
 typedef struct ek_norm_args {
     const ek_tensor *x, *mean, *invstd, *weight;
-    const ek_tensor *bias;           /* for y */
-    bool relu;                       /* for y */
-    const ek_tensor *dy, *y_relu;    /* dy counts only where y_relu, if given, is > 0 or NaN */
+    const ek_tensor *bias;        /* for y */
+    bool relu;                    /* for y */
+    const ek_tensor *dy, *y_relu; /* dy counts only where y_relu, if given, is > 0 or NaN */
+    /* With dy: y_relu is the y that x, mean, invstd, weight and bias yield, which costs less to
+     * compute again than to read. */
+    bool y_again;
     const ek_tensor *sum, *sum_xhat; /* for dx */
     double count;                    /* for dx: the divisor of the sums */
     const ek_tensor *residual;       /* for norm_rows and its gradient alone, as is `total` */
@@ -211,7 +214,7 @@ typedef struct ek_norm_sums {
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
-/* Reads x, mean, invstd, weight, dy and y_relu of args. */
+/* Reads x, mean, invstd, weight, dy and y_relu of args, and bias with y_again. */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
 /* ---- normalisation of rows in one pass over memory, for statistics (N, 1) with weight and bias
