@@ -300,7 +300,8 @@ typedef struct ek_recurrent_steps {
 /* Computes the gates and states of all steps. Returns 1; 0 if single steps have to be computed. */
 typedef int ek_recurrent_steps_kernel(ek_dev *dev, const ek_recurrent_steps *steps);
 /* The gradients of all steps, of their outputs, of the last states and of the first ones. Those of
- * outputs and last states may be NULL, which counts as zeros. dx may be the gates. */
+ * outputs and last states may be NULL, which counts as zeros. Rows of dy may lie anywhere. dx may
+ * be the gates. */
 typedef struct ek_recurrent_steps_back {
     ek_tensor *dx;
     const ek_tensor *dy, *dh_n, *dc_n;
