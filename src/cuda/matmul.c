@@ -447,7 +447,6 @@ static int matmul_run(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_
                          .y = matmul_matrices_of(y),
                          .out = matmul_matrices_of(out),
                          .accumulate = accumulate};
-    ek_cuda_stream stream;
     if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
         return 0;
     if (gemm.k == 0) {
@@ -455,9 +454,7 @@ static int matmul_run(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_
         extra->bias = NULL;
         return matmul_set_rows(dev, out, bias, accumulate);
     }
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "matrix product",
-                       matmul_issue(dev, &stream, &gemm, out, x, y, extra));
+    EK_CUDA_RUN(dev, "matrix product", matmul_issue(dev, &stream, &gemm, out, x, y, extra));
 }
 
 int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
@@ -477,6 +474,13 @@ int ek_cuda_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tenso
     matmul_extra extra = {.bias = bias, .relu = relu};
     EK_TRY(matmul_run(dev, &out, &left, &right, false, &extra));
     return extra.relu ? ek_cuda_unary(dev, EK_UNARY_RELU, y, y, 0, 0) : 0;
+}
+
+int ek_cuda_linear_gelu(ek_dev *dev, ek_tensor *y, ek_tensor *before, const ek_tensor *x,
+                        const ek_tensor *w, const ek_tensor *bias, bool tanh)
+{
+    EK_TRY(ek_cuda_linear(dev, before, x, w, bias, false));
+    return ek_cuda_unary(dev, tanh ? EK_UNARY_GELU_TANH : EK_UNARY_GELU, y, before, 0, 0);
 }
 
 int ek_cuda_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
