@@ -3,6 +3,7 @@
 #include "host/conv.h"
 
 #include "host/host.h"
+#include "host/isa.h"
 #include "kernels/stage.h"
 
 /* Each kind of convolution computes one of x, w (with bias) and y from the other two. */
@@ -42,11 +43,11 @@ static int conv_winograd(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, con
     return ek_conv_winograd(dev, kind, side, x, w, bias, y, params);
 }
 
-static bool conv_dnn_has_bf16(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                              const ek_tensor *y, const ek_conv_params *params)
+static bool conv_dnn_wins_bf16(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                               const ek_tensor *y, const ek_conv_params *params)
 {
     (void)kind, (void)x, (void)w, (void)y, (void)params;
-    return ek_dnn_has_bf16();
+    return ek_dnn_has_amx() || (ek_dnn_has_bf16() && ek_host_bf16_is_fast());
 }
 
 static int conv_dnn(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -70,7 +71,7 @@ typedef struct conv_way {
 } conv_way;
 static const conv_way conv_ways[] = {
     {EK_BF16, false, ek_conv_implicit_bf16_wins, ek_conv_implicit},
-    {EK_BF16, true, conv_dnn_has_bf16, conv_dnn},
+    {EK_BF16, true, conv_dnn_wins_bf16, conv_dnn},
     {EK_F32, false, conv_winograd_wins, conv_winograd},
     {EK_F32, false, ek_conv_point_wins, ek_conv_point},
     {EK_F32, false, ek_conv_implicit_wins, ek_conv_implicit},
