@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "core/multiversion.h"
 #include "host/gemm.h"
 #include "host/gemm_kernel.h"
 #include "host/host.h"
@@ -29,7 +30,8 @@ enum {
     TILE_ROWS = 512,          /* the most rows whose sums are kept over several blocks */
     SIDE_PANELS = 8,          /* panels of rows that are packed together */
     WIDE_STEPS = 128,         /* steps of a line that are converted together */
-    WIDE_LINES = 384          /* lines of a step that are converted together */
+    WIDE_LINES = 384,         /* lines of a step that are converted together */
+    LINE = 16                 /* floats in a cache line */
 };
 
 /* A factor as lines, which are rows of the left one and columns of the right one, along k. */
@@ -162,6 +164,18 @@ static void narrow_pack_pairs(const narrow_factor *f, int64_t at, int64_t lines,
         }
 }
 
+/* Copies one step of a panel, of which `left` elements are left to write. A whole cache line is
+ * copied if later steps overwrite what is too much. */
+static inline void narrow_copy(float *to, const float *from, int width, int64_t left)
+{
+    if (width == 2 * LINE)
+        memcpy(to, from, 2 * LINE * sizeof *to);
+    else if (width <= LINE && left >= LINE)
+        memcpy(to, from, LINE * sizeof *to);
+    else
+        memcpy(to, from, (size_t)width * sizeof *to);
+}
+
 /* Packs elements of neighbouring lines, which are converted to f32, so that panels grow side by
  * side. */
 static void narrow_pack_wide_rows(const narrow_factor *f, int64_t at, int64_t lines, int64_t first,
@@ -171,14 +185,14 @@ static void narrow_pack_wide_rows(const narrow_factor *f, int64_t at, int64_t li
     const int64_t size = (int64_t)ek_dtype_size(f->dtype), most = WIDE_LINES / width * width;
     for (int64_t l = 0; l < lines; l += most) {
         const int64_t count = ek_smaller(most, lines - l);
-        float row[WIDE_LINES] = {0}, *panels = to + l * steps;
+        float row[WIDE_LINES + LINE] = {0}, *panels = to + l * steps;
         const char *from = f->data + (at + l + first * f->depth_stride) * size;
         for (int64_t s = 0; s < steps; s++, from += f->depth_stride * size, panels += width) {
             for (int64_t c = 0; c < count * size; c += 64)
                 __builtin_prefetch(from + AHEAD * f->depth_stride * size + c);
             ek_row_load(EK_CLASS_F32, row, f->dtype, from, 1, count);
             for (int64_t c = 0; c < count; c += width)
-                memcpy(panels + c * steps, row + c, (size_t)width * sizeof *row);
+                narrow_copy(panels + c * steps, row + c, width, (steps - s) * width);
         }
     }
 }
@@ -246,26 +260,44 @@ static narrow_tile narrow_tile_at(const narrow_job *j, int64_t index)
     return t;
 }
 
+/* Adds terms to a row of sums, with steps of 0 or 1 between terms. */
+EK_MULTIVERSION static void narrow_add(float *restrict sums, const float *restrict terms, int step,
+                                       int64_t count)
+{
+    if (step == 0)
+        for (int64_t c = 0; c < count; c++)
+            sums[c] += terms[0];
+    else
+        for (int64_t c = 0; c < count; c++)
+            sums[c] += terms[c];
+}
+
+EK_MULTIVERSION static void narrow_relu(float *sums, int64_t count)
+{
+    for (int64_t c = 0; c < count; c++)
+        sums[c] = sums[c] <= 0 ? 0 : sums[c]; /* a NaN stays NaN */
+}
+
 /* Writes rows of sums to the output, with the bias. */
 static void narrow_finish(const narrow_job *j, const narrow_tile *t, int64_t row, int64_t rows,
                           float *sums)
 {
     const int64_t size = (int64_t)ek_dtype_size(j->dtype);
-    float old[TILE_ROWS];
     for (int64_t r = row; r < row + rows; r++, sums += j->sums_row) {
         char *to =
             j->out + (t->batch * j->out_batch + r * j->out_row + t->column * j->out_column) * size;
-        for (int64_t c = 0; c < t->columns && j->bias; c++)
-            sums[c] += j->bias[j->bias_of_rows ? r : t->column + c];
-        for (int64_t c = 0; c < t->columns && j->accumulate; c += TILE_ROWS) {
-            const int64_t count = ek_smaller(TILE_ROWS, t->columns - c);
+        if (j->bias)
+            narrow_add(sums, j->bias + (j->bias_of_rows ? r : t->column), !j->bias_of_rows,
+                       t->columns);
+        for (int64_t c = 0; c < t->columns && j->accumulate; c += WIDE_LINES) {
+            const int64_t count = ek_smaller(WIDE_LINES, t->columns - c);
+            float old[WIDE_LINES];
             ek_row_load(EK_CLASS_F32, old, j->dtype, to + c * j->out_column * size, j->out_column,
                         count);
-            for (int64_t i = 0; i < count; i++)
-                sums[c + i] += old[i];
+            narrow_add(sums + c, old, 1, count);
         }
-        for (int64_t c = 0; c < t->columns && j->relu; c++)
-            sums[c] = sums[c] <= 0 ? 0 : sums[c]; /* a NaN stays NaN */
+        if (j->relu)
+            narrow_relu(sums, t->columns);
         ek_row_store(EK_CLASS_F32, sums, j->dtype, to, j->out_column, t->columns);
     }
 }
@@ -448,9 +480,11 @@ int ek_gemm_narrow(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
         j.n *= batch;
         batch = 1;
     }
-    /* A few rows, or outputs that lie column by column. */
+    /* Few rows of pairs whose other factor needs no packing, columns that fill no vectors, or
+     * outputs that lie column by column. */
     const bool few = j.n <= j.kernel->rows && j.n < j.m && narrow_is_in_place(&j, &j.right);
-    if (few || (j.out_row == 1 && j.out_column != 1 && j.m > 1))
+    const bool thin = j.m <= j.kernel->rows && j.m < j.n && !narrow_is_in_place(&j, &j.left);
+    if (few || thin || (j.out_row == 1 && j.out_column != 1 && j.m > j.kernel->rows))
         narrow_exchange(&j);
     j.packs_rows = !narrow_is_in_place(&j, &j.left);
     return narrow_run(dev, &j, batch, bias);
