@@ -152,6 +152,10 @@ static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t unit, float *workspac
                             b.data, b.leading, beta, out, c.leading);
     if (status == dnnl_success && p->copy_c)
         sgemm_copy(workspace + p->c_at, &g->c, g->n, g->m, batch, true);
+    if (status == dnnl_success && g->finish)
+        g->finish(g->finish_context,
+                  &(ek_gemm_area){(float *)g->c.data + batch * g->c.batch_stride, g->c.row_stride,
+                                  g->c.column_stride, batch, at.row, at.n, at.column, at.m});
     return status;
 }
 

@@ -34,8 +34,9 @@ enum {
 typedef struct job {
     const ek_gemm *gemm;
     const ek_gemm_kernel *kernel;
-    int64_t block; /* the fixed length of a block of k */
-    bool shares_a; /* threads share packed a */
+    int64_t block;   /* the fixed length of a block of k */
+    bool shares_a;   /* threads share packed a */
+    bool transposed; /* rows and columns of c are exchanged */
     int64_t batch, row, rows, first, depth;
     int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
     int64_t group_columns, group_depth; /* the most of b that a thread packs at a time */
@@ -77,6 +78,19 @@ static gemm_tile gemm_tile_at(const job *j, int64_t tile)
 static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
 {
     return steps > 0 ? ek_divide_up(ahead->runs * ahead->lines * EK_GEMM_STRETCH, steps) : 0;
+}
+
+/* Hands the rows [row, row + rows) of a tile, counted from the part's first row, to the
+ * epilogue. */
+static void gemm_finish(const job *j, const gemm_tile *t, void *c, int64_t row, int64_t rows)
+{
+    const ek_gemm *g = j->gemm;
+    ek_gemm_area area = {c,    g->c.row_stride, g->c.column_stride, t->batch, j->row + row,
+                         rows, t->column,       t->columns};
+    if (j->transposed)
+        area = (ek_gemm_area){c,         area.column_stride, area.row_stride, t->batch,
+                              t->column, t->columns,         j->row + row,    rows};
+    g->finish(g->finish_context, &area);
 }
 
 #define EK_FOR_REALS "host/gemm.c"
@@ -159,9 +173,9 @@ static void gemm_run_parts(ek_dev *dev, job *j)
     }
 }
 
-static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm)
+static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
 {
-    job j = {.gemm = gemm, .kernel = ek_gemm_kernel_best(gemm->dtype)};
+    job j = {.gemm = gemm, .kernel = ek_gemm_kernel_best(gemm->dtype), .transposed = transposed};
     const size_t size = ek_dtype_size(gemm->dtype);
     gemm_choose_blocks(&j);
     gemm_choose_tiles(&j, ek_parallel_threads(dev));
@@ -205,6 +219,23 @@ static bool gemm_dnn_is_faster(const ek_gemm *g)
     return g->dtype == EK_F32 && by_rows && g->k >= 64 && ek_host_isa() == EK_ISA_AVX512;
 }
 
+static ek_matrices gemm_matrices_of(const ek_tensor *t)
+{
+    return (ek_matrices){ek_tensor_address(t), t->stride[0], t->stride[1], t->stride[2]};
+}
+
+ek_gemm ek_gemm_of(const ek_tensor *out, const ek_tensor *x, const ek_tensor *y)
+{
+    return (ek_gemm){.dtype = out->dtype,
+                     .batch = out->shape[0],
+                     .n = out->shape[1],
+                     .m = out->shape[2],
+                     .k = x->shape[2],
+                     .a = gemm_matrices_of(x),
+                     .b = gemm_matrices_of(y),
+                     .c = gemm_matrices_of(out)};
+}
+
 int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
 {
     if (gemm->batch == 0 || gemm->n == 0 || gemm->m == 0)
@@ -212,18 +243,28 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
     ek_gemm g = *gemm;
     /* Products of a batch with one shared matrix are one product. */
     if (g.batch > 1 && g.b.batch_stride == 0 && g.a.batch_stride == g.n * g.a.row_stride &&
-        g.c.batch_stride == g.n * g.c.row_stride) {
+        g.c.batch_stride == g.n * g.c.row_stride && !g.finish) {
         g.n *= g.batch;
         g.batch = 1;
     }
-    if (gemm_dnn_is_faster(&g))
-        return ek_dnn_gemm(dev, &g);
+    const bool by_dnn = gemm_dnn_is_faster(&g);
     /* A few rows times a b with contiguous columns: if the factors are exchanged, b needs no
      * packing. The result is then written transposed, which doesn't pay for a short k. */
     bool few = g.n <= 2 * ek_gemm_kernel_best(g.dtype)->columns && g.n < g.m;
-    if (few && g.b.row_stride == 1 && g.k * (int64_t)ek_dtype_size(g.dtype) >= BLOCK_NBYTES / 2)
+    const bool transposed = !by_dnn && few && g.b.row_stride == 1 &&
+                            g.k * (int64_t)ek_dtype_size(g.dtype) >= BLOCK_NBYTES / 2;
+    /* The innermost loop begins with a contiguous bias. Others are written to c before. */
+    if (g.bias && (by_dnn || transposed || g.accumulate || g.bias_stride != 1)) {
+        ek_parallel_for(dev, g.batch * g.n, 1 + 16384 / g.m,
+                        g.dtype == EK_F32 ? gemm_write_bias_f32 : gemm_write_bias_f64, &g);
+        g.accumulate = true;
+        g.bias = NULL;
+    }
+    if (by_dnn)
+        return ek_dnn_gemm(dev, &g);
+    if (transposed)
         g = gemm_transposed(&g);
-    return gemm_run_blocked(dev, &g);
+    return gemm_run_blocked(dev, &g, transposed);
 }
 
 #else /* for each EK_REAL */
@@ -327,22 +368,39 @@ static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t batch, int64
     }
 }
 
+/* Writes bias to rows [begin, end) of c, counted through all products; if the product is to be
+ * added to c, adds bias to them. */
+static void EK_NAME(gemm_write_bias)(void *context, int64_t begin, int64_t end)
+{
+    const ek_gemm *g = context;
+    const EK_REAL *bias = g->bias;
+    for (int64_t i = begin; i < end; i++) {
+        EK_REAL *row =
+            (EK_REAL *)g->c.data + i / g->n * g->c.batch_stride + i % g->n * g->c.row_stride;
+        for (int64_t j = 0; j < g->m; j++) {
+            EK_REAL *at = row + j * g->c.column_stride;
+            *at = (g->accumulate ? *at : 0) + bias[j * g->bias_stride];
+        }
+    }
+}
+
+/* `bias`, if it isn't NULL, is added to each row. */
 static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, int64_t column_stride,
                                 const EK_REAL *acc, int64_t acc_stride, int64_t rows,
-                                int64_t columns, bool add)
+                                int64_t columns, bool add, const EK_REAL *bias)
 {
     if (row_stride == 1 && column_stride != 1) {
         for (int64_t j = 0; j < columns; j++)
             for (int64_t i = 0; i < rows; i++) {
                 EK_REAL *at = c + i + j * column_stride;
-                *at = (add ? *at : 0) + acc[i * acc_stride + j];
+                *at = (add ? *at : bias ? bias[j] : 0) + acc[i * acc_stride + j];
             }
         return;
     }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++) {
             EK_REAL *at = c + i * row_stride + j * column_stride;
-            *at = (add ? *at : 0) + acc[i * acc_stride + j];
+            *at = (add ? *at : bias ? bias[j] : 0) + acc[i * acc_stride + j];
         }
 }
 
@@ -353,6 +411,7 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
     const ek_gemm *g = j->gemm;
     const int nr = (int)j->panel_columns;
     const bool add = call->add;
+    const EK_REAL *bias = call->addend;
     EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
     const EK_REAL *packed = call->b;
     if (j->shares_a) { /* prefetches the next panel of rows */
@@ -371,11 +430,12 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
         call->c = whole ? c + column : acc;
         call->c_row = whole ? g->c.row_stride : nr;
         call->add = whole && add;
+        call->addend = whole && bias ? bias + column : NULL;
         j->kernel->inner[vectors - 1][rows - 1](call);
         if (!whole)
             EK_NAME(gemm_store)
         (c + column * g->c.column_stride, g->c.row_stride, g->c.column_stride, acc, nr, rows, width,
-         add);
+         add, bias ? bias + column : NULL);
     }
 }
 
@@ -457,6 +517,8 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                                      .next_a = &next_a,
                                      .next_b = &next_b,
                                      .add = g->accumulate || j->first + at > 0};
+                if (g->bias && j->first + at == 0)
+                    call.addend = (const EK_REAL *)g->bias + t.column;
                 if (j->shares_a) {
                     call.a = a + at * padded_rows + row * k;
                     call.a_row = 1;
@@ -469,6 +531,8 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                 EK_NAME(gemm_multiply_panel)
                 (j, &call, c + row * g->c.row_stride, rows, t.columns);
             }
+            if (g->finish && j->first + first + depth == g->k)
+                gemm_finish(j, &t, c + row * g->c.row_stride, row, rows);
         }
     }
 }

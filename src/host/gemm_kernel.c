@@ -35,7 +35,8 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
         enum { WIDTH = sizeof(VECTOR) / sizeof(REAL) };                                           \
         const int64_t a_row = call->a_row, a_depth = call->a_depth, b_depth = call->b_depth;      \
         const int64_t c_row = call->c_row;                                                        \
-        const bool add = call->add;                                                               \
+        const REAL *addend = call->add ? call->c : call->addend;                                  \
+        const int64_t addend_row = call->add ? c_row : call->addend_row;                          \
         const REAL *a[4], *b = call->b;                                                           \
         REAL *c = call->c;                                                                        \
         VECTOR sum[ROWS][VECTORS];                                                                \
@@ -66,10 +67,10 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
             _Pragma("GCC unroll 4") for (int r = 0; 3 * r < ROWS; r++) a[r] += a_depth;           \
             b += b_depth;                                                                         \
         }                                                                                         \
-        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS && add; r++)                            \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS && addend; r++)                         \
         {                                                                                         \
             _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; v++) sum[r][v] =                 \
-                ADD(LOAD(c + r * c_row + v * WIDTH), sum[r][v]);                                  \
+                ADD(LOAD(addend + r * addend_row + v * WIDTH), sum[r][v]);                        \
         }                                                                                         \
         _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                                   \
         {                                                                                         \

@@ -23,8 +23,8 @@ typedef struct ek_gemm_ahead {
     int64_t row_runs, row_left, row_skip;
 } ek_gemm_ahead;
 
-/* The operands of c = a b or, with `add`, c += a b. Columns of b and c are contiguous; strides
- * count elements. */
+/* The operands of c = a b or, with `add`, c += a b; with `addend`, c = addend + a b. Columns of b,
+ * c and addend are contiguous; strides count elements. */
 typedef struct ek_gemm_call {
     int64_t k;
     const void *a;
@@ -34,6 +34,8 @@ typedef struct ek_gemm_call {
     void *c;
     int64_t c_row;
     bool add;
+    const void *addend; /* NULL: none. Not together with `add`. */
+    int64_t addend_row;
     ek_gemm_ahead *next_a, *next_b;
 } ek_gemm_call;
 

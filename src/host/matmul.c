@@ -1,44 +1,9 @@
 /* matmul.c: batched matrix products with bias, over tensors of any strides. */
+#include "core/multiversion.h"
 #include "host/dnn.h"
 #include "host/gemm.h"
 #include "host/host.h"
 #include "host/isa.h"
-#include "host/parallel.h"
-
-/* The operands of matmul_bias_rows, which writes bias (m) to all rows of out (B, n, m), or with
- * `add` adds bias to them. */
-typedef struct bias_rows {
-    const ek_tensor *out;
-    const ek_tensor *bias;
-    bool add;
-} bias_rows;
-
-#define BIAS_ROWS(NAME, TYPE)                                                              \
-    static void NAME(void *context, int64_t begin, int64_t end)                            \
-    {                                                                                      \
-        const bias_rows *b = context;                                                      \
-        int64_t rows = b->out->shape[1], columns = b->out->shape[2];                       \
-        int64_t step = b->out->stride[2], bias_step = b->bias->stride[0];                  \
-        const TYPE *bias = ek_tensor_address(b->bias);                                     \
-        for (int64_t i = begin; i < end; i++) {                                            \
-            TYPE *row = (TYPE *)ek_tensor_address(b->out) + i / rows * b->out->stride[0] + \
-                        i % rows * b->out->stride[1];                                      \
-            if (b->add)                                                                    \
-                for (int64_t j = 0; j < columns; j++)                                      \
-                    row[j * step] += bias[j * bias_step];                                  \
-            else                                                                           \
-                for (int64_t j = 0; j < columns; j++)                                      \
-                    row[j * step] = bias[j * bias_step];                                   \
-        }                                                                                  \
-    }
-BIAS_ROWS(matmul_bias_rows_f32, float)
-BIAS_ROWS(matmul_bias_rows_f64, double)
-
-static ek_matrices matmul_matrices_of(const ek_tensor *tensor)
-{
-    return (ek_matrices){ek_tensor_address(tensor), tensor->stride[0], tensor->stride[1],
-                         tensor->stride[2]};
-}
 
 /* With AMX oneDNN reaches several times what the own kernels do. */
 static int matmul_narrow(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
@@ -62,32 +27,50 @@ static bool matmul_is_narrow(const ek_tensor *out, const ek_tensor *x, const ek_
            ek_dtype_is_narrow(y->dtype);
 }
 
-int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                   const ek_tensor *bias, bool accumulate)
+/* Does what ek_host_matmul does; `finish` is an epilogue of f32 and f64, or NULL. */
+static int matmul_run(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                      const ek_tensor *bias, bool accumulate, ek_gemm_finish *finish)
 {
-    ek_gemm gemm = {.dtype = out->dtype,
-                    .batch = out->shape[0],
-                    .n = out->shape[1],
-                    .m = out->shape[2],
-                    .k = x->shape[2],
-                    .accumulate = accumulate};
-    if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
+    if (ek_count(out) == 0)
         return 0;
     if (matmul_is_narrow(out, x, y))
         return matmul_narrow(dev, out, x, y, bias, accumulate, false);
-    gemm.a = matmul_matrices_of(x);
-    gemm.b = matmul_matrices_of(y);
-    gemm.c = matmul_matrices_of(out);
+    ek_gemm gemm = ek_gemm_of(out, x, y);
+    gemm.accumulate = accumulate;
+    gemm.finish = finish;
     if (bias) {
-        bias_rows rows = {out, bias, accumulate};
-        ek_parallel_for(dev, gemm.batch * gemm.n, 1 + 16384 / gemm.m,
-                        out->dtype == EK_F32 ? matmul_bias_rows_f32 : matmul_bias_rows_f64, &rows);
-        gemm.accumulate = true;
+        gemm.bias = ek_tensor_address(bias);
+        gemm.bias_stride = bias->stride[0];
     }
     return ek_gemm_run(dev, &gemm);
 }
 
+int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                   const ek_tensor *bias, bool accumulate)
+{
+    return matmul_run(dev, out, x, y, bias, accumulate, NULL);
+}
+
 /* ---- linear layers ---- */
+
+#define RELU(NAME, REAL)                                                     \
+    EK_MULTIVERSION static void NAME(void *unused, const ek_gemm_area *area) \
+    {                                                                        \
+        (void)unused;                                                        \
+        for (int64_t i = 0; i < area->rows; i++) {                           \
+            REAL *y = (REAL *)area->c + i * area->row_stride;                \
+            if (area->column_stride == 1)                                    \
+                for (int64_t j = 0; j < area->columns; j++)                  \
+                    y[j] = y[j] <= 0 ? 0 : y[j];                             \
+            else                                                             \
+                for (int64_t j = 0; j < area->columns; j++) {                \
+                    REAL *at = y + j * area->column_stride;                  \
+                    *at = *at <= 0 ? 0 : *at;                                \
+                }                                                            \
+        }                                                                    \
+    }
+RELU(matmul_relu_f32, float)
+RELU(matmul_relu_f64, double)
 
 int ek_host_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                    const ek_tensor *bias, bool relu)
@@ -96,8 +79,10 @@ int ek_host_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tenso
     ek_tensor right = ek_batch_of_matrix(w, true);
     if (matmul_is_narrow(y, x, w) && ek_count(y) > 0)
         return matmul_narrow(dev, &out, &left, &right, bias, false, relu);
-    EK_TRY(ek_host_matmul(dev, &out, &left, &right, bias, false));
-    return relu ? ek_host_unary(dev, EK_UNARY_RELU, y, y, 0, 0) : 0;
+    if (!relu)
+        return matmul_run(dev, &out, &left, &right, bias, false, NULL);
+    return matmul_run(dev, &out, &left, &right, bias, false,
+                      y->dtype == EK_F32 ? matmul_relu_f32 : matmul_relu_f64);
 }
 
 int ek_host_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,

@@ -123,6 +123,7 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
     const int64_t *depth = j->depth;
     bool whole = ek_winograd_whole(plan);
     int area = ek_winograd_area(plan), sources = ek_winograd_sources(plan);
+    ek_winograd_place place = ek_winograd_place_of(plan, first);
     int64_t steps = count * sources, at[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
     for (int s = 0; s < sources; s++)
         for (int i = 0; i < area; i++)
@@ -130,8 +131,10 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
     for (int64_t step = 0; step <= steps; step++) {
         int source = (int)(step % sources), before = (int)((step + sources - 1) % sources);
         if (step < steps)
-            ek_winograd_inputs_ahead(plan, first + step / sources, source / plan->parts,
-                                     source % plan->parts, j->zeros, from[step % 2]);
+            ek_winograd_inputs_ahead(plan, &place, source / plan->parts, source % plan->parts,
+                                     j->zeros, 0, plan->channels, from[step % 2]);
+        if (source == sources - 1)
+            ek_winograd_step(plan, &place);
         if (step == 0)
             continue;
         plan->form->inputs[plan->spread ? 0 : plan->ends[before]](from[(step - 1) % 2], to,
@@ -186,12 +189,13 @@ static void winograd_transform_sums(const job *j, int64_t panel, int target, int
     int64_t end = ek_smaller((j->first_panel + j->panels) * j->columns, plan->outputs);
     int64_t n = ek_smaller(OUTPUTS_AT_ONCE, end - output);
     ek_winograd_collect *results = plan->form->results[plan->spread ? plan->ends[target] : 0];
+    ek_winograd_place place = ek_winograd_place_of(plan, first);
+    int64_t position[EK_WINOGRAD_AREA];
     float *to[EK_WINOGRAD_AREA];
-    for (int64_t t = 0; t < count; t++) {
-        for (int i = 0; i < side * side; i++) {
-            int64_t position = ek_winograd_output(plan, first + t, p0, p1, i / side, i % side);
-            to[i] = position < 0 ? j->unused : j->to + position * plan->outputs + output;
-        }
+    for (int64_t t = 0; t < count; t++, ek_winograd_step(plan, &place)) {
+        ek_winograd_outputs(plan, &place, p0, p1, position);
+        for (int i = 0; i < side * side; i++)
+            to[i] = position[i] < 0 ? j->unused : j->to + position[i] * plan->outputs + output;
         results(sums + t * OUTPUTS_AT_ONCE, j->sums_at, j->start + output, to, n);
     }
 }

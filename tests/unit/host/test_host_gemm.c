@@ -1,0 +1,187 @@
+/* test_host_gemm.c: matrix products on plain memory: an epilogue sees each element once, with its
+ * final sum, and processors with FMA compute the same bits on any number of threads. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/gemm.h"
+#include "host/host.h"
+#include "host/isa.h"
+#include "host_cases.h"
+
+/* Forms of c: rows, rows with gaps, columns, and no unit stride. */
+enum { ROWS, GAPS, COLUMNS, STEPS, C_FORMS };
+
+typedef struct shape {
+    int64_t batch, n, m, k;
+    bool shared; /* the batch shares b */
+} shape;
+
+/* The last one's packed a comes in several parts. */
+static const shape shapes[] = {
+    {1, 1, 1, 1, false},       {1, 5, 3, 0, false},      {3, 6, 5, 8, false},
+    {2, 70, 67, 20, false},    {3, 13, 33, 40, true},    {1, 12, 700, 130, false},
+    {1, 260, 100, 300, false}, {1, 33, 530, 270, true},  {1, 8, 90, 1100, false},
+    {1, 90, 9, 1100, false},   {1, 300, 10, 600, true},  {1, 64, 64, 2100, false},
+    {7, 64, 64, 64, false},    {1, 12, 13, 3000, false}, {2, 4, 200, 700, false},
+    {1, 2101, 20, 600, false},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static int64_t c_nelements(const shape *s)
+{
+    return s->batch * s->n * s->m * 4 + s->batch * s->n * 4;
+}
+
+/* Uniform in [-1, 1), with more bits than sums keep, so that orders of sums show. */
+static void *random_elements(ek_dtype dtype, int64_t count, uint64_t seed)
+{
+    void *data = malloc(ek_dtype_size(dtype) * (size_t)(count + 1));
+    case_must(data);
+    uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        double value = (double)(int64_t)(state >> 11) / (double)(1ll << 52) - 1;
+        if (dtype == EK_F32)
+            ((float *)data)[i] = (float)value;
+        else
+            ((double *)data)[i] = value;
+    }
+    return data;
+}
+
+/* form: bit 0: a by columns, bit 1: b by columns, then the form of c. */
+static ek_gemm describe(const shape *s, ek_dtype dtype, int form)
+{
+    ek_gemm g = {.dtype = dtype, .batch = s->batch, .n = s->n, .m = s->m, .k = s->k};
+    g.a = (ek_matrices){NULL, s->n * s->k, form & 1 ? 1 : s->k, form & 1 ? s->n : 1};
+    g.b =
+        (ek_matrices){NULL, s->shared ? 0 : s->k * s->m, form & 2 ? 1 : s->m, form & 2 ? s->k : 1};
+    const int c = form / 4;
+    const int64_t row = c == ROWS ? s->m : c == GAPS ? s->m + 3 : c == COLUMNS ? 1 : 2 * s->m;
+    g.c = (ek_matrices){NULL, s->n * (c == COLUMNS ? s->m : row), row,
+                        c == COLUMNS ? s->n
+                        : c == STEPS ? 2
+                                     : 1};
+    return g;
+}
+
+static double value_at(ek_dtype dtype, const void *data, int64_t i)
+{
+    return dtype == EK_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
+}
+
+static void value_set(ek_dtype dtype, void *data, int64_t i, double value)
+{
+    if (dtype == EK_F32)
+        ((float *)data)[i] = (float)value;
+    else
+        ((double *)data)[i] = value;
+}
+
+typedef struct epilogue {
+    const ek_gemm *gemm;
+    _Atomic int64_t elements;
+} epilogue;
+
+/* Each element once: a second call would change the element again. */
+static double finished(double sum, int64_t batch, int64_t row, int64_t column)
+{
+    return 2 * sum + (double)(batch + row % 3 + column % 5);
+}
+
+static void finish(void *context, const ek_gemm_area *area)
+{
+    epilogue *e = context;
+    const ek_gemm *g = e->gemm;
+    const int64_t at = area->batch * g->c.batch_stride + area->row * g->c.row_stride +
+                       area->column * g->c.column_stride;
+    case_must((char *)area->c == (char *)g->c.data + at * (int64_t)ek_dtype_size(g->dtype));
+    case_must(area->row_stride == g->c.row_stride && area->column_stride == g->c.column_stride);
+    for (int64_t i = 0; i < area->rows; i++)
+        for (int64_t j = 0; j < area->columns; j++) {
+            const int64_t to = i * area->row_stride + j * area->column_stride;
+            value_set(g->dtype, area->c, to,
+                      finished(value_at(g->dtype, area->c, to), area->batch, area->row + i,
+                               area->column + j));
+        }
+    e->elements += area->rows * area->columns;
+}
+
+/* c of a product, which the caller frees; `before` is what c had. */
+static void *computed(ek_dev *dev, ek_gemm g, const shape *s, const void *before, epilogue *e)
+{
+    const size_t nbytes = ek_dtype_size(g.dtype) * (size_t)c_nelements(s);
+    g.c.data = malloc(nbytes);
+    case_must(g.c.data);
+    memcpy(g.c.data, before, nbytes);
+    if (e) {
+        *e = (epilogue){.gemm = &g};
+        g.finish = finish;
+        g.finish_context = e;
+    }
+    assert_ok(ek_gemm_run(dev, &g));
+    case_must(!e || e->elements == g.batch * g.n * g.m);
+    return g.c.data;
+}
+
+static void limit_isa(ek_isa isa)
+{
+    static const char *const names[] = {"plain", "avx2", "avx512"};
+    setenv("EVENKEEL_HOST_ISA", names[isa], 1);
+    assert_ok(ek_host_read_settings());
+}
+
+static void check(const shape *s, ek_dtype dtype, int form, int bias_stride, bool accumulate)
+{
+    ek_gemm g = describe(s, dtype, form);
+    const size_t nbytes = ek_dtype_size(dtype) * (size_t)c_nelements(s);
+    g.a.data = random_elements(dtype, s->batch * s->n * s->k, 1);
+    g.b.data = random_elements(dtype, s->batch * s->k * s->m, 2);
+    void *before = random_elements(dtype, c_nelements(s), 3), *once = NULL;
+    void *bias = random_elements(dtype, s->m * 3, 4);
+    g.bias = bias_stride ? bias : NULL;
+    g.bias_stride = bias_stride;
+    g.accumulate = accumulate;
+    for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
+        limit_isa(isa);
+        if (ek_host_isa() != isa)
+            continue;
+        const bool own = dtype == EK_F64 || isa < EK_ISA_AVX512; /* oneDNN has its own order */
+        for (int threads = 1; threads <= 3; threads++) {
+            epilogue e;
+            ek_dev *dev = case_device(threads);
+            void *sums = computed(dev, g, s, before, NULL);
+            void *ends = computed(dev, g, s, before, &e);
+            if (own && once && memcmp(once, sums, nbytes) != 0)
+                ck_abort_msg("%d threads, isa %d: other bits", threads, isa);
+            for (int64_t b = 0; b < s->batch; b++)
+                for (int64_t i = 0; i < s->n; i++)
+                    for (int64_t j = 0; j < s->m; j++) {
+                        const int64_t at =
+                            b * g.c.batch_stride + i * g.c.row_stride + j * g.c.column_stride;
+                        double sum = value_at(dtype, sums, at);
+                        value_set(dtype, sums, at, finished(sum, b, i, j));
+                    }
+            if (memcmp(ends, sums, nbytes) != 0)
+                ck_abort_msg("%d threads, isa %d: not the epilogue's", threads, isa);
+            free(sums);
+            if (!once && isa != EK_ISA_PLAIN)
+                once = computed(dev, g, s, before, NULL);
+            free(ends);
+        }
+        if (isa == EK_ISA_PLAIN) { /* has no FMA */
+            free(once);
+            once = NULL;
+        }
+    }
+    free(once), free(before), free(bias), free(g.a.data), free(g.b.data);
+}
+
+TEST_LOOP(epilogues_and_bits, 0, 2 * SHAPES)
+{
+    const shape *s = &shapes[_i / 2];
+    const int sparse = s->batch * s->n * s->m * s->k > 500000 ? 3 : 1;
+    for (int form = _i % sparse; form < 4 * C_FORMS; form += sparse)
+        check(s, _i % 2 ? EK_F64 : EK_F32, form, form % 3 ? (form + _i / 2) % 3 : 1,
+              (form / 3 + _i) % 2);
+}
