@@ -476,6 +476,13 @@ int ek_cuda_linear(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tenso
     return extra.relu ? ek_cuda_unary(dev, EK_UNARY_RELU, y, y, 0, 0) : 0;
 }
 
+int ek_cuda_linear_gelu(ek_dev *dev, ek_tensor *y, ek_tensor *before, const ek_tensor *x,
+                        const ek_tensor *w, const ek_tensor *bias, bool tanh)
+{
+    EK_TRY(ek_cuda_linear(dev, before, x, w, bias, false));
+    return ek_cuda_unary(dev, tanh ? EK_UNARY_GELU_TANH : EK_UNARY_GELU, y, before, 0, 0);
+}
+
 int ek_cuda_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
                                    const ek_tensor *dy)
 {

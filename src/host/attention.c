@@ -18,8 +18,10 @@
 #include <math.h>
 #include <string.h>
 
-/* The most rows and keys of a block of f32 scores. ROWS is a multiple of every kernel's rows. */
-enum { ROWS = 96, FORWARD_KEYS = 256 };
+/* The most rows and keys of a block of f32 scores. ROWS is a multiple of every kernel's rows. A
+ * thread packs the keys of its heads itself if there are PACKED_ALONE groups of heads for each
+ * thread, or equally many for all threads. */
+enum { ROWS = 96, FORWARD_KEYS = 256, PACKED_ALONE = 4 };
 
 ek_attention_operand ek_attention_operand_of(const ek_tensor *x)
 {
@@ -77,8 +79,9 @@ ek_attention_job ek_attention_job_of(const ek_tensor *q, const ek_tensor *k, con
     job.padded_depth = ek_attention_round_up(job.depth, job.vector);
     job.padded_width = ek_attention_round_up(job.width, job.vector);
     job.block_rows = ek_smaller(ROWS, job.rows);
-    job.block_keys =
-        ek_attention_round_up(ek_smaller(wide ? block_keys / 2 : block_keys, job.keys), job.panel);
+    const int64_t lanes = wide ? LANES_f64 : LANES_f32;
+    job.block_keys = ek_attention_round_up(ek_smaller(wide ? block_keys / 2 : block_keys, job.keys),
+                                           ek_larger(job.panel, lanes));
     job.row_blocks = ek_divide_up(job.rows, job.block_rows);
     return job;
 }
@@ -108,22 +111,24 @@ int ek_host_attention(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tens
     job.lse = ek_tensor_address(lse);
     const int64_t padded_keys = ek_attention_round_up(job.keys, job.panel);
     const int64_t pairs = job.batch * job.groups;
-    const size_t keys_nbytes = ek_attention_nbytes(&job, pairs * padded_keys * job.depth);
-    const size_t values_nbytes = ek_attention_nbytes(&job, pairs * job.keys * job.padded_width);
     const int threads = ek_parallel_threads(dev);
+    job.packed_alone = pairs % threads == 0 || pairs >= PACKED_ALONE * threads;
+    job.values_at = ek_attention_nbytes(&job, padded_keys * job.depth);
+    job.pair_nbytes = job.values_at + ek_attention_nbytes(&job, job.keys * job.padded_width);
+    const size_t packed_nbytes = (size_t)(job.packed_alone ? threads : pairs) * job.pair_nbytes;
     job.workspace_stride =
-        ek_attention_nbytes(&job, job.block_rows *
-                                      (job.depth + 2 * job.block_keys + job.padded_width + 3)) +
+        ek_attention_nbytes(&job, job.block_rows * (job.depth + job.padded_width + 4)) +
+        ek_attention_nbytes(&job, 2 * job.block_rows * job.block_keys) +
         ek_attention_nbytes(&job, job.panel * job.depth);
-    const size_t nbytes = keys_nbytes + values_nbytes + (size_t)threads * job.workspace_stride;
+    const size_t nbytes = packed_nbytes + (size_t)threads * job.workspace_stride;
     void *memory;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &memory));
-    job.keys_packed = memory;
-    job.values_packed = job.keys_packed + keys_nbytes;
-    job.workspace = job.values_packed + values_nbytes;
+    job.packed = memory;
+    job.workspace = job.packed + packed_nbytes;
     const bool wide = job.type == EK_CLASS_F64;
-    ek_attention_run(dev, &job, pairs, wide ? attention_pack_f64 : attention_pack_f32);
-    ek_attention_run(dev, &job, job.batch * job.heads * job.row_blocks,
+    if (!job.packed_alone)
+        ek_attention_run(dev, &job, pairs, wide ? attention_pack_f64 : attention_pack_f32);
+    ek_attention_run(dev, &job, job.packed_alone ? pairs : job.batch * job.heads * job.row_blocks,
                      wide ? attention_forward_f64 : attention_forward_f32);
     ek_dev_free(dev, memory, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
@@ -133,24 +138,52 @@ int ek_host_attention(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tens
 
 /* ---- blocks of operands ---- */
 
-void EK_NAME(ek_attention_load)(const ek_attention_job *job, EK_REAL *to, int64_t stride,
-                                const ek_attention_operand *x, const char *from, int64_t rows,
-                                int64_t columns, EK_REAL scale)
+/* Copies rows of the computation's type, times `scale`. The elements of `to` between `columns` and
+ * `filled` become 0. `to` may be `from`. */
+EK_MULTIVERSION
+static void EK_NAME(attention_copy)(EK_REAL *to, int64_t stride, int64_t filled,
+                                    const EK_REAL *from, int64_t from_stride, int64_t rows,
+                                    int64_t columns, EK_REAL scale)
 {
-    for (int64_t r = 0; r < rows; r++, to += stride, from += x->size * x->row) {
-        ek_row_load(job->type, to, x->dtype, from, x->column, columns);
-        if (scale != 1)
-            for (int64_t c = 0; c < columns; c++)
-                to[c] *= scale;
-        for (int64_t c = columns; c < stride; c++)
+    for (int64_t r = 0; r < rows; r++, to += stride, from += from_stride) {
+        EK_IVDEP
+        for (int64_t c = 0; c < columns; c++)
+            to[c] = from[c] * scale;
+        for (int64_t c = columns; c < filled; c++)
             to[c] = 0;
     }
 }
 
-void EK_NAME(ek_attention_store)(const ek_attention_job *job, const ek_attention_operand *x,
-                                 char *to, const EK_REAL *from, int64_t stride, int64_t rows,
-                                 int64_t columns)
+/* Returns true if the operand's rows can be read and written as they are. */
+static bool EK_NAME(attention_is_direct)(const ek_attention_job *job, const ek_attention_operand *x)
 {
+    return ek_class_is_dtype(job->type, x->dtype) && x->column == 1;
+}
+
+void EK_NAME(ek_attention_load)(const ek_attention_job *job, EK_REAL *to, int64_t stride,
+                                const ek_attention_operand *x, const char *from, int64_t rows,
+                                int64_t columns, EK_REAL scale)
+{
+    if (EK_NAME(attention_is_direct)(job, x)) {
+        EK_NAME(attention_copy)
+        (to, stride, stride, (const EK_REAL *)(const void *)from, x->row, rows, columns, scale);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++, from += x->size * x->row)
+        ek_row_load(job->type, to + r * stride, x->dtype, from, x->column, columns);
+    EK_NAME(attention_copy)(to, stride, stride, to, stride, rows, columns, scale);
+}
+
+void EK_NAME(ek_attention_store)(const ek_attention_job *job, const ek_attention_operand *x,
+                                 char *to, EK_REAL *from, int64_t stride, int64_t rows,
+                                 int64_t columns, EK_REAL scale)
+{
+    if (EK_NAME(attention_is_direct)(job, x)) {
+        EK_NAME(attention_copy)
+        ((EK_REAL *)(void *)to, x->row, columns, from, stride, rows, columns, scale);
+        return;
+    }
+    EK_NAME(attention_copy)(from, stride, columns, from, stride, rows, columns, scale);
     for (int64_t r = 0; r < rows; r++, from += stride, to += x->size * x->row)
         ek_row_store(job->type, from, x->dtype, to, x->column, columns);
 }
@@ -161,7 +194,7 @@ void EK_NAME(ek_attention_pack_transposed)(const ek_attention_job *job, EK_REAL 
 {
     enum { TOGETHER = 32 / sizeof(EK_REAL) };
     const int64_t width = job->panel;
-    const bool direct = ek_class_is_dtype(job->type, x->dtype) && x->column == 1;
+    const bool direct = EK_NAME(attention_is_direct)(job, x);
     for (; keys > 0; keys -= width, to += width * depth, from += x->size * x->row * width) {
         const int64_t count = ek_smaller(keys, width);
         const EK_REAL *line = direct ? (const EK_REAL *)(const void *)from : lines;
@@ -179,28 +212,33 @@ void EK_NAME(ek_attention_pack_transposed)(const ek_attention_job *job, EK_REAL 
     }
 }
 
-void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int64_t c_row,
-                                    int64_t rows, int64_t columns, int64_t k, const EK_REAL *a,
-                                    int64_t a_row, int64_t a_depth, const EK_REAL *b,
-                                    int64_t panel_stride, int64_t b_depth, bool add)
+void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, const ek_attention_product *p)
 {
     const ek_gemm_kernel *kernel = job->kernel;
     ek_gemm_ahead none = {.runs = 0};
-    for (int64_t column = 0; column < columns; column += job->panel, b += panel_stride) {
-        const int vectors = columns - column > job->vector ? 2 : 1;
-        ek_gemm_call call = {.k = k,
-                             .a_row = a_row,
-                             .a_depth = a_depth,
-                             .b = b,
-                             .b_depth = b_depth,
-                             .c_row = c_row,
-                             .add = add,
-                             .next_a = &none,
-                             .next_b = &none};
-        for (int64_t row = 0; row < rows; row += kernel->rows) {
-            call.a = a + row * a_row;
-            call.c = c + row * c_row + column;
-            kernel->inner[vectors - 1][ek_smaller(kernel->rows, rows - row) - 1](&call);
+    ek_gemm_call call = {.a_row = p->a_row,
+                         .a_depth = p->a_depth,
+                         .b_depth = p->b_depth,
+                         .c_row = p->c_row,
+                         .add = p->add,
+                         .next_a = &none,
+                         .next_b = &none};
+    for (int64_t column = 0; column < p->columns; column += job->panel) {
+        const EK_REAL *b = (const EK_REAL *)p->b + column / job->panel * p->b_panel;
+        for (int64_t row = 0; row < p->rows; row += kernel->rows) {
+            const int64_t rows = ek_smaller(kernel->rows, p->rows - row);
+            const int64_t last = p->seen + row + rows - 1; /* keys that the last row sees */
+            const int64_t first = p->sight == SIGHT_BEGIN ? ek_larger(0, row + 1 - p->seen) : 0;
+            const int64_t end = p->sight == SIGHT_END ? ek_smaller(p->k, last) : p->k;
+            const int64_t columns =
+                p->sight == SIGHT_COLUMNS ? ek_smaller(p->columns, last) : p->columns;
+            if (first >= end || columns <= column)
+                continue;
+            call.k = end - first;
+            call.a = (const EK_REAL *)p->a + row * p->a_row + first * p->a_depth;
+            call.b = b + first * p->b_depth;
+            call.c = (EK_REAL *)p->c + row * p->c_row + column;
+            kernel->inner[columns - column > job->vector][rows - 1](&call);
         }
     }
 }
@@ -216,61 +254,100 @@ EK_FORMULA void EK_NAME(attention_raise)(EK_NAME(ek_attention_vector) * most,
                                            (~larger & (__typeof__(*other > *most))*most));
 }
 
-/* Returns the largest of `most` and the row's elements. NaNs are ignored here, because exp keeps
- * them. */
+/* Returns the largest of `most` and the row's elements, whole lanes of which are read. NaNs are
+ * ignored here, because exp keeps them. */
 EK_FORMULA EK_REAL EK_NAME(attention_largest)(int64_t size, const EK_REAL *row, EK_REAL most)
 {
-    enum { VECTOR = EK_NAME(VECTOR), CHAINS = 4 };
-    int64_t c = 0;
-    if (size >= CHAINS * VECTOR) {
-        EK_NAME(ek_attention_vector) chains[CHAINS];
-        for (int i = 0; i < CHAINS; i++)
-            chains[i] = EK_NAME(ek_attention_vector_at)(row)[i];
-        for (c = CHAINS * VECTOR; c + CHAINS * VECTOR <= size; c += CHAINS * VECTOR)
-            for (int i = 0; i < CHAINS; i++)
-                EK_NAME(attention_raise)(&chains[i], EK_NAME(ek_attention_vector_at)(row + c) + i);
-        for (int i = 1; i < CHAINS; i++)
-            EK_NAME(attention_raise)(&chains[0], &chains[i]);
-        for (int j = 0; j < VECTOR; j++)
-            most = chains[0][j] > most ? chains[0][j] : most;
+    enum { VECTOR = EK_NAME(VECTOR) };
+    EK_NAME(ek_attention_vector) low = most - (EK_NAME(ek_attention_vector)){0}, high = low;
+    for (int64_t c = 0; c < size; c += 2 * VECTOR) {
+        EK_NAME(attention_raise)(&low, EK_NAME(ek_attention_vector_at)(row + c));
+        EK_NAME(attention_raise)(&high, EK_NAME(ek_attention_vector_at)(row + c) + 1);
     }
-    for (; c < size; c++)
-        most = row[c] > most ? row[c] : most;
-    return most;
+    EK_NAME(attention_raise)(&low, &high);
+    for (int width = VECTOR / 2; width > 0; width /= 2) {
+        EK_NAME(ek_attention_halve)(&high, &low, width);
+        EK_NAME(attention_raise)(&low, &high);
+    }
+    return low[0];
 }
 
 /* The scores of one row in the blocks of keys so far. */
 typedef struct EK_NAME(attention_state) {
-    EK_REAL largest, sum, correction; /* correction: the factor of sums over earlier blocks */
+    EK_REAL largest, sum;
+    EK_REAL shift, correction; /* of the present block: what scores are lessened by, and the factor
+                                  of sums over earlier blocks */
 } EK_NAME(attention_state);
 
-/* Adds the mask to a row of scores, turns them into exp(score - largest), and updates the row's
- * state. */
-EK_MULTIVERSION
-static void EK_NAME(attention_exponentials)(int64_t seen, int64_t keys, EK_REAL *restrict row,
-                                            const EK_REAL *restrict mask,
-                                            EK_NAME(attention_state) * state)
+/* Adds the mask to a row of scores, sets whole lanes beyond its `seen` keys to -inf, and updates
+ * the state for the row's largest score. */
+EK_FORMULA void EK_NAME(attention_raise_state)(int64_t seen, EK_REAL *p, const EK_REAL *mask,
+                                               EK_NAME(attention_state) * state)
 {
+    enum { LANES = EK_NAME(LANES) };
+    const int64_t size = ek_attention_round_up(seen, LANES);
     if (mask)
         for (int64_t c = 0; c < seen; c++)
-            row[c] += mask[c];
+            p[c] += mask[c];
+    if (seen < size) {
+        EK_REAL *last = p + size - LANES;
+        const int rest = (int)(seen + LANES - size);
+        for (int j = 0; j < LANES; j++)
+            last[j] = j < rest ? last[j] : -(EK_REAL)INFINITY;
+    }
     const EK_REAL before = state->largest;
-    const EK_REAL most = EK_NAME(attention_largest)(seen, row, before);
-    const EK_REAL shift = most == -(EK_REAL)INFINITY ? 0 : most; /* -inf - -inf would be NaN */
-    for (int64_t c = 0; c < seen; c++)
-        row[c] = EK_NAME(ek_exp)(row[c] - shift);
-    for (int64_t c = seen; c < keys; c++)
-        row[c] = 0;
-    state->correction = before == most ? 1 : EK_NAME(ek_exp)(before - shift);
-    state->sum = state->sum * state->correction + EK_NAME(ek_attention_sum)(seen, row, NULL);
+    const EK_REAL most = EK_NAME(attention_largest)(size, p, before);
     state->largest = most;
+    state->shift = most == -(EK_REAL)INFINITY ? 0 : most; /* -inf - -inf would be NaN */
+    state->correction = before == most ? 1 : EK_NAME(ek_exp)(before - state->shift);
 }
 
+/* Adds the mask to rows of scores, turns them into exp(score - largest), and updates the rows'
+ * states. Scores of keys that a row doesn't see become 0, up to whole lanes. `sums`, of `width`
+ * elements, are the rows' sums of values over earlier blocks. */
 EK_MULTIVERSION
-void EK_NAME(ek_attention_scale)(int64_t size, EK_REAL *row, EK_REAL factor)
+static void EK_NAME(attention_exponentials)(const ek_attention_job *job, int64_t rows, int64_t row,
+                                            int64_t key, int64_t keys, EK_REAL *scores,
+                                            const EK_REAL *mask, int64_t mask_stride,
+                                            EK_NAME(attention_state) * states, EK_REAL *sums,
+                                            int64_t width)
 {
-    for (int64_t c = 0; c < size; c++)
-        row[c] *= factor;
+    enum { LANES = EK_NAME(LANES) };
+    for (int64_t r = 0; r < rows; r++)
+        EK_NAME(attention_raise_state)
+    (ek_attention_seen(job, row + r, key, keys), scores + r * job->block_keys,
+     mask ? mask + r * mask_stride : NULL, &states[r]);
+    for (int64_t r = 0; r < rows; r++, sums += width) {
+        EK_REAL *p = scores + r * job->block_keys;
+        const int64_t size =
+            ek_attention_round_up(ek_attention_seen(job, row + r, key, keys), LANES);
+        const EK_REAL shift = states[r].shift, correction = states[r].correction;
+        for (int64_t c = 0; c < size; c++)
+            p[c] = EK_NAME(ek_exp)(p[c] - shift);
+        for (int64_t c = size; c < keys; c += LANES)
+            for (int j = 0; j < LANES; j++)
+                p[c + j] = 0;
+        states[r].sum = states[r].sum * correction + EK_NAME(ek_attention_sum)(size, p, NULL);
+        if (correction != 1)
+            for (int64_t c = 0; c < width; c++)
+                sums[c] *= correction;
+    }
+}
+
+/* Divides rows of `sums` by the sums of their exponentials, and writes lse. */
+EK_MULTIVERSION
+static void EK_NAME(attention_finish)(int64_t rows, int64_t width, EK_REAL *sums,
+                                      const EK_NAME(attention_state) * states, EK_REAL *lse)
+{
+    for (int64_t r = 0; r < rows; r++, sums += width) {
+        /* If a row has no keys, or scores of -inf only, lse = inf makes its probabilities 0 in the
+         * gradient. */
+        const bool none = states[r].largest == -(EK_REAL)INFINITY && states[r].sum == 0;
+        const EK_REAL factor = none ? 0 : 1 / states[r].sum;
+        for (int64_t c = 0; c < width; c++)
+            sums[c] *= factor;
+        lse[r] = none ? (EK_REAL)INFINITY : states[r].largest + EK_NAME(ek_log)(states[r].sum);
+    }
 }
 
 const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t batch, int64_t head,
@@ -295,105 +372,143 @@ const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t b
 
 /* ---- forward ---- */
 
-/* Packs the keys and values of the groups [begin, end), which are counted through the batch. */
+/* Packs the keys and values of one group, which is counted through the batch, to `to`. */
+static void EK_NAME(attention_pack_pair)(const ek_attention_job *job, int64_t pair, char *to,
+                                         EK_REAL *lines)
+{
+    const int64_t batch = pair / job->groups, group = pair % job->groups;
+    EK_NAME(ek_attention_pack_transposed)
+    (job, (EK_REAL *)(void *)to, &job->k, ek_attention_at(&job->k, batch, group, 0, 0), job->keys,
+     job->depth, lines);
+    EK_REAL *values = (EK_REAL *)(void *)(to + job->values_at);
+    for (int64_t c = 0; c < job->padded_width; c += job->panel) {
+        const int64_t stride = ek_smaller(job->panel, job->padded_width - c);
+        EK_NAME(ek_attention_load)
+        (job, values, stride, &job->v, ek_attention_at(&job->v, batch, group, 0, c), job->keys,
+         ek_smaller(stride, job->width - c), 1);
+        values += stride * job->keys;
+    }
+}
+
+/* Packs the keys and values of the groups [begin, end). */
 static void EK_NAME(attention_pack)(void *context, int64_t begin, int64_t end)
 {
     ek_attention_job *job = context;
-    EK_REAL *lines =
-        (EK_REAL *)(void *)(job->workspace +
-                            (size_t)atomic_fetch_add(&job->next_thread, 1) * job->workspace_stride);
-    const int64_t padded_keys = ek_attention_round_up(job->keys, job->panel);
-    for (int64_t pair = begin; pair < end; pair++) {
-        const int64_t batch = pair / job->groups, group = pair % job->groups;
-        EK_NAME(ek_attention_pack_transposed)
-        (job, (EK_REAL *)(void *)job->keys_packed + pair * padded_keys * job->depth, &job->k,
-         ek_attention_at(&job->k, batch, group, 0, 0), job->keys, job->depth, lines);
-        EK_REAL *to = (EK_REAL *)(void *)job->values_packed + pair * job->keys * job->padded_width;
-        for (int64_t c = 0; c < job->padded_width; c += job->panel) {
-            const int64_t stride = ek_smaller(job->panel, job->padded_width - c);
-            EK_NAME(ek_attention_load)
-            (job, to, stride, &job->v, ek_attention_at(&job->v, batch, group, 0, c), job->keys,
-             ek_smaller(stride, job->width - c), 1);
-            to += stride * job->keys;
-        }
+    EK_REAL *lines = (EK_REAL *)(void *)ek_attention_workspace(job, NULL);
+    for (int64_t pair = begin; pair < end; pair++)
+        EK_NAME(attention_pack_pair)
+    (job, pair, job->packed + (size_t)pair * job->pair_nbytes, lines);
+}
+
+/* The memory with which a block of queries is computed. */
+typedef struct EK_NAME(attention_rows) {
+    EK_REAL *q, *scores; /* q is scaled */
+    EK_REAL *room;       /* for the mask */
+    EK_REAL *sums;       /* of values */
+    EK_NAME(attention_state) * states;
+} EK_NAME(attention_rows);
+
+/* Adds to a block of queries what a block of keys contributes. */
+static void EK_NAME(attention_forward_keys)(const ek_attention_job *job,
+                                            const EK_NAME(attention_rows) * b, const char *packed,
+                                            int64_t head, int64_t row, int64_t rows, int64_t key,
+                                            int64_t keys)
+{
+    const int64_t batch = head / job->heads, of_batch = head % job->heads;
+    const int64_t stride = job->block_keys, width = job->padded_width;
+    int64_t mask_stride;
+    const EK_REAL *mask = EK_NAME(ek_attention_mask)(job, batch, of_batch, row, rows, key, keys,
+                                                     b->room, &mask_stride);
+    EK_NAME(ek_attention_multiply)
+    (job, &(ek_attention_product){.rows = rows,
+                                  .columns = keys,
+                                  .k = job->depth,
+                                  .c = b->scores,
+                                  .c_row = stride,
+                                  .a = b->q,
+                                  .a_row = job->depth,
+                                  .a_depth = 1,
+                                  .b = (const EK_REAL *)(const void *)packed + key * job->depth,
+                                  .b_panel = job->panel * job->depth,
+                                  .b_depth = job->panel,
+                                  .sight = ek_attention_sight_of(job, SIGHT_COLUMNS),
+                                  .seen = row - key + 1});
+    EK_NAME(attention_exponentials)
+    (job, rows, row, key, keys, b->scores, mask, mask_stride, b->states, b->sums, width);
+    for (int64_t r = 0; r < rows && job->params->dropout; r++)
+        ek_attention_drop(job, head, row + r, key, ek_attention_seen(job, row + r, key, keys),
+                          b->scores + r * stride);
+    const EK_REAL *values = (const EK_REAL *)(const void *)(packed + job->values_at);
+    for (int64_t c = 0; c < width; c += job->panel) {
+        const int64_t columns = ek_smaller(job->panel, width - c);
+        EK_NAME(ek_attention_multiply)
+        (job, &(ek_attention_product){.rows = rows,
+                                      .columns = columns,
+                                      .k = keys,
+                                      .c = b->sums + c,
+                                      .c_row = width,
+                                      .a = b->scores,
+                                      .a_row = stride,
+                                      .a_depth = 1,
+                                      .b = values + c * job->keys + key * columns,
+                                      .b_depth = columns,
+                                      .add = true,
+                                      .sight = ek_attention_sight_of(job, SIGHT_END),
+                                      .seen = row - key + 1});
     }
 }
 
-/* Computes one block of queries of one head. */
-static void EK_NAME(attention_forward_piece)(const ek_attention_job *job, int64_t piece,
-                                             EK_REAL *workspace)
+/* Computes a block of queries of one head from its group's packed keys and values. */
+static void EK_NAME(attention_forward_block)(const ek_attention_job *job, int64_t head, int64_t row,
+                                             const char *packed, const EK_NAME(attention_rows) * b)
 {
-    const int64_t head = piece / job->row_blocks,
-                  row = (job->row_blocks - 1 - piece % job->row_blocks) * job->block_rows;
     const int64_t batch = head / job->heads, of_batch = head % job->heads;
     const int64_t rows = ek_smaller(job->block_rows, job->rows - row);
-    const int64_t pair = batch * job->groups + of_batch / job->members;
-    const int64_t padded_keys = ek_attention_round_up(job->keys, job->panel);
-    const EK_REAL *keys_packed =
-        (const EK_REAL *)(void *)job->keys_packed + pair * padded_keys * job->depth;
-    const EK_REAL *values =
-        (const EK_REAL *)(void *)job->values_packed + pair * job->keys * job->padded_width;
-    EK_REAL *q = workspace, *scores = q + job->block_rows * job->depth;
-    EK_REAL *room = scores + job->block_rows * job->block_keys;
-    EK_REAL *sums = room + job->block_rows * job->block_keys;
-    EK_NAME(attention_state) *states = (void *)(sums + job->block_rows * job->padded_width);
     const int64_t last = job->params->causal ? ek_smaller(job->keys, row + rows) : job->keys;
     EK_NAME(ek_attention_load)
-    (job, q, job->depth, &job->q, ek_attention_at(&job->q, batch, of_batch, row, 0), rows,
+    (job, b->q, job->depth, &job->q, ek_attention_at(&job->q, batch, of_batch, row, 0), rows,
      job->depth, (EK_REAL)job->params->scale);
-    memset(sums, 0, (size_t)(rows * job->padded_width) * sizeof *sums);
+    memset(b->sums, 0, (size_t)(rows * job->padded_width) * sizeof *b->sums);
     for (int64_t r = 0; r < rows; r++)
-        states[r] = (EK_NAME(attention_state)){.largest = -(EK_REAL)INFINITY};
-    for (int64_t key = 0; key < last; key += job->block_keys) {
-        const int64_t keys = ek_smaller(job->block_keys, last - key);
-        int64_t mask_stride;
-        const EK_REAL *mask = EK_NAME(ek_attention_mask)(job, batch, of_batch, row, rows, key, keys,
-                                                         room, &mask_stride);
-        EK_NAME(ek_attention_multiply)
-        (job, scores, job->block_keys, rows, keys, job->depth, q, job->depth, 1,
-         keys_packed + key * job->depth, job->panel * job->depth, job->panel, false);
-        for (int64_t r = 0; r < rows; r++) {
-            EK_REAL *p = scores + r * job->block_keys;
-            const int64_t seen = ek_attention_seen(job, row + r, key, keys);
-            EK_NAME(attention_exponentials)
-            (seen, keys, p, mask ? mask + r * mask_stride : NULL, &states[r]);
-            if (states[r].correction != 1)
-                EK_NAME(ek_attention_scale)
-            (job->padded_width, sums + r * job->padded_width, states[r].correction);
-            if (job->params->dropout)
-                ek_attention_drop(job, head, row + r, key, seen, p);
-        }
-        for (int64_t c = 0; c < job->padded_width; c += job->panel) {
-            const int64_t stride = ek_smaller(job->panel, job->padded_width - c);
-            EK_NAME(ek_attention_multiply)
-            (job, sums + c, job->padded_width, rows, stride, keys, scores, job->block_keys, 1,
-             values + c * job->keys + key * stride, 0, stride, true);
-        }
-    }
-    EK_REAL *lse = (EK_REAL *)job->lse + head * job->rows + row;
-    for (int64_t r = 0; r < rows; r++) {
-        /* If a row has no keys, or scores of -inf only, lse = inf makes its probabilities 0 in the
-         * gradient. */
-        const bool none = states[r].largest == -(EK_REAL)INFINITY && states[r].sum == 0;
-        EK_NAME(ek_attention_scale)
-        (job->padded_width, sums + r * job->padded_width, none ? 0 : 1 / states[r].sum);
-        lse[r] = none ? (EK_REAL)INFINITY : states[r].largest + EK_NAME(ek_log)(states[r].sum);
-    }
+        b->states[r] = (EK_NAME(attention_state)){.largest = -(EK_REAL)INFINITY};
+    for (int64_t key = 0; key < last; key += job->block_keys)
+        EK_NAME(attention_forward_keys)
+    (job, b, packed, head, row, rows, key, ek_smaller(job->block_keys, last - key));
+    EK_NAME(attention_finish)
+    (rows, job->padded_width, b->sums, b->states, (EK_REAL *)job->lse + head * job->rows + row);
     EK_NAME(ek_attention_store)
-    (job, &job->out, ek_attention_at(&job->out, batch, of_batch, row, 0), sums, job->padded_width,
-     rows, job->width);
+    (job, &job->out, ek_attention_at(&job->out, batch, of_batch, row, 0), b->sums,
+     job->padded_width, rows, job->width, 1);
 }
 
-/* Computes one piece after another until none is left. [begin, end) is ignored. */
+/* Computes one piece after another until none is left: a group with all its queries if its keys are
+ * packed here, else a block of queries. [begin, end) is ignored. */
 static void EK_NAME(attention_forward)(void *context, int64_t begin, int64_t end)
 {
     ek_attention_job *job = context;
     (void)begin, (void)end;
-    const int thread = atomic_fetch_add(&job->next_thread, 1);
-    char *workspace = job->workspace + (size_t)thread * job->workspace_stride;
+    int thread;
+    EK_NAME(attention_rows) b;
+    b.scores = (EK_REAL *)(void *)ek_attention_workspace(job, &thread);
+    b.room = b.scores + job->block_rows * job->block_keys;
+    b.q = b.room + job->block_rows * job->block_keys;
+    b.sums = b.q + job->block_rows * job->depth;
+    b.states = (void *)(b.sums + job->block_rows * job->padded_width);
+    EK_REAL *lines = (EK_REAL *)(void *)(b.states + job->block_rows);
+    const int64_t row_blocks = job->row_blocks, of_group = job->members * row_blocks;
     int64_t piece;
-    while ((piece = atomic_fetch_add(&job->next_piece, 1)) < job->pieces)
-        EK_NAME(attention_forward_piece)(job, piece, (EK_REAL *)(void *)workspace);
+    while ((piece = atomic_fetch_add(&job->next_piece, 1)) < job->pieces) {
+        const int64_t pair = job->packed_alone ? piece : piece / of_group;
+        char *packed = job->packed + (size_t)(job->packed_alone ? thread : pair) * job->pair_nbytes;
+        if (job->packed_alone)
+            EK_NAME(attention_pack_pair)(job, pair, packed, lines);
+        const int64_t first = job->packed_alone ? 0 : piece % of_group;
+        const int64_t last = job->packed_alone ? of_group : first + 1;
+        for (int64_t block = first; block < last; block++)
+            EK_NAME(attention_forward_block)
+        (job, pair * job->members + block / row_blocks,
+         (row_blocks - 1 - block % row_blocks) * job->block_rows, packed, &b);
+    }
 }
 
 #endif

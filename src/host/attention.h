@@ -34,8 +34,10 @@ typedef struct ek_attention_job {
     int64_t parts, part_keys; /* the gradient's parts of a group's keys */
     ek_attention_operand q, k, v, mask, out, dq, dk, dv, dout;
     void *lse;
-    size_t element;                    /* bytes of an f32 or f64 */
-    char *keys_packed, *values_packed; /* forward: of all groups */
+    size_t element;                /* bytes of an f32 or f64 */
+    bool packed_alone;             /* forward: each thread packs the groups that it computes */
+    char *packed;                  /* forward: of all groups, or of each thread's group */
+    size_t values_at, pair_nbytes; /* of a packed group: where its values begin, its size */
     char *query_sums; /* gradient: dq of each piece, or of each thread's current piece */
     char *workspace;  /* of each thread */
     size_t workspace_stride;
@@ -76,6 +78,46 @@ static inline int64_t ek_attention_seen(const ek_attention_job *job, int64_t row
     return ek_larger(0, ek_smaller(keys, row - key + 1));
 }
 
+/* Returns the next thread's workspace, and writes the thread's number to *thread, if it isn't
+ * NULL. */
+static inline char *ek_attention_workspace(ek_attention_job *job, int *thread)
+{
+    const int number = atomic_fetch_add(&job->next_thread, 1);
+    if (thread)
+        *thread = number;
+    return job->workspace + (size_t)number * job->workspace_stride;
+}
+
+/* What causal attention leaves out of a product, where the first query sees `seen` keys, and each
+ * further query one more: SIGHT_COLUMNS c's columns, if rows are queries and columns are keys;
+ * SIGHT_END the end of k, if rows are queries and k are keys; SIGHT_BEGIN the beginning of k, if
+ * rows are keys and k are queries. Elements of c that are left out remain as they are. */
+typedef enum ek_attention_sight {
+    SIGHT_ALL,
+    SIGHT_COLUMNS,
+    SIGHT_END,
+    SIGHT_BEGIN
+} ek_attention_sight;
+
+/* Returns `sight`, or SIGHT_ALL if attention isn't causal. */
+static inline ek_attention_sight ek_attention_sight_of(const ek_attention_job *job,
+                                                       ek_attention_sight sight)
+{
+    return job->params->causal ? sight : SIGHT_ALL;
+}
+
+/* c (rows, columns) = a b, or with `add` c += a b, of f32 or f64, with b in panels. Rows of c and b
+ * have memory up to a whole vector. Strides count elements. */
+typedef struct ek_attention_product {
+    int64_t rows, columns, k;
+    void *c;
+    const void *a, *b;
+    int64_t c_row, a_row, a_depth, b_panel, b_depth;
+    bool add;
+    ek_attention_sight sight;
+    int64_t seen;
+} ek_attention_product;
+
 /* Multiplies part of a row of probabilities, or of their gradients, by dropout's factors. */
 void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t key,
                        int64_t keys, void *values);
@@ -101,22 +143,19 @@ void ek_attention_run(ek_dev *dev, ek_attention_job *job, int64_t pieces, ek_par
 void EK_NAME(ek_attention_load)(const ek_attention_job *job, EK_REAL *to, int64_t stride,
                                 const ek_attention_operand *x, const char *from, int64_t rows,
                                 int64_t columns, EK_REAL scale);
-/* Stores rows of a block as elements of x. */
+/* Stores rows of a block, times `scale`, as elements of x. May overwrite the block. */
 void EK_NAME(ek_attention_store)(const ek_attention_job *job, const ek_attention_operand *x,
-                                 char *to, const EK_REAL *from, int64_t stride, int64_t rows,
-                                 int64_t columns);
+                                 char *to, EK_REAL *from, int64_t stride, int64_t rows,
+                                 int64_t columns, EK_REAL scale);
 /* Packs keys (or values) as the right side of a product with their transpose: panels of keys, with
  * element (key, d) of a panel at d * panel + key. Memory beyond the last key is never read.
  * `lines` has room for a panel's rows. */
 void EK_NAME(ek_attention_pack_transposed)(const ek_attention_job *job, EK_REAL *to,
                                            const ek_attention_operand *x, const char *from,
                                            int64_t keys, int64_t depth, EK_REAL *lines);
-/* Computes c (rows, columns) = a b, or with `add` c += a b, with b in panels. Rows of c and b have
- * memory up to a whole vector. */
-void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, EK_REAL *c, int64_t c_row,
-                                    int64_t rows, int64_t columns, int64_t k, const EK_REAL *a,
-                                    int64_t a_row, int64_t a_depth, const EK_REAL *b,
-                                    int64_t panel_stride, int64_t b_depth, bool add);
+/* Computes a product. */
+void EK_NAME(ek_attention_multiply)(const ek_attention_job *job,
+                                    const ek_attention_product *product);
 /* Returns the address of a block's rows of the mask, `*stride` apart: in the mask's memory, or in
  * `room`, to which the rows are copied. Returns NULL if there is no mask. */
 const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t batch, int64_t head,
@@ -129,19 +168,26 @@ const EK_REAL *EK_NAME(ek_attention_mask)(const ek_attention_job *job, int64_t b
  * them in memory, if the processor's registers are shorter than the vectors. */
 typedef EK_REAL EK_NAME(ek_attention_vector)
     __attribute__((vector_size(32), aligned(sizeof(EK_REAL)), may_alias));
-enum { EK_NAME(VECTOR) = 32 / sizeof(EK_REAL) };
+enum { EK_NAME(VECTOR) = 32 / sizeof(EK_REAL), EK_NAME(LANES) = 2 * EK_NAME(VECTOR) };
 
 EK_FORMULA const EK_NAME(ek_attention_vector) * EK_NAME(ek_attention_vector_at)(const EK_REAL *row)
 {
     return (const EK_NAME(ek_attention_vector) *)(const void *)row;
 }
 
-/* Returns the sum of x, or of x * y if y isn't NULL. */
+/* Moves the elements of v from `width` on to the beginning of *half. */
+EK_FORMULA void EK_NAME(ek_attention_halve)(EK_NAME(ek_attention_vector) * half,
+                                            const EK_NAME(ek_attention_vector) * v, int width)
+{
+    for (int j = 0; j < EK_NAME(VECTOR); j++)
+        (*half)[j] = (*v)[(j + width) % EK_NAME(VECTOR)];
+}
+
+/* Returns the sum of x, or of x * y if y isn't NULL: lane by lane, then the lanes in pairs. */
 EK_FORMULA EK_REAL EK_NAME(ek_attention_sum)(int64_t size, const EK_REAL *x, const EK_REAL *y)
 {
     enum { VECTOR = EK_NAME(VECTOR) };
     EK_NAME(ek_attention_vector) low = {0}, high = {0};
-    EK_REAL total = 0;
     int64_t c = 0;
     for (; c + 2 * VECTOR <= size; c += 2 * VECTOR) {
         const EK_NAME(ek_attention_vector) *v = EK_NAME(ek_attention_vector_at)(x + c);
@@ -154,15 +200,15 @@ EK_FORMULA EK_REAL EK_NAME(ek_attention_sum)(int64_t size, const EK_REAL *x, con
             high += v[1];
         }
     }
-    for (int j = 0; j < VECTOR; j++)
-        total += low[j];
-    for (int j = 0; j < VECTOR; j++)
-        total += high[j];
+    low += high;
+    for (int width = VECTOR / 2; width > 0; width /= 2) {
+        EK_NAME(ek_attention_halve)(&high, &low, width);
+        low += high;
+    }
+    EK_REAL total = low[0];
     for (; c < size; c++)
         total += y ? x[c] * y[c] : x[c];
     return total;
 }
-
-void EK_NAME(ek_attention_scale)(int64_t size, EK_REAL *row, EK_REAL factor);
 
 #endif

@@ -34,9 +34,8 @@ int ek_host_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_ten
     const size_t sums_nbytes =
         ek_attention_nbytes(&job, sums) * (size_t)(job.parts > 1 ? pairs * job.parts : threads);
     job.workspace_stride =
-        ek_attention_nbytes(&job,
-                            job.block_rows * (job.padded_depth + job.padded_width + job.width)) +
-        ek_attention_nbytes(&job, 4 * tile) + ek_attention_nbytes(&job, job.block_rows) +
+        ek_attention_nbytes(&job, job.block_rows * (job.padded_depth + 2 * job.padded_width)) +
+        ek_attention_nbytes(&job, 3 * tile) + ek_attention_nbytes(&job, job.block_rows) +
         ek_attention_nbytes(&job, job.block_keys * (2 * job.padded_depth + job.depth +
                                                     job.padded_width + job.width)) +
         ek_attention_nbytes(&job, job.panel * ek_larger(job.depth, job.width));
@@ -59,33 +58,52 @@ int ek_host_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_ten
 
 /* ---- rows of scores ---- */
 
-/* Adds the mask to a row of scores, and turns them into probabilities. */
+/* Adds the mask to rows of scores, turns them into probabilities p, and replaces their gradients dp
+ * by ds = p (dp - sum(dout out)). Both are 0 for keys that a row doesn't see. */
 EK_MULTIVERSION
-static void EK_NAME(attention_probabilities)(int64_t seen, int64_t keys, EK_REAL *restrict row,
-                                             const EK_REAL *restrict mask, EK_REAL lse)
+static void EK_NAME(attention_probabilities)(const ek_attention_job *job, int64_t rows, int64_t row,
+                                             int64_t key, int64_t keys, EK_REAL *restrict p,
+                                             EK_REAL *restrict ds, const EK_REAL *mask,
+                                             int64_t mask_stride, const EK_REAL *lse,
+                                             const EK_REAL *sums)
 {
-    if (mask)
-        for (int64_t c = 0; c < seen; c++)
-            row[c] += mask[c];
-    for (int64_t c = 0; c < seen; c++)
-        row[c] = EK_NAME(ek_exp)(row[c] - lse);
-    for (int64_t c = seen; c < keys; c++)
-        row[c] = 0;
+    enum { LANES = EK_NAME(LANES) };
+    for (int64_t r = 0; r < rows; r++, p += job->block_keys, ds += job->block_keys) {
+        const EK_REAL of_row = lse[r], sum = sums[r];
+        const int64_t seen = ek_attention_seen(job, row + r, key, keys);
+        const int64_t size = ek_attention_round_up(seen, LANES);
+        if (mask)
+            for (int64_t c = 0; c < seen; c++)
+                p[c] += mask[r * mask_stride + c];
+        for (int64_t c = 0; c < size; c++) {
+            const EK_REAL e = EK_NAME(ek_exp)(p[c] - of_row);
+            p[c] = e;
+            ds[c] = e * (ds[c] - sum);
+        }
+        if (seen < size) {
+            const int64_t last = size - LANES;
+            const int rest = (int)(seen - last);
+            for (int j = 0; j < LANES; j++)
+                p[last + j] = j < rest ? p[last + j] : 0;
+            for (int j = 0; j < LANES; j++)
+                ds[last + j] = j < rest ? ds[last + j] : 0;
+        }
+        for (int64_t c = size; c < keys; c += LANES) {
+            for (int j = 0; j < LANES; j++)
+                p[c + j] = 0;
+            for (int j = 0; j < LANES; j++)
+                ds[c + j] = 0;
+        }
+    }
 }
 
-/* Replaces dp by ds = p (dp - sum). */
+/* Writes sum(dout out) of each row. */
 EK_MULTIVERSION
-static void EK_NAME(attention_score_gradients)(int64_t keys, EK_REAL *restrict dp,
-                                               const EK_REAL *restrict p, EK_REAL sum)
+static void EK_NAME(attention_row_sums)(int64_t rows, int64_t width, int64_t stride, EK_REAL *sums,
+                                        const EK_REAL *dout, const EK_REAL *out)
 {
-    for (int64_t c = 0; c < keys; c++)
-        dp[c] = p[c] * (dp[c] - sum);
-}
-
-EK_MULTIVERSION
-static EK_REAL EK_NAME(attention_dot)(int64_t size, const EK_REAL *x, const EK_REAL *y)
-{
-    return EK_NAME(ek_attention_sum)(size, x, y);
+    for (int64_t r = 0; r < rows; r++)
+        sums[r] = EK_NAME(ek_attention_sum)(width, dout + r * stride, out + r * stride);
 }
 
 /* ---- pieces ---- */
@@ -93,7 +111,7 @@ static EK_REAL EK_NAME(attention_dot)(int64_t size, const EK_REAL *x, const EK_R
 /* The blocks with which a piece of the gradient is computed. */
 typedef struct EK_NAME(attention_blocks) {
     EK_REAL *q, *dout, *out;     /* of the queries; q is scaled */
-    EK_REAL *p, *ds, *dropped;   /* of the scores */
+    EK_REAL *p, *ds;             /* of the scores */
     EK_REAL *mask;               /* room for the mask */
     EK_REAL *sums;               /* sum(do out) of each row */
     EK_REAL *keys, *keys_packed; /* row by row, and as panels */
@@ -111,7 +129,6 @@ static EK_NAME(attention_blocks)
     b.member = (EK_REAL *)(void *)from, from += (size_t)(count) * sizeof(EK_REAL)
     TAKE(p, rows * keys);
     TAKE(ds, rows * keys);
-    TAKE(dropped, rows * keys);
     TAKE(mask, rows * keys);
     TAKE(dk, keys * job->padded_depth);
     TAKE(keys, keys * job->padded_depth);
@@ -120,11 +137,68 @@ static EK_NAME(attention_blocks)
     TAKE(values_packed, keys * job->width);
     TAKE(q, rows * job->padded_depth);
     TAKE(dout, rows * job->padded_width);
-    TAKE(out, rows * job->width);
+    TAKE(out, rows * job->padded_width);
     TAKE(sums, rows);
     TAKE(lines, job->panel * ek_larger(job->depth, job->width));
 #undef TAKE
     return b;
+}
+
+/* Computes p and ds of a block of queries and a block of keys, and adds ds k to dq. */
+static void EK_NAME(attention_gradient_scores)(const ek_attention_job *job,
+                                               const EK_NAME(attention_blocks) * b, int64_t batch,
+                                               int64_t head, int64_t row, int64_t rows, int64_t key,
+                                               int64_t keys, EK_REAL *query_sums)
+{
+    const int64_t stride = job->block_keys, of_batch = head % job->heads;
+    const EK_REAL *lse = (const EK_REAL *)job->lse + head * job->rows + row;
+    int64_t mask_stride;
+    const EK_REAL *mask = EK_NAME(ek_attention_mask)(job, batch, of_batch, row, rows, key, keys,
+                                                     b->mask, &mask_stride);
+    ek_attention_product scores = {.rows = rows,
+                                   .columns = keys,
+                                   .k = job->depth,
+                                   .c = b->p,
+                                   .c_row = stride,
+                                   .a = b->q,
+                                   .a_row = job->padded_depth,
+                                   .a_depth = 1,
+                                   .b = b->keys_packed,
+                                   .b_panel = job->panel * job->depth,
+                                   .b_depth = job->panel,
+                                   .sight = ek_attention_sight_of(job, SIGHT_COLUMNS),
+                                   .seen = row - key + 1};
+    EK_NAME(ek_attention_multiply)(job, &scores);
+    scores.k = job->width;
+    scores.c = b->ds;
+    scores.a = b->dout;
+    scores.a_row = job->padded_width;
+    scores.b = b->values_packed;
+    scores.b_panel = job->panel * job->width;
+    EK_NAME(ek_attention_multiply)(job, &scores);
+    for (int64_t r = 0; r < rows && job->params->dropout; r++)
+        ek_attention_drop(job, head, row + r, key, ek_attention_seen(job, row + r, key, keys),
+                          b->ds + r * stride);
+    EK_NAME(attention_probabilities)
+    (job, rows, row, key, keys, b->p, b->ds, mask, mask_stride, lse, b->sums);
+    for (int64_t r = 0; r < rows && job->params->dropout; r++)
+        ek_attention_drop(job, head, row + r, key, ek_attention_seen(job, row + r, key, keys),
+                          b->p + r * stride);
+    EK_NAME(ek_attention_multiply)
+    (job, &(ek_attention_product){.rows = rows,
+                                  .columns = job->padded_depth,
+                                  .k = keys,
+                                  .c = query_sums,
+                                  .c_row = job->padded_depth,
+                                  .a = b->ds,
+                                  .a_row = stride,
+                                  .a_depth = 1,
+                                  .b = b->keys,
+                                  .b_panel = job->panel,
+                                  .b_depth = job->padded_depth,
+                                  .add = true,
+                                  .sight = ek_attention_sight_of(job, SIGHT_END),
+                                  .seen = row - key + 1});
 }
 
 /* Adds to dq, dk and dv what a block of queries and a block of keys contribute. */
@@ -133,61 +207,48 @@ static void EK_NAME(attention_gradient_block)(const ek_attention_job *job,
                                               int64_t head, int64_t row, int64_t rows, int64_t key,
                                               int64_t keys, EK_REAL *query_sums)
 {
-    const int64_t stride = job->block_keys, of_batch = head % job->heads;
-    const EK_REAL *lse = (const EK_REAL *)job->lse + head * job->rows + row;
-    int64_t mask_stride;
-    const EK_REAL *mask = EK_NAME(ek_attention_mask)(job, batch, of_batch, row, rows, key, keys,
-                                                     b->mask, &mask_stride);
+    const int64_t of_batch = head % job->heads;
+    const int64_t depth = job->padded_depth, width = job->padded_width;
     EK_NAME(ek_attention_load)
-    (job, b->q, job->padded_depth, &job->q, ek_attention_at(&job->q, batch, of_batch, row, 0), rows,
-     job->depth, (EK_REAL)job->params->scale);
+    (job, b->q, depth, &job->q, ek_attention_at(&job->q, batch, of_batch, row, 0), rows, job->depth,
+     (EK_REAL)job->params->scale);
     EK_NAME(ek_attention_load)
-    (job, b->dout, job->padded_width, &job->dout,
-     ek_attention_at(&job->dout, batch, of_batch, row, 0), rows, job->width, 1);
-    EK_NAME(ek_attention_load)
-    (job, b->out, job->width, &job->out, ek_attention_at(&job->out, batch, of_batch, row, 0), rows,
+    (job, b->dout, width, &job->dout, ek_attention_at(&job->dout, batch, of_batch, row, 0), rows,
      job->width, 1);
-    EK_NAME(ek_attention_multiply)
-    (job, b->p, stride, rows, keys, job->depth, b->q, job->padded_depth, 1, b->keys_packed,
-     job->panel * job->depth, job->panel, false);
-    EK_NAME(ek_attention_multiply)
-    (job, b->ds, stride, rows, keys, job->width, b->dout, job->padded_width, 1, b->values_packed,
-     job->panel * job->width, job->panel, false);
-    const EK_REAL *dropped = job->params->dropout ? b->dropped : b->p;
-    for (int64_t r = 0; r < rows; r++) {
-        EK_REAL *p = b->p + r * stride, *ds = b->ds + r * stride;
-        const int64_t seen = ek_attention_seen(job, row + r, key, keys);
-        EK_NAME(attention_probabilities)
-        (seen, keys, p, mask ? mask + r * mask_stride : NULL, lse[r]);
-        if (job->params->dropout) {
-            EK_REAL *copy = b->dropped + r * stride;
-            memcpy(copy, p, (size_t)keys * sizeof *p);
-            ek_attention_drop(job, head, row + r, key, keys, copy);
-            ek_attention_drop(job, head, row + r, key, keys, ds);
-        }
-        const EK_REAL sum = EK_NAME(attention_dot)(job->width, b->dout + r * job->padded_width,
-                                                   b->out + r * job->width);
-        EK_NAME(attention_score_gradients)(keys, ds, p, sum);
-    }
-    EK_NAME(ek_attention_multiply)
-    (job, b->dv, job->padded_width, keys, job->padded_width, rows, dropped, 1, stride, b->dout,
-     job->panel, job->padded_width, true);
-    EK_NAME(ek_attention_multiply)
-    (job, b->dk, job->padded_depth, keys, job->padded_depth, rows, b->ds, 1, stride, b->q,
-     job->panel, job->padded_depth, true);
-    EK_NAME(ek_attention_multiply)
-    (job, query_sums, job->padded_depth, rows, job->padded_depth, keys, b->ds, stride, 1, b->keys,
-     job->panel, job->padded_depth, true);
+    EK_NAME(ek_attention_load)
+    (job, b->out, width, &job->out, ek_attention_at(&job->out, batch, of_batch, row, 0), rows,
+     job->width, 1);
+    EK_NAME(attention_row_sums)(rows, job->width, width, b->sums, b->dout, b->out);
+    EK_NAME(attention_gradient_scores)(job, b, batch, head, row, rows, key, keys, query_sums);
+    ek_attention_product of_keys = {.rows = keys,
+                                    .columns = width,
+                                    .k = rows,
+                                    .c = b->dv,
+                                    .c_row = width,
+                                    .a = b->p,
+                                    .a_row = 1,
+                                    .a_depth = job->block_keys,
+                                    .b = b->dout,
+                                    .b_panel = job->panel,
+                                    .b_depth = width,
+                                    .add = true,
+                                    .sight = ek_attention_sight_of(job, SIGHT_BEGIN),
+                                    .seen = row - key + 1};
+    EK_NAME(ek_attention_multiply)(job, &of_keys);
+    of_keys.columns = of_keys.c_row = of_keys.b_depth = depth;
+    of_keys.c = b->dk;
+    of_keys.a = b->ds;
+    of_keys.b = b->q;
+    EK_NAME(ek_attention_multiply)(job, &of_keys);
 }
 
 /* Multiplies dq of some queries by the scale, and stores dq. */
 static void EK_NAME(attention_store_queries)(const ek_attention_job *job, int64_t head, int64_t row,
                                              int64_t rows, EK_REAL *sums)
 {
-    EK_NAME(ek_attention_scale)(rows * job->padded_depth, sums, (EK_REAL)job->params->scale);
     EK_NAME(ek_attention_store)
     (job, &job->dq, ek_attention_at(&job->dq, head / job->heads, head % job->heads, row, 0), sums,
-     job->padded_depth, rows, job->depth);
+     job->padded_depth, rows, job->depth, (EK_REAL)job->params->scale);
 }
 
 /* Computes the gradients from one part of the keys of a group. */
@@ -225,10 +286,10 @@ static void EK_NAME(attention_gradient_piece)(const ek_attention_job *job, int64
             }
         EK_NAME(ek_attention_store)
         (job, &job->dk, ek_attention_at(&job->dk, batch, group, key, 0), b->dk, job->padded_depth,
-         keys, job->depth);
+         keys, job->depth, 1);
         EK_NAME(ek_attention_store)
         (job, &job->dv, ek_attention_at(&job->dv, batch, group, key, 0), b->dv, job->padded_width,
-         keys, job->width);
+         keys, job->width, 1);
     }
     for (int64_t member = 0; member < job->members && job->parts == 1; member++)
         EK_NAME(attention_store_queries)
@@ -239,9 +300,9 @@ static void EK_NAME(attention_gradient)(void *context, int64_t begin, int64_t en
 {
     ek_attention_job *job = context;
     (void)begin, (void)end;
-    const int thread = atomic_fetch_add(&job->next_thread, 1);
+    int thread;
     const EK_NAME(attention_blocks) blocks =
-        EK_NAME(attention_blocks_of)(job, job->workspace + (size_t)thread * job->workspace_stride);
+        EK_NAME(attention_blocks_of)(job, ek_attention_workspace(job, &thread));
     const size_t sums = ek_attention_nbytes(job, job->members * job->rows * job->padded_depth);
     int64_t piece;
     while ((piece = atomic_fetch_add(&job->next_piece, 1)) < job->pieces) {

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "core/multiversion.h"
 #include "host/dnn.h"
 #include "host/gemm_kernel.h"
 #include "host/host.h"
@@ -20,11 +21,20 @@
 
 enum {
     BLOCK_NBYTES = 2048,      /* a block of k has as many elements as fill this */
-    GROUP_NBYTES = 128 << 10, /* packed b: stays in level 2 cache while rows pass by */
+    GROUP_NBYTES = 256 << 10, /* packed b: stays in level 2 cache while rows pass by */
+    CHUNK_NBYTES = 256 << 10, /* rows of a that a thread packs at a time */
     SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
     DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
-    TILE_ROWS = 64 /* the fewest rows of a tile, because each tile packs its part of b */
+    /* The largest stride along k that is read in place again and again: larger ones use few sets of
+     * the level 1 cache. */
+    DIRECT_STRIDE = 1024,
+    PAGE = 4096,    /* lines so far apart, or several times as far, share a set of that cache */
+    FEW_GROUPS = 2, /* so few groups of columns read an a that isn't packed for all threads */
+    /* Each tile packs its part of b. A tile has at least MANY_ROWS rows, or FEW_ROWS if threads
+     * would have nothing to do. */
+    MANY_ROWS = 192,
+    FEW_ROWS = 48
 };
 
 /* ---- a product and its tiles ---- */
@@ -34,8 +44,11 @@ enum {
 typedef struct job {
     const ek_gemm *gemm;
     const ek_gemm_kernel *kernel;
-    int64_t block;   /* the fixed length of a block of k */
-    bool shares_a;   /* threads share packed a */
+    int64_t block;     /* the fixed length of a block of k */
+    bool shares_a;     /* threads share packed a */
+    bool packs_chunks; /* a thread packs chunks of rows of a for itself */
+    bool direct_b;     /* b isn't packed, except columns that don't fill a vector */
+    int64_t chunk_rows;
     bool transposed; /* rows and columns of c are exchanged */
     int64_t batch, row, rows, first, depth;
     int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
@@ -96,8 +109,9 @@ static void gemm_finish(const job *j, const gemm_tile *t, void *c, int64_t row, 
 #define EK_FOR_REALS "host/gemm.c"
 #include "kernels/for_reals.h"
 
-/* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if its rows
- * are contiguous and a single group of columns reads it. */
+/* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if few groups
+ * of columns read it and it lies well in memory. b isn't packed if its rows are contiguous and near
+ * each other, or if few rows of a pass by. */
 static void gemm_choose_blocks(job *j)
 {
     const ek_gemm *g = j->gemm;
@@ -112,9 +126,19 @@ static void gemm_choose_blocks(job *j)
     j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;
     j->group_depth = ek_larger(1, GROUP_NBYTES / size / j->group_columns / j->block) * j->block;
     j->panel_rows = ek_divide_up(g->n, ek_divide_up(g->n, most_rows));
-    bool by_rows = g->a.column_stride == 1;
     const int64_t nbytes = g->n * k * size;
-    j->shares_a = by_rows ? j->groups > 1 && nbytes > DIRECT_ROWS_NBYTES : nbytes > DIRECT_NBYTES;
+    const bool by_rows = g->a.column_stride == 1, few = j->groups <= FEW_GROUPS;
+    const bool collides = by_rows && g->m >= most_columns && g->a.row_stride * size % PAGE == 0;
+    bool packs = nbytes > (by_rows && !collides ? DIRECT_ROWS_NBYTES : DIRECT_NBYTES);
+    if (few && (by_rows ? !collides : g->a.column_stride * size <= DIRECT_STRIDE))
+        packs = false;
+    j->packs_chunks = packs && j->groups == 1;
+    j->shares_a = packs && !j->packs_chunks;
+    j->direct_b = g->b.column_stride == 1 &&
+                  (g->n <= 2 * most_rows || g->b.row_stride * size <= DIRECT_STRIDE);
+    if (j->packs_chunks)
+        j->group_depth = j->block;
+    j->chunk_rows = ek_larger(1, CHUNK_NBYTES / size / depth / j->panel_rows) * j->panel_rows;
     j->rows = g->n;
     j->depth = k;
     if (j->shares_a) {
@@ -131,12 +155,15 @@ static void gemm_choose_tiles(job *j, int threads)
     const int64_t panels = ek_divide_up(j->gemm->m, j->panel_columns);
     const int64_t products = j->shares_a ? 1 : j->gemm->batch, count = products * j->groups;
     const int64_t equal = gemm_round_up(j->groups, threads);
+    const int64_t many = j->rows / (j->direct_b ? FEW_ROWS : MANY_ROWS);
     j->row_tiles = 1;
-    if (threads > 1 && products == 1 && j->groups > 1 && equal <= panels && count < 8 * threads)
+    if (threads > 1 && products == 1 && j->groups > 1 && equal <= panels && count < 8 * threads &&
+        !j->packs_chunks)
         j->groups = equal;
     else if (threads > 1 && count < 8 * threads)
         j->row_tiles =
-            ek_larger(1, ek_smaller(ek_divide_up(4 * threads, count), j->rows / TILE_ROWS));
+            ek_larger(1, ek_larger(ek_smaller(ek_divide_up(4 * threads, count), many),
+                                   ek_smaller(ek_divide_up(threads, count), j->rows / FEW_ROWS)));
     j->tiles = products * j->row_tiles * j->groups;
     j->threads = ek_smaller(threads, j->tiles);
 }
@@ -183,7 +210,8 @@ static int gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
     size_t shared = 0;
     if (j.shares_a)
         shared = ek_round_up((size_t)(gemm_round_up(j.rows, j.panel_rows) * j.depth) * size);
-    j.workspace_stride = ek_round_up((size_t)(j.group_columns * depth) * size);
+    const int64_t chunk = j.packs_chunks ? j.chunk_rows * depth : 0;
+    j.workspace_stride = ek_round_up((size_t)(j.group_columns * depth + chunk) * size);
     size_t nbytes = shared + (size_t)j.threads * j.workspace_stride;
     void *workspace;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
@@ -316,6 +344,7 @@ EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t line
     }
 }
 
+EK_MULTIVERSION
 static void EK_NAME(gemm_pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, int64_t depth,
                                int width, int64_t line_stride, int64_t depth_stride)
 {
@@ -334,7 +363,21 @@ static void EK_NAME(gemm_pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, 
 #undef PACK
 }
 
-/* Packs panels [begin, end) of a's rows, block by block. */
+/* Packs `rows` rows of a, beginning at `a`, block by block, as rows `row` and following of `padded`
+ * ones. */
+static void EK_NAME(gemm_pack_rows)(const job *j, EK_REAL *to, int64_t padded, int64_t row,
+                                    int64_t rows, const EK_REAL *a, int64_t depth)
+{
+    const int64_t row_stride = j->gemm->a.row_stride, column_stride = j->gemm->a.column_stride;
+    for (int64_t d = 0; d < depth; d += j->block) {
+        const int64_t length = ek_smaller(j->block, depth - d);
+        EK_NAME(gemm_pack)
+        (to + d * padded + row * length, a + d * column_stride, rows, length, (int)j->panel_rows,
+         row_stride, column_stride);
+    }
+}
+
+/* Packs panels [begin, end) of a's rows. */
 static void EK_NAME(gemm_pack_a)(void *context, int64_t begin, int64_t end)
 {
     const job *j = context;
@@ -343,13 +386,8 @@ static void EK_NAME(gemm_pack_a)(void *context, int64_t begin, int64_t end)
     const int64_t padded = gemm_round_up(j->rows, j->panel_rows);
     const int64_t row = begin * j->panel_rows;
     const int64_t rows = ek_smaller(end * j->panel_rows, j->rows) - row;
-    for (int64_t d = 0; d < j->depth; d += j->block) {
-        const int64_t depth = ek_smaller(j->block, j->depth - d);
-        EK_REAL *to = (EK_REAL *)j->packed_a + d * padded + row * depth;
-        EK_NAME(gemm_pack)
-        (to, a + (j->row + row) * g->a.row_stride + (j->first + d) * g->a.column_stride, rows,
-         depth, (int)j->panel_rows, g->a.row_stride, g->a.column_stride);
-    }
+    a += (j->row + row) * g->a.row_stride + j->first * g->a.column_stride;
+    EK_NAME(gemm_pack_rows)(j, j->packed_a, padded, row, rows, a, j->depth);
 }
 
 /* Packs a group of b's columns, block by block. */
@@ -404,41 +442,6 @@ static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, int64_t column_s
         }
 }
 
-/* Multiplies a panel of rows by all columns of a packed group, over one block of k. */
-static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, int64_t rows,
-                                         int64_t columns)
-{
-    const ek_gemm *g = j->gemm;
-    const int nr = (int)j->panel_columns;
-    const bool add = call->add;
-    const EK_REAL *bias = call->addend;
-    EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
-    const EK_REAL *packed = call->b;
-    if (j->shares_a) { /* prefetches the next panel of rows */
-        const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
-        *call->next_a = (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
-                                        .lines = nbytes / 64,
-                                        .runs = nbytes >= 64};
-        call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
-    }
-    for (int64_t column = 0; column < columns; column += nr) {
-        const int64_t width = ek_smaller(nr, columns - column);
-        const int vector = j->kernel->columns / 2, vectors = width > vector ? 2 : 1;
-        const bool whole = g->c.column_stride == 1 && width == vectors * vector;
-        call->b = packed;
-        packed += nr * call->k;
-        call->c = whole ? c + column : acc;
-        call->c_row = whole ? g->c.row_stride : nr;
-        call->add = whole && add;
-        call->addend = whole && bias ? bias + column : NULL;
-        j->kernel->inner[vectors - 1][rows - 1](call);
-        if (!whole)
-            EK_NAME(gemm_store)
-        (c + column * g->c.column_stride, g->c.row_stride, g->c.column_stride, acc, nr, rows, width,
-         add, bias ? bias + column : NULL);
-    }
-}
-
 static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, int64_t depth,
                                             int64_t line_stride, int64_t depth_stride)
 {
@@ -454,6 +457,49 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
         ahead.stride = line_stride * size;
     }
     return ahead;
+}
+
+/* Multiplies a panel of rows by all columns of a group, over one block of k. `direct` is the
+ * group's part of a b that isn't packed, except the columns that don't fill a vector. */
+static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, int64_t rows,
+                                         int64_t columns, const EK_REAL *direct)
+{
+    const ek_gemm *g = j->gemm;
+    const int nr = (int)j->panel_columns;
+    const bool add = call->add;
+    const EK_REAL *bias = call->addend;
+    EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
+    const EK_REAL *packed = call->b;
+    if (j->shares_a) { /* prefetches the next panel of rows */
+        const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
+        *call->next_a = (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
+                                        .lines = nbytes / 64,
+                                        .runs = nbytes >= 64};
+        call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
+    } else if (!j->packs_chunks && g->batch == 1 && call->a_depth == 1 && columns >= 2 * nr) {
+        const EK_REAL *next = (const EK_REAL *)call->a + rows * call->a_row;
+        *call->next_a = EK_NAME(gemm_ahead_of)(next, rows, call->k, call->a_row, 1);
+        call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
+    }
+    for (int64_t column = 0; column < columns; column += nr) {
+        const int64_t width = ek_smaller(nr, columns - column);
+        const int vector = j->kernel->columns / 2, vectors = width > vector ? 2 : 1;
+        const bool filled = width == vectors * vector;
+        const bool whole = g->c.column_stride == 1 && filled;
+        const bool in_place = direct && filled;
+        call->b = in_place ? direct + column : packed;
+        call->b_depth = in_place ? g->b.row_stride : nr;
+        packed += in_place ? 0 : nr * call->k;
+        call->c = whole ? c + column : acc;
+        call->c_row = whole ? g->c.row_stride : nr;
+        call->add = whole && add;
+        call->addend = whole && bias ? bias + column : NULL;
+        j->kernel->inner[vectors - 1][rows - 1](call);
+        if (!whole)
+            EK_NAME(gemm_store)
+        (c + column * g->c.column_stride, g->c.row_stride, g->c.column_stride, acc, nr, rows, width,
+         add, bias ? bias + column : NULL);
+    }
 }
 
 /* Returns the columns of b from `first` on that the next tile will pack, for prefetching; nothing
@@ -484,6 +530,22 @@ static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
                                   t.row_end - t.row, t.k, a->row_stride, a->column_stride);
 }
 
+/* Packs what the tile needs of b from `first` on, and returns b if its filled vectors are read in
+ * place, else NULL. */
+static const EK_REAL *EK_NAME(gemm_begin_group)(const job *j, const gemm_tile *t, int64_t first,
+                                                int64_t depth, EK_REAL *packed_b)
+{
+    const ek_matrices *b = &j->gemm->b;
+    const int64_t tail = t->columns % j->panel_columns, vector = j->kernel->columns / 2;
+    const int64_t filled = !j->direct_b ? 0 : t->columns - (tail == vector ? 0 : tail);
+    if (filled < t->columns)
+        EK_NAME(gemm_pack_b)
+    (j, packed_b, t->batch, t->column + filled, t->columns - filled, j->first + first, depth);
+    return j->direct_b ? (const EK_REAL *)b->data + t->batch * b->batch_stride +
+                             (j->first + first) * b->row_stride + t->column
+                       : NULL;
+}
+
 static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *packed_b)
 {
     const ek_gemm *g = j->gemm;
@@ -500,37 +562,51 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     const int64_t kernels = row_panels * padded_columns / nr;
     ek_gemm_ahead next_a = EK_NAME(gemm_next_a)(j, tile + j->threads);
     next_a.pace = gemm_pace(&next_a, kernels * t.k);
+    EK_REAL *chunk = packed_b + j->group_columns * ek_smaller(j->group_depth, g->k);
     /* If k is 0, one empty iteration writes the zeros. */
     for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
         const int64_t depth = ek_smaller(j->group_depth, t.k - first);
-        EK_NAME(gemm_pack_b)(j, packed_b, t.batch, t.column, t.columns, j->first + first, depth);
+        const EK_REAL *b = EK_NAME(gemm_begin_group)(j, &t, first, depth, packed_b);
         ek_gemm_ahead next_b = first + depth < t.k ? EK_NAME(gemm_next_b)(j, tile, first + depth)
                                                    : EK_NAME(gemm_next_b)(j, tile + j->threads, 0);
         next_b.pace = gemm_pace(&next_b, kernels * depth);
-        for (int64_t row = t.row; row < t.row_end; row += j->panel_rows) {
+        for (int64_t row = t.row, in_chunk = 0; row < t.row_end; row += j->panel_rows) {
             const int64_t rows = ek_smaller(j->panel_rows, t.row_end - row);
+            if (j->packs_chunks && in_chunk == 0) {
+                const EK_REAL *from = a + row * g->a.row_stride + first * g->a.column_stride;
+                const int64_t count = ek_smaller(j->chunk_rows, t.row_end - row);
+                EK_NAME(gemm_pack_rows)(j, chunk, j->chunk_rows, 0, count, from, depth);
+                next_a = EK_NAME(gemm_ahead_of)(from + count * g->a.row_stride,
+                                                ek_smaller(count, t.row_end - row - count), depth,
+                                                g->a.row_stride, g->a.column_stride);
+                next_a.pace =
+                    gemm_pace(&next_a, count / j->panel_rows * (padded_columns / nr) * depth);
+            }
             for (int64_t d = 0; d < depth || d == 0; d += j->block) {
                 const int64_t k = ek_smaller(j->block, depth - d), at = first + d;
                 ek_gemm_call call = {.k = k,
-                                     .b = packed_b + d * padded_columns,
-                                     .b_depth = nr,
+                                     .a_row = 1,
+                                     .a_depth = j->panel_rows,
+                                     .b = packed_b + d * (b ? nr : padded_columns),
                                      .next_a = &next_a,
                                      .next_b = &next_b,
                                      .add = g->accumulate || j->first + at > 0};
-                if (g->bias && j->first + at == 0)
-                    call.addend = (const EK_REAL *)g->bias + t.column;
                 if (j->shares_a) {
                     call.a = a + at * padded_rows + row * k;
-                    call.a_row = 1;
-                    call.a_depth = j->panel_rows;
+                } else if (j->packs_chunks) {
+                    call.a = chunk + d * j->chunk_rows + in_chunk * k;
                 } else {
                     call.a = a + row * g->a.row_stride + at * g->a.column_stride;
                     call.a_row = g->a.row_stride;
                     call.a_depth = g->a.column_stride;
                 }
+                if (g->bias && j->first + at == 0)
+                    call.addend = (const EK_REAL *)g->bias + t.column;
                 EK_NAME(gemm_multiply_panel)
-                (j, &call, c + row * g->c.row_stride, rows, t.columns);
+                (j, &call, c + row * g->c.row_stride, rows, t.columns,
+                 b ? b + d * g->b.row_stride : NULL);
             }
+            in_chunk = (in_chunk + j->panel_rows) % j->chunk_rows;
             if (g->finish && j->first + first + depth == g->k)
                 gemm_finish(j, &t, c + row * g->c.row_stride, row, rows);
         }

@@ -11,9 +11,14 @@
 /* Prefetches the lines of one stretch along k. */
 static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahead *ahead)
 {
-    for (int64_t i = ahead->pace; i > 0 && ahead->runs > 0; i--) {
-        __builtin_prefetch(ahead->run + ahead->line * 64, 0, 2);
-        if (++ahead->line == ahead->lines) {
+    for (int64_t left = ahead->pace; left > 0 && ahead->runs > 0;) {
+        const char *line = ahead->run + ahead->line * 64;
+        const int64_t count = ek_smaller(left, ahead->lines - ahead->line);
+        for (int64_t i = 0; i < count; i++)
+            __builtin_prefetch(line + i * 64, 0, 2);
+        left -= count;
+        ahead->line += count;
+        if (ahead->line == ahead->lines) {
             ahead->line = 0;
             ahead->run += ahead->stride;
             ahead->runs--;

@@ -164,14 +164,6 @@ static void recurrent_add(recurrent_job *job, const ek_tensor *x, int64_t t, int
                                 x && x->ndim > 1 ? x->stride[x->ndim - 2] : 0, k * job->hidden};
 }
 
-/* Does what recurrent_add does if the tensor isn't NULL. If it is NULL, the cell doesn't have
- * it. */
-static void recurrent_add_if(recurrent_job *job, const ek_tensor *x, int64_t t, int parts)
-{
-    if (x)
-        recurrent_add(job, x, t, parts);
-}
-
 static int recurrent_parts(ek_recurrent_cell cell)
 {
     return cell == EK_CELL_LSTM ? 4 : cell == EK_CELL_GRU ? 3 : 1;
@@ -189,12 +181,15 @@ static recurrent_job recurrent_forward_of(ek_recurrent_cell cell, const ek_tenso
                          .hidden = h->shape[h->ndim - 1],
                          .body = recurrent_forwards[cell][h->dtype == EK_F64]};
     recurrent_add(&job, h, to, 1);
-    recurrent_add_if(&job, c, to, 1);
-    recurrent_add_if(&job, gates, t, 4);
+    if (c)
+        recurrent_add(&job, c, to, 1);
+    if (gates)
+        recurrent_add(&job, gates, t, 4);
     job.outputs = job.count;
     recurrent_add(&job, x, t, recurrent_parts(cell));
     recurrent_add(&job, product, t, recurrent_parts(cell));
-    recurrent_add_if(&job, before, from, 1);
+    if (before)
+        recurrent_add(&job, before, from, 1);
     return job;
 }
 
@@ -220,15 +215,18 @@ static recurrent_job recurrent_gradient_of(ek_tensor *dx, ek_recurrent_cell cell
                          .hidden = gates->shape[gates->ndim - 1] / kept,
                          .body = recurrent_gradients[cell][dx->dtype == EK_F64]};
     recurrent_add(&job, dx, t, kept);
-    recurrent_add_if(&job, dbefore, 0, 1);
+    if (dbefore)
+        recurrent_add(&job, dbefore, 0, 1);
     job.outputs = job.count;
     recurrent_add(&job, dh, t, 1);
     recurrent_add(&job, more, 0, 1);
     if (cell == EK_CELL_LSTM)
         recurrent_add(&job, dc, 0, 1);
     recurrent_add(&job, gates, before ? t : to, kept);
-    recurrent_add_if(&job, before, from, 1);
-    recurrent_add_if(&job, c, to, 1);
+    if (before)
+        recurrent_add(&job, before, from, 1);
+    if (c)
+        recurrent_add(&job, c, to, 1);
     return job;
 }
 
@@ -270,50 +268,33 @@ typedef struct recurrent_sequence {
     _Atomic int64_t next_thread, done, taken[RECURRENT_PIECES]; /* Pieces; rounds of each piece. */
 } recurrent_sequence;
 
-#define RECURRENT_TYPED(type, suffix)                                                             \
-    /* Packs lines, up to a panel's width, so that element d of line l comes to d * width + l. */ \
-    static void recurrent_pack_##suffix(type *to, int64_t width, const type *from, int64_t lines, \
-                                        int64_t line_stride, int64_t depth, int64_t depth_stride) \
-    {                                                                                             \
-        enum { ONCE = 32 / sizeof(type) };                                                        \
-        int64_t done = 0;                                                                         \
-        if (depth_stride == 1 && lines == width && width % ONCE == 0)                             \
-            for (int64_t l = 0; l < width; l += ONCE)                                             \
-                done = ek_gemm_transpose_##suffix(to + l, width, from + l * line_stride, ONCE,    \
-                                                  line_stride, depth);                            \
-        for (int64_t d = done; d < depth; d++)                                                    \
-            for (int64_t l = 0; l < width; l++)                                                   \
-                to[d * width + l] = l < lines ? from[l * line_stride + d * depth_stride] : 0;     \
-    }                                                                                             \
-    /* Adds a tile, of which a row is `width` elements, to c, or copies it. */                    \
-    static void recurrent_store_##suffix(type *c, int64_t c_row, const type *tile, int64_t width, \
-                                         int64_t rows, int64_t columns, bool add)                 \
-    {                                                                                             \
-        for (int64_t i = 0; i < rows; i++)                                                        \
-            for (int64_t j = 0; j < columns; j++)                                                 \
-                c[i * c_row + j] = (add ? c[i * c_row + j] : 0) + tile[i * width + j];            \
-    }
-RECURRENT_TYPED(float, f32)
-RECURRENT_TYPED(double, f64)
-
 /* Packs panels [begin, end): for the forward those of the gates of some units, one after another,
- * for the gradient of h those of its columns. */
+ * for the gradient of h those of its columns. Element d of line l comes to d * width + l. */
 static void recurrent_pack(void *context, int64_t begin, int64_t end)
 {
     const recurrent_sequence *s = context;
     const ek_tensor *w = s->call->weight;
     const bool back = s->back != NULL;
-    const int64_t width = s->kernel->columns, parts = back ? 1 : s->parts, along = w->stride[back],
-                  across = w->stride[!back];
+    const int64_t width = s->kernel->columns, parts = back ? 1 : s->parts, size = s->size,
+                  once = 32 / size, along = w->stride[back], across = w->stride[!back];
     for (int64_t i = begin; i < end; i++) {
         const int64_t unit = i / parts * width, lines = ek_smaller(width, s->hidden - unit);
-        void *to = s->packed + i * s->panel_nbytes;
-        const void *from =
-            (const char *)ek_tensor_address(w) + (i % parts * s->hidden + unit) * along * s->size;
-        if (s->dtype == EK_F32)
-            recurrent_pack_f32(to, width, from, lines, along, s->depth, across);
-        else
-            recurrent_pack_f64(to, width, from, lines, along, s->depth, across);
+        char *to = s->packed + i * s->panel_nbytes;
+        const char *from =
+            (const char *)ek_tensor_address(w) + (i % parts * s->hidden + unit) * along * size;
+        int64_t done = 0;
+        if (lines < width)
+            memset(to, 0, (size_t)s->panel_nbytes);
+        for (int64_t l = 0; across == 1 && lines == width && l < width; l += once) {
+            void *at = to + l * size;
+            const void *line = from + l * along * size;
+            done = size == 4 ? ek_gemm_transpose_f32(at, width, line, once, along, s->depth)
+                             : ek_gemm_transpose_f64(at, width, line, once, along, s->depth);
+        }
+        for (int64_t d = done; d < s->depth; d++)
+            for (int64_t l = 0; l < lines; l += along == 1 ? lines : 1)
+                memcpy(to + (d * width + l) * size, from + (l * along + d * across) * size,
+                       (size_t)(size * (along == 1 ? lines : 1)));
     }
 }
 
@@ -328,8 +309,9 @@ static void recurrent_multiply(const recurrent_sequence *s, const char *a, int64
     const int64_t vectors = 2 * columns > width ? 2 : 1, whole = vectors * width / 2 == columns;
     const int64_t tiles = ek_divide_up(rows, kernel->rows);
     const char *b = s->packed + panel * s->panel_nbytes + first * width * size;
-    ek_tile tile;
-    _Static_assert(EK_TILE >= EK_GEMM_ROWS * EK_GEMM_COLUMNS, "a tile of the kernel fits");
+    _Alignas(64) char tile[EK_GEMM_ROWS * EK_GEMM_COLUMNS * sizeof(double)];
+    if (!whole) /* The kernel reads whole vectors. */
+        memset(tile, 0, sizeof tile);
     /* The next panel is prefetched. */
     ek_gemm_ahead none = {.runs = 0}, next = {.run = b + s->panel_nbytes,
                                               .lines = depth * width * size / 64,
@@ -347,18 +329,16 @@ static void recurrent_multiply(const recurrent_sequence *s, const char *a, int64
                                        .a_depth = 1,
                                        .b = b + k * width * size,
                                        .b_depth = width,
-                                       .c = whole ? to : (char *)&tile,
+                                       .c = whole ? to : tile,
                                        .c_row = whole ? c_row : width,
-                                       .add = whole && adds,
+                                       .add = adds,
                                        .next_a = &none,
                                        .next_b = &next};
+            for (int64_t r = 0; !whole && adds && r < n; r++)
+                memcpy(tile + r * width * size, to + r * c_row * size, (size_t)(columns * size));
             kernel->inner[vectors - 1][n - 1](&call);
-            if (whole)
-                continue;
-            if (s->dtype == EK_F32)
-                recurrent_store_f32((float *)(void *)to, c_row, tile.f32, width, n, columns, adds);
-            else
-                recurrent_store_f64((double *)(void *)to, c_row, tile.f64, width, n, columns, adds);
+            for (int64_t r = 0; !whole && r < n; r++)
+                memcpy(to + r * c_row * size, tile + r * width * size, (size_t)(columns * size));
         }
 }
 
@@ -442,24 +422,14 @@ static void recurrent_step(const recurrent_sequence *s, int64_t i, int64_t row, 
         recurrent_run(&job, r * s->hidden + begin, r * s->hidden + end);
 }
 
-static void recurrent_piece(const recurrent_sequence *s, int64_t round, int64_t piece)
-{
-    const int64_t all = s->by_rows ? s->samples : s->panels,
-                  begin = ek_part_of(all, piece, s->pieces),
-                  end = ek_part_of(all, piece + 1, s->pieces);
-    if (!s->by_rows)
-        recurrent_step(s, round, 0, s->samples, begin, end);
-    for (int64_t i = 0; s->by_rows && i < s->count; i++)
-        recurrent_step(s, i, begin, end - begin, 0, s->panels);
-}
-
 /* Goes through the rounds. A thread computes its own piece, if no other thread has taken it, and
  * then those that no thread has taken. So a round is waited for only when its pieces are taken. */
 static void recurrent_rounds(void *context, int64_t begin, int64_t end)
 {
     recurrent_sequence *s = context;
     (void)begin, (void)end;
-    const int64_t own = atomic_fetch_add(&s->next_thread, 1);
+    const int64_t own = atomic_fetch_add(&s->next_thread, 1),
+                  all = s->by_rows ? s->samples : s->panels;
     for (int64_t round = 0; round < s->rounds; round++) {
         ek_parallel_wait(&s->done, round * s->pieces);
         for (int64_t i = 0; i < s->pieces; i++) {
@@ -467,7 +437,12 @@ static void recurrent_rounds(void *context, int64_t begin, int64_t end)
             int64_t taken = round;
             if (!atomic_compare_exchange_strong(&s->taken[piece], &taken, round + 1))
                 continue;
-            recurrent_piece(s, round, piece);
+            const int64_t first = ek_part_of(all, piece, s->pieces),
+                          last = ek_part_of(all, piece + 1, s->pieces);
+            if (!s->by_rows)
+                recurrent_step(s, round, 0, s->samples, first, last);
+            for (int64_t step = 0; s->by_rows && step < s->count; step++)
+                recurrent_step(s, step, first, last - first, 0, s->panels);
             atomic_fetch_add(&s->done, 1);
         }
     }
@@ -487,14 +462,6 @@ static void recurrent_cut(recurrent_sequence *s, int threads)
     s->rounds = s->by_rows ? 1 : s->count;
 }
 
-/* Makes `to` the gradient of a last state. */
-static int recurrent_begin(ek_dev *dev, ek_tensor *to, const ek_tensor *from)
-{
-    if (!to)
-        return 0;
-    return from ? ek_host_copy(dev, to, from) : ek_host_fill(dev, to, 0);
-}
-
 /* Computes all steps. Returns 1; 0 if steps have to be computed one by one. */
 static int recurrent_sequence_run(ek_dev *dev, recurrent_sequence *s)
 {
@@ -512,9 +479,11 @@ static int recurrent_sequence_run(ek_dev *dev, recurrent_sequence *s)
     s->panels = ek_divide_up(s->hidden, s->kernel->columns);
     s->depth = s->back ? s->parts * s->hidden : s->hidden;
     s->panel_nbytes = s->kernel->columns * s->depth * s->size;
-    if (s->back) {
-        EK_TRY(recurrent_begin(dev, s->back->dh, s->back->dh_n));
-        EK_TRY(recurrent_begin(dev, s->back->dc, s->back->dc_n));
+    for (int i = 0; s->back && i < 2; i++) {
+        ek_tensor *to = i ? s->back->dc : s->back->dh;
+        const ek_tensor *last = i ? s->back->dc_n : s->back->dh_n;
+        if (to)
+            EK_TRY(last ? ek_host_copy(dev, to, last) : ek_host_fill(dev, to, 0));
     }
     const int64_t all = s->back ? s->panels : s->parts * s->panels;
     const size_t nbytes = (size_t)(all * s->panel_nbytes);

@@ -95,6 +95,10 @@ typedef int ek_matmul_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, co
  * `relu`, negative results become 0 ---- */
 typedef int ek_linear_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                              const ek_tensor *bias, bool relu);
+/* Computes `before` as ek_linear_kernel does, and y = gelu(before), with `tanh` by its approximation:
+ * the results of `linear` and `unary` to the bit. */
+typedef int ek_linear_gelu_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *before, const ek_tensor *x,
+                                  const ek_tensor *w, const ek_tensor *bias, bool tanh);
 /* dw = dy' x, dbias (out) = the sum of dy's rows. */
 typedef int ek_linear_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
                                              const ek_tensor *x, const ek_tensor *dy);
@@ -296,7 +300,8 @@ typedef struct ek_recurrent_steps {
 /* Computes the gates and states of all steps. Returns 1; 0 if single steps have to be computed. */
 typedef int ek_recurrent_steps_kernel(ek_dev *dev, const ek_recurrent_steps *steps);
 /* The gradients of all steps, of their outputs, of the last states and of the first ones. Those of
- * outputs and last states may be NULL, which counts as zeros. dx may be the gates. */
+ * outputs and last states may be NULL, which counts as zeros. Rows of dy may lie anywhere. dx may
+ * be the gates. */
 typedef struct ek_recurrent_steps_back {
     ek_tensor *dx;
     const ek_tensor *dy, *dh_n, *dc_n;
@@ -385,7 +390,7 @@ typedef int ek_scale_list_kernel(ek_dev *dev, int count, ek_tensor *const *x,
     SLOT(reduce) SLOT(arg_reduce) SLOT(scan) \
     SLOT(index_select) SLOT(index_add) SLOT(gather) SLOT(scatter_add) \
     SLOT(scatter) SLOT(argsort) SLOT(searchsorted) \
-    SLOT(matmul) SLOT(linear) SLOT(linear_weight_gradient) \
+    SLOT(matmul) SLOT(linear) SLOT(linear_gelu) SLOT(linear_weight_gradient) \
     SLOT(conv_format) SLOT(conv_forward) SLOT(conv_input_gradient) SLOT(conv_weight_gradient) \
     SLOT(max_pool_forward) SLOT(max_pool_gradient) SLOT(max_pool_gather) \
     SLOT(avg_pool_forward) SLOT(avg_pool_gradient) \

@@ -11,6 +11,7 @@
 #include "nn/nn.h"
 #include "ops/autocast.h"
 #include "ops/dropout.h"
+#include "ops/linear.h"
 
 /* Sizes with defaults resolved. */
 typedef struct gpt2_plan {
@@ -34,6 +35,16 @@ static ek_value gpt2_projection_forward(ek_module *module, const ek_args *args)
     ek_tensor *weight = x ? ek_autocast_narrow(self->weight) : NULL;
     return ek_value_of_tensor(weight ? ek_f_linear(x, ek_transpose(weight, 0, 1), self->bias)
                                      : NULL);
+}
+
+/* Computes the projection and GELU in one pass. */
+static ek_value gpt2_projection_gelu(ek_module *module, const ek_args *args)
+{
+    const gpt2_projection *self = (gpt2_projection *)module;
+    ek_tensor *x = ek_only_input(module, args);
+    ek_tensor *weight = x ? ek_autocast_narrow(self->weight) : NULL;
+    return ek_value_of_tensor(
+        weight ? ek_linear_gelu(x, ek_transpose(weight, 0, 1), self->bias, EK_GELU_TANH) : NULL);
 }
 
 static const ek_module_type gpt2_projection_type = {.name = "gpt2_projection",
@@ -133,7 +144,16 @@ static ek_value gpt2_mlp_undropped(ek_module *module, const ek_args *args)
 {
     const gpt2_mlp *self = (gpt2_mlp *)module;
     ek_tensor *x = ek_only_input(module, args);
-    ek_tensor *y = x ? ek_f_gelu(ek_apply(self->c_fc, x), EK_GELU_TANH) : NULL;
+    if (!x)
+        return ek_value_error();
+    ek_tensor *y;
+    if (self->c_fc->type == &gpt2_projection_type && ek_module_is_fusible(self->c_fc)) {
+        const ek_value input = EK_VALUE(x);
+        const ek_args fc = {&input, 1, ek_value_none()};
+        y = ek_value_tensor(ek_module_call(self->c_fc, &fc, gpt2_projection_gelu));
+    } else {
+        y = ek_f_gelu(ek_apply(self->c_fc, x), EK_GELU_TANH);
+    }
     return ek_value_of_tensor(ek_apply(self->c_proj, y));
 }
 

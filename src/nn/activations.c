@@ -98,6 +98,14 @@ CHOOSING_ACTIVATION(log_softmax, int, dim)
 CHOOSING_ACTIVATION(softmin, int, dim)
 CHOOSING_ACTIVATION(gelu, ek_gelu_approximate, approximate)
 
+bool ek_module_is_gelu(const ek_module *module, ek_gelu_approximate *approximate)
+{
+    if (module->type != &gelu_type)
+        return false;
+    *approximate = (ek_gelu_approximate)((const activation *)module)->choice;
+    return *approximate == EK_GELU_NONE || *approximate == EK_GELU_TANH;
+}
+
 ACTIVATION_TYPE(hardtanh, ek_f_hardtanh(x, self->a, self->b))
 ACTIVATION_TYPE(threshold, ek_f_threshold(x, self->a, self->b))
 ACTIVATION_TYPE(softplus, ek_f_softplus(x, .beta = self->a, .threshold = self->b))

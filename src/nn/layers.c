@@ -33,6 +33,20 @@ static ek_value linear_relu_forward(ek_module *module, const ek_args *args)
     return ek_value_of_tensor(linear_apply(module, args, true));
 }
 
+static ek_value linear_gelu_forward(ek_module *module, const ek_args *args)
+{
+    const linear *self = (const linear *)module;
+    return ek_value_of_tensor(
+        ek_linear_gelu(ek_only_input(module, args), self->weight, self->bias, EK_GELU_NONE));
+}
+
+static ek_value linear_gelu_tanh_forward(ek_module *module, const ek_args *args)
+{
+    const linear *self = (const linear *)module;
+    return ek_value_of_tensor(
+        ek_linear_gelu(ek_only_input(module, args), self->weight, self->bias, EK_GELU_TANH));
+}
+
 static void linear_describe(const ek_module *module, char *text, size_t size)
 {
     const linear *self = (const linear *)module;
@@ -51,6 +65,13 @@ static const ek_module_type linear_type = {.name = "linear",
 ek_forward_function *ek_linear_with_relu(const ek_module *layer)
 {
     return layer->type == &linear_type ? linear_relu_forward : NULL;
+}
+
+ek_forward_function *ek_linear_with_gelu(const ek_module *layer, ek_gelu_approximate approximate)
+{
+    if (layer->type != &linear_type)
+        return NULL;
+    return approximate == EK_GELU_TANH ? linear_gelu_tanh_forward : linear_gelu_forward;
 }
 
 ek_module *ek_linear_with(ek_linear_options options)

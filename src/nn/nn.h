@@ -53,13 +53,17 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
 /* Returns true for transposed convolutions, whose weight begins with the input's channels. */
 bool ek_module_is_transposed(const ek_module *module);
 
-/* ---- fusions: ek_sequential runs a layer and a ReLU after it as one operation if it can ---- */
+/* ---- fusions: ek_sequential runs a layer and an activation after it as one operation if it can
+ * ---- */
 
 bool ek_module_is_batch_norm(const ek_module *module);
 bool ek_module_is_relu(const ek_module *module);
-/* Return a forward that includes a ReLU; NULL if the layer has no such forward. */
+/* Returns true for a GELU, and writes which one. */
+bool ek_module_is_gelu(const ek_module *module, ek_gelu_approximate *approximate);
+/* Return a forward that includes the activation; NULL if the layer has no such forward. */
 ek_forward_function *ek_batch_norm_with_relu(const ek_module *layer);
 ek_forward_function *ek_linear_with_relu(const ek_module *layer);
+ek_forward_function *ek_linear_with_gelu(const ek_module *layer, ek_gelu_approximate approximate);
 
 /* Returns residual + dropout(x), as one operation if the dropout module has no hooks. If an operand
  * is NULL, returns NULL. */

@@ -27,12 +27,16 @@ static ek_value sequential_adopt(ek_value value)
     return ek_scope_adopt(object) ? value : ek_value_error();
 }
 
-/* Returns a forward of `layer` and the ReLU `next` as one operation. NULL if there is no such
+/* Returns a forward of `layer` and the activation `next` as one operation. NULL if there is no such
  * forward, or if one of the modules has hooks or is checkpointed. */
 static ek_forward_function *sequential_fused(const ek_module *layer, const ek_module *next)
 {
-    if (!next || !ek_module_is_relu(next) || !ek_module_is_fusible(layer) ||
-        !ek_module_is_fusible(next))
+    ek_gelu_approximate approximate;
+    if (!next || !ek_module_is_fusible(layer) || !ek_module_is_fusible(next))
+        return NULL;
+    if (ek_module_is_gelu(next, &approximate))
+        return ek_linear_with_gelu(layer, approximate);
+    if (!ek_module_is_relu(next))
         return NULL;
     ek_forward_function *fused = ek_batch_norm_with_relu(layer);
     return fused ? fused : ek_linear_with_relu(layer);

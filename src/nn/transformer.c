@@ -71,9 +71,20 @@ static ek_tensor *transformer_attend(ek_module *attention, ek_tensor *x, ek_tens
 /* Returns the two linear layers of x. */
 static ek_tensor *transformer_feed(const transformer_layer *self, ek_tensor *x)
 {
-    x = transformer_apply(self->linear1, x);
-    if (x)
-        x = self->activation == EK_TRANSFORMER_GELU ? ek_f_gelu(x, EK_GELU_NONE) : ek_f_relu(x);
+    const bool gelu = self->activation == EK_TRANSFORMER_GELU;
+    ek_forward_function *fused = NULL;
+    if (ek_module_is_fusible(self->linear1))
+        fused = gelu ? ek_linear_with_gelu(self->linear1, EK_GELU_NONE)
+                     : ek_linear_with_relu(self->linear1);
+    if (fused && x) {
+        const ek_value input = EK_VALUE(x);
+        const ek_args args = {&input, 1, ek_value_none()};
+        x = ek_value_tensor(ek_module_call(self->linear1, &args, fused));
+    } else {
+        x = transformer_apply(self->linear1, x);
+        if (x)
+            x = gelu ? ek_f_gelu(x, EK_GELU_NONE) : ek_f_relu(x);
+    }
     return transformer_apply(self->linear2, transformer_apply(self->dropout, x));
 }
 

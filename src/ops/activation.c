@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "ops/autocast.h"
+#include "ops/linear.h"
 #include "ops/unary.h"
 
 /* ---- sigmoid, tanh and functions of them ---- */
@@ -18,6 +19,13 @@ UNARY_FUSED(ek_f_gelu, "gelu", GELU, .choices = 2,
                                                            1.5957691216057308)))
                         : ek_ndtr(x)))
 UNARY_CHOICE(ek_f_gelu, ek_gelu_approximate, approximate, "EK_GELU_NONE or EK_GELU_TANH")
+
+ek_tensor *ek_gelu_recorded(ek_tensor *y, ek_tensor *x, ek_gelu_approximate approximate)
+{
+    const unary_numbers numbers = {approximate, 0};
+    return EK_RECORD(y, &ek_f_gelu_row.operation, EK_INPUTS(x), EK_SAVED(x),
+                     EK_ATTRIBUTES(numbers));
+}
 
 ek_tensor *ek_f_tanhshrink(ek_tensor *x)
 {

@@ -163,7 +163,8 @@ ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
     return ek_scope_return(&scope, checked_matmul(x, y));
 }
 
-/* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out), with a ReLU or without ---- */
+/* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out), with an activation or without
+ * ---- */
 
 static int run_linear(ek_tensor *y, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
                       bool relu)
@@ -260,19 +261,49 @@ static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 EK_OPERATION(linear, "linear", linear_backward);
 EK_OPERATION(linear_relu, "linear_relu", linear_backward);
 
-static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias, bool relu)
+/* What a linear layer's result passes through. */
+typedef enum linear_activation {
+    LINEAR_ALONE,
+    LINEAR_RELU,
+    LINEAR_GELU /* plus an ek_gelu_approximate */
+} linear_activation;
+
+static ek_tensor *linear_record(ek_tensor *out, ek_tensor *x, ek_tensor *w, ek_tensor *bias,
+                                bool relu)
 {
-    ek_tensor *out = matmul_matrix_of(x, x->shape[0], w->shape[0]);
     const linear_attributes attributes = {relu, w->stride[0] == 1 && w->stride[1] == w->shape[0] &&
                                                     w->shape[0] > 1 && w->shape[1] > 1};
-    if (!out || run_linear(out, x, w, bias, relu) < 0)
-        return NULL;
     return EK_RECORD(out, relu ? &linear_relu_operation : &linear_operation, EK_INPUTS(x, w, bias),
                      EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL, relu ? out : NULL),
                      EK_ATTRIBUTES(attributes));
 }
 
-static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu)
+static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias, linear_activation activation)
+{
+    ek_tensor *out = matmul_matrix_of(x, x->shape[0], w->shape[0]);
+    const bool gelu = activation >= LINEAR_GELU, relu = activation == LINEAR_RELU;
+    ek_tensor *y = gelu && out ? ek_tensor_like(out) : NULL;
+    if (!out || (gelu && !y))
+        return NULL;
+    if (!gelu)
+        return run_linear(out, x, w, bias, relu) < 0 ? NULL : linear_record(out, x, w, bias, relu);
+    const ek_gelu_approximate approximate = (ek_gelu_approximate)(activation - LINEAR_GELU);
+    const ek_kernels *kernels = ek_kernels_of(y);
+    ek_dev *dev = ek_tensor_dev(y);
+    int rc = 0;
+    if (ek_count(y) > 0 && x->shape[1] > 0) {
+        rc = kernels->linear_gelu(dev, y, out, x, w, bias, approximate == EK_GELU_TANH);
+    } else if (ek_count(y) > 0) {
+        rc = run_linear(out, x, w, bias, false);
+        if (rc == 0)
+            rc = kernels->unary(dev, (ek_unary)(EK_UNARY_GELU + (int)approximate), y, out, 0, 0);
+    }
+    out = rc < 0 ? NULL : linear_record(out, x, w, bias, false);
+    return out ? ek_gelu_recorded(y, out, approximate) : NULL;
+}
+
+static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
+                                        linear_activation activation)
 {
     if (!ek_floating("linear", "x", x) || !ek_given("linear", "weight", weight) ||
         !ek_optional(bias) || !ek_alike("linear", x, weight) ||
@@ -288,23 +319,35 @@ static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tens
     if (bias && !ek_of_shape("linear", "bias", bias, &EK_SHAPE(weight->shape[0])))
         return NULL;
     if (x->ndim == 2)
-        return linear(x, weight, bias, relu);
+        return linear(x, weight, bias, activation);
     ek_shape shape = ek_tensor_shape(x);
     int64_t rows = 1;
     for (int i = 0; i < x->ndim - 1; i++)
         rows *= shape.dims[i];
     shape.dims[x->ndim - 1] = weight->shape[0];
     ek_tensor *flat = ek_reshape(x, EK_SHAPE(rows, weight->shape[1]));
-    return flat ? ek_reshape(linear(flat, weight, bias, relu), shape) : NULL;
+    return flat ? ek_reshape(linear(flat, weight, bias, activation), shape) : NULL;
 }
 
-ek_tensor *ek_linear_activated(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu)
+static ek_tensor *linear_narrowed(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
+                                  linear_activation activation)
 {
     ek_scope scope = ek_scope_begin();
     x = ek_autocast_narrow(x);
     weight = ek_autocast_narrow(weight);
     bias = ek_autocast_narrow(bias);
-    return ek_scope_return(&scope, matmul_checked_linear(x, weight, bias, relu));
+    return ek_scope_return(&scope, matmul_checked_linear(x, weight, bias, activation));
+}
+
+ek_tensor *ek_linear_activated(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, bool relu)
+{
+    return linear_narrowed(x, weight, bias, relu ? LINEAR_RELU : LINEAR_ALONE);
+}
+
+ek_tensor *ek_linear_gelu(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
+                          ek_gelu_approximate approximate)
+{
+    return linear_narrowed(x, weight, bias, (linear_activation)(LINEAR_GELU + (int)approximate));
 }
 
 ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)

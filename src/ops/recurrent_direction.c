@@ -454,7 +454,7 @@ static int direction_steps_back(const direction *self, ek_tensor *const *saved,
                                 const direction_back *back, ek_tensor *const *given, bool wants_h)
 {
     const int64_t steps = saved[X]->shape[0];
-    const ek_tensor *dh = given[1], *dc = given[2];
+    const ek_tensor *dh = given[1], *dc = given[2], *dy_all = given[0];
     if (!self->mask && !back->dprojected) {
         const ek_recurrent_steps call = direction_steps(self, saved, NULL);
         const ek_recurrent_steps_back call_back = {back->dx, given[0], dh,     dc,
@@ -464,10 +464,12 @@ static int direction_steps_back(const direction *self, ek_tensor *const *saved,
         if (rc != 0)
             return rc < 0 ? rc : 0;
     }
+    if (dy_all && !(dy_all = ek_contiguous(given[0], EK_CONTIGUOUS)))
+        return ek_error_pending();
     for (int64_t i = 0; i < steps; i++) {
         const int64_t t = self->reverse ? i : steps - 1 - i;
-        const ek_tensor dy = given[0] ? direction_at(given[0], t) : (ek_tensor){0};
-        EK_TRY(direction_step_back(self, saved, t, back, given[0] ? &dy : NULL, dh, dc,
+        const ek_tensor dy = dy_all ? direction_at(dy_all, t) : (ek_tensor){0};
+        EK_TRY(direction_step_back(self, saved, t, back, dy_all ? &dy : NULL, dh, dc,
                                    wants_h || i < steps - 1));
         dh = back->h;
         dc = back->c;
@@ -485,7 +487,9 @@ static int direction_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
     for (int i = 0; i < SAVED; i++)
         saved[i] = ek_node_saved(node, i);
     for (int i = 0; i < 3; i++)
-        given[i] = gradients[i] ? ek_contiguous(gradients[i], EK_CONTIGUOUS) : NULL;
+        given[i] = !gradients[i] || (i == 0 && gradients[0]->stride[2] == 1)
+                       ? gradients[i]
+                       : ek_contiguous(gradients[i], EK_CONTIGUOUS);
     direction_back back = {.dx = NULL};
     if (ek_error_status() < 0)
         return ek_error_pending();

@@ -6,7 +6,7 @@
  * prints, for each shape, GFLOP/s, the share of what the threads can do (machine.h; half of it in
  * f64), the GFLOP/s of the libraries that can be loaded, and the ratio to the faster one; at the
  * end the geometric mean of the ratios. The sides run in turn; a side's time is its best of ROUNDS
- * (3). Fails if results differ. Libraries read the instructions that they may use from
+ * (8). Fails if results differ. Libraries read the instructions that they may use from
  * MKL_ENABLE_INSTRUCTIONS and OPENBLAS_CORETYPE, this library from EVENKEEL_HOST_ISA. */
 #include <dlfcn.h>
 #include <math.h>
@@ -205,7 +205,7 @@ static double now(void)
 /* Lowers *best to the seconds of a product of the fastest of some bursts. */
 static int measure(const product *p, int side, double *best)
 {
-    enum { BURSTS = 5 };
+    enum { BURSTS = 2 };
     const double burst = 2e-3;
     int rc = multiply(p, side), calls = 1;
     double begin = now();
@@ -269,7 +269,7 @@ static int compare(const product *p, int libraries, int threads, int rounds, dou
 
 int main(int argc, char **argv)
 {
-    int threads = argc > 1 ? atoi(argv[1]) : 1, rounds = argc > 2 ? atoi(argv[2]) : 3;
+    int threads = argc > 1 ? atoi(argv[1]) : 1, rounds = argc > 2 ? atoi(argv[2]) : 8;
     int first = argc > 3 ? atoi(argv[3]) : 0, last = argc > 4 ? atoi(argv[4]) : SHAPES - 1;
     if (threads < 1 || rounds < 1 || first < 0 || last >= SHAPES || argc > 5) {
         fprintf(stderr, "usage: %s [THREADS [ROUNDS [FIRST [LAST]]]], of %d shapes\n", argv[0],

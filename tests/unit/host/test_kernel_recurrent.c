@@ -75,7 +75,12 @@ static sequence make(int c, ek_recurrent_cell cell, ek_dtype dtype)
                    : keeps || lstm ? s.call.sums
                                    : drawn_steps(dtype, 1, samples, 4 * hidden, 6);
     s.back.dx = s.call.gates ? s.call.gates : drawn_steps(dtype, steps, samples, hidden, 7);
-    s.back.dy = cases[c].given ? drawn_steps(dtype, steps, samples, hidden, 8) : NULL;
+    if (cases[c].given) { /* sample by sample in memory */
+        ek_tensor *dy = drawn_steps(dtype, samples, steps, hidden, 8);
+        dy->shape[0] = steps, dy->shape[1] = samples;
+        dy->stride[0] = hidden, dy->stride[1] = steps * hidden;
+        s.back.dy = dy;
+    }
     s.back.dh_n = cases[c].given ? drawn(dtype, 2, (int64_t[]){samples, hidden}, 9) : NULL;
     s.back.dc_n = lstm && cases[c].given ? drawn(dtype, 2, (int64_t[]){samples, hidden}, 10) : NULL;
     s.back.dh = drawn(dtype, 2, (int64_t[]){samples, hidden}, 11);

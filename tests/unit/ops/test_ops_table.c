@@ -143,6 +143,8 @@ ROW(linear, BF16 | SLOTS | THIRD(0), ek_f_linear(x[0], x[1], B))
 FROM(.shapes = {{EK_SHAPE(5, 4), EK_SHAPE(3, 4), EK_SHAPE(3)},
                 {EK_SHAPE(2, 3, 4), EK_SHAPE(3, 4), EK_SHAPE(3)}})
 ROW(linear_relu, 0, ek_linear_activated(x[0], x[1], x[2], true))
+ROW(linear_gelu, 0, ek_linear_gelu(x[0], x[1], x[2], EK_GELU_NONE))
+ROW(linear_gelu_tanh, 0, ek_linear_gelu(x[0], x[1], x[2], EK_GELU_TANH))
 
 /* ---- pooling, upsampling, softmax, moments ---- */
 
