@@ -325,3 +325,13 @@ void ek_parallel_alone_end(int before)
     if (before != 1)
         omp_set_num_threads(before);
 }
+
+void ek_parallel_wait(_Atomic int64_t *done, int64_t count)
+{
+    enum { PATIENCE = 1000, NAP_NS = 50000 };
+    for (int i = 0; atomic_load(done) < count; i++)
+        if (i < PATIENCE)
+            parallel_pause();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}

@@ -24,6 +24,10 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
  * one that sleeps. */
 void ek_parallel_parts(ek_dev *dev, int64_t count, ek_parallel_body *body, void *context);
 
+/* Waits, within a body, until other threads have counted *done up to `count`. A piece may wait only
+ * for pieces that were taken earlier, because perhaps no thread computes later pieces. */
+void ek_parallel_wait(_Atomic int64_t *done, int64_t count);
+
 /* Returns the size of the calling thread's team for the device: dev->threads, or fewer if the
  * system gives fewer threads. */
 int ek_parallel_threads(const ek_dev *dev);
