@@ -1,7 +1,8 @@
 /* bench_conv.c: GFLOP/s of convolutions and matrix products on one host device, and their share of
- * what its threads can do (machine.h), half of it in f64. Convolutions are counted as direct ones.
+ * what its threads can do in f32 (machine.h), half of it in f64. Convolutions are counted as direct
+ * ones. Without a dtype those of f32 and f64 are computed.
  *
- *     bench_conv [threads [conv|matmul]] */
+ *     bench_conv [threads [conv|matmul|both [f32|f64|bf16|f16]]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +117,8 @@ static ek_matrices matrices_of(const ek_tensor *t)
 
 static int run_dnn(const job *j)
 {
+    if (j->y->dtype == EK_BF16)
+        return ek_dnn_matmul(j->dev, j->y, j->x, j->w, NULL, false);
     ek_gemm gemm = {.dtype = EK_F32,
                     .batch = j->y->shape[0],
                     .n = j->y->shape[1],
@@ -251,7 +254,7 @@ static ek_tensor *matrix(ek_dev *dev, ek_dtype dtype, ek_shape shape, bool trans
 /* The three products of a linear layer: its output, and the gradients of input and weight. */
 static int bench_products(ek_dev *dev, ek_dtype dtype, double peak)
 {
-    const int kinds = dtype == EK_F32 ? 2 : 1;
+    const int kinds = dtype == EK_F32 || (dtype == EK_BF16 && ek_dnn_has_bf16()) ? 2 : 1;
     printf("%s products, GFLOP/s of %.1f%s: x w', y w, y' x\n", ek_dtype_name(dtype), peak * 1e-9,
            kinds == 2 ? " (oneDNN's)" : "");
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
@@ -285,14 +288,20 @@ int main(int argc, char **argv)
     const char *only = argc > 2 ? argv[2] : "";
     ek_dev *dev = ek_dev_get(ek_host(0));
     int rc = dev ? ek_device_set_threads(ek_host(0), threads) : -1;
-    if (rc >= 0 && only[0] && bench_net(dev, only, machine_peak(threads)) <= 0)
+    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_F16};
+    const char *wanted = argc > 3 ? argv[3] : "";
+    const double f32_peak = machine_peak(threads);
+    if (rc >= 0 && only[0] && bench_net(dev, only, f32_peak) <= 0)
         return 0;
-    for (int dtype = EK_F32; dtype <= EK_F64 && rc >= 0; dtype++) {
-        double peak = machine_peak(threads) / (dtype == EK_F64 ? 2 : 1);
+    for (int i = 0; i < 4 && rc >= 0; i++) {
+        const ek_dtype dtype = dtypes[i];
+        const double peak = f32_peak / (dtype == EK_F64 ? 2 : 1);
+        if (*wanted ? strcmp(wanted, ek_dtype_name(dtype)) != 0 : i > 1)
+            continue;
         if (strcmp(only, "matmul") != 0)
-            rc = bench_convs(dev, (ek_dtype)dtype, peak);
+            rc = bench_convs(dev, dtype, peak);
         if (rc >= 0 && strcmp(only, "conv") != 0)
-            rc = bench_products(dev, (ek_dtype)dtype, peak);
+            rc = bench_products(dev, dtype, peak);
     }
     if (rc < 0)
         ek_print_error(stderr);
