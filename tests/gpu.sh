@@ -60,7 +60,7 @@ packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libpng-dev l
 # combine.cu needs ranks with a GPU each, and has no program here.
 watched="attention:ops_attention norm_line,norm_row,norm_sums,norm_join:kernel_norm,kernel_norm_merge,ops_moments
     softmax:kernel_softmax,ops_losses reduce:kernel_reduce
-    conv_direct,conv_direct_gradient:cuda_conv_direct,kernel_conv_own matmul:kernel_matmul_own,kernel_linear_own
+    conv_direct:cuda_conv_direct,kernel_conv_own matmul:kernel_matmul_own,kernel_linear_own
     sort:kernel_sort scan:kernel_scan,ops_rearrange avg_pool,max_pool:kernel_pool recurrent:ops_recurrent copy:kernel_copy
     lists:kernel_optimizer resample,grid_sample:kernel_resample,ops_resample random:kernel_random index:kernel_index
     elementwise,mathematics,compare:kernel_elementwise combine:"
@@ -115,6 +115,7 @@ bytes_of() { # reads names, with NUL between
 
 show_size() { # [DIR]
     local tree fetched=0
+    [ -z "${1-}" ] || [ -d "$1" ] || fail "there is no folder $1"
     tree=$(git ls-files -co --exclude-standard -z ${1:+-- . ":!$1"} | bytes_of) || fail "this is no clone of git's"
     [ -z "${1-}" ] || fetched=$(find "$1" -type f -print0 | bytes_of)
     echo "the tree has $tree bytes, the packages $fetched, both $((tree + fetched)) of $most_bytes"

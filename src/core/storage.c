@@ -1,4 +1,5 @@
 /* storage.c: blocks of device memory, residences, and versions, which count the writes. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/cells.h"
@@ -198,6 +199,7 @@ void ek_storage_assign(ek_storage *storage, ek_memory_category category, const c
 
 static void version_destroy(ek_object *object)
 {
+    ek_object_release(((ek_write_count *)object)->twins);
     ek_cell_free(object, sizeof(ek_write_count));
 }
 
@@ -210,6 +212,7 @@ ek_write_count *ek_version_new(void)
         atomic_init(&version->arrival, NULL);
         atomic_init(&version->writer, NULL);
         atomic_init(&version->recorded, 0);
+        version->twins = NULL;
     }
     return version;
 }
@@ -234,4 +237,49 @@ uint64_t ek_tensor_version(const ek_tensor *tensor)
     return tensor && ek_check_alive("tensor_version", "the tensor", tensor) == 0
                ? atomic_load_explicit(&tensor->version->count, memory_order_acquire)
                : 0;
+}
+
+/* ---- twins ---- */
+
+static void twins_destroy(ek_object *object)
+{
+    ek_twins *twins = (ek_twins *)object;
+    while (twins->values) {
+        ek_twin_value *next = twins->values->next;
+        ek_object_release(twins->values);
+        twins->values = next;
+    }
+    free(twins);
+}
+
+static void twins_assign(ek_tensor *x, ek_twins *twins)
+{
+    ek_write_count *version = x->version;
+    ek_object_release(version->twins);
+    version->twins = ek_object_retain(twins);
+    version->twins_count = atomic_load_explicit(&version->count, memory_order_acquire);
+    version->twins_offset = x->offset;
+}
+
+void ek_tensor_make_twin(ek_tensor *copy, ek_tensor *source, int places)
+{
+    int64_t offset;
+    ek_twins *twins = ek_object_retain(ek_tensor_twins(source, &offset));
+    if (!twins && (twins = calloc(1, sizeof *twins))) {
+        ek_object_init(&twins->object, twins_destroy);
+        twins->places = places;
+        twins_assign(source, twins);
+    }
+    twins_assign(copy, twins);
+    ek_object_release(twins);
+}
+
+ek_twins *ek_tensor_twins(const ek_tensor *x, int64_t *offset)
+{
+    const ek_write_count *version = x->version;
+    if (!version || !version->twins ||
+        atomic_load_explicit(&version->count, memory_order_acquire) != version->twins_count)
+        return NULL;
+    *offset = x->offset - version->twins_offset;
+    return version->twins;
 }

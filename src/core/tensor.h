@@ -57,6 +57,20 @@ typedef struct ek_arrival {
     atomic_bool awaited; /* EK_STREAM_COMPUTE waits for the event */
 } ek_arrival;
 
+/* A value that was computed from the elements of twins. */
+typedef struct ek_twin_value {
+    ek_object object;
+    struct ek_twin_value *next;
+} ek_twin_value;
+
+/* The common object of twins: ranges of memory on several devices that hold equal elements, because
+ * a broadcast has copied them. Each range's version holds a reference. */
+typedef struct ek_twins {
+    ek_object object;
+    int places;            /* the most twins */
+    ek_twin_value *values; /* one reference to each; guarded by a lock of those who compute them */
+} ek_twins;
+
 typedef struct ek_write_count {
     ek_object object;
     /* Borrowed: the first use of the elements waits for the arrival (ek_tensor_hold). NULL: none.
@@ -65,6 +79,10 @@ typedef struct ek_write_count {
     atomic_uint_fast64_t count;
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
     atomic_uint_fast64_t recorded; /* how many writes a graph recorded; older views are stale */
+    ek_twins *twins; /* one reference; NULL: no range is known to be equal. Outdated unless `count`
+                      is still `twins_count` */
+    uint64_t twins_count;
+    int64_t twins_offset; /* where the range begins in its storage */
 } ek_write_count;
 
 struct ek_tensor {
@@ -232,6 +250,13 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
 /* Records a write by `writer` (a static string): increments the version's count and marks the
  * derived object outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
+
+/* Makes `copy`, which has got the elements of `source`, a twin of it, one of at most `places`. Both
+ * have one layout, and no thread uses them. Does nothing if memory is short. */
+void ek_tensor_make_twin(ek_tensor *copy, ek_tensor *source, int places);
+/* Returns the twins of x (borrowed), which is a whole range or a part of one, and writes where x
+ * begins in its range to *offset. Returns NULL if there are none, or x was written since. */
+ek_twins *ek_tensor_twins(const ek_tensor *x, int64_t *offset);
 
 /* A tensor's elements in row-major order in the host's memory. */
 typedef struct ek_rows {

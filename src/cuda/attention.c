@@ -9,10 +9,8 @@
  * This library's kernels, which multiply without tensor cores: 1.6 to 2.2 ms, by estimate. */
 #include "cuda/attention.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "core/environment.h"
 #include "cuda/dnn.h"
 #include "cuda/library.h"
 #include "evenkeel/precision.h"
@@ -168,15 +166,17 @@ static int attention_plan(ek_dev *dev, const attention_call *call, ek_dnn_proble
     return attention_problem_of(dev, call, problem) ? ek_cuda_dnn_supports(dev, problem, NULL) : 0;
 }
 
-/* Draws dropout's zeros and ones. */
+/* Draws dropout's zeros and ones. Returns what ek_stage_try returns. */
 static int attention_draw(ek_dev *dev, const ek_dnn_problem *p, const ek_draw *dropout,
                           ek_stage *stage)
 {
     const ek_tensor scores = {.ndim = 4, .shape = {p->batch, p->heads, p->rows, p->keys}};
     ek_draw draw = *dropout;
     draw.kind = EK_DRAW_BERNOULLI;
-    EK_TRY(ek_stage_begin(stage, dev, &scores, (ek_dtype)p->dtype, 3, false, false));
-    return ek_cuda_draw(dev, &(const ek_drawn){stage->tensor, NULL, NULL}, &draw);
+    const int rc = ek_stage_try(stage, dev, &scores, (ek_dtype)p->dtype, 3, false, false);
+    if (rc > 0)
+        EK_TRY(ek_cuda_draw(dev, &(const ek_drawn){stage->tensor, NULL, NULL}, &draw));
+    return rc;
 }
 
 static bool attention_writes(const attention_call *call, int at)
@@ -185,24 +185,23 @@ static bool attention_writes(const attention_call *call, int at)
                                                : at >= EK_DNN_DQ && at <= EK_DNN_DV;
 }
 
-/* Begins the stages of all tensors, which the caller ends. */
+/* Begins the stages of all tensors, which the caller ends. Returns 1; 0 if memory is short. */
 static int attention_stage(ek_dev *dev, const attention_call *call, const ek_dnn_problem *p,
                            ek_stage stages[EK_DNN_SCALE])
 {
     const ek_tensor *dq = call->tensors[EK_DNN_DQ], *lse = call->tensors[EK_DNN_LSE];
-    for (int at = 0; at < EK_DNN_HEADS; at++)
+    int rc = ek_stage_try(&stages[EK_DNN_LSE], dev, lse, EK_F32, 2, true, false);
+    for (int at = 0; at < EK_DNN_HEADS && rc > 0; at++)
         if (call->tensors[at])
-            EK_TRY(ek_stage_begin(&stages[at], dev, call->tensors[at], call->tensors[at]->dtype, 3,
-                                  attention_keeps(call->tensors[at], at),
-                                  !attention_writes(call, at)));
-    EK_TRY(ek_stage_begin(&stages[EK_DNN_LSE], dev, lse, EK_F32, 2, true, false));
-    if (p->drops)
-        EK_TRY(attention_draw(dev, p, call->params->dropout, &stages[EK_DNN_DROPOUT]));
-    if (dq)
-        EK_TRY(ek_stage_begin(&stages[EK_DNN_ROW_SUMS], dev, lse, EK_F32, 2, false, false));
-    if (dq && !p->deterministic)
-        EK_TRY(ek_stage_begin(&stages[EK_DNN_DQ_SUMS], dev, dq, EK_F32, 3, false, false));
-    return 0;
+            rc = ek_stage_try(&stages[at], dev, call->tensors[at], call->tensors[at]->dtype, 3,
+                              attention_keeps(call->tensors[at], at), !attention_writes(call, at));
+    if (rc > 0 && p->drops)
+        rc = attention_draw(dev, p, call->params->dropout, &stages[EK_DNN_DROPOUT]);
+    if (rc > 0 && dq)
+        rc = ek_stage_try(&stages[EK_DNN_ROW_SUMS], dev, lse, EK_F32, 2, false, false);
+    if (rc > 0 && dq && !p->deterministic)
+        rc = ek_stage_try(&stages[EK_DNN_DQ_SUMS], dev, dq, EK_F32, 3, false, false);
+    return rc;
 }
 
 static int attention_issue(ek_dev *dev, const attention_call *call, const ek_dnn_problem *problem,
@@ -222,8 +221,9 @@ static int attention_issue(ek_dev *dev, const attention_call *call, const ek_dnn
     return ek_cuda_dnn_attend(dev, problem, tensors);
 }
 
-/* Computes a call by cuDNN. Returns 1 if the call is issued, 0 if cuDNN doesn't serve it, negative
- * on error. cuDNN may write NaN to rows without a score above -inf, which are set afterwards. */
+/* Computes a call by cuDNN. Returns 1 if the call is issued, 0 if cuDNN doesn't serve it or memory
+ * is short, negative on error. cuDNN may write NaN to rows without a score above -inf, which are
+ * set afterwards. */
 static int attention_by_dnn(ek_dev *dev, const attention_call *call, const ek_cuda_stream *stream,
                             ek_cuda_attention_job job)
 {
@@ -233,7 +233,7 @@ static int attention_by_dnn(ek_dev *dev, const attention_call *call, const ek_cu
     if (rc <= 0)
         return rc;
     rc = attention_stage(dev, call, &problem, stages);
-    if (rc >= 0)
+    if (rc > 0)
         rc = done = attention_issue(dev, call, &problem, stages);
     if (done > 0 && problem.mask[0] && call->operation == EK_DNN_ATTENTION) {
         job.out = attention_heads_of(stages[EK_DNN_OUT].tensor);
@@ -246,29 +246,16 @@ static int attention_by_dnn(ek_dev *dev, const attention_call *call, const ek_cu
 
 /* ---- the slots ---- */
 
-/* Prints a choice that differs from the device's last one, if EVENKEEL_CUDA_PLANS=1. */
 static void attention_show(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, int chosen,
                            double nbytes, double most)
 {
     static const char *const names[] = {"cuDNN", "composed of products", "own kernels"};
-    ek_cuda_device *device = ek_cuda_of(dev);
-    bool wanted = false;
-    if (ek_environment_switch("EVENKEEL_CUDA_PLANS", &wanted) < 0 || !wanted)
-        return;
-    const int64_t choice[] = {q->shape[0], q->shape[1], q->shape[2], k->shape[2],
-                              q->shape[3], q->dtype,    chosen};
-    _Static_assert(sizeof choice == sizeof device->attention, "all that is told is compared");
-    pthread_mutex_lock(&device->lock);
-    const bool told = memcmp(choice, device->attention, sizeof choice) == 0;
-    memcpy(device->attention, choice, sizeof choice);
-    pthread_mutex_unlock(&device->lock);
-    if (!told)
-        fprintf(stderr,
-                "attention: %s of %lldx%lld heads of %lld, %lldx%lld scores each: %s, scores of "
-                "%.0f bytes, at most %.0f\n",
-                ek_dtype_name(q->dtype), (long long)choice[0], (long long)choice[1],
-                (long long)choice[4], (long long)choice[2], (long long)choice[3], names[chosen],
-                nbytes, most);
+    ek_cuda_show(dev, &ek_cuda_of(dev)->attention,
+                 "attention: %s of %lldx%lld heads of %lld, %lldx%lld scores each: %s, scores of "
+                 "%.0f bytes; at most %.0f",
+                 ek_dtype_name(q->dtype), (long long)q->shape[0], (long long)q->shape[1],
+                 (long long)q->shape[3], (long long)q->shape[2], (long long)k->shape[2],
+                 names[chosen], nbytes, most);
 }
 
 /* Returns 1 if cuDNN has plans for attention and, if `gradient`, for its gradient, 0 if not,

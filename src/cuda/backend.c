@@ -225,10 +225,7 @@ static int thread_enter(ek_dev *dev)
 
 static int memory_zero(ek_dev *dev, void *data, size_t nbytes)
 {
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "zeroing memory",
-                       (int)cudaMemsetAsync(data, 0, nbytes, stream.handle));
+    EK_CUDA_RUN(dev, "zeroing memory", (int)cudaMemsetAsync(data, 0, nbytes, stream.handle));
 }
 
 /* ---- the tables ---- */

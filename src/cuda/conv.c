@@ -1,5 +1,5 @@
 /* conv.c: convolution and its gradients. cuDNN computes them, in the order of memory in which it is
- * fastest. If cuDNN has no engine, this library's kernels compute. */
+ * fastest. If cuDNN has no engine, conv_direct.c computes. */
 #include <limits.h>
 #include <math.h>
 
@@ -29,9 +29,7 @@ static int conv_output(const conv_call *c)
 
 /* ---- bias ---- */
 
-/* Returns a vector (C) as a tensor of `like`'s dimensions, without a copy. If `reduced`, all sizes
- * but that of dimension 1 are 1; otherwise the shape is `like`'s and values repeat. */
-static ek_tensor conv_along_channels(const ek_tensor *vector, const ek_tensor *like, bool reduced)
+ek_tensor ek_cuda_conv_along_channels(const ek_tensor *vector, const ek_tensor *like, bool reduced)
 {
     ek_tensor t = {.dtype = vector->dtype,
                    .ndim = like->ndim,
@@ -47,25 +45,22 @@ static ek_tensor conv_along_channels(const ek_tensor *vector, const ek_tensor *l
 static int conv_add_bias(ek_dev *dev, ek_tensor *y, const ek_tensor *bias)
 {
     bool last = ek_dnn_is_dense(y, EK_CHANNELS_LAST);
-    ek_cuda_stream stream;
     if (!last && !ek_dnn_is_dense(y, EK_CONTIGUOUS)) {
-        ek_tensor repeated = conv_along_channels(bias, y, false);
+        ek_tensor repeated = ek_cuda_conv_along_channels(bias, y, false);
         return ek_cuda_binary(dev, EK_BINARY_ADD, y, y, &repeated, 1);
     }
     int64_t inner = 1;
     for (int d = 2; d < y->ndim && !last; d++)
         inner *= y->shape[d];
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "adding a bias",
-                       ek_cuda_launch_bias(&stream, y->dtype, ek_tensor_address(y),
-                                           ek_tensor_address(bias), bias->stride[0], ek_count(y),
-                                           inner, y->shape[1]));
+    EK_CUDA_RUN(dev, "adding a bias",
+                ek_cuda_launch_bias(&stream, y->dtype, ek_tensor_address(y),
+                                    ek_tensor_address(bias), bias->stride[0], ek_count(y), inner,
+                                    y->shape[1]));
 }
 
-/* Sets dbias to the sums of dy over all dimensions but dimension 1. */
-static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tensor *dy)
+int ek_cuda_conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tensor *dy)
 {
-    ek_tensor out = conv_along_channels(dbias, dy, true);
+    ek_tensor out = ek_cuda_conv_along_channels(dbias, dy, true);
     if (ek_count(dy) == 0)
         return ek_cuda_fill(dev, &out, 0);
     return ek_cuda_reduce(dev, EK_REDUCE_SUM, &out, dy);
@@ -105,7 +100,7 @@ static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem
     if (rc > 0 && output == CONV_Y && c->bias && !problem->bias)
         rc = conv_add_bias(dev, stages[CONV_Y].tensor, c->bias);
     if (rc > 0 && output == CONV_W && c->bias)
-        rc = conv_sum_channels(dev, c->bias, stages[CONV_Y].tensor);
+        rc = ek_cuda_conv_sum_channels(dev, c->bias, stages[CONV_Y].tensor);
     for (int i = 2; i >= 0; i--)
         rc = ek_stage_end(&stages[i], dev, done > 0 && i == output, rc);
     return rc < 0 ? rc : done;
@@ -212,141 +207,6 @@ static int conv_by_dnn(ek_dev *dev, const conv_call *c)
     return conv_by_dnn_in(dev, c, EK_CHANNELS_LAST);
 }
 
-/* ---- our own kernels: the geometry ---- */
-
-/* Positions and steps beyond this limit are computed in 64 bits. */
-enum { FAR = 1 << 28 };
-
-static bool conv_is_far(int64_t value)
-{
-    return value > FAR || value < -FAR;
-}
-
-static ek_cuda_conv_gather conv_gather_of(const ek_tensor *from, const ek_tensor *to,
-                                          const ek_tensor *w, const ek_conv_params *params)
-{
-    ek_cuda_conv_gather conv = {.from = ek_cuda_image_of(from),
-                                .to = ek_cuda_image_of(to),
-                                .w = ek_tensor_address(w),
-                                .groups = params->groups,
-                                .from_channels = from->shape[1] / params->groups,
-                                .to_channels = to->shape[1] / params->groups,
-                                .w_group = w->shape[0] / params->groups * w->stride[0]};
-    for (int i = 0; i < 3; i++) {
-        int d = i - (3 - params->dims);
-        conv.taps[i] = d < 0 ? 1 : w->shape[2 + d];
-        conv.w_tap[i] = d < 0 ? 0 : w->stride[2 + d];
-        conv.row_step[i] = conv.divide[i] = 1;
-    }
-    conv.per_from = ek_cuda_divider_of(conv.from_channels);
-    conv.per_to = ek_cuda_divider_of(conv.to_channels);
-    return conv;
-}
-
-static void conv_set_wide(ek_cuda_conv_gather *conv)
-{
-    double columns = (double)conv->from_channels;
-    for (int i = 0; i < 3; i++) {
-        columns *= (double)conv->taps[i];
-        double reach = fabs((double)conv->origin[i]) +
-                       fabs((double)conv->tap_step[i]) * (double)conv->taps[i] +
-                       (double)conv->row_step[i] * (double)conv->to.size[i];
-        conv->wide = conv->wide || reach > (double)FAR || conv_is_far(conv->from.size[i]) ||
-                     conv_is_far(conv->divide[i]);
-    }
-    conv->wide = conv->wide || columns > (double)FAR;
-}
-
-static int conv_run_gather(ek_dev *dev, const char *operation, ek_cuda_conv_gather *conv)
-{
-    ek_cuda_stream stream;
-    conv_set_wide(conv);
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_conv_gather(&stream, conv));
-}
-
-int ek_cuda_conv_direct_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
-                                const ek_tensor *bias, const ek_conv_params *params)
-{
-    ek_cuda_conv_gather conv = conv_gather_of(x, y, w, params);
-    conv.bias = bias ? ek_tensor_address(bias) : NULL;
-    conv.by_bias = bias ? bias->stride[0] : 0;
-    conv.w_from = w->stride[1];
-    conv.w_to = w->stride[0];
-    for (int i = 3 - params->dims, d = 0; i < 3; i++, d++) {
-        conv.origin[i] = -params->padding[d];
-        conv.row_step[i] = params->stride[d];
-        conv.tap_step[i] = params->dilation[d];
-    }
-    return conv_run_gather(dev, "conv_forward", &conv);
-}
-
-int ek_cuda_conv_direct_input_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                                       const ek_tensor *w, const ek_conv_params *params)
-{
-    ek_cuda_conv_gather conv = conv_gather_of(dy, dx, w, params);
-    conv.w_from = w->stride[0];
-    conv.w_to = w->stride[1];
-    for (int i = 3 - params->dims, d = 0; i < 3; i++, d++) {
-        conv.origin[i] = params->padding[d];
-        conv.tap_step[i] = -params->dilation[d];
-        conv.divide[i] = params->stride[d];
-    }
-    return conv_run_gather(dev, "conv_input_gradient", &conv);
-}
-
-static ek_cuda_conv_weights conv_weights_of(const ek_tensor *dw, const ek_tensor *dbias,
-                                            const ek_tensor *x, const ek_tensor *dy,
-                                            const ek_conv_params *params)
-{
-    ek_cuda_conv_weights conv = {.x = ek_cuda_image_of(x),
-                                 .y = ek_cuda_image_of(dy),
-                                 .w = ek_tensor_address(dw),
-                                 .bias = dbias ? ek_tensor_address(dbias) : NULL,
-                                 .groups = params->groups,
-                                 .channels = dw->shape[1],
-                                 .outputs = dw->shape[0] / params->groups,
-                                 .w_output = dw->stride[0],
-                                 .w_channel = dw->stride[1],
-                                 .by_bias = dbias ? dbias->stride[0] : 0,
-                                 .columns = dw->shape[1]};
-    conv.wide = conv.x.wide || conv.y.wide;
-    for (int i = 0; i < 3; i++) {
-        int d = i - (3 - params->dims);
-        conv.taps[i] = d < 0 ? 1 : dw->shape[2 + d];
-        conv.w_tap[i] = d < 0 ? 0 : dw->stride[2 + d];
-        conv.stride[i] = d < 0 ? 1 : params->stride[d];
-        conv.padding[i] = d < 0 ? 0 : params->padding[d];
-        conv.dilation[i] = d < 0 ? 1 : params->dilation[d];
-        conv.columns *= conv.taps[i];
-        conv.per_taps[i] = ek_cuda_divider_of(conv.taps[i]);
-        double reach = (double)conv.padding[i] + (double)conv.dilation[i] * (double)conv.taps[i] +
-                       (double)conv.stride[i] * (double)conv.y.size[i];
-        conv.wide = conv.wide || reach > (double)FAR || conv_is_far(conv.x.size[i]);
-    }
-    conv.rows = conv.y.samples * conv.y.plane;
-    conv.per_outputs = ek_cuda_divider_of(conv.outputs);
-    conv.per_channels = ek_cuda_divider_of(conv.channels);
-    conv.wide = conv.wide || conv_is_far(conv.columns);
-    return conv;
-}
-
-int ek_cuda_conv_direct_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
-                                        const ek_tensor *x, const ek_tensor *dy,
-                                        const ek_conv_params *params)
-{
-    ek_cuda_stream stream;
-    ek_cuda_conv_weights conv = conv_weights_of(dw, dbias, x, dy, params);
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    size_t nbytes = ek_cuda_conv_weights_plan(&stream, &conv);
-    int rc = ek_cuda_scratch(dev, nbytes, &conv.partials);
-    if (rc < 0)
-        return ek_cuda_end(dev, &stream, "conv_weight_gradient", rc);
-    rc = ek_cuda_launch_conv_weights(&stream, &conv);
-    ek_cuda_scratch_free(dev, conv.partials, nbytes);
-    return ek_cuda_end(dev, &stream, "conv_weight_gradient", rc);
-}
-
 /* ---- who computes ---- */
 
 static int conv_by_kernels(ek_dev *dev, const conv_call *c)
@@ -408,11 +268,11 @@ static int conv_compute_empty(ek_dev *dev, const conv_call *c)
         return ek_cuda_fill(dev, x, 0);
     if (conv_output(c) == CONV_W) {
         EK_TRY(ek_cuda_fill(dev, w, 0));
-        return c->bias ? conv_sum_channels(dev, c->bias, y) : 0;
+        return c->bias ? ek_cuda_conv_sum_channels(dev, c->bias, y) : 0;
     }
     if (!c->bias || ek_count(y) == 0)
         return ek_cuda_fill(dev, y, 0);
-    ek_tensor repeated = conv_along_channels(c->bias, y, false);
+    ek_tensor repeated = ek_cuda_conv_along_channels(c->bias, y, false);
     return ek_cuda_copy(dev, y, &repeated);
 }
 

@@ -134,42 +134,7 @@ int ek_cuda_launch_copy(const ek_cuda_stream *stream, const ek_cuda_walk *walk, 
     EK_BY_SIZE(size, T, return launch_copy_strided<T>(stream, &units))
 }
 
-/* ---- filling one run ---- */
-
-/* `head` elements come before the first address that is a multiple of 16. */
-template <typename T>
-EK_KERNEL fill_flat(T *out, int64_t count, int64_t head, ek_vector<T, 16 / sizeof(T)> pattern)
-{
-    enum { V = 16 / sizeof(T) };
-    int64_t vectors = (count - head) / V;
-    ek_vector<T, V> *body = (ek_vector<T, V> *)(out + head);
-    EK_GRID_LOOP(i, vectors) {
-        body[i] = pattern;
-    }
-    /* The elements at either end that don't fill a vector. */
-    int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int64_t tail = head + vectors * V;
-    if (thread < head)
-        out[thread] = pattern.element[0];
-    if (thread < count - tail)
-        out[tail + thread] = pattern.element[0];
-}
-
-template <typename T>
-static int launch_fill_flat(const ek_cuda_stream *stream, const ek_cuda_walk *walk,
-                            const ek_cuda_pattern *pattern)
-{
-    enum { V = 16 / sizeof(T) };
-    ek_vector<T, V> vector;
-    for (int j = 0; j < V; j++)
-        vector.element[j] = ((const T *)pattern)[j];
-    int64_t head = (int64_t)((16 - (uintptr_t)walk->data[0] % 16) % 16 / sizeof(T));
-    head = head < walk->count ? head : walk->count;
-    return ek_launch(stream, ek_grid(stream, walk->count, EK_BLOCK * V), fill_flat<T>,
-                     (T *)walk->data[0], walk->count, head, vector);
-}
-
-/* ---- filling any strides ---- */
+/* ---- fills, in the widest units that fit ---- */
 
 template <typename T, typename Strides>
 EK_KERNEL fill_strided(T *out, Strides strides, int64_t count, T value)
@@ -194,15 +159,13 @@ static int launch_fill_strided(const ek_cuda_stream *stream, const ek_cuda_walk 
 int ek_cuda_have_kernels(void)
 {
     cudaFuncAttributes attributes;
-    return (int)cudaFuncGetAttributes(&attributes, fill_flat<float>);
+    return (int)cudaFuncGetAttributes(&attributes, copy_transposed<uint32_t>);
 }
 
 int ek_cuda_launch_fill(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size,
                         const ek_cuda_pattern *pattern)
 {
     ek_cuda_walk units = *walk;
-    if (walk->flat)
-        EK_BY_SIZE(size, T, return launch_fill_flat<T>(stream, walk, pattern))
     size = ek_widen(&units, size);
     EK_BY_SIZE(size, T, return launch_fill_strided<T>(stream, &units, pattern))
 }

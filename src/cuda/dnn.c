@@ -1,6 +1,7 @@
 /* dnn.c: see dnn.h. */
 #include "cuda/dnn.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,31 @@ ek_memory_format ek_dnn_format(ek_dtype dtype)
                                                                            : EK_CHANNELS_LAST;
 }
 
+/* ---- EVENKEEL_CUDA_PLANS ---- */
+
+static bool dnn_shows(void)
+{
+    bool wanted = false;
+    return ek_environment_switch("EVENKEEL_CUDA_PLANS", &wanted) >= 0 && wanted;
+}
+
+void ek_cuda_show(ek_dev *dev, ek_cuda_shown *last, const char *format, ...)
+{
+    ek_cuda_shown text;
+    va_list arguments;
+    if (!dnn_shows())
+        return;
+    va_start(arguments, format);
+    vsnprintf(text.line, sizeof text.line, format, arguments);
+    va_end(arguments);
+    const size_t compared = strcspn(text.line, ";");
+    pthread_mutex_lock(&ek_cuda_of(dev)->lock);
+    if (strncmp(text.line, last->line, compared) != 0)
+        fprintf(stderr, "%s\n", text.line);
+    *last = text;
+    pthread_mutex_unlock(&ek_cuda_of(dev)->lock);
+}
+
 #ifdef EK_HAVE_CUDNN
 
 /* ---- the plans of a device ---- */
@@ -181,12 +207,10 @@ static int64_t dnn_most_workspace(const ek_dnn_problem *p)
     return nbytes > usual_workspace ? nbytes : usual_workspace;
 }
 
-/* Prints a plan, if EVENKEEL_CUDA_PLANS=1. */
 static void dnn_show(const ek_dnn_problem *problem, const ek_dnn_plan *plan)
 {
-    bool wanted = false;
     char text[EK_DNN_TEXT];
-    if (ek_environment_switch("EVENKEEL_CUDA_PLANS", &wanted) >= 0 && wanted)
+    if (dnn_shows())
         fprintf(stderr, "cuDNN: %s\n", ek_dnn_plan_text(problem, plan, text));
 }
 

@@ -104,6 +104,11 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
  * problem has no tensor. Returns what ek_cuda_dnn_run returns. */
 int ek_cuda_dnn_attend(ek_dev *dev, const ek_dnn_problem *problem, void *const *tensors);
 
+/* Prints a line to stderr, if EVENKEEL_CUDA_PLANS=1 and it differs from the last one before its
+ * semicolon. */
+__attribute__((format(printf, 3, 4))) void ek_cuda_show(ek_dev *dev, ek_cuda_shown *last,
+                                                        const char *format, ...);
+
 #ifdef EK_HAVE_CUDNN
 /* Sets *handle to the device's handle of cuDNN, which issues to the compute stream; NULL if cuDNN
  * can't be used. The device's lock is held. Called between ek_cuda_begin and ek_cuda_end. */

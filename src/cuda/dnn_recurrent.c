@@ -8,10 +8,6 @@
  * Each forward copies the weights to a block, which is kept for backward. The weights' gradients
  * are views of a block. For 2 layers of 512 the copies move 34 MB, which takes an H200 about 10 us.
  */
-#include <stdio.h>
-#include <string.h>
-
-#include "core/environment.h"
 #include "cuda/dnn_plan.h"
 #include "evenkeel/precision.h"
 
@@ -30,24 +26,17 @@ typedef struct recurrent_dnn {
     size_t block, workspace, reserve; /* bytes */
 } recurrent_dnn;
 
-/* Prints a choice that differs from the device's last one, if EVENKEEL_CUDA_PLANS=1. */
 static void recurrent_show(ek_dev *dev, const ek_recurrent_call *call, const recurrent_dnn *dnn,
                            bool taken)
 {
     static const char *const cells[] = {"tanh", "relu", "lstm", "gru"};
-    ek_cuda_device *device = ek_cuda_of(dev);
-    bool wanted = false;
-    char x[200], text[sizeof device->recurrent];
-    if (ek_environment_switch("EVENKEEL_CUDA_PLANS", &wanted) < 0 || !wanted)
-        return;
-    snprintf(text, sizeof text, "recurrent: %s, %d layers, %d directions, x %s, hidden %lld: %s",
-             cells[call->cell], call->layers, call->directions, ek_tensor_text(call->x, x),
-             (long long)call->hidden, taken ? "cuDNN" : "own kernels");
-    pthread_mutex_lock(&device->lock);
-    if (strcmp(text, device->recurrent) != 0)
-        fprintf(stderr, "%s, workspace %zu, kept %zu\n", text, dnn->workspace, dnn->reserve);
-    memcpy(device->recurrent, text, sizeof text);
-    pthread_mutex_unlock(&device->lock);
+    char x[200];
+    ek_cuda_show(dev, &ek_cuda_of(dev)->recurrent,
+                 "recurrent: %s, %d layers, %d directions, x %s, hidden %lld: %s, workspace %zu, "
+                 "kept %zu",
+                 cells[call->cell], call->layers, call->directions, ek_tensor_text(call->x, x),
+                 (long long)call->hidden, taken ? "cuDNN" : "own kernels", dnn->workspace,
+                 dnn->reserve);
 }
 
 /* ---- descriptors ---- */
@@ -265,10 +254,24 @@ static int recurrent_issue(ek_dev *dev, const recurrent_dnn *dnn, const ek_recur
     return ended < 0 ? ended : rc;
 }
 
+/* Returns 1 if there is memory for the network, 0 if memory is short, negative on error. */
+static int recurrent_fits(ek_dev *dev, const recurrent_dnn *dnn, bool keeps)
+{
+    const size_t nbytes = ek_cuda_padded(dnn->block) + ek_cuda_padded(dnn->workspace) +
+                          (keeps ? ek_cuda_padded(dnn->reserve) : 0);
+    void *memory;
+    const int rc = ek_cuda_try_scratch(dev, nbytes, &memory);
+    if (rc > 0)
+        ek_cuda_scratch_free(dev, memory, nbytes);
+    return rc;
+}
+
 int ek_cuda_recurrent_network(ek_dev *dev, ek_recurrent_call *call, bool keeps)
 {
     recurrent_dnn dnn = {.api = NULL};
     int rc = recurrent_serves(call) ? recurrent_open(dev, &dnn, call, keeps) : 0;
+    if (rc > 0)
+        rc = recurrent_fits(dev, &dnn, keeps);
     if (rc > 0 && (!(call->packed = recurrent_block(dev, dnn.block, call->x->dtype)) ||
                    (keeps && !(call->reserve = recurrent_block(dev, dnn.reserve, EK_U8)))))
         rc = ek_error_pending();

@@ -14,44 +14,34 @@ static int elementwise_check_dtype(bool has_integers, const char *kind, int op, 
 
 int ek_cuda_unary(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b)
 {
-    ek_cuda_stream stream;
+    const ek_cuda_walk walk = ek_cuda_walk_of(2, (const ek_tensor *[]){out, x});
     EK_TRY(elementwise_check_dtype(ek_unary_has_integers(op), "unary", (int)op, x->dtype));
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    ek_cuda_walk walk = ek_cuda_walk_of(2, (const ek_tensor *[]){out, x});
-    int launched =
-        walk.count == 0 ? 0 : ek_cuda_launch_unary(&stream, ek_unary_simplest(op, a), &walk, a, b);
-    return ek_cuda_end(dev, &stream, "unary", launched);
+    EK_CUDA_RUN(dev, "unary",
+                walk.count == 0
+                    ? 0
+                    : ek_cuda_launch_unary(&stream, ek_unary_simplest(op, a), &walk, a, b));
 }
 
 int ek_cuda_binary(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
                    const ek_tensor *y, double a)
 {
-    ek_cuda_stream stream;
+    const ek_cuda_walk walk = ek_cuda_walk_of(3, (const ek_tensor *[]){out, x, y});
     EK_TRY(elementwise_check_dtype(ek_binary_has_integers(op), "binary", (int)op, x->dtype));
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    ek_cuda_walk walk = ek_cuda_walk_of(3, (const ek_tensor *[]){out, x, y});
-    int launched = walk.count == 0 ? 0 : ek_cuda_launch_binary(&stream, op, &walk, a);
-    return ek_cuda_end(dev, &stream, "binary", launched);
+    EK_CUDA_RUN(dev, "binary", walk.count == 0 ? 0 : ek_cuda_launch_binary(&stream, op, &walk, a));
 }
 
 int ek_cuda_compare(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
                     const ek_tensor *y)
 {
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    ek_cuda_walk walk = ek_cuda_walk_of(3, (const ek_tensor *[]){out, x, y});
-    int launched = walk.count == 0 ? 0 : ek_cuda_launch_compare(&stream, op, &walk);
-    return ek_cuda_end(dev, &stream, "compare", launched);
+    const ek_cuda_walk walk = ek_cuda_walk_of(3, (const ek_tensor *[]){out, x, y});
+    EK_CUDA_RUN(dev, "compare", walk.count == 0 ? 0 : ek_cuda_launch_compare(&stream, op, &walk));
 }
 
 int ek_cuda_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const ek_tensor *x,
                   const ek_tensor *y)
 {
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    ek_cuda_walk walk = ek_cuda_walk_of(4, (const ek_tensor *[]){out, condition, x, y});
-    int launched = walk.count == 0 ? 0 : ek_cuda_launch_where(&stream, &walk);
-    return ek_cuda_end(dev, &stream, "where", launched);
+    const ek_cuda_walk walk = ek_cuda_walk_of(4, (const ek_tensor *[]){out, condition, x, y});
+    EK_CUDA_RUN(dev, "where", walk.count == 0 ? 0 : ek_cuda_launch_where(&stream, &walk));
 }
 
 static int elementwise_draw_rows(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw)
@@ -63,10 +53,7 @@ static int elementwise_draw_rows(ek_dev *dev, const ek_drawn *tensors, const ek_
                                   .out = ek_tensor_address(out),
                                   .x = x ? ek_tensor_address(x) : NULL,
                                   .residual = residual ? ek_tensor_address(residual) : NULL};
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    int launched = ek_cuda_launch_draw(&stream, draw, &job);
-    return ek_cuda_end(dev, &stream, "draw", launched);
+    EK_CUDA_RUN(dev, "draw", ek_cuda_launch_draw(&stream, draw, &job));
 }
 
 int ek_cuda_draw(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw)

@@ -20,34 +20,27 @@ static ek_cuda_grid_job grid_job(const ek_tensor *image, const ek_tensor *result
 int ek_cuda_grid_sample(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *grid,
                         const ek_grid_params *params)
 {
-    ek_cuda_stream stream;
     ek_cuda_grid_job job = grid_job(x, y, grid, params);
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "grid_sample", ek_cuda_launch_grid_sample(&stream, &job));
+    EK_CUDA_RUN(dev, "grid_sample", ek_cuda_launch_grid_sample(&stream, &job));
 }
 
 int ek_cuda_grid_sample_adjoint(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                 const ek_tensor *grid, const ek_grid_params *params)
 {
-    ek_cuda_stream stream;
     EK_TRY(ek_cuda_fill(dev, dx, 0));
     if (ek_count(dy) == 0)
         return 0;
     ek_cuda_grid_job job = grid_job(dx, dy, grid, params);
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "grid_sample_adjoint",
-                       ek_cuda_launch_grid_adjoint(&stream, &job));
+    EK_CUDA_RUN(dev, "grid_sample_adjoint", ek_cuda_launch_grid_adjoint(&stream, &job));
 }
 
 int ek_cuda_grid_sample_slope(ek_dev *dev, ek_tensor *dgrid, const ek_tensor *dy,
                               const ek_tensor *x, const ek_tensor *grid,
                               const ek_grid_params *params)
 {
-    ek_cuda_stream stream;
     if (ek_count(x) == 0)
         return ek_cuda_fill(dev, dgrid, 0);
     ek_cuda_grid_job job = grid_job(x, dy, grid, params);
     job.slope = ek_tensor_address(dgrid); /* row-major */
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "grid_sample_slope", ek_cuda_launch_grid_slope(&stream, &job));
+    EK_CUDA_RUN(dev, "grid_sample_slope", ek_cuda_launch_grid_slope(&stream, &job));
 }

@@ -69,9 +69,7 @@ static int index_select_at(ek_dev *dev, const char *operation, ek_tensor *out, c
     ek_cuda_strides_init(&job.strides, 3, out->ndim, out->shape,
                          (const int64_t *[]){out->stride, x_stride, index_stride});
     size_t nbytes = index_widen(&job, ek_dtype_size(x->dtype));
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_gather(&stream, &job, nbytes));
+    EK_CUDA_RUN(dev, operation, ek_cuda_launch_gather(&stream, &job, nbytes));
 }
 
 int ek_cuda_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
@@ -134,9 +132,7 @@ static int index_write_at(ek_dev *dev, const char *operation, ek_tensor *out, co
                          (const int64_t *[]){out_stride, x->stride, index_stride});
     if (sorted)
         return index_write_sorted(dev, &job, is_list, size);
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_write(&stream, &job, NULL, 0, size));
+    EK_CUDA_RUN(dev, operation, ek_cuda_launch_write(&stream, &job, NULL, 0, size));
 }
 
 /* Sets out to the sums of x at the index. */

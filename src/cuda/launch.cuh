@@ -1,5 +1,5 @@
 /* launch.cuh: common code of kernels: launching, dtypes and conversions, vectors, sums of
- * terms and over a block. The code is C++17 without the standard library. Only .cu files include
+ * terms and over a warp. The code is C++17 without the standard library. Only .cu files include
  * this header.
  *
  * Launches use cudaLaunchKernelEx, never <<< >>>, and shared memory is static, so that the files
@@ -353,28 +353,12 @@ EK_DEVICE void ek_combine_terms(const Terms &terms, int count, R (&sum)[V])
     }
 }
 
-/* ---- sums over a warp and a block: a fixed order, whatever the schedule ---- */
-
+/* Returns the sum over a warp to all its threads, in a fixed order. */
 template <typename T> EK_DEVICE T ek_warp_sum(T value)
 {
     for (int step = EK_WARP / 2; step > 0; step /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
-}
-
-/* Sums over a block. All threads of the block call it, and all get the sum. */
-template <typename T> static __device__ T ek_block_sum(T value)
-{
-    __shared__ T parts[EK_WARP];
-    int lane = (int)threadIdx.x % EK_WARP, warp = (int)threadIdx.x / EK_WARP;
-    int warps = (int)blockDim.x / EK_WARP;
-    value = ek_warp_sum(value);
-    __syncthreads(); /* other threads may still read `parts` of the call before */
-    if (lane == 0)
-        parts[warp] = value;
-    __syncthreads();
-    value = lane < warps ? parts[lane] : T(0);
-    return ek_warp_sum(value);
 }
 
 #endif

@@ -105,7 +105,8 @@ typedef struct ek_cuda_recurrent_job {
     ek_dtype dtype;
     ek_recurrent_cell cell;
     int64_t count, hidden; /* elements of a state, and of its rows */
-    void *out[3];          /* h, c, gates; or dx, dproduct, dbefore in the gradient */
+    int64_t x_row;         /* from a row of x to the next; not in the gradient */
+    void *out[3];          /* h, c, gates; or dx, dbefore in the gradient */
     /* x, product, before; or dh, more, dc, gates, before, c in the gradient */
     const void *in[6];
 } ek_cuda_recurrent_job;

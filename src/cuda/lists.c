@@ -106,8 +106,6 @@ int ek_cuda_norm_list(ek_dev *dev, ek_tensor *out, int count, ek_tensor *const *
 
 int ek_cuda_scale_list(ek_dev *dev, int count, ek_tensor *const *x, const ek_tensor *factor)
 {
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "scaling",
-                       list_launch_norm(&stream, count, x, 1, NULL, ek_tensor_address(factor)));
+    EK_CUDA_RUN(dev, "scaling",
+                list_launch_norm(&stream, count, x, 1, NULL, ek_tensor_address(factor)));
 }

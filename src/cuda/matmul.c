@@ -447,7 +447,6 @@ static int matmul_run(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_
                          .y = matmul_matrices_of(y),
                          .out = matmul_matrices_of(out),
                          .accumulate = accumulate};
-    ek_cuda_stream stream;
     if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
         return 0;
     if (gemm.k == 0) {
@@ -455,9 +454,7 @@ static int matmul_run(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_
         extra->bias = NULL;
         return matmul_set_rows(dev, out, bias, accumulate);
     }
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "matrix product",
-                       matmul_issue(dev, &stream, &gemm, out, x, y, extra));
+    EK_CUDA_RUN(dev, "matrix product", matmul_issue(dev, &stream, &gemm, out, x, y, extra));
 }
 
 int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,

@@ -49,12 +49,10 @@ typedef int pool_launch(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 static int pool_run(ek_dev *dev, const char *operation, pool_launch *launch, const ek_tensor *x,
                     const ek_tensor *y, const ek_tensor *index, const ek_pool_params *params)
 {
-    ek_cuda_stream stream;
     ek_cuda_pool pool;
     EK_TRY(pool_of(&pool, x, y, index, params));
     pool.operation = operation;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, operation, launch(&stream, &pool));
+    EK_CUDA_RUN(dev, operation, launch(&stream, &pool));
 }
 
 int ek_cuda_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x,

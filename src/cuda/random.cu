@@ -5,33 +5,13 @@
 #include "cuda/launches.h"
 
 /* Functors compute a block's elements, in their computing type. */
-struct uniform_f32 {
+template <float (*Of)(uint32_t, float, float)> struct uniform_of {
     enum { EACH = EK_PHILOX_BLOCK };
     float scale, low;
     __device__ void operator()(float (&r)[EACH], const uint32_t (&words)[EK_PHILOX_BLOCK]) const
     {
         EK_EACH(j, EACH)
-            r[j] = ek_philox_uniform_f32(words[j], scale, low);
-    }
-};
-
-struct uniform_bf16 {
-    enum { EACH = EK_PHILOX_BLOCK };
-    float scale, low;
-    __device__ void operator()(float (&r)[EACH], const uint32_t (&words)[EK_PHILOX_BLOCK]) const
-    {
-        EK_EACH(j, EACH)
-            r[j] = ek_philox_uniform_bf16(words[j], scale, low);
-    }
-};
-
-struct uniform_f16 {
-    enum { EACH = EK_PHILOX_BLOCK };
-    float scale, low;
-    __device__ void operator()(float (&r)[EACH], const uint32_t (&words)[EK_PHILOX_BLOCK]) const
-    {
-        EK_EACH(j, EACH)
-            r[j] = ek_philox_uniform_f16(words[j], scale, low);
+            r[j] = Of(words[j], scale, low);
     }
 };
 
@@ -232,12 +212,15 @@ static int launch_uniform(const ek_cuda_stream *stream, const ek_draw *draw,
         return draw_launch<double>(stream, draw, job, uniform_f64{high - low, low});
     if (dtype == EK_F32)
         return draw_launch<float>(stream, draw, job,
-                                  uniform_f32{(float)high - (float)low, (float)low});
+                                  uniform_of<ek_philox_uniform_f32>{(float)high - (float)low,
+                                                                    (float)low});
     float narrow = round_narrow(dtype, low);
     float scale = round_narrow(dtype, round_narrow(dtype, high) - narrow);
     if (dtype == EK_F16)
-        return draw_launch<ek_f16>(stream, draw, job, uniform_f16{scale, narrow});
-    return draw_launch<ek_bf16>(stream, draw, job, uniform_bf16{scale, narrow});
+        return draw_launch<ek_f16>(stream, draw, job,
+                                   uniform_of<ek_philox_uniform_f16>{scale, narrow});
+    return draw_launch<ek_bf16>(stream, draw, job,
+                                uniform_of<ek_philox_uniform_bf16>{scale, narrow});
 }
 
 static int launch_normal(const ek_cuda_stream *stream, const ek_draw *draw,

@@ -36,12 +36,13 @@ template <typename T> EK_KERNEL lstm_forward(ek_cuda_recurrent_job job)
     const T *x = (const T *)job.in[0], *product = (const T *)job.in[1];
     T *gates = (T *)job.out[2];
     EK_GRID_LOOP(at, job.count) {
-        int64_t part = job.hidden, i = at / part * 4 * part + at % part;
+        int64_t part = job.hidden, row = at / part, i = row * 4 * part + at % part,
+                in = row * job.x_row + at % part;
         C of[4], c, h;
-        lstm_of(ek_load(x + i) + ek_load(product + i),
-                ek_load(x + i + part) + ek_load(product + i + part),
-                ek_load(x + i + 2 * part) + ek_load(product + i + 2 * part),
-                ek_load(x + i + 3 * part) + ek_load(product + i + 3 * part),
+        lstm_of(ek_load(x + in) + ek_load(product + i),
+                ek_load(x + in + part) + ek_load(product + i + part),
+                ek_load(x + in + 2 * part) + ek_load(product + i + 2 * part),
+                ek_load(x + in + 3 * part) + ek_load(product + i + 3 * part),
                 ek_load((const T *)job.in[2] + at), &of[0], &of[1], &of[2], &of[3], &c, &h);
         ek_store((T *)job.out[0] + at, h);
         ek_store((T *)job.out[1] + at, c);
@@ -69,7 +70,7 @@ template <typename T> EK_KERNEL lstm_gradient(ek_cuda_recurrent_job job)
         ek_store(dx + i + part, d[1]);
         ek_store(dx + i + 2 * part, d[2]);
         ek_store(dx + i + 3 * part, d[3]);
-        ek_store((T *)job.out[2] + at, dbefore);
+        ek_store((T *)job.out[1] + at, dbefore);
     }
 }
 
@@ -80,10 +81,10 @@ template <typename T> EK_KERNEL gru_forward(ek_cuda_recurrent_job job)
     T *gates = (T *)job.out[2];
     EK_GRID_LOOP(at, job.count) {
         int64_t part = job.hidden, row = at / part, i = row * 3 * part + at % part,
-                kept = row * 4 * part + at % part;
+                in = row * job.x_row + at % part, kept = row * 4 * part + at % part;
         C r, z, n, h, product_n = ek_load(product + i + 2 * part);
-        gru_of(ek_load(x + i) + ek_load(product + i),
-               ek_load(x + i + part) + ek_load(product + i + part), ek_load(x + i + 2 * part),
+        gru_of(ek_load(x + in) + ek_load(product + i),
+               ek_load(x + in + part) + ek_load(product + i + part), ek_load(x + in + 2 * part),
                product_n, ek_load((const T *)job.in[2] + at), &r, &z, &n, &h);
         ek_store((T *)job.out[0] + at, h);
         ek_store(gates + kept, r);
@@ -97,21 +98,18 @@ template <typename T> EK_KERNEL gru_gradient(ek_cuda_recurrent_job job)
 {
     typedef typename ek_compute<T>::type C;
     const T *gates = (const T *)job.in[3];
-    T *dx = (T *)job.out[0], *dproduct = (T *)job.out[1];
+    T *dx = (T *)job.out[0];
     EK_GRID_LOOP(at, job.count) {
-        int64_t part = job.hidden, row = at / part, i = row * 3 * part + at % part,
-                kept = row * 4 * part + at % part;
+        int64_t part = job.hidden, i = at / part * 4 * part + at % part;
         C dr, dz, dn, dproduct_n, dbefore;
-        gru_gradient_of(dh_at<T>(job, at), ek_load(gates + kept), ek_load(gates + kept + part),
-                        ek_load(gates + kept + 2 * part), ek_load(gates + kept + 3 * part),
+        gru_gradient_of(dh_at<T>(job, at), ek_load(gates + i), ek_load(gates + i + part),
+                        ek_load(gates + i + 2 * part), ek_load(gates + i + 3 * part),
                         ek_load((const T *)job.in[4] + at), &dr, &dz, &dn, &dproduct_n, &dbefore);
         ek_store(dx + i, dr);
         ek_store(dx + i + part, dz);
         ek_store(dx + i + 2 * part, dn);
-        ek_store(dproduct + i, dr);
-        ek_store(dproduct + i + part, dz);
-        ek_store(dproduct + i + 2 * part, dproduct_n);
-        ek_store((T *)job.out[2] + at, dbefore);
+        ek_store(dx + i + 3 * part, dproduct_n);
+        ek_store((T *)job.out[1] + at, dbefore);
     }
 }
 
@@ -119,7 +117,8 @@ template <typename T> EK_KERNEL rnn_forward(ek_cuda_recurrent_job job)
 {
     typedef typename ek_compute<T>::type C;
     EK_GRID_LOOP(at, job.count) {
-        C sum = ek_load((const T *)job.in[0] + at) + ek_load((const T *)job.in[1] + at);
+        int64_t in = at / job.hidden * job.x_row + at % job.hidden;
+        C sum = ek_load((const T *)job.in[0] + in) + ek_load((const T *)job.in[1] + at);
         ek_store((T *)job.out[0] + at,
                  job.cell == EK_CELL_RELU ? relu_of(sum, 0, 0) : tanh_of(sum, 0, 0));
     }

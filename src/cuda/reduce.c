@@ -248,9 +248,7 @@ int ek_cuda_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const
                            .size = size,
                            .stride = ek_cuda_stride_along(x, dim)};
     ek_cuda_strides_without(&job.lines, 2, (const ek_tensor *[]){index, x}, NULL, dim);
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    job.team = ek_cuda_team_along(stream.multiprocessors, &job.lines, 1, size, job.stride,
+    job.team = ek_cuda_team_along(ek_cuda_of(dev)->multiprocessors, &job.lines, 1, size, job.stride,
                                   EK_CUDA_TEAM_READS);
-    return ek_cuda_end(dev, &stream, "arg_reduce", ek_cuda_launch_arg_reduce(&stream, &job));
+    EK_CUDA_RUN(dev, "arg_reduce", ek_cuda_launch_arg_reduce(&stream, &job));
 }

@@ -61,6 +61,11 @@ typedef struct ek_cuda_launcher ek_cuda_launcher;
 struct ek_cuda_dnn;
 struct ek_cuda_transfer;
 
+/* A line of EVENKEEL_CUDA_PLANS=1. */
+typedef struct ek_cuda_shown {
+    char line[400];
+} ek_cuda_shown;
+
 typedef struct ek_cuda_device {
     ek_dev *dev;
     int physical; /* the GPU's number in the CUDA runtime */
@@ -87,9 +92,8 @@ typedef struct ek_cuda_device {
     struct ek_cuda_dnn *dnn;
     ek_cuda_launcher *launcher; /* guarded by the device's section (core/lane.h) */
     ek_cuda_clock clock;
-    uint64_t memory;      /* bytes of the GPU, which logical devices may share; 0: unknown */
-    int64_t attention[7]; /* the last choice that was printed (attention.c) */
-    char recurrent[300];  /* the last choice that was printed (dnn_recurrent.c) */
+    uint64_t memory; /* bytes of the GPU, which logical devices may share; 0: unknown */
+    ek_cuda_shown attention, recurrent; /* what was printed last (dnn.h) */
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
@@ -118,6 +122,15 @@ int ek_cuda_begin(ek_dev *dev, ek_cuda_stream *stream);
  * status (not above 0) or a cudaError_t, for which an error that names operation and device is
  * set. */
 int ek_cuda_end(ek_dev *dev, const ek_cuda_stream *stream, const char *operation, int launched);
+
+/* Ends the calling function with a launch that takes `&stream`, between ek_cuda_begin and
+ * ek_cuda_end. Returns its status. */
+#define EK_CUDA_RUN(dev, operation, launch)                        \
+    do {                                                           \
+        ek_cuda_stream stream;                                     \
+        EK_TRY(ek_cuda_begin((dev), &stream));                     \
+        return ek_cuda_end((dev), &stream, (operation), (launch)); \
+    } while (0)
 
 /* The parts of ek_cuda_begin and ek_cuda_end. ek_cuda_usable returns EK_E_BACKEND if an earlier
  * error made the device's GPU unusable. ek_cuda_enter makes the GPU current, ek_cuda_leave restores

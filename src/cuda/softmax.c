@@ -22,11 +22,9 @@ static int softmax_run(ek_dev *dev, const char *operation, softmax_launch *launc
     for (int k = 0; k < operands; k++)
         job.stride[k] = ek_cuda_stride_along(tensors[k], dim);
     ek_cuda_strides_without(&job.lines, operands, tensors, NULL, dim);
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    job.team = ek_cuda_team_along(stream.multiprocessors, &job.lines, 0, job.size, job.stride[0],
-                                  EK_CUDA_TEAM_WRITES);
-    return ek_cuda_end(dev, &stream, operation, launch(&stream, &job));
+    job.team = ek_cuda_team_along(ek_cuda_of(dev)->multiprocessors, &job.lines, 0, job.size,
+                                  job.stride[0], EK_CUDA_TEAM_WRITES);
+    EK_CUDA_RUN(dev, operation, launch(&stream, &job));
 }
 
 int ek_cuda_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm)
@@ -86,11 +84,9 @@ typedef int entropy_launch(const ek_cuda_stream *stream, const ek_cuda_entropy_j
 static int entropy_run(ek_dev *dev, const char *operation, entropy_launch *launch,
                        ek_cuda_entropy_job *job, int each)
 {
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    job->team = ek_cuda_team_along(stream.multiprocessors, &job->lines, 0, job->classes,
+    job->team = ek_cuda_team_along(ek_cuda_of(dev)->multiprocessors, &job->lines, 0, job->classes,
                                    job->stride_x, each);
-    return ek_cuda_end(dev, &stream, operation, launch(&stream, job));
+    EK_CUDA_RUN(dev, operation, launch(&stream, job));
 }
 
 int ek_cuda_cross_entropy_forward(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, const ek_tensor *x,

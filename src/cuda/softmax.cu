@@ -262,7 +262,7 @@ template <typename R> static __device__ R entropy_total_weight(const ek_cuda_ent
     R sum = 0;
     for (int64_t c = threadIdx.x; c < job.classes; c += blockDim.x)
         sum += entropy_weight_of<R>(job, c);
-    return ek_block_sum(sum);
+    return ek_team_sum(ek_team_of({EK_BLOCK, false}), sum);
 }
 
 template <typename T, bool smooths>
@@ -335,7 +335,7 @@ EK_KERNEL weigh_targets(ek_cuda_target_job job, ek_cuda_fault *fault, const char
         else if (entropy_target_counts(t, job.ignore_index, job.classes, fault, operation))
             sum += ek_load_as<double>(job.weight.data, job.weight.dtype, t * job.weight_stride);
     }
-    sum = ek_block_sum(sum);
+    sum = ek_team_sum(ek_team_of({EK_BLOCK, false}), sum);
     if (threadIdx.x != 0)
         return;
     if (job.partial != NULL)
@@ -349,7 +349,7 @@ EK_KERNEL join_targets(ek_cuda_values out, const double *partial, int64_t count)
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
         sum += partial[i];
-    sum = ek_block_sum(sum);
+    sum = ek_team_sum(ek_team_of({EK_BLOCK, false}), sum);
     if (threadIdx.x == 0)
         ek_store_as(out.data, out.dtype, 0, sum);
 }

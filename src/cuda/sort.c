@@ -90,7 +90,5 @@ int ek_cuda_searchsorted(ek_dev *dev, ek_tensor *out, const ek_tensor *sorted,
                               .right = right};
     ek_cuda_strides_init(&job.strides, 3, out->ndim, out->shape,
                          (const int64_t *[]){out->stride, values->stride, begins});
-    ek_cuda_stream stream;
-    EK_TRY(ek_cuda_begin(dev, &stream));
-    return ek_cuda_end(dev, &stream, "searchsorted", ek_cuda_launch_searchsorted(&stream, &job));
+    EK_CUDA_RUN(dev, "searchsorted", ek_cuda_launch_searchsorted(&stream, &job));
 }

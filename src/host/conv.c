@@ -3,6 +3,7 @@
 #include "host/conv.h"
 
 #include "host/host.h"
+#include "host/isa.h"
 #include "kernels/stage.h"
 
 /* Each kind of convolution computes one of x, w (with bias) and y from the other two. */
@@ -42,11 +43,11 @@ static int conv_winograd(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, con
     return ek_conv_winograd(dev, kind, side, x, w, bias, y, params);
 }
 
-static bool conv_dnn_has_bf16(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                              const ek_tensor *y, const ek_conv_params *params)
+static bool conv_dnn_wins_bf16(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                               const ek_tensor *y, const ek_conv_params *params)
 {
     (void)kind, (void)x, (void)w, (void)y, (void)params;
-    return ek_dnn_has_bf16();
+    return ek_dnn_has_amx() || (ek_dnn_has_bf16() && ek_host_bf16_is_fast());
 }
 
 static int conv_dnn(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -54,6 +55,43 @@ static int conv_dnn(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
 {
     const int done = ek_dnn_conv(dev, kind, x, w, bias, y, params);
     return done < 0 ? done : !done;
+}
+
+/* Windows of one element at every position are products, which convert bf16 and f16 while they
+ * pack: a copy in f32 costs more. */
+static bool conv_product_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                              const ek_tensor *y, const ek_conv_params *params)
+{
+    (void)kind;
+    return ek_conv_point_can(x, w, params) && x->shape[2] == y->shape[2] &&
+           x->shape[3] == y->shape[3];
+}
+
+/* Returns a channels-last tensor as a matrix whose columns are the channels. For kernels only. */
+static ek_tensor conv_matrix_of(const ek_tensor *t)
+{
+    const int64_t channels = t->shape[1];
+    ek_tensor m = *t;
+    m.ndim = 2;
+    m.shape[0] = ek_count(t) / channels;
+    m.stride[0] = channels;
+    m.stride[1] = 1;
+    return m;
+}
+
+static int conv_product(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                        const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+{
+    (void)params;
+    ek_tensor mx = conv_matrix_of(x), mw = conv_matrix_of(w), my = conv_matrix_of(y);
+    ek_tensor none = {.ndim = 1}, sum = bias ? *bias : none;
+    if (conv_computes_y(kind))
+        return ek_host_linear(dev, &my, &mx, &mw, bias, false);
+    if (conv_computes_w(kind))
+        return ek_host_linear_weight_gradient(dev, &mw, &sum, &mx, &my);
+    ek_tensor out = ek_batch_of_matrix(&mx, false), left = ek_batch_of_matrix(&my, false);
+    ek_tensor right = ek_batch_of_matrix(&mw, false);
+    return ek_host_matmul(dev, &out, &left, &right, NULL, false);
 }
 
 /* The algorithms, best first. The convolution is computed by the first row that takes the dtype,
@@ -70,7 +108,9 @@ typedef struct conv_way {
 } conv_way;
 static const conv_way conv_ways[] = {
     {EK_BF16, false, ek_conv_implicit_bf16_wins, ek_conv_implicit},
-    {EK_BF16, true, conv_dnn_has_bf16, conv_dnn},
+    {EK_BF16, true, conv_dnn_wins_bf16, conv_dnn},
+    {EK_BF16, false, conv_product_wins, conv_product},
+    {EK_F16, false, conv_product_wins, conv_product},
     {EK_F32, false, conv_winograd_wins, conv_winograd},
     {EK_F32, false, ek_conv_point_wins, ek_conv_point},
     {EK_F32, false, ek_conv_implicit_wins, ek_conv_implicit},

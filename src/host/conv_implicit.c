@@ -497,7 +497,8 @@ bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_
     int64_t positions = to->shape[0] * to->shape[2] * to->shape[3];
     bool one_tap = w->shape[2] * w->shape[3] == 1;
     bool strided = params->stride[0] > 1 || params->stride[1] > 1;
-    if (!ek_conv_implicit_bf16_can(kind, x, y, params) || ek_dnn_has_amx())
+    if (!ek_conv_implicit_bf16_can(kind, x, y, params) || !ek_host_bf16_is_fast() ||
+        ek_dnn_has_amx())
         return false;
     if (kind == EK_CONV_INPUT_GRADIENT && strided && x->shape[0] < LEAST_SAMPLES)
         return false;

@@ -47,6 +47,7 @@ typedef struct job {
     int64_t block;     /* the fixed length of a block of k */
     bool shares_a;     /* threads share packed a */
     bool packs_chunks; /* a thread packs chunks of rows of a for itself */
+    bool far_a;        /* rows of a are read in place, and prefetched */
     bool direct_b;     /* b isn't packed, except columns that don't fill a vector */
     int64_t chunk_rows;
     bool transposed; /* rows and columns of c are exchanged */
@@ -134,6 +135,7 @@ static void gemm_choose_blocks(job *j)
         packs = false;
     j->packs_chunks = packs && j->groups == 1;
     j->shares_a = packs && !j->packs_chunks;
+    j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES;
     j->direct_b = g->b.column_stride == 1 &&
                   (g->n <= 2 * most_rows || g->b.row_stride * size <= DIRECT_STRIDE);
     if (j->packs_chunks)
@@ -476,17 +478,33 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
                                         .lines = nbytes / 64,
                                         .runs = nbytes >= 64};
         call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
-    } else if (!j->packs_chunks && g->batch == 1 && call->a_depth == 1 && columns >= 2 * nr) {
+    } else if (j->far_a && columns >= 2 * nr) {
         const EK_REAL *next = (const EK_REAL *)call->a + rows * call->a_row;
         *call->next_a = EK_NAME(gemm_ahead_of)(next, rows, call->k, call->a_row, 1);
         call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
     }
-    for (int64_t column = 0; column < columns; column += nr) {
+    const int vector = j->kernel->columns / 2;
+    int64_t column = 0;
+    if (g->c.column_stride == 1) { /* whole panels */
+        ek_gemm_inner *inner = j->kernel->inner[nr / vector - 1][rows - 1];
+        const int64_t step = direct ? nr : nr * call->k;
+        call->b = direct ? direct : packed;
+        call->b_depth = direct ? g->b.row_stride : nr;
+        call->c_row = g->c.row_stride;
+        for (; column + nr <= columns; column += nr) {
+            call->c = c + column;
+            inner(call);
+            call->b = (const EK_REAL *)call->b + step;
+            if (bias)
+                call->addend = bias + column + nr;
+        }
+        packed = direct ? packed : call->b;
+    }
+    for (; column < columns; column += nr) {
         const int64_t width = ek_smaller(nr, columns - column);
-        const int vector = j->kernel->columns / 2, vectors = width > vector ? 2 : 1;
-        const bool filled = width == vectors * vector;
+        const int vectors = width > vector ? 2 : 1;
+        const bool filled = width == vectors * vector, in_place = direct && filled;
         const bool whole = g->c.column_stride == 1 && filled;
-        const bool in_place = direct && filled;
         call->b = in_place ? direct + column : packed;
         call->b_depth = in_place ? g->b.row_stride : nr;
         packed += in_place ? 0 : nr * call->k;

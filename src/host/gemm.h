@@ -42,4 +42,11 @@ ek_gemm ek_gemm_of(const ek_tensor *out, const ek_tensor *x, const ek_tensor *y)
 /* Computes the products. k may be 0. */
 int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm);
 
+/* Computes what the slot matmul does (kernels/kernels.h), followed by a ReLU with `relu`, if one of
+ * the tensors is bf16 or f16. Sums are f32 and rounded once. A sum's order doesn't depend on the
+ * number of threads. With `pairs`, for x and y of bf16 on a processor with ek_host_has_bf16,
+ * elements are multiplied as bf16, else as f32. */
+int ek_gemm_narrow(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                   const ek_tensor *bias, bool accumulate, bool relu, bool pairs);
+
 #endif

@@ -11,14 +11,9 @@
 /* Prefetches the lines of one stretch along k. */
 static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahead *ahead)
 {
-    for (int64_t left = ahead->pace; left > 0 && ahead->runs > 0;) {
-        const char *line = ahead->run + ahead->line * 64;
-        const int64_t count = ek_smaller(left, ahead->lines - ahead->line);
-        for (int64_t i = 0; i < count; i++)
-            __builtin_prefetch(line + i * 64, 0, 2);
-        left -= count;
-        ahead->line += count;
-        if (ahead->line == ahead->lines) {
+    for (int64_t i = ahead->pace; i > 0 && ahead->runs > 0; i--) {
+        __builtin_prefetch(ahead->run + ahead->line * 64, 0, 2);
+        if (++ahead->line == ahead->lines) {
             ahead->line = 0;
             ahead->run += ahead->stride;
             ahead->runs--;
@@ -130,6 +125,14 @@ ROWS_4(PLAIN_F64, 2)
 #define AVX512_F64(ROWS, VECTORS)                                                     \
     INNER(kernel_avx512_f64, AVX512, ROWS, VECTORS, double, __m512d, _mm512_loadu_pd, \
           _mm512_storeu_pd, _mm512_set1_pd, _mm512_add_pd, _mm512_fmadd_pd)
+/* Words are pairs of bf16, which may begin at any element: one instruction adds both products to an
+ * f32. */
+typedef float kernel_word __attribute__((aligned(2), may_alias));
+#define KERNEL_BF16 __attribute__((target(EK_TARGET_BF16)))
+#define PAIRS_BF16(ROWS, VECTORS)                                                        \
+    INNER(kernel_bf16, KERNEL_BF16, ROWS, VECTORS, kernel_word, __m512, _mm512_loadu_ps, \
+          _mm512_storeu_ps, _mm512_set1_ps, _mm512_add_ps, PAIRS_FMA)
+#define PAIRS_FMA(x, y, sum) _mm512_dpbf16_ps(sum, (__m512bh)(x), (__m512bh)(y))
 /* clang-format off */
 ROWS_6(AVX2_F32, 1)
 ROWS_6(AVX2_F32, 2)
@@ -139,6 +142,8 @@ ROWS_12(AVX512_F32, 1)
 ROWS_12(AVX512_F32, 2)
 ROWS_12(AVX512_F64, 1)
 ROWS_12(AVX512_F64, 2)
+ROWS_12(PAIRS_BF16, 1)
+ROWS_12(PAIRS_BF16, 2)
 /* clang-format on */
 
 #endif
@@ -159,11 +164,16 @@ const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype)
                                              {12, 16, BOTH(ROWS_12, kernel_avx512_f64)}};
     static const ek_gemm_kernel avx2[2] = {{6, 16, BOTH(ROWS_6, kernel_avx2_f32)},
                                            {6, 8, BOTH(ROWS_6, kernel_avx2_f64)}};
-    if (ek_host_isa() == EK_ISA_AVX512)
+    static const ek_gemm_kernel bf16 = {12, 32, BOTH(ROWS_12, kernel_bf16)};
+    if (dtype == EK_BF16 && ek_host_has_bf16())
+        return &bf16;
+    if (dtype != EK_BF16 && ek_host_isa() == EK_ISA_AVX512)
         return &avx512[wide];
-    if (ek_host_isa() == EK_ISA_AVX2)
+    if (dtype != EK_BF16 && ek_host_isa() == EK_ISA_AVX2)
         return &avx2[wide];
 #endif
+    if (dtype == EK_BF16)
+        return NULL;
     static const ek_gemm_kernel plain[2] = {{4, 8, BOTH(ROWS_4, kernel_plain_f32)},
                                             {4, 8, BOTH(ROWS_4, kernel_plain_f64)}};
     return &plain[wide];

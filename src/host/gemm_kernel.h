@@ -47,7 +47,9 @@ typedef struct ek_gemm_kernel {
     ek_gemm_inner *inner[2][EK_GEMM_ROWS];
 } ek_gemm_kernel;
 
-/* Returns the best kernel for this processor, for f32 or f64. */
+/* Returns the best kernel for this processor, for f32 or f64; or the kernel for bf16, NULL if the
+ * processor doesn't multiply that. Elements of its a and b are pairs of bf16 that are neighbours
+ * along k, elements of c are f32. */
 const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype);
 
 /* Copies element d of line l, at from + l * stride + d, to to + d * width + l, for at most as many

@@ -62,6 +62,15 @@ bool ek_host_has_bf16(void)
 #endif
 }
 
+bool ek_host_bf16_is_fast(void)
+{
+#if defined(__x86_64__)
+    return ek_host_has_bf16() && (__builtin_cpu_is("amd") || __builtin_cpu_is("cooperlake"));
+#else
+    return false;
+#endif
+}
+
 bool ek_host_without(const char *algorithm)
 {
     return ek_environment_lists("EVENKEEL_HOST_WITHOUT", algorithm);

@@ -175,7 +175,7 @@ static void norm_set_parameters(void *context, int64_t begin, int64_t end)
             /* The order of the factors decides the rounding; runs have another order than rows and
              * planes. */
             double slope = runs ? share * invstd * product : share * product * invstd;
-            const double of[] = {mean, scale, shift, slope};
+            const double of[] = {mean, scale, shift, slope, norm_value(bias, c, 0)};
             ek_norm_pass_set(pass, sample, c, of);
         }
     }

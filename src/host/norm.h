@@ -52,7 +52,14 @@ enum {
 
 /* The tensors of a pass. Only the first is written. */
 enum { EK_NORM_OUT, EK_NORM_X, EK_NORM_DY, EK_NORM_MASK, EK_NORM_TENSORS };
-enum { EK_NORM_CENTER, EK_NORM_SCALE, EK_NORM_SHIFT, EK_NORM_SLOPE, EK_NORM_PARAMETERS };
+enum {
+    EK_NORM_CENTER,
+    EK_NORM_SCALE,
+    EK_NORM_SHIFT,
+    EK_NORM_SLOPE,
+    EK_NORM_BIAS, /* of y, if y is computed again for the ReLU's mask */
+    EK_NORM_PARAMETERS
+};
 
 /* One pass. Its tensors have one layout and one dtype: f64, f32, or bf16 if all are bf16 and the
  * pass isn't over runs. Parameters are f64 for f64, else f32. */
@@ -63,6 +70,7 @@ typedef struct ek_norm_pass {
     const ek_norm_sums *sums; /* where sums by group and by parameter are stored, or NULL */
     ek_tensor *moments[2];    /* where mean and variance are stored, or NULL */
     bool is_f64, is_bf16;
+    bool again; /* the ReLU's mask is computed from x, and EK_NORM_MASK is absent */
     ek_norm_plan plan;
     ek_stage stage[EK_NORM_TENSORS];
     void *data[EK_NORM_TENSORS];          /* NULL if absent */
@@ -81,7 +89,7 @@ int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out)
  * store. */
 int ek_norm_pass_end(ek_norm_pass *pass, int rc);
 
-/* Sets the parameters of a column: center, scale, shift, slope. */
+/* Sets the parameters of a column: center, scale, shift, slope, bias. */
 void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
                       const double of[EK_NORM_PARAMETERS]);
 
@@ -102,6 +110,9 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
 void ek_norm_pass_line(ek_norm_pass *pass);
 
 /* ---- for the loops ---- */
+
+/* Returns true if the line of y is cut by a ReLU at x. It rounds as the line's loop does. */
+#define EK_NORM_CUT(x, center, scale, bias) (((x) - (center)) * (scale) + (bias) <= 0)
 
 /* Returns the number of rows that are summed in the tensor's own type before their sum is added in
  * f64. */

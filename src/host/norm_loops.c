@@ -157,10 +157,14 @@ static void EK_NAME(norm_moments_plane)(const ek_norm_pass *pass, int64_t c)
 static inline void EK_NAME(norm_add_row)(EK_REAL *restrict sum, EK_REAL *restrict product,
                                          const EK_ELEMENT *dy, const EK_ELEMENT *x,
                                          const EK_ELEMENT *mask, int64_t n,
-                                         const EK_REAL *restrict center)
+                                         const EK_REAL *restrict center,
+                                         const EK_REAL *restrict scale,
+                                         const EK_REAL *restrict bias)
 {
     for (int64_t c = 0; c < n; c++) {
         EK_REAL v = EK_NAME(norm_masked)(dy, mask, c);
+        if (bias)
+            v = EK_NORM_CUT(EK_GET(x[c]), center[c], scale[c], bias[c]) ? 0 : v;
         sum[c] += v;
         product[c] += v * (EK_GET(x[c]) - center[c]);
     }
@@ -170,6 +174,7 @@ EK_MULTIVERSION
 static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x,
                                        const EK_ELEMENT *mask, int64_t stride, int64_t rows,
                                        int64_t columns, const EK_REAL *restrict center,
+                                       const EK_REAL *restrict scale, const EK_REAL *restrict bias,
                                        double *first, double *second)
 {
     EK_REAL sum[EK_NORM_COLUMNS], product[EK_NORM_COLUMNS];
@@ -188,10 +193,16 @@ static void EK_NAME(norm_reduce_block)(const EK_ELEMENT *dy, const EK_ELEMENT *x
                 if (mask)
                     norm_fetch(mask + next, columns * (int64_t)sizeof *mask);
             }
-            if (mask)
-                EK_NAME(norm_add_row)(sum, product, dy + at, x + at, mask + at, columns, center);
-            else
-                EK_NAME(norm_add_row)(sum, product, dy + at, x + at, NULL, columns, center);
+            if (bias) {
+                EK_NAME(norm_add_row)
+                (sum, product, dy + at, x + at, NULL, columns, center, scale, bias);
+            } else if (mask) {
+                EK_NAME(norm_add_row)
+                (sum, product, dy + at, x + at, mask + at, columns, center, NULL, NULL);
+            } else {
+                EK_NAME(norm_add_row)
+                (sum, product, dy + at, x + at, NULL, columns, center, NULL, NULL);
+            }
         }
         for (int64_t c = 0; c < columns; c++) {
             first[c] += (double)sum[c];
@@ -259,10 +270,13 @@ void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
         if (!dy) {
             EK_NAME(norm_moments_block)(x, plan->row_stride, rows, columns, first, second);
         } else {
+            const EK_REAL *of[EK_NORM_PARAMETERS];
+            for (int k = 0; k < EK_NORM_PARAMETERS; k++)
+                of[k] = (const EK_REAL *)pass->parameters[k] + sample * plan->width + column;
             EK_NAME(norm_reduce_block)
             (dy, x, EK_NAME(norm_at)(pass, EK_NORM_MASK, at), plan->row_stride, rows, columns,
-             (const EK_REAL *)pass->parameters[EK_NORM_CENTER] + sample * plan->width + column,
-             first, second);
+             of[EK_NORM_CENTER], of[EK_NORM_SCALE], pass->again ? of[EK_NORM_BIAS] : NULL, first,
+             second);
         }
     }
 }
@@ -306,32 +320,41 @@ static inline void
 EK_NAME(norm_gradient)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
                        const EK_ELEMENT *restrict x, const EK_ELEMENT *restrict mask, int64_t n,
                        const EK_REAL *restrict center, const EK_REAL *restrict scale,
-                       const EK_REAL *restrict shift, const EK_REAL *restrict slope, int each)
+                       const EK_REAL *restrict shift, const EK_REAL *restrict slope,
+                       const EK_REAL *restrict bias, int each)
 {
-    for (int64_t i = 0; i < n; i++)
-        dx[i] = EK_PUT(scale[i * each] * EK_NAME(norm_masked)(dy, mask, i) - shift[i * each] -
-                       (EK_GET(x[i]) - center[i * each]) * slope[i * each]);
+    for (int64_t i = 0; i < n; i++) {
+        EK_REAL v = EK_NAME(norm_masked)(dy, mask, i), from = EK_GET(x[i]) - center[i * each];
+        if (bias)
+            v = EK_NORM_CUT(EK_GET(x[i]), center[i], scale[i], bias[i]) ? 0 : v;
+        dx[i] = EK_PUT(scale[i * each] * v - shift[i * each] - from * slope[i * each]);
+    }
 }
 
-/* Writes dx, or scale * dy if x is NULL. */
+/* Writes dx, or scale * dy if slope is NULL. */
 EK_MULTIVERSION
-static void EK_NAME(norm_gradient_line)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
-                                        const EK_ELEMENT *restrict x,
-                                        const EK_ELEMENT *restrict mask, int64_t n,
-                                        const EK_REAL *restrict center,
-                                        const EK_REAL *restrict scale,
-                                        const EK_REAL *restrict shift,
-                                        const EK_REAL *restrict slope, bool each)
+static void
+EK_NAME(norm_gradient_line)(EK_ELEMENT *restrict dx, const EK_ELEMENT *restrict dy,
+                            const EK_ELEMENT *restrict x, const EK_ELEMENT *restrict mask,
+                            int64_t n, const EK_REAL *restrict center,
+                            const EK_REAL *restrict scale, const EK_REAL *restrict shift,
+                            const EK_REAL *restrict slope, const EK_REAL *restrict bias, bool each)
 {
-    if (!x)
-        for (int64_t i = 0; i < n; i++)
-            dx[i] = EK_PUT(scale[each ? i : 0] * EK_NAME(norm_masked)(dy, mask, i));
+    if (!slope)
+        for (int64_t i = 0; i < n; i++) {
+            EK_REAL v = EK_NAME(norm_masked)(dy, mask, i);
+            if (bias)
+                v = EK_NORM_CUT(EK_GET(x[i]), center[i], scale[i], bias[i]) ? 0 : v;
+            dx[i] = EK_PUT(scale[each ? i : 0] * v);
+        }
     else if (!each)
-        EK_NAME(norm_gradient)(dx, dy, x, mask, n, center, scale, shift, slope, 0);
+        EK_NAME(norm_gradient)(dx, dy, x, mask, n, center, scale, shift, slope, NULL, 0);
+    else if (bias)
+        EK_NAME(norm_gradient)(dx, dy, x, NULL, n, center, scale, shift, slope, bias, 1);
     else if (mask)
-        EK_NAME(norm_gradient)(dx, dy, x, mask, n, center, scale, shift, slope, 1);
+        EK_NAME(norm_gradient)(dx, dy, x, mask, n, center, scale, shift, slope, NULL, 1);
     else
-        EK_NAME(norm_gradient)(dx, dy, x, NULL, n, center, scale, shift, slope, 1);
+        EK_NAME(norm_gradient)(dx, dy, x, NULL, n, center, scale, shift, slope, NULL, 1);
 }
 
 /* ---- lines over rows and planes ---- */
@@ -349,11 +372,13 @@ static inline void EK_NAME(norm_line)(const ek_norm_pass *pass, int64_t at, int6
     const EK_REAL *scale = (const EK_REAL *)pass->parameters[EK_NORM_SCALE] + c;
     const EK_REAL *shift = (const EK_REAL *)pass->parameters[EK_NORM_SHIFT] + c;
     const EK_REAL *slope = (const EK_REAL *)pass->parameters[EK_NORM_SLOPE] + c;
+    const EK_REAL *bias = (const EK_REAL *)pass->parameters[EK_NORM_BIAS] + c;
     if (!dy) {
         EK_NAME(norm_apply_line)(y, x, n, center, scale, shift, pass->args->relu, each);
     } else {
         EK_NAME(norm_gradient_line)
-        (y, dy, pass->args->sum_xhat ? x : NULL, mask, n, center, scale, shift, slope, each);
+        (y, dy, x, mask, n, center, scale, shift, pass->args->sum_xhat ? slope : NULL,
+         pass->again ? bias : NULL, each);
     }
 }
 

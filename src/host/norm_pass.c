@@ -143,9 +143,12 @@ static int pass_take_room(ek_norm_pass *pass)
 int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out)
 {
     const ek_norm_args *args = pass->args;
-    const ek_tensor *const tensors[] = {out, args->x, args->dy, args->y_relu};
     const ek_dtype dtype = args->x->dtype;
     bool keep = pass_plan(&pass->plan, args->x, pass->kind, groups);
+    /* 16 bits may hold a small positive y as 0. */
+    pass->again = args->y_again && keep && !pass->plan.planes && !ek_dtype_is_narrow(dtype) &&
+                  args->y_relu->dtype == dtype;
+    const ek_tensor *const tensors[] = {out, args->x, args->dy, pass->again ? NULL : args->y_relu};
     for (int i = 0; i < EK_NORM_TENSORS; i++)
         if (tensors[i])
             keep = keep && tensors[i]->dtype == dtype && ek_same_layout(tensors[i], args->x);
@@ -276,6 +279,21 @@ ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
     return pass_join(sum, rest);
 }
 
+/* Returns true if the ReLU cuts y at element `at`, whose column has the parameters `own`. */
+static bool pass_cuts(const ek_norm_pass *pass, int64_t at, int64_t own)
+{
+    void *const *of = pass->parameters;
+    if (pass->is_f64)
+        return EK_NORM_CUT(((const double *)pass->data[EK_NORM_X])[at],
+                           ((const double *)of[EK_NORM_CENTER])[own],
+                           ((const double *)of[EK_NORM_SCALE])[own],
+                           ((const double *)of[EK_NORM_BIAS])[own]);
+    return EK_NORM_CUT(((const float *)pass->data[EK_NORM_X])[at],
+                       ((const float *)of[EK_NORM_CENTER])[own],
+                       ((const float *)of[EK_NORM_SCALE])[own],
+                       ((const float *)of[EK_NORM_BIAS])[own]);
+}
+
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
                      double *second)
 {
@@ -294,7 +312,9 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
         pass->is_f64 ? ((const double *)centers)[own] : (double)((const float *)centers)[own];
     for (int64_t i = c; i < plan->rest; i += plan->channels) {
         int64_t at = pass_rest(plan, sample) + i;
-        if (pass->args->y_relu && pass_value(pass, EK_NORM_MASK, at) <= 0)
+        if (pass->data[EK_NORM_MASK] && pass_value(pass, EK_NORM_MASK, at) <= 0)
+            continue;
+        if (pass->again && pass_cuts(pass, at, own))
             continue;
         double dy = pass_value(pass, EK_NORM_DY, at);
         *first += dy;

@@ -2,7 +2,12 @@
 #include "host/tile.h"
 
 #include "core/dtypes.h"
+#include "host/isa.h"
 #include "host/parallel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 enum {
     SHORT_ROW = 128,  /* shorter rows share a tile */
@@ -61,9 +66,74 @@ size_t ek_class_size(ek_class type)
 #define LOAD_F64(label, text, type, ...) LOAD(F64, label, type, TO_F64)
 #define LOAD_I64(label, text, type, class, ...) LOAD(I64, label, type, TO_I64_OF_##class)
 
+/* ---- contiguous rows of 16 bits, by AVX-512's conversions: bits are those of core/bits.h ---- */
+
+#if defined(__x86_64__)
+
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+/* Compilers convert 8 elements at a time, and f16 by integer arithmetic. */
+AVX512 static void tile_widen(float *to, const uint16_t *from, bool bf16, int64_t count)
+{
+    for (int64_t i = 0; i < count; i += 16) {
+        const __mmask16 mask = (__mmask16)(count - i < 16 ? (1u << (count - i)) - 1 : 0xffff);
+        const __m256i half = _mm256_maskz_loadu_epi16(mask, from + i);
+        const __m512i words = _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+        _mm512_mask_storeu_ps(to + i, mask,
+                              bf16 ? _mm512_castsi512_ps(words) : _mm512_cvtph_ps(half));
+    }
+}
+
+AVX512 static void tile_narrow(uint16_t *to, const float *from, bool bf16, int64_t count)
+{
+    const __m512i half = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1);
+    for (int64_t i = 0; i < count; i += 16) {
+        const __mmask16 mask = (__mmask16)(count - i < 16 ? (1u << (count - i)) - 1 : 0xffff);
+        const __m512 x = _mm512_maskz_loadu_ps(mask, from + i);
+        __m256i result = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+        if (bf16) {
+            const __m512i bits = _mm512_castps_si512(x), upper = _mm512_srli_epi32(bits, 16);
+            __m512i rounded = _mm512_add_epi32(bits, _mm512_and_si512(upper, one));
+            rounded = _mm512_srli_epi32(_mm512_add_epi32(rounded, half), 16);
+            rounded = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), upper,
+                                           _mm512_set1_epi32(0x7fc0));
+            result = _mm512_cvtepi32_epi16(rounded);
+        }
+        _mm256_mask_storeu_epi16(to + i, mask, result);
+    }
+}
+
+/* Returns true if ek_row_load and ek_row_store of such a row are tile_widen and tile_narrow. */
+static bool tile_has_conversion(ek_class type, ek_dtype dtype, int64_t stride)
+{
+    return type == EK_CLASS_F32 && (dtype == EK_BF16 || dtype == EK_F16) && stride == 1 &&
+           ek_host_isa() == EK_ISA_AVX512 && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+#else
+
+static bool tile_has_conversion(ek_class type, ek_dtype dtype, int64_t stride)
+{
+    (void)type, (void)dtype, (void)stride;
+    return false;
+}
+
+static void tile_widen(float *to, const uint16_t *from, bool bf16, int64_t count)
+{
+    (void)to, (void)from, (void)bf16, (void)count;
+}
+
+static void tile_narrow(uint16_t *to, const float *from, bool bf16, int64_t count)
+{
+    (void)to, (void)from, (void)bf16, (void)count;
+}
+
+#endif
+
 EK_MULTIVERSION
-void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, int64_t stride,
-                 int64_t count)
+static void tile_row_load(ek_class type, void *row, ek_dtype dtype, const void *source,
+                          int64_t stride, int64_t count)
 {
     switch (KEY(type, dtype)) {
         EK_DTYPE_ROWS(LOAD_F32)
@@ -93,8 +163,8 @@ void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, i
 #define STORE_I64(label, text, type, ...) STORE(I64, label, type, EK_##label##_OF_INTEGER)
 
 EK_MULTIVERSION
-void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, int64_t stride,
-                  int64_t count)
+static void tile_row_store(ek_class type, const void *row, ek_dtype dtype, void *target,
+                           int64_t stride, int64_t count)
 {
     switch (KEY(type, dtype)) {
         EK_DTYPE_ROWS(STORE_F32)
@@ -103,6 +173,24 @@ void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, 
     default:
         break;
     }
+}
+
+void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, int64_t stride,
+                 int64_t count)
+{
+    if (tile_has_conversion(type, dtype, stride))
+        tile_widen(row, source, dtype == EK_BF16, count);
+    else
+        tile_row_load(type, row, dtype, source, stride, count);
+}
+
+void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, int64_t stride,
+                  int64_t count)
+{
+    if (tile_has_conversion(type, dtype, stride))
+        tile_narrow(target, row, dtype == EK_BF16, count);
+    else
+        tile_row_store(type, row, dtype, target, stride, count);
 }
 
 /* ---- tiles of a walk ---- */

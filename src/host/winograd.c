@@ -11,6 +11,7 @@
 
 #include "host/host.h"
 #include "host/parallel.h"
+#include "host/shared_weights.h"
 
 enum {
     INPUTS_NBYTES = 192 << 10, /* of a block's transformed inputs: a part of level 2 cache */
@@ -123,6 +124,7 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
     const int64_t *depth = j->depth;
     bool whole = ek_winograd_whole(plan);
     int area = ek_winograd_area(plan), sources = ek_winograd_sources(plan);
+    ek_winograd_place place = ek_winograd_place_of(plan, first);
     int64_t steps = count * sources, at[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
     for (int s = 0; s < sources; s++)
         for (int i = 0; i < area; i++)
@@ -130,8 +132,10 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
     for (int64_t step = 0; step <= steps; step++) {
         int source = (int)(step % sources), before = (int)((step + sources - 1) % sources);
         if (step < steps)
-            ek_winograd_inputs_ahead(plan, first + step / sources, source / plan->parts,
-                                     source % plan->parts, j->zeros, from[step % 2]);
+            ek_winograd_inputs_ahead(plan, &place, source / plan->parts, source % plan->parts,
+                                     j->zeros, 0, plan->channels, from[step % 2]);
+        if (source == sources - 1)
+            ek_winograd_step(plan, &place);
         if (step == 0)
             continue;
         plan->form->inputs[plan->spread ? 0 : plan->ends[before]](from[(step - 1) % 2], to,
@@ -186,12 +190,13 @@ static void winograd_transform_sums(const job *j, int64_t panel, int target, int
     int64_t end = ek_smaller((j->first_panel + j->panels) * j->columns, plan->outputs);
     int64_t n = ek_smaller(OUTPUTS_AT_ONCE, end - output);
     ek_winograd_collect *results = plan->form->results[plan->spread ? plan->ends[target] : 0];
+    ek_winograd_place place = ek_winograd_place_of(plan, first);
+    int64_t position[EK_WINOGRAD_AREA];
     float *to[EK_WINOGRAD_AREA];
-    for (int64_t t = 0; t < count; t++) {
-        for (int i = 0; i < side * side; i++) {
-            int64_t position = ek_winograd_output(plan, first + t, p0, p1, i / side, i % side);
-            to[i] = position < 0 ? j->unused : j->to + position * plan->outputs + output;
-        }
+    for (int64_t t = 0; t < count; t++, ek_winograd_step(plan, &place)) {
+        ek_winograd_outputs(plan, &place, p0, p1, position);
+        for (int i = 0; i < side * side; i++)
+            to[i] = position[i] < 0 ? j->unused : j->to + position[i] * plan->outputs + output;
         results(sums + t * OUTPUTS_AT_ONCE, j->sums_at, j->start + output, to, n);
     }
 }
@@ -222,9 +227,10 @@ static void winograd_compute_blocks(void *context, int64_t begin, int64_t end)
 }
 
 /* Cuts the tiles into blocks, and the panels of outputs into turns, which are computed one after
- * another. If blocks are few, all threads get equally many blocks of one size, even if the blocks'
- * last rows don't fill a kernel. Returns how many panels a turn has. */
-static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
+ * another; shared weights have one turn. If blocks are few, all threads get equally many blocks of
+ * one size, even if the blocks' last rows don't fill a kernel. Returns how many panels a turn has.
+ */
+static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads, bool shared)
 {
     const ek_winograd *plan = j->plan;
     int64_t output = (int64_t)sizeof(float) * plan->channels * plan->products, tile = 0;
@@ -240,10 +246,12 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
     int64_t turns = ek_divide_up(plan->outputs, at_once);
     at_once = ek_divide_up(ek_divide_up(plan->outputs, turns), OUTPUTS_AT_ONCE) * OUTPUTS_AT_ONCE;
     int64_t panels = ek_smaller(at_once / j->columns, all_panels);
-    j->keep = j->keep && panels < all_panels;
     j->block = ek_smaller(ek_larger(INPUTS_NBYTES / tile, LEAST_TILES), MOST_TILES);
     if (panels < all_panels)
         j->block = MOST_TILES; /* weights are read from level 3 cache once per block */
+    if (shared)
+        panels = all_panels;
+    j->keep = j->keep && panels < all_panels;
     j->blocks = ek_divide_up(plan->tiles, j->block);
     int64_t rows = j->kernel->rows, equal = ek_divide_up(j->blocks, threads) * threads;
     if (threads > 1 && j->blocks <= FEW_BLOCKS * threads && plan->tiles >= equal * rows)
@@ -254,20 +262,40 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads)
     return panels;
 }
 
+/* Finds the transformed weights of all panels that devices share, or NULL. What is shared takes at
+ * most half as much memory as all devices would take alone, because their own workspaces stay as
+ * large as other convolutions need them. */
+static ek_shared_weights *winograd_share(const job *j, const ek_tensor *w, int64_t panels)
+{
+    const ek_winograd *plan = j->plan;
+    const ek_winograd_line *line = plan->line;
+    const ek_shared_key key = {plan->form,
+                               0,
+                               {j->by_inputs, plan->channels, plan->outputs, plan->window[0],
+                                plan->window[1], plan->parts, plan->spread, line[0].first_tap,
+                                line[0].tap_step, line[1].first_tap, line[1].tap_step}};
+    const int64_t count = panels * plan->products * plan->channels * j->columns +
+                          (int64_t)ek_winograd_area(plan) * APART;
+    const int64_t nbytes = count * (int64_t)sizeof(float);
+    return ek_shared_weights_take(w, key, (size_t)nbytes,
+                                  (size_t)ek_smaller(nbytes, ek_winograd_budget(plan)) / 2);
+}
+
 /* Computes a convolution by a plan. `bias` may be NULL. */
-static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, const float *w,
+static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, const ek_tensor *w,
                         const float *bias, float *to)
 {
     job j = {.plan = plan,
              .kernel = ek_gemm_kernel_best(EK_F32),
              .by_inputs = by_inputs,
-             .w = w,
+             .w = ek_tensor_address(w),
              .to = to};
     int area = ek_winograd_area(plan);
     j.columns = j.kernel->columns;
     int64_t all_panels = ek_divide_up(plan->outputs, j.columns);
     int64_t threads = ek_parallel_threads(dev);
-    int64_t panels = winograd_divide(&j, all_panels, threads);
+    ek_shared_weights *shared = winograd_share(&j, w, all_panels);
+    int64_t panels = winograd_divide(&j, all_panels, threads, shared);
     int64_t parts = ek_smaller(threads, j.blocks);
     for (int i = 0; i < area; i++) {
         int64_t panel = plan->slots[i] * plan->channels * j.columns;
@@ -275,14 +303,19 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
         j.inputs_at[i + 1] = j.inputs_at[i] + j.block * j.depth[i] + APART;
         j.sums_at[i + 1] = j.sums_at[i] + j.block * OUTPUTS_AT_ONCE + APART;
     }
-    size_t weights = (size_t)j.weights_at[area], sums = (size_t)(parts * j.sums_at[area]);
+    size_t weights = shared ? 0 : (size_t)j.weights_at[area],
+           sums = (size_t)(parts * j.sums_at[area]);
     size_t inputs = (size_t)((j.keep ? j.blocks : parts) * j.inputs_at[area]);
     size_t zeros = (size_t)plan->channels, start = (size_t)(all_panels * j.columns);
     size_t nbytes = (weights + inputs + sums + zeros + start + OUTPUTS_AT_ONCE) * sizeof(float);
     void *workspace;
-    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
-    j.weights = workspace;
-    j.inputs = j.weights + weights;
+    int rc = ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace);
+    if (rc < 0) {
+        ek_object_release(shared);
+        return rc;
+    }
+    j.weights = shared ? shared->data : workspace;
+    j.inputs = (float *)workspace + weights;
     j.sums = j.inputs + inputs;
     j.zeros = memset(j.sums + sums, 0, (zeros + start) * sizeof(float));
     float *first = j.sums + sums + zeros;
@@ -292,15 +325,20 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
     j.unused = first + start;
     for (; j.first_panel < all_panels; j.first_panel += panels) {
         j.panels = ek_smaller(panels, all_panels - j.first_panel);
-        int64_t pieces = plan->parts * plan->parts * ek_divide_up(plan->channels, CHANNELS_AT_ONCE);
-        ek_parallel_for(dev, j.panels * pieces, PIECE_LEAST / (CHANNELS_AT_ONCE * j.columns),
-                        winograd_transform_panels, &j);
+        const int64_t pieces =
+            j.panels * plan->parts * plan->parts * ek_divide_up(plan->channels, CHANNELS_AT_ONCE);
+        const int64_t grain = PIECE_LEAST / (CHANNELS_AT_ONCE * j.columns);
+        if (shared)
+            ek_shared_weights_make(dev, shared, pieces, grain, winograd_transform_panels, &j);
+        else
+            ek_parallel_for(dev, pieces, grain, winograd_transform_panels, &j);
         atomic_store(&j.next_part, 0);
         atomic_store(&j.next_block, 0);
         ek_parallel_for(dev, parts, 1, winograd_compute_blocks, &j);
         j.kept = j.keep;
     }
     ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    ek_object_release(shared);
     return 0;
 }
 
@@ -315,8 +353,8 @@ int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *
     for (int part = 0; part < ek_winograd_problems(kind, w, params); part++) {
         ek_winograd plan = ek_winograd_plan(kind, side, part, x, w, y, params);
         if (plan.tiles > 0)
-            EK_TRY(winograd_run(dev, &plan, kind == EK_CONV_INPUT_GRADIENT, ek_tensor_address(w),
-                                start, ek_tensor_address(to)));
+            EK_TRY(winograd_run(dev, &plan, kind == EK_CONV_INPUT_GRADIENT, w, start,
+                                ek_tensor_address(to)));
     }
     return 0;
 }

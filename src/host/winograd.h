@@ -86,6 +86,10 @@ typedef struct ek_winograd {
     int slot[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA]; /* a part's place among these; -1: no product */
 } ek_winograd;
 
+/* Returns about how many multiplications take as long as the transform of one value, with kernels
+ * of so many columns. */
+#define EK_WINOGRAD_VALUE(columns) ((columns) > 16 ? 17.0 : 9.0)
+
 /* ek_winograd_budget returns the bytes of transformed weights at a time: as many as a direct
  * convolution's packed weights have, but at least EK_WINOGRAD_LITTLE; of more than EK_WINOGRAD_MUCH
  * only half, but at least EK_WINOGRAD_MUCH. Kept transformed inputs take at most as many bytes. */
@@ -122,18 +126,35 @@ static inline int ek_winograd_targets(const ek_winograd *w)
     return w->spread ? w->parts * w->parts : 1;
 }
 
-/* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`. */
-void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
-                        const float **from);
+/* The sample of a tile, and its row and column of tiles. */
+typedef struct ek_winograd_place {
+    int64_t sample, at[2];
+} ek_winograd_place;
 
-/* Does what ek_winograd_inputs does, for a tile that is computed next, and prefetches the inputs
- * that the tile before it doesn't read. */
-void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
-                              const float *zeros, const float **from);
+ek_winograd_place ek_winograd_place_of(const ek_winograd *w, int64_t tile);
 
-/* Returns the position in the result, counted through all samples, of output (i0, i1) of a tile in
- * part (p0, p1); -1 if it lies outside. */
-int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int p0, int p1, int i0, int i1);
+/* Steps to the next tile, without a division. */
+static inline void ek_winograd_step(const ek_winograd *w, ek_winograd_place *place)
+{
+    if (++place->at[1] < w->line[1].tiles)
+        return;
+    place->at[1] = 0;
+    if (++place->at[0] < w->line[0].tiles)
+        return;
+    place->at[0] = 0;
+    place->sample++;
+}
+
+/* Writes the addresses of the points x points inputs of a tile in part (p0, p1) to `from`, and
+ * prefetches `count` channels from `first` on of the inputs that the tile before it doesn't read.
+ */
+void ek_winograd_inputs_ahead(const ek_winograd *w, const ek_winograd_place *place, int p0, int p1,
+                              const float *zeros, int64_t first, int64_t count, const float **from);
+
+/* Writes the positions in the result, counted through all samples, of the outputs of a tile in part
+ * (p0, p1); -1 for those that lie outside. */
+void ek_winograd_outputs(const ek_winograd *w, const ek_winograd_place *place, int p0, int p1,
+                         int64_t *position);
 
 /* Returns the number in the window of tap (j0, j1) of part (p0, p1); -1 if it lies outside. */
 int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);

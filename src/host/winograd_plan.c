@@ -122,59 +122,53 @@ ek_winograd ek_winograd_plan(ek_conv_kind kind, int side, int problem, const ek_
 
 /* ---- geometry ---- */
 
-static int64_t winograd_sample(const ek_winograd *w, int64_t tile, int64_t at[2])
+ek_winograd_place ek_winograd_place_of(const ek_winograd *w, int64_t tile)
 {
-    at[1] = tile % w->line[1].tiles;
-    at[0] = tile / w->line[1].tiles % w->line[0].tiles;
-    return tile / w->line[1].tiles / w->line[0].tiles;
+    const int64_t rows = w->line[0].tiles, columns = w->line[1].tiles;
+    return (ek_winograd_place){tile / columns / rows, {tile / columns % rows, tile % columns}};
 }
 
-void ek_winograd_inputs(const ek_winograd *w, int64_t tile, int p0, int p1, const float *zeros,
-                        const float **from)
+void ek_winograd_inputs_ahead(const ek_winograd *w, const ek_winograd_place *place, int p0, int p1,
+                              const float *zeros, int64_t first, int64_t count, const float **from)
 {
-    int64_t at[2], index[2][EK_WINOGRAD_POINTS];
-    int64_t sample = winograd_sample(w, tile, at);
-    int points = w->form->points, part[2] = {p0, p1};
+    enum { LINE = 64 / sizeof(float) };
+    int64_t index[2][EK_WINOGRAD_POINTS];
+    const int points = w->form->points, part[2] = {p0, p1};
     for (int d = 0; d < 2; d++) {
         const ek_winograd_line *line = &w->line[d];
-        int64_t next = at[d] * w->form->outputs * line->stride + line->shift + part[d];
+        int64_t next = place->at[d] * w->form->outputs * line->stride + line->shift + part[d];
         for (int i = 0; i < points; i++, next += line->stride)
             index[d][i] = next >= 0 && next < line->in ? next : -1;
     }
-    for (int i = 0; i < points; i++) {
+    for (int i = 0; i < points; i++, from += points) {
         const float *row =
-            w->from + (sample * w->line[0].in + index[0][i]) * w->line[1].in * w->channels;
+            w->from + (place->sample * w->line[0].in + index[0][i]) * w->line[1].in * w->channels;
         for (int j = 0; j < points; j++)
-            *from++ =
+            from[j] =
                 index[0][i] >= 0 && index[1][j] >= 0 ? row + index[1][j] * w->channels : zeros;
+        for (int j = w->form->taps - 1; j < points; j++)
+            for (int64_t c = first; c < first + count; c += LINE)
+                __builtin_prefetch(from[j] + c);
     }
 }
 
-void ek_winograd_inputs_ahead(const ek_winograd *w, int64_t tile, int p0, int p1,
-                              const float *zeros, const float **from)
+void ek_winograd_outputs(const ek_winograd *w, const ek_winograd_place *place, int p0, int p1,
+                         int64_t *position)
 {
-    enum { LINE = 64 / sizeof(float) };
-    int points = w->form->points;
-    ek_winograd_inputs(w, tile, p0, p1, zeros, from);
-    for (int i = 0; i < points; i++)
-        for (int j = w->form->taps - 1; j < points; j++)
-            for (int64_t c = 0; c < w->channels; c += LINE)
-                __builtin_prefetch(from[i * points + j] + c);
-}
-
-int64_t ek_winograd_output(const ek_winograd *w, int64_t tile, int p0, int p1, int i0, int i1)
-{
-    int64_t at[2], position = winograd_sample(w, tile, at);
-    int i[2] = {i0, i1}, part[2] = {p0, p1};
+    const int side = w->form->outputs, part[2] = {p0, p1};
+    int64_t index[2][EK_WINOGRAD_POINTS];
     for (int d = 0; d < 2; d++) {
         const ek_winograd_line *line = &w->line[d];
-        int64_t o = at[d] * w->form->outputs + i[d];
-        int64_t element = o * line->out_stride + line->out_shift - part[d];
-        if (element < 0 || element >= line->to)
-            return -1;
-        position = position * line->to + element;
+        int64_t next = place->at[d] * side * line->out_stride + line->out_shift - part[d];
+        for (int i = 0; i < side; i++, next += line->out_stride)
+            index[d][i] = next >= 0 && next < line->to ? next : -1;
     }
-    return position;
+    for (int i = 0; i < side; i++)
+        for (int j = 0; j < side; j++)
+            *position++ =
+                index[0][i] < 0 || index[1][j] < 0
+                    ? -1
+                    : (place->sample * w->line[0].to + index[0][i]) * w->line[1].to + index[1][j];
 }
 
 int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1)
@@ -212,7 +206,7 @@ bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tenso
 static double winograd_cost(const ek_winograd *plan)
 {
     bool wide = ek_host_isa() == EK_ISA_AVX512;
-    double value = wide ? 17 : 9, weight = wide ? 30 : 15;
+    double value = EK_WINOGRAD_VALUE(ek_gemm_kernel_best(EK_F32)->columns), weight = wide ? 30 : 15;
     double area = ek_winograd_area(plan), products = plan->products, tiles = (double)plan->tiles;
     double channels = (double)plan->channels, outputs = (double)plan->outputs;
     double values =
@@ -232,12 +226,13 @@ static double winograd_cost_of_direct(const ek_winograd *plan)
 }
 
 /* Returns true if the plan pays. A weight gradient of a strided 3 x 3 window gains less than its
- * cost suggests. The limits were measured on a Zen 5 core, with AVX-512 and with AVX2. */
+ * cost suggests. The limits were measured on a Zen 5 core, with AVX-512 and with AVX2, that of
+ * tiles on an Emerald Rapids Xeon. */
 static bool winograd_pays(ek_conv_kind kind, const ek_winograd *plan, double cost, double direct)
 {
     if (kind != EK_CONV_WEIGHT_GRADIENT || ek_winograd_whole(plan))
         return cost < direct;
-    return 1.15 * cost < direct && (ek_host_isa() != EK_ISA_AVX512 || plan->tiles >= 1024);
+    return 1.15 * cost < direct && (ek_host_isa() != EK_ISA_AVX512 || plan->tiles >= 256);
 }
 
 int ek_conv_winograd_side(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,

@@ -1,9 +1,12 @@
 /* winograd_weight.c: convolution's weight gradient by Winograd's algorithms.
  *
- * Tiles are computed in groups of a fixed number. All threads transform a group's inputs and the
- * gradients of its outputs, then multiply these point by point, and add the products to sums in
- * memory. The order of a sum over tiles depends on shapes alone. The bias's gradient is a
- * by-product: at point (1, 1) the transformed gradients of a tile are their sum. */
+ * The gradient is cut into blocks of channels and outputs. For a block, a thread goes over all
+ * tiles in groups of a fixed number: it transforms the inputs of a group and the gradients of its
+ * outputs, multiplies these point by point, and adds the products to sums, all in its level 2
+ * cache. Blocks transform inputs and gradients several times, because threads that shared
+ * transforms would wait for each other's caches: on two cores of a Xeon that took twice as long.
+ * The order of a sum over tiles depends on shapes alone. The bias's gradient is a by-product: at
+ * point (1, 1) the transformed gradients of a tile are their sum. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -12,244 +15,249 @@
 #include "host/winograd.h"
 
 enum {
-    GROUP_NBYTES = 512 << 10, /* about how much a group's inputs and gradients take */
+    GROUP_NBYTES = 512 << 10, /* about how much inputs and gradients of a group take */
     LEAST_TILES = 64,
     MOST_TILES = 512,
-    TILES_AT_ONCE = 8,
-    GROUPS_FOR_TWO = 4,        /* with so many groups or more, two buffers reduce waiting */
-    LEAST_PRODUCT = 256 << 10, /* multiplications */
+    /* Of a block's sums, for each column of a kernel: a part of level 2 cache, which is larger on
+     * processors with wide vectors. */
+    SUMS_NBYTES = 16 << 10,
+    APART = 16, /* floats between points, so that points don't share cache sets */
     LANES = 8,
     MOST_TAPS = 9
 };
-
-/* The progress of all threads: the next piece of work, and how many transforms, first products and
- * other products of all groups are done. */
-typedef struct progress {
-    _Atomic int64_t next, transformed, multiplied[2];
-} progress;
-
-/* The offsets of values from `inputs`, `gradients` and `sums`. */
-typedef struct layout {
-    int64_t panels[EK_WINOGRAD_AREA];
-    /* Where a part's inputs begin at each point, relative to its first line at point 0. */
-    int64_t part[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
-    /* Where each point's values begin; the last entry is the size of all points. */
-    int64_t inputs[EK_WINOGRAD_AREA + 1], gradients[EK_WINOGRAD_AREA + 1],
-        sums[EK_WINOGRAD_AREA + 1];
-} layout;
 
 typedef struct job {
     const ek_winograd *plan;
     const ek_gemm_kernel *kernel;
     const float *dy;
-    float *dw, *db;                /* db: NULL if there is no bias */
-    int64_t first, count;          /* the group's tiles */
-    int64_t group, groups;         /* the most tiles of a group, and groups */
-    int64_t buffers;               /* groups whose inputs and gradients are held */
-    int64_t first_output, outputs; /* the outputs that are computed at present */
-    int64_t columns;               /* inputs are in panels of so many columns */
-    int64_t lines;                 /* of a part in its panels: channels, or more */
-    int64_t panels_at_once;        /* panels of a piece, of about LEAST_PRODUCT multiplications */
-    int64_t products;              /* pieces of a group's products, and of its bias */
-    bool again;                    /* the group's inputs are already transformed */
+    float *dw, *db;        /* db: NULL if there is no bias */
+    int64_t columns;       /* inputs are in panels of so many columns */
+    int64_t group;         /* the most tiles of a group */
+    int64_t panels, lines; /* of channels and of outputs: 1 panel, 1 vector of a transform */
+    int64_t blocks[2];     /* of channels, and of outputs */
+    const float *zeros;
+    float *workspace; /* of each part */
+    int64_t workspace_stride;
+    atomic_int next_part;
+    _Atomic int64_t next_block;
+} job;
+
+/* A block of the gradient, and the tiles that are added to it at present. */
+typedef struct block {
+    const job *job;
+    int64_t channel, channels, output, outputs;
+    int64_t first, count; /* tiles */
+    int64_t lines;        /* a part's lines in its panels: channels, or more */
+    int64_t gradients_row;
+    int64_t panels[EK_WINOGRAD_AREA];
+    /* The places of a part's inputs at each point, relative to the part's first line at point 0. */
+    int64_t part[EK_WINOGRAD_PARTS][EK_WINOGRAD_AREA];
+    /* The places of each point's values; the last entry is the size of all points. */
+    int64_t inputs_at[EK_WINOGRAD_AREA + 1], gradients_at[EK_WINOGRAD_AREA + 1],
+        sums_at[EK_WINOGRAD_AREA + 1];
     /* Sizes at each point: inputs (panels, group, columns); gradients (group, gradients_row); sums
      * (outputs, panels, columns). */
     float *inputs, *gradients, *sums;
-    int64_t gradients_row;
-    const layout *at;
-    const float *zeros;
-    progress *progress;
-} job;
+} block;
 
-/* Transforms the inputs `from` of one part. */
-static void winograd_weight_inputs(const job *j, int64_t tile, int part, const float *const *from)
+/* ---- blocks ---- */
+
+/* Returns block `index`, without memory. */
+static block weight_block_at(const job *j, int64_t index)
 {
     const ek_winograd *plan = j->plan;
-    ek_winograd_spread *spread = plan->form->inputs[plan->ends[part]];
-    int64_t line = plan->slot[part][0] * j->lines;
-    const float *channel[EK_WINOGRAD_AREA];
-    for (int64_t c = 0, n; c < plan->channels; c += n, line += n) {
-        n = ek_smaller(j->columns - line % j->columns, plan->channels - c);
-        for (int i = 0; i < ek_winograd_area(plan); i++)
-            channel[i] = from[i] + c;
-        float *to =
-            j->inputs + (line / j->columns * j->group + tile) * j->columns + line % j->columns;
-        spread(channel, to, j->at->part[part], n);
+    const int64_t c = index % j->blocks[0], o = index / j->blocks[0], vector = plan->form->lanes;
+    const int area = ek_winograd_area(plan);
+    block b = {.job = j,
+               .channel = ek_part_of(j->panels, c, j->blocks[0]) * j->columns,
+               .output = ek_part_of(j->lines, o, j->blocks[1]) * vector};
+    b.channels =
+        ek_smaller(ek_part_of(j->panels, c + 1, j->blocks[0]) * j->columns, plan->channels) -
+        b.channel;
+    b.outputs =
+        ek_smaller(ek_part_of(j->lines, o + 1, j->blocks[1]) * vector, plan->outputs) - b.output;
+    b.lines =
+        ek_winograd_whole(plan) ? b.channels : ek_divide_up(b.channels, j->columns) * j->columns;
+    b.gradients_row = b.outputs + APART;
+    for (int i = 0; i < area; i++) {
+        b.panels[i] = ek_divide_up(plan->slots[i] * b.lines, j->columns);
+        const int64_t columns = b.panels[i] * j->columns;
+        b.inputs_at[i + 1] = b.inputs_at[i] + columns * j->group + APART;
+        b.gradients_at[i + 1] = b.gradients_at[i] + j->group * b.gradients_row + APART;
+        b.sums_at[i + 1] = b.sums_at[i] + b.outputs * columns + APART;
     }
+    for (int p = 0; p < plan->parts * plan->parts; p++)
+        for (int i = 0; i < area; i++) /* lines are whole panels if slots differ */
+            b.part[p][i] =
+                b.inputs_at[i] + (plan->slot[p][i] - plan->slot[p][0]) * b.lines * j->group;
+    return b;
 }
 
-/* Sets the columns of a part's last panel that the part doesn't fill to zero. A following part in
- * this panel overwrites them. */
-static void winograd_weight_pad(const job *j, int64_t tile, int part)
+/* Returns the most tiles of a group. It decides the order of sums, so that it depends on neither
+ * blocks nor threads. */
+static int64_t weight_group_of(const job *j)
+{
+    const block all = weight_block_at(j, 0); /* the whole gradient */
+    const int area = ek_winograd_area(j->plan);
+    int64_t values = area * all.outputs;
+    for (int i = 0; i < area; i++)
+        values += all.panels[i] * j->columns;
+    const int64_t tiles = GROUP_NBYTES / ((int64_t)sizeof(float) * values);
+    return ek_smaller(ek_smaller(ek_larger(tiles, LEAST_TILES), MOST_TILES), j->plan->tiles);
+}
+
+/* Chooses the number of blocks: the least work for the thread with the most, of blocks whose sums
+ * fit into the cache. */
+static void weight_choose_blocks(job *j, int64_t threads)
 {
     const ek_winograd *plan = j->plan;
-    int64_t line = plan->slot[part][0] * j->lines + plan->channels, used = line % j->columns;
-    float *to = j->inputs + (line / j->columns * j->group + tile) * j->columns + used;
+    const int64_t area = ek_winograd_area(plan);
+    double least = 0;
+    for (int64_t c = 1; c <= j->panels; c++)
+        for (int64_t o = 1; o <= j->lines; o++) {
+            const int64_t channels = ek_divide_up(j->panels, c) * j->columns;
+            const int64_t outputs = ek_divide_up(j->lines, o) * plan->form->lanes;
+            const int64_t nbytes = plan->products * channels * outputs * (int64_t)sizeof(float);
+            if (nbytes > SUMS_NBYTES * j->columns && (c < j->panels || o < j->lines))
+                continue;
+            const double transforms = (double)(plan->products * channels + area * outputs) *
+                                      EK_WINOGRAD_VALUE(j->columns);
+            const double work = (double)ek_divide_up(c * o, threads) *
+                                (transforms + (double)(plan->products * channels * outputs));
+            if (least == 0 || work < least) {
+                least = work;
+                j->blocks[0] = c;
+                j->blocks[1] = o;
+            }
+        }
+}
+
+/* ---- a group of tiles ---- */
+
+/* Transforms the inputs `from` of one part. */
+static void weight_transform_inputs(const block *b, int64_t tile, int part,
+                                    const float *const *from)
+{
+    const job *j = b->job;
+    const ek_winograd *plan = j->plan;
+    ek_winograd_spread *spread = plan->form->inputs[plan->ends[part]];
+    int64_t line = plan->slot[part][0] * b->lines;
+    const float *channel[EK_WINOGRAD_AREA];
+    for (int64_t c = 0, n; c < b->channels; c += n, line += n) {
+        n = ek_smaller(j->columns - line % j->columns, b->channels - c);
+        for (int i = 0; i < ek_winograd_area(plan); i++)
+            channel[i] = from[i] + b->channel + c;
+        float *to =
+            b->inputs + (line / j->columns * j->group + tile) * j->columns + line % j->columns;
+        spread(channel, to, b->part[part], n);
+    }
+    /* The columns of the part's last panel that the part doesn't fill become zero. A following part
+     * in this panel overwrites them. */
+    const int64_t used = line % j->columns;
+    float *to = b->inputs + (line / j->columns * j->group + tile) * j->columns + used;
     for (int i = 0; i < ek_winograd_area(plan) && used > 0; i++)
         if (plan->slot[part][i] >= 0)
-            memset(to + j->at->part[part][i], 0, (size_t)(j->columns - used) * sizeof *to);
+            memset(to + b->part[part][i], 0, (size_t)(j->columns - used) * sizeof *to);
 }
 
 /* Writes the addresses of the gradients of a tile's outputs to `from`, and prefetches the
  * gradients. */
-static void winograd_weight_find(const job *j, int64_t tile, const float **from)
+static void weight_find_gradients(const block *b, const ek_winograd_place *place,
+                                  const float **from)
 {
     enum { LINE = 64 / sizeof(float) };
-    int side = j->plan->form->outputs;
+    const ek_winograd *plan = b->job->plan;
+    const int side = plan->form->outputs;
+    int64_t position[EK_WINOGRAD_AREA];
+    ek_winograd_outputs(plan, place, 0, 0, position);
     for (int i = 0; i < side * side; i++) {
-        int64_t position = ek_winograd_output(j->plan, j->first + tile, 0, 0, i / side, i % side);
-        from[i] = position < 0 ? j->zeros : j->dy + position * j->plan->outputs + j->first_output;
-        for (int64_t o = 0; o < j->outputs; o += LINE)
+        from[i] =
+            position[i] < 0 ? b->job->zeros : b->job->dy + position[i] * plan->outputs + b->output;
+        for (int64_t o = 0; o < b->outputs; o += LINE)
             __builtin_prefetch(from[i] + o);
     }
 }
 
-/* Transforms the inputs and gradients of a tile. Prefetches those of tile `next`. */
-static void winograd_weight_tile(const job *j, int64_t tile, int64_t next)
+/* Transforms the inputs and gradients of the group. Prefetches the next ones meanwhile, because a
+ * cache miss takes as long as a transform. */
+static void weight_transform(const block *b)
 {
-    const ek_winograd *plan = j->plan;
-    const float *from[EK_WINOGRAD_AREA];
-    if (next < j->count)
-        winograd_weight_find(j, next, from);
-    for (int p = 0; p < plan->parts * plan->parts && !j->again; p++) {
-        int p0 = p / plan->parts, p1 = p % plan->parts;
-        if (next < j->count)
-            ek_winograd_inputs_ahead(plan, j->first + next, p0, p1, j->zeros, from);
-        ek_winograd_inputs(plan, j->first + tile, p0, p1, j->zeros, from);
-        winograd_weight_inputs(j, tile, p, from);
-        winograd_weight_pad(j, tile, p);
+    const ek_winograd *plan = b->job->plan;
+    const int parts = plan->parts * plan->parts;
+    const float *inputs[2][EK_WINOGRAD_AREA], *gradients[2][EK_WINOGRAD_AREA];
+    ek_winograd_place place = ek_winograd_place_of(plan, b->first);
+    for (int64_t step = 0, last = b->count * parts; step <= last; step++) {
+        const int64_t tile = step / parts, now = step - 1;
+        const int part = (int)(step % parts);
+        if (step < last) {
+            ek_winograd_inputs_ahead(plan, &place, part / plan->parts, part % plan->parts,
+                                     b->job->zeros, b->channel, b->channels, inputs[step % 2]);
+            if (part == 0)
+                weight_find_gradients(b, &place, gradients[tile % 2]);
+            if (part == parts - 1)
+                ek_winograd_step(plan, &place);
+        }
+        if (now < 0)
+            continue;
+        weight_transform_inputs(b, now / parts, (int)(now % parts), inputs[now % 2]);
+        if (now % parts == 0)
+            plan->form->gradients(gradients[now / parts % 2],
+                                  b->gradients + now / parts * b->gradients_row, b->gradients_at,
+                                  b->outputs);
     }
-    winograd_weight_find(j, tile, from);
-    plan->form->gradients(from, j->gradients + tile * j->gradients_row, j->at->gradients,
-                          j->outputs);
 }
 
-/* Transforms one piece of the group's tiles. */
-static void winograd_weight_transform(const job *j, int64_t piece)
+/* Adds the group's products to the sums. */
+static void weight_multiply(const block *b)
 {
-    int64_t tile = piece * TILES_AT_ONCE, last = ek_smaller(tile + TILES_AT_ONCE, j->count);
-    for (; tile < last; tile++)
-        winograd_weight_tile(j, tile, tile + 1 < last ? tile + 1 : j->count);
+    const job *j = b->job;
+    ek_gemm_ahead none = {.runs = 0};
+    ek_gemm_call call = {.k = b->count,
+                         .a_row = 1,
+                         .a_depth = b->gradients_row,
+                         .b_depth = j->columns,
+                         .add = b->first > 0,
+                         .next_a = &none,
+                         .next_b = &none};
+    for (int point = 0; point < ek_winograd_area(j->plan); point++) {
+        call.c_row = b->panels[point] * j->columns;
+        for (int64_t panel = 0; panel < b->panels[point]; panel++) {
+            call.b = b->inputs + b->inputs_at[point] + panel * j->group * j->columns;
+            for (int64_t o = 0; o < b->outputs; o += j->kernel->rows) {
+                call.a = b->gradients + b->gradients_at[point] + o;
+                call.c = b->sums + b->sums_at[point] + o * call.c_row + panel * j->columns;
+                j->kernel->inner[1][ek_smaller(j->kernel->rows, b->outputs - o) - 1](&call);
+            }
+        }
+    }
 }
 
 /* Adds the group's gradients to db. */
-EK_MULTIVERSION static void winograd_weight_bias(const job *j)
+EK_MULTIVERSION static void weight_add_bias(const block *b)
 {
-    const float *gradients = j->gradients + j->at->gradients[j->plan->form->points + 1];
-    float *restrict db = j->db + j->first_output;
-    for (int64_t o = 0; o < j->outputs; o += LANES) {
+    const float *gradients = b->gradients + b->gradients_at[b->job->plan->form->points + 1];
+    float *restrict db = b->job->db + b->output;
+    for (int64_t o = 0; o < b->outputs; o += LANES) {
         float sum[LANES] = {0};
-        for (int64_t t = 0; t < j->count; t++)
+        for (int64_t t = 0; t < b->count; t++)
             for (int64_t i = 0; i < LANES; i++)
-                sum[i] += gradients[t * j->gradients_row + o + i];
+                sum[i] += gradients[t * b->gradients_row + o + i];
         for (int64_t i = 0; i < LANES; i++)
-            db[o + i] = (j->first > 0 ? db[o + i] : 0) + sum[i];
+            db[o + i] = (b->first > 0 ? db[o + i] : 0) + sum[i];
     }
 }
 
-/* Returns how many pieces a point's products are cut into. */
-static int64_t winograd_weight_pieces(const job *j, int point)
+/* Transforms a block's sums to the gradient. */
+static void weight_transform_sums(const block *b)
 {
-    return ek_divide_up(j->at->panels[point], j->panels_at_once);
-}
-
-/* Adds the products of one point and some panels of inputs. The piece after the last of the
- * products is the bias's gradient. */
-static void winograd_weight_multiply(const job *j, int64_t piece)
-{
-    int point = 0, area = ek_winograd_area(j->plan);
-    for (; point < area; point++) {
-        int64_t pieces = winograd_weight_pieces(j, point);
-        if (piece < pieces)
-            break;
-        piece -= pieces;
-    }
-    if (point == area) {
-        if (j->db)
-            winograd_weight_bias(j);
-        return;
-    }
-    int64_t row = j->at->panels[point] * j->columns;
-    int64_t panel = piece * j->panels_at_once;
-    int64_t end = ek_smaller(panel + j->panels_at_once, j->at->panels[point]);
-    ek_gemm_ahead none = {.runs = 0};
-    ek_gemm_call call = {.k = j->count,
-                         .a_row = 1,
-                         .a_depth = j->gradients_row,
-                         .b_depth = j->columns,
-                         .c_row = row,
-                         .add = j->first > 0,
-                         .next_a = &none,
-                         .next_b = &none};
-    for (; panel < end; panel++) {
-        call.b = j->inputs + j->at->inputs[point] + panel * j->group * j->columns;
-        for (int64_t o = 0; o < j->outputs; o += j->kernel->rows) {
-            call.a = j->gradients + j->at->gradients[point] + o;
-            call.c = j->sums + j->at->sums[point] + o * row + panel * j->columns;
-            j->kernel->inner[1][ek_smaller(j->kernel->rows, j->outputs - o) - 1](&call);
-        }
-    }
-}
-
-/* Returns the job for a group. With two buffers, groups alternate between them. */
-static job winograd_weight_at(const job *j, int64_t group)
-{
-    job at = *j;
-    int64_t buffer = group % j->buffers;
-    int area = ek_winograd_area(j->plan);
-    at.first = group * j->group;
-    at.count = ek_smaller(j->group, j->plan->tiles - at.first);
-    at.inputs += buffer * j->at->inputs[area];
-    at.gradients += buffer * j->at->gradients[area];
-    return at;
-}
-
-/* Takes pieces of work until none is left. Stage s is the first products of group s - 1, the
- * transforms of group s and the other products of group s - 1. Products wait for the transforms of
- * their group, and for the same products of the group before. Transforms wait for the products that
- * read their buffer before. With two buffers, the pieces that a piece needs were taken long before
- * it, so that threads hardly wait. */
-static void winograd_weight_stages(void *context, int64_t begin, int64_t end)
-{
-    job *shared = context;
-    progress *p = shared->progress;
-    const int64_t transforms = ek_divide_up(shared->group, TILES_AT_ONCE);
-    const int64_t products = shared->products;
-    const int64_t first = shared->buffers > 1 ? products / 2 : products;
-    const int64_t part[2] = {first, products - first}, pieces = transforms + products;
-    (void)begin, (void)end;
-    for (int64_t next; (next = atomic_fetch_add(&p->next, 1)) < (shared->groups + 1) * pieces;) {
-        const int64_t stage = next / pieces, i = next % pieces;
-        const bool transform = i >= first && i < first + transforms;
-        const int64_t group = transform ? stage : stage - 1;
-        if (group < 0 || group == shared->groups)
-            continue;
-        const job at = winograd_weight_at(shared, group);
-        ek_parallel_wait(&p->transformed, stage * transforms);
-        if (transform) {
-            for (int h = 0; h < 2; h++)
-                ek_parallel_wait(&p->multiplied[h], (stage + 1 - shared->buffers) * part[h]);
-            winograd_weight_transform(&at, i - first);
-            atomic_fetch_add(&p->transformed, 1);
-        } else {
-            const int h = i >= first;
-            ek_parallel_wait(&p->multiplied[h], group * part[h]);
-            winograd_weight_multiply(&at, h ? i - transforms : i);
-            atomic_fetch_add(&p->multiplied[h], 1);
-        }
-    }
-}
-
-static void winograd_weight_results(void *context, int64_t begin, int64_t end)
-{
-    const job *j = context;
+    const job *j = b->job;
     const ek_winograd *plan = j->plan;
-    int taps = plan->form->taps;
-    int64_t window = plan->window[0] * plan->window[1];
+    const int taps = plan->form->taps;
+    const int64_t window = plan->window[0] * plan->window[1];
     float *to[MOST_TAPS];
     int64_t at[EK_WINOGRAD_AREA];
-    for (int64_t o = begin; o < end; o++) {
-        float *dw = j->dw + (j->first_output + o) * window * plan->channels;
+    for (int64_t o = 0; o < b->outputs; o++) {
+        float *dw = j->dw + (b->output + o) * window * plan->channels + b->channel;
         for (int p = 0; p < plan->parts * plan->parts; p++) {
             int p0 = p / plan->parts, p1 = p % plan->parts;
             for (int t = 0; t < taps * taps; t++) {
@@ -257,23 +265,31 @@ static void winograd_weight_results(void *context, int64_t begin, int64_t end)
                 to[t] = dw + ek_larger(tap, 0) * plan->channels; /* -1 is left out */
             }
             for (int i = 0; i < ek_winograd_area(plan); i++)
-                at[i] = j->at->sums[i] + o * j->at->panels[i] * j->columns +
-                        plan->slot[p][i] * j->lines;
-            plan->form->sums[plan->ends[p]](j->sums, at, j->zeros, to, plan->channels);
+                at[i] = b->sums_at[i] + o * b->panels[i] * j->columns + plan->slot[p][i] * b->lines;
+            plan->form->sums[plan->ends[p]](b->sums, at, j->zeros, to, b->channels);
         }
     }
 }
 
-static void winograd_weight_run(ek_dev *dev, job *j, int64_t outputs)
+static void weight_compute_blocks(void *context, int64_t begin, int64_t end)
 {
-    const ek_winograd *plan = j->plan;
-    for (; j->first_output < plan->outputs; j->first_output += outputs) {
-        progress p = {0};
-        j->progress = &p;
-        j->outputs = ek_smaller(outputs, plan->outputs - j->first_output);
-        ek_parallel_for(dev, ek_parallel_threads(dev), 1, winograd_weight_stages, j);
-        j->again = j->groups == 1;
-        ek_parallel_for(dev, j->outputs, 1 + 256 / plan->channels, winograd_weight_results, j);
+    job *j = context;
+    const int area = ek_winograd_area(j->plan);
+    (void)begin, (void)end;
+    float *own = j->workspace + atomic_fetch_add(&j->next_part, 1) * j->workspace_stride;
+    for (int64_t i; (i = atomic_fetch_add(&j->next_block, 1)) < j->blocks[0] * j->blocks[1];) {
+        block b = weight_block_at(j, i);
+        b.inputs = own;
+        b.gradients = b.inputs + b.inputs_at[area];
+        b.sums = b.gradients + b.gradients_at[area];
+        for (; b.first < j->plan->tiles; b.first += j->group) {
+            b.count = ek_smaller(j->group, j->plan->tiles - b.first);
+            weight_transform(&b);
+            weight_multiply(&b);
+            if (j->db && b.channel == 0)
+                weight_add_bias(&b);
+        }
+        weight_transform_sums(&b);
     }
 }
 
@@ -281,55 +297,32 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
                        const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
 {
     ek_winograd plan = ek_winograd_plan(EK_CONV_WEIGHT_GRADIENT, side, 0, x, w, y, params);
+    const int threads = ek_parallel_threads(dev), area = ek_winograd_area(&plan);
     job j = {.plan = &plan,
              .kernel = ek_gemm_kernel_best(EK_F32),
              .dy = ek_tensor_address(y),
              .dw = ek_tensor_address(w),
              .db = bias ? ek_tensor_address(bias) : NULL,
-             .columns = ek_gemm_kernel_best(EK_F32)->columns};
-    enum { APART = 16 };
-    int area = ek_winograd_area(&plan);
-    layout at = {.inputs = {0}};
-    j.at = &at;
-    j.lines = ek_winograd_whole(&plan) ? plan.channels
-                                       : ek_divide_up(plan.channels, j.columns) * j.columns;
-    int64_t size = (int64_t)sizeof(float), depth = 0;
-    for (int i = 0; i < area; i++) {
-        at.panels[i] = ek_divide_up(plan.slots[i] * j.lines, j.columns);
-        depth += at.panels[i] * j.columns;
+             .columns = ek_gemm_kernel_best(EK_F32)->columns,
+             .blocks = {1, 1},
+             .lines = ek_divide_up(plan.outputs, plan.form->lanes)};
+    j.panels = ek_divide_up(plan.channels, j.columns);
+    j.group = weight_group_of(&j);
+    weight_choose_blocks(&j, threads);
+    const int64_t blocks = j.blocks[0] * j.blocks[1], parts = ek_smaller(threads, blocks);
+    for (int64_t i = 0; i < blocks; i++) {
+        const block b = weight_block_at(&j, i);
+        j.workspace_stride = ek_larger(j.workspace_stride,
+                                       b.inputs_at[area] + b.gradients_at[area] + b.sums_at[area]);
     }
-    int64_t outputs =
-        ek_winograd_budget(&plan) / (size * depth) / plan.form->lanes * plan.form->lanes;
-    outputs = ek_smaller(ek_larger(outputs, plan.form->lanes), plan.outputs);
-    j.group = ek_larger(GROUP_NBYTES / (size * (depth + area * outputs)), LEAST_TILES);
-    j.group = ek_smaller(ek_smaller(j.group, MOST_TILES), plan.tiles);
-    j.groups = ek_divide_up(plan.tiles, j.group);
-    j.buffers = ek_parallel_threads(dev) > 1 && j.groups >= GROUPS_FOR_TWO ? 2 : 1;
-    j.panels_at_once = ek_divide_up(LEAST_PRODUCT, j.group * outputs * j.columns);
-    j.products = 1;
-    for (int i = 0; i < area; i++)
-        j.products += winograd_weight_pieces(&j, i);
-    j.gradients_row = outputs + APART;
-    for (int i = 0; i < area; i++) {
-        int64_t columns = at.panels[i] * j.columns;
-        at.inputs[i + 1] = at.inputs[i] + columns * j.group + APART;
-        at.gradients[i + 1] = at.gradients[i] + j.group * j.gradients_row + APART;
-        at.sums[i + 1] = at.sums[i] + outputs * columns + APART;
-    }
-    for (int p = 0; p < plan.parts * plan.parts; p++)
-        for (int i = 0; i < area; i++) /* lines are whole panels if slots differ */
-            at.part[p][i] = at.inputs[i] + (plan.slot[p][i] - plan.slot[p][0]) * j.lines * j.group;
-    size_t inputs = (size_t)(j.buffers * at.inputs[area]);
-    size_t gradients = (size_t)(j.buffers * at.gradients[area]), sums = (size_t)at.sums[area];
-    size_t zeros = (size_t)ek_larger(plan.channels, outputs);
-    size_t nbytes = (inputs + gradients + sums + zeros) * sizeof(float);
+    j.workspace_stride = ek_divide_up(j.workspace_stride, APART) * APART;
+    const int64_t zeros = ek_larger(plan.channels, plan.outputs);
+    const size_t nbytes = (size_t)(parts * j.workspace_stride + zeros) * sizeof(float);
     void *workspace;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
-    j.inputs = workspace;
-    j.gradients = j.inputs + inputs;
-    j.sums = j.gradients + gradients;
-    j.zeros = memset(j.sums + sums, 0, zeros * sizeof(float));
-    winograd_weight_run(dev, &j, outputs);
+    j.workspace = workspace;
+    j.zeros = memset(j.workspace + parts * j.workspace_stride, 0, (size_t)zeros * sizeof(float));
+    ek_parallel_for(dev, parts, 1, weight_compute_blocks, &j);
     ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }

@@ -191,9 +191,12 @@ typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd
  * not both, and some only with statistics (C) or (N, G): see the head of this section. */
 typedef struct ek_norm_args {
     const ek_tensor *x, *mean, *invstd, *weight;
-    const ek_tensor *bias;           /* for y */
-    bool relu;                       /* for y */
-    const ek_tensor *dy, *y_relu;    /* dy counts only where y_relu, if given, is > 0 or NaN */
+    const ek_tensor *bias;        /* for y */
+    bool relu;                    /* for y */
+    const ek_tensor *dy, *y_relu; /* dy counts only where y_relu, if given, is > 0 or NaN */
+    /* With dy: y_relu is the y that x, mean, invstd, weight and bias yield, which costs less to
+     * compute again than to read. */
+    bool y_again;
     const ek_tensor *sum, *sum_xhat; /* for dx */
     double count;                    /* for dx: the divisor of the sums */
     const ek_tensor *residual;       /* for norm_rows and its gradient alone, as is `total` */
@@ -215,7 +218,7 @@ typedef struct ek_norm_sums {
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
-/* Reads x, mean, invstd, weight, dy and y_relu of args. */
+/* Reads x, mean, invstd, weight, dy and y_relu of args, and bias with y_again. */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
 /* ---- normalisation of rows in one pass over memory, for statistics (N, 1) with weight and bias
@@ -261,25 +264,52 @@ typedef int ek_attention_gradient_kernel(ek_dev *dev, ek_tensor *dq, ek_tensor *
                                          const ek_tensor *lse, const ek_attention_params *params);
 
 /* ---- a step of a recurrent network. x and product are (N, G H) of a cell with G gates, `gates`
- * is (N, 4 H), others are (N, H). All have one floating dtype and are row-major. Tensors that a
- * cell doesn't have are NULL.
+ * is (N, 4 H), others are (N, H). All have one floating dtype and are row-major, but rows of x may
+ * be further apart. Tensors that a cell doesn't have are NULL.
  *
  *     LSTM        x, product and gates: i, f, g, o;  `before` is the previous c
  *     GRU         x and product: r, z, n;  gates: r, z, n and the n of product;  `before` is the
  *                 previous h;  no c
  *     tanh, relu  x and product: one gate;  no c, no gates, no `before` ---- */
-/* Computes the gates and the state h, c after the step from x + product and `before`. */
+/* Computes the gates and the state h, c after the step from x + product and `before`. The gates may
+ * overwrite x. */
 typedef int ek_recurrent_forward_kernel(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell,
                                         ek_tensor *c, ek_tensor *gates, const ek_tensor *x,
                                         const ek_tensor *product, const ek_tensor *before);
-/* Computes the gradients of x, product and `before`. The gradient of h is dh + more. Each of dh,
- * more and dc may be NULL, which counts as zeros. dproduct is NULL but in a GRU, where it differs
- * from dx. An LSTM's dx may be `gates`. For tanh and relu `gates` is h, and dbefore is NULL. */
+/* Computes dx, the gradients of the gates' sums, and that of `before`. The gradient of h is dh +
+ * more. Each of dh, more and dc may be NULL, which counts as zeros. A GRU's dx is (N, 4 H): those
+ * of r, z, n and of the n of product, which product has instead of that of n. dx may be `gates`,
+ * and dbefore may be `more` or dc. For tanh and relu `gates` is h, and dbefore is NULL. */
 typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
-                                         ek_tensor *dproduct, ek_tensor *dbefore,
-                                         const ek_tensor *dh, const ek_tensor *more,
-                                         const ek_tensor *dc, const ek_tensor *gates,
-                                         const ek_tensor *before, const ek_tensor *c);
+                                         ek_tensor *dbefore, const ek_tensor *dh,
+                                         const ek_tensor *more, const ek_tensor *dc,
+                                         const ek_tensor *gates, const ek_tensor *before,
+                                         const ek_tensor *c);
+
+/* ---- all steps of one direction of a layer, for L steps, tensors as above with the steps as first
+ * dimension. Tensors with fewer rows of steps than there are steps use them in turn. A state before
+ * step t is row t of h and c, and with `reverse` row t + 1. ---- */
+typedef struct ek_recurrent_steps {
+    ek_recurrent_cell cell;
+    bool reverse;
+    const ek_tensor *weight, *bias; /* weight_hh and bias_hh, which may be NULL */
+    ek_tensor *h, *c; /* (L + 1, N, H), of which the states before all steps are set */
+    ek_tensor *sums;  /* (L, N, at least G H): x of all steps, which is overwritten */
+    ek_tensor *gates; /* may be sums; (1, N, 4 H) if no backward follows */
+} ek_recurrent_steps;
+/* Computes the gates and states of all steps. Returns 1; 0 if single steps have to be computed. */
+typedef int ek_recurrent_steps_kernel(ek_dev *dev, const ek_recurrent_steps *steps);
+/* The gradients of all steps, of their outputs, of the last states and of the first ones. Those of
+ * outputs and last states may be NULL, which counts as zeros. Rows of dy may lie anywhere. dx may
+ * be the gates. */
+typedef struct ek_recurrent_steps_back {
+    ek_tensor *dx;
+    const ek_tensor *dy, *dh_n, *dc_n;
+    ek_tensor *dh, *dc;
+    bool wants_h; /* false: dh is undefined afterwards */
+} ek_recurrent_steps_back;
+typedef int ek_recurrent_steps_gradient_kernel(ek_dev *dev, const ek_recurrent_steps *steps,
+                                               const ek_recurrent_steps_back *back);
 
 /* ---- a recurrent network of several layers, by a library that a backend may have. All tensors
  * have one dtype and are row-major, R = layers * directions, and no size is 0. ---- */
@@ -372,6 +402,7 @@ typedef int ek_scale_list_kernel(ek_dev *dev, int count, ek_tensor *const *x,
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \
+    SLOT(recurrent_steps) SLOT(recurrent_steps_gradient) \
     SLOT(recurrent_network) SLOT(recurrent_network_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
     SLOT(step_list) SLOT(norm_list) SLOT(scale_list)

@@ -3,18 +3,25 @@
 
 #include "kernels/kernels.h"
 
-int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
-                   bool keep, bool load)
+/* Begins a stage. Returns 1; 0 if memory is short and the stage is `optional`. */
+static int stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
+                       bool keep, bool load, bool optional)
 {
     stage->nbytes = 0;
     stage->original = (ek_tensor *)x; /* `original` is written only if the stage is for an output */
     stage->tensor = stage->original;
     if (keep || !x)
-        return 0;
+        return 1;
     size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(dtype);
     nbytes = nbytes > 0 ? nbytes : 1;
     void *data;
-    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &data));
+    ek_event *none;
+    stage->tensor = NULL;
+    int rc = optional ? ek_dev_try_alloc_for(dev, EK_STREAM_COMPUTE, nbytes, EK_MEMORY_WORKSPACE,
+                                             &data, &none)
+                      : ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &data);
+    if (rc < 0 || (rc == 0 && optional))
+        return rc;
     stage->nbytes = nbytes;
     stage->storage.dev = dev;
     stage->storage.data = data;
@@ -29,8 +36,21 @@ int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
         own->shape[d] = x->shape[d];
     ek_strides_along(own->ndim, own->shape, axis, own->stride);
     stage->tensor = own;
-    int rc = load ? ek_kernels_of(own)->copy(dev, own, x) : 0;
-    return rc < 0 ? ek_stage_end(stage, dev, false, rc) : 0;
+    rc = load ? ek_kernels_of(own)->copy(dev, own, x) : 0;
+    return rc < 0 ? ek_stage_end(stage, dev, false, rc) : 1;
+}
+
+int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
+                   bool keep, bool load)
+{
+    const int rc = stage_begin(stage, dev, x, dtype, axis, keep, load, false);
+    return rc < 0 ? rc : 0;
+}
+
+int ek_stage_try(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
+                 bool keep, bool load)
+{
+    return stage_begin(stage, dev, x, dtype, axis, keep, load, true);
 }
 
 int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, bool load)

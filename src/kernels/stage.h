@@ -20,6 +20,10 @@ typedef struct ek_stage {
  * copied to the workspace. If x is NULL, `tensor` is NULL. */
 int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
                    bool keep, bool load);
+/* ek_stage_begin for callers that can do without the workspace. Returns 1; 0 without an error if
+ * memory is short, and `tensor` is NULL. */
+int ek_stage_try(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
+                 bool keep, bool load);
 /* Begins a stage in channels-last order. `tensor` is x if x has that order and `dtype`. */
 int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, bool load);
 /* Ends a stage. With `store`, copies the workspace to the original if rc isn't an error. Frees the

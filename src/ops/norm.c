@@ -210,7 +210,8 @@ static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *a
 }
 
 /* Computes the gradients of x, w and b. Input `weight` of the node is w, and the next one b. The
- * node saved x, w, mean, invstd, and y with a ReLU. dx contains `residual`, which may be NULL. */
+ * node saved x, w, mean, invstd, and with a ReLU y and b. dx contains `residual`, which may be
+ * NULL. */
 static int norm_gradients(ek_node *node, int weight, ek_tensor *dy, ek_tensor *residual,
                           ek_tensor **results)
 {
@@ -218,8 +219,8 @@ static int norm_gradients(ek_node *node, int weight, ek_tensor *dy, ek_tensor *r
     const norm_wanted wanted = {.x = ek_node_needs(node, 0) || ek_node_needs(node, weight - 1),
                                 .w = ek_node_needs(node, weight),
                                 .b = ek_node_needs(node, weight + 1)};
-    ek_tensor *saved[5];
-    for (int i = 0; i < 5; i++)
+    ek_tensor *saved[6] = {NULL};
+    for (int i = 0; i < (attributes.relu ? 6 : 5); i++)
         saved[i] = ek_node_saved(node, i);
     ek_tensor *x = saved[0], *w = saved[1], *y_relu = saved[4];
     ek_norm_statistics stats = {saved[2], saved[3]};
@@ -241,8 +242,10 @@ static int norm_gradients(ek_node *node, int weight, ek_tensor *dy, ek_tensor *r
                          .mean = stats.mean,
                          .invstd = stats.invstd,
                          .weight = w,
+                         .bias = saved[5],
                          .dy = dy,
                          .y_relu = y_relu,
+                         .y_again = y_relu != NULL,
                          .count = attributes.count,
                          .residual = residual};
     EK_TRY(norm_run_gradients(dx, &sums, &args, attributes));
@@ -288,7 +291,8 @@ static ek_tensor *norm_record(ek_tensor *y, ek_tensor *x, ek_tensor *w, ek_tenso
                      : attributes.batch ? &batch_operation
                                         : &group_operation,
                      EK_INPUTS(x, w, b),
-                     EK_SAVED(x, w, stats.mean, stats.invstd, attributes.relu ? y : NULL),
+                     EK_SAVED(x, w, stats.mean, stats.invstd, attributes.relu ? y : NULL,
+                              attributes.relu ? b : NULL),
                      EK_ATTRIBUTES(attributes));
 }
 

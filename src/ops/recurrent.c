@@ -126,7 +126,7 @@ static int lstm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     if ((gradients[0] && !dh) || (gradients[1] && !dc) || !dbefore)
         return ek_error_pending();
     results[0] = results[1] =
-        EK_RUN(dx, recurrent_gradient, EK_CELL_LSTM, NULL, dbefore, dh, NULL, dc, gates, before, c);
+        EK_RUN(dx, recurrent_gradient, EK_CELL_LSTM, dbefore, dh, NULL, dc, gates, before, c);
     results[2] = dbefore;
     return results[0] ? 0 : ek_error_pending();
 }
@@ -138,20 +138,18 @@ static int gru_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
         return ek_error_pending();
     if (ek_grad_enabled() || gradients[1])
         return gru_composed_gradient(gradients, gates, before, results);
-    const ek_shape of_h = ek_tensor_shape(before),
-                   of_x = EK_SHAPE(before->shape[0], 3 * before->shape[1]);
-    ek_dev *dev = ek_tensor_dev(before);
-    ek_tensor *dh = recurrent_dense(gradients[0]),
-              *dx = ek_tensor_new(dev, before->dtype, &of_x, EK_CONTIGUOUS),
-              *dproduct = ek_tensor_new(dev, before->dtype, &of_x, EK_CONTIGUOUS),
-              *dbefore = ek_tensor_new(dev, before->dtype, &of_h, EK_CONTIGUOUS);
-    if ((gradients[0] && !dh) || !dproduct || !dbefore)
+    const int64_t hidden = before->shape[1];
+    ek_tensor *dh = recurrent_dense(gradients[0]), *dx = ek_tensor_like(gates),
+              *dbefore = ek_tensor_like(before);
+    if ((gradients[0] && !dh) || !dbefore ||
+        !EK_RUN(dx, recurrent_gradient, EK_CELL_GRU, dbefore, dh, NULL, NULL, gates, before, NULL))
         return ek_error_pending();
-    results[0] = EK_RUN(dx, recurrent_gradient, EK_CELL_GRU, dproduct, dbefore, dh, NULL, NULL,
-                        gates, before, NULL);
-    results[1] = dproduct;
+    results[0] = ek_narrow(dx, 1, 0, 3 * hidden);
+    results[1] = ek_cat(EK_ITEMS(ek_tensor *, ek_narrow(dx, 1, 0, 2 * hidden),
+                                 ek_narrow(dx, 1, 3 * hidden, hidden)),
+                        2, 1);
     results[2] = dbefore;
-    return results[0] ? 0 : ek_error_pending();
+    return results[0] && results[1] ? 0 : ek_error_pending();
 }
 
 static int rnn_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)

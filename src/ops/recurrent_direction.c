@@ -2,10 +2,10 @@
  *
  *     ek_recurrent_direction
  *         direction_compose   one node for each operation: under autocast, for an observer, where a
- *                             gradient is differentiated, in an LSTM's second backward
- *         direction_forward   a product and a kernel for each step
+ *                             gradient is differentiated, in a second backward through gates
+ *         direction_forward   one kernel, or a product and a kernel for each step
  *     direction_backward
- *         direction_step_back     a kernel and a product for each step, from the last to the first
+ *         direction_steps_back    one kernel, or a kernel and a product for each step
  *         direction_parameters    each parameter's gradient, by one product over all steps
  *
  * The states of all steps lie in one tensor (L + 1, N, size). The state before step t is its row
@@ -29,7 +29,7 @@ typedef struct direction {
     ek_recurrence kind;
     bool reverse;
     ek_tensor *mask;  /* (L, N, 1), one reference; or NULL */
-    atomic_bool used; /* a backward has overwritten an LSTM's gates by their gradients */
+    atomic_bool used; /* a backward has overwritten the gates by their gradients */
 } direction;
 
 /* ---- composed of steps ---- */
@@ -106,6 +106,15 @@ static ek_tensor direction_rows(const ek_tensor *x, int64_t first, int64_t count
     return view;
 }
 
+/* Returns `count` columns of a matrix, from `first` on. */
+static ek_tensor direction_columns(const ek_tensor *x, int64_t first, int64_t count)
+{
+    ek_tensor view = *x;
+    view.offset += first * x->stride[1];
+    view.shape[1] = count;
+    return view;
+}
+
 /* Expands the mask of step t to the columns of `like`. */
 static void direction_mask_at(ek_tensor *view, const direction *self, int64_t t,
                               const ek_tensor *like)
@@ -116,8 +125,23 @@ static void direction_mask_at(ek_tensor *view, const direction *self, int64_t t,
 
 /* ---- forward ---- */
 
+/* Describes all steps for the device's kernel. */
+static ek_recurrent_steps direction_steps(const direction *self, ek_tensor *const *saved,
+                                          ek_tensor *sums)
+{
+    return (ek_recurrent_steps){.cell = (ek_recurrent_cell)self->kind,
+                                .reverse = self->reverse,
+                                .weight = saved[WEIGHT_HH],
+                                .bias = saved[BIAS_HH],
+                                .h = saved[ALL_H],
+                                .c = saved[ALL_C],
+                                .sums = sums,
+                                .gates = saved[GATES]};
+}
+
 /* Fills saved[ALL_H] and what follows it. If `keeps` is false, steps share the memory that only
- * backward would read. */
+ * backward would read. The gates overwrite the sums that they are computed from, if there is memory
+ * for the gates of all steps. */
 static int direction_forward(const direction *self, ek_tensor *const *in, bool keeps,
                              ek_tensor **saved)
 {
@@ -127,18 +151,16 @@ static int direction_forward(const direction *self, ek_tensor *const *in, bool k
                   hidden = rows / ek_recurrence_gates(self->kind);
     ek_dev *dev = ek_tensor_dev(x);
     const ek_kernels *kernels = ek_kernels_of(x);
-    ek_tensor *products = direction_new(x, steps, rows), *product = direction_new_matrix(x, rows),
-              *new_h = self->mask ? direction_new_matrix(x, size) : NULL,
-              *new_c = self->mask && lstm ? direction_new_matrix(x, hidden) : NULL;
     saved[ALL_H] = direction_new(x, steps + 1, size);
     saved[ALL_C] = lstm ? direction_new(x, keeps ? steps + 1 : 2, hidden) : NULL;
-    saved[GATES] = lstm || gru ? direction_new(x, keeps ? steps : 1, 4 * hidden) : NULL;
+    saved[GATES] = lstm || gru ? direction_new(x, keeps || lstm ? steps : 1, 4 * hidden) : NULL;
     saved[HIDDEN] = in[WEIGHT_HR] ? direction_new(x, keeps ? steps : 1, hidden) : NULL;
+    ek_tensor *sums = lstm || (gru && keeps) ? saved[GATES] : direction_new(x, steps, rows);
     if (ek_error_status() < 0)
         return ek_error_pending();
 
-    const ek_tensor x_rows = direction_rows(x, 0, steps);
-    ek_tensor to = direction_rows(products, 0, steps);
+    const ek_tensor x_rows = direction_rows(x, 0, steps), sum_rows = direction_rows(sums, 0, steps);
+    ek_tensor to = direction_columns(&sum_rows, 0, rows);
     EK_TRY(kernels->linear(dev, &to, &x_rows, in[WEIGHT_IH], in[BIAS_IH], false));
     to = direction_at(saved[ALL_H], self->reverse ? steps : 0);
     EK_TRY(kernels->copy(dev, &to, in[H]));
@@ -146,11 +168,22 @@ static int direction_forward(const direction *self, ek_tensor *const *in, bool k
         to = direction_at(saved[ALL_C], self->reverse ? steps : 0);
         EK_TRY(kernels->copy(dev, &to, in[C]));
     }
+    if (!self->mask && !saved[HIDDEN]) {
+        const ek_recurrent_steps call = direction_steps(self, saved, sums);
+        const int rc = kernels->recurrent_steps(dev, &call);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+    }
+    ek_tensor *product = direction_new_matrix(x, rows),
+              *new_h = self->mask ? direction_new_matrix(x, size) : NULL,
+              *new_c = self->mask && lstm ? direction_new_matrix(x, hidden) : NULL;
+    if (ek_error_status() < 0)
+        return ek_error_pending();
     for (int64_t i = 0; i < steps; i++) {
         const int64_t t = self->reverse ? steps - 1 - i : i, before = t + self->reverse,
                       after = t + !self->reverse;
         ek_tensor h = direction_at(saved[ALL_H], before),
-                  next_h = direction_at(saved[ALL_H], after), in_t = direction_at(products, t), c,
+                  next_h = direction_at(saved[ALL_H], after), in_t = direction_at(sums, t), c,
                   next_c, gates, unprojected, mask;
         if (lstm) {
             c = direction_at(saved[ALL_C], before);
@@ -242,12 +275,40 @@ static int direction_split_gradient(const direction *self, int64_t t, const ek_t
     return ek_kernels_of(own)->where(dev, own, &mask, gradient, &zeros);
 }
 
+/* Returns rows [first, first + count) of x. */
+static ek_tensor direction_part(const ek_tensor *x, int64_t first, int64_t count)
+{
+    ek_tensor view = *x;
+    view.offset += first * x->stride[0];
+    view.shape[0] = count;
+    return view;
+}
+
+/* Columns of dx, and rows of weight_hh of whose product they are the gradient. */
+typedef struct direction_range {
+    int64_t column, row, count;
+} direction_range;
+
+/* A GRU has two ranges, because the n of its product has a gradient of its own. Returns how many
+ * there are. */
+static int direction_ranges(const direction *self, int64_t rows, direction_range *ranges)
+{
+    const int64_t hidden = rows / ek_recurrence_gates(self->kind);
+    if (self->kind != EK_RECURRENCE_GRU) {
+        ranges[0] = (direction_range){0, 0, rows};
+        return 1;
+    }
+    ranges[0] = (direction_range){0, 0, 2 * hidden};
+    ranges[1] = (direction_range){3 * hidden, 2 * hidden, hidden};
+    return 2;
+}
+
 /* The gradients of all steps. With a mask, `own_h` and `own_c` are the gradients of h and c after a
  * step for the samples that have the step, and `past` is for those that don't. */
 typedef struct direction_back {
-    ek_tensor *dx, *dproduct; /* Sums of gates (L, N, G H). Only a GRU has two tensors. */
-    ek_tensor *dprojected;    /* Projected h (L, N, size); NULL: h isn't projected. */
-    ek_tensor *h[2], *c[2];   /* States before a step. Steps use the two in turn. */
+    ek_tensor *dx; /* Sums of gates, in place of the gates (L, N, 4 H) where there are any. */
+    ek_tensor *dprojected; /* Projected h (L, N, size); NULL: h isn't projected. */
+    ek_tensor *h, *c;      /* States before a step. */
     ek_tensor *own_h, *own_c;
     ek_tensor *past, *dhidden; /* `dhidden` is for h before its projection. */
     ek_tensor *zero;
@@ -259,13 +320,10 @@ static int direction_back_memory(const direction *self, ek_tensor *const *saved,
     const ek_tensor *x = saved[X];
     const int64_t steps = x->shape[0], rows = saved[WEIGHT_IH]->shape[0], size = saved[H]->shape[1],
                   hidden = rows / ek_recurrence_gates(self->kind);
-    const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
-    back->dx = self->kind == EK_RECURRENCE_LSTM ? saved[GATES] : direction_new(x, steps, rows);
-    back->dproduct = gru ? direction_new(x, steps, rows) : back->dx;
-    for (int i = 0; i < 2; i++) {
-        back->h[i] = direction_new_matrix(x, size);
-        back->c[i] = lstm ? direction_new_matrix(x, hidden) : NULL;
-    }
+    const bool lstm = self->kind == EK_RECURRENCE_LSTM;
+    back->dx = saved[GATES] ? saved[GATES] : direction_new(x, steps, rows);
+    back->h = direction_new_matrix(x, size);
+    back->c = lstm ? direction_new_matrix(x, hidden) : NULL;
     if (saved[HIDDEN]) {
         back->dprojected = direction_new(x, steps, size);
         back->dhidden = direction_new_matrix(x, hidden);
@@ -279,12 +337,12 @@ static int direction_back_memory(const direction *self, ek_tensor *const *saved,
     return ek_error_status() < 0 ? ek_error_pending() : 0;
 }
 
-/* Computes the gradients of step t, and those of the states before the step into place `next` of
- * back->h and back->c. `dy`, `dh` and `dc` are the gradients of the step's output and of the states
- * after the step; they may be NULL. If `wants_h` is false, the state before has no gradient. */
+/* Computes the gradients of step t, and those of the states before the step. `dy`, `dh` and `dc`
+ * are the gradients of the step's output and of the states after the step; they may be NULL, or
+ * back->h and back->c. If `wants_h` is false, the state before has no gradient. */
 static int direction_step_back(const direction *self, ek_tensor *const *saved, int64_t t,
                                const direction_back *back, const ek_tensor *dy, const ek_tensor *dh,
-                               const ek_tensor *dc, int next, bool wants_h)
+                               const ek_tensor *dc, bool wants_h)
 {
     const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
     const int64_t before = t + self->reverse, after = t + !self->reverse;
@@ -295,8 +353,8 @@ static int direction_step_back(const direction *self, ek_tensor *const *saved, i
                     c = lstm ? direction_at(saved[ALL_C], before) : h,
                     next_c = lstm ? direction_at(saved[ALL_C], after) : h,
                     gates = saved[GATES] ? direction_at(saved[GATES], t) : next_h;
-    ek_tensor dx = direction_at(back->dx, t), dproduct = direction_at(back->dproduct, t), own;
-    ek_tensor *passed_h = back->h[next], *passed_c = back->c[next];
+    ek_tensor dx = direction_at(back->dx, t), own;
+    ek_tensor *passed_h = back->h, *passed_c = back->c;
     if (self->mask || back->dprojected) {
         own = back->dprojected ? direction_at(back->dprojected, t) : *back->own_h;
         EK_TRY(direction_sum(&own, dy, dh));
@@ -317,16 +375,44 @@ static int direction_step_back(const direction *self, ek_tensor *const *saved, i
                         : gru ? passed_h
                               : NULL,
               *dbefore = self->mask && passed ? back->past : passed;
-    EK_TRY(kernels->recurrent_gradient(dev, &dx, (ek_recurrent_cell)self->kind,
-                                       gru ? &dproduct : NULL, dbefore, dy, dh, dc, &gates,
+    EK_TRY(kernels->recurrent_gradient(dev, &dx, (ek_recurrent_cell)self->kind, dbefore, dy, dh, dc,
+                                       &gates,
                                        lstm  ? &c
                                        : gru ? &h
                                              : NULL,
                                        lstm ? &next_c : NULL));
     if (dbefore != passed)
         EK_TRY(direction_sum(passed, passed, dbefore));
-    return wants_h ? direction_product(passed_h, &dproduct, saved[WEIGHT_HH], gru || self->mask)
-                   : 0;
+    direction_range ranges[2];
+    const int count = direction_ranges(self, saved[WEIGHT_HH]->shape[0], ranges);
+    for (int i = 0; i < count && wants_h; i++) {
+        const ek_tensor d = direction_columns(&dx, ranges[i].column, ranges[i].count),
+                        w = direction_part(saved[WEIGHT_HH], ranges[i].row, ranges[i].count);
+        EK_TRY(direction_product(passed_h, &d, &w, gru || self->mask));
+    }
+    return 0;
+}
+
+/* Computes the gradients of weight_hh and its bias. Where x and the product are added, both biases
+ * have one gradient. */
+static int direction_product_parameters(const direction *self, const ek_tensor *sums,
+                                        const ek_tensor *h, ek_tensor *const *results)
+{
+    ek_tensor *dw = results[WEIGHT_HH], *db = results[BIAS_HH], dw_part, db_part;
+    const bool copies = db && results[BIAS_IH] && self->kind != EK_RECURRENCE_GRU;
+    direction_range ranges[2];
+    const int count = direction_ranges(self, dw ? dw->shape[0] : db ? db->shape[0] : 0, ranges);
+    for (int i = 0; i < count; i++) {
+        const direction_range r = ranges[i];
+        const ek_tensor part = direction_columns(sums, r.column, r.count);
+        if (dw)
+            dw_part = direction_part(dw, r.row, r.count);
+        if (db)
+            db_part = direction_part(db, r.row, r.count);
+        EK_TRY(ek_linear_run_gradients(dw ? &dw_part : NULL, db && !copies ? &db_part : NULL, h,
+                                       &part));
+    }
+    return copies ? ek_kernels_of(db)->copy(ek_tensor_dev(db), db, results[BIAS_IH]) : 0;
 }
 
 /* Computes the gradients of the parameters and of x from those of the sums of gates. */
@@ -335,8 +421,8 @@ static int direction_parameters(ek_node *node, const direction *self, ek_tensor 
 {
     const ek_tensor *x = saved[X];
     const int64_t steps = x->shape[0];
-    const ek_tensor dx = direction_rows(back->dx, 0, steps),
-                    dproduct = direction_rows(back->dproduct, 0, steps),
+    const ek_tensor sums = direction_rows(back->dx, 0, steps),
+                    dx = direction_columns(&sums, 0, saved[WEIGHT_IH]->shape[0]),
                     x_rows = direction_rows(x, 0, steps),
                     h_rows = direction_rows(saved[ALL_H], self->reverse, steps);
     for (int i = WEIGHT_IH; i < INPUTS; i++)
@@ -347,7 +433,7 @@ static int direction_parameters(ek_node *node, const direction *self, ek_tensor 
                 return ek_error_pending();
         }
     EK_TRY(ek_linear_run_gradients(results[WEIGHT_IH], results[BIAS_IH], &x_rows, &dx));
-    EK_TRY(ek_linear_run_gradients(results[WEIGHT_HH], results[BIAS_HH], &h_rows, &dproduct));
+    EK_TRY(direction_product_parameters(self, &sums, &h_rows, results));
     if (results[WEIGHT_HR]) {
         const ek_tensor hidden = direction_rows(saved[HIDDEN], 0, steps),
                         dh = direction_rows(back->dprojected, 0, steps);
@@ -362,34 +448,55 @@ static int direction_parameters(ek_node *node, const direction *self, ek_tensor 
     return direction_product(&to, &dx, saved[WEIGHT_IH], false);
 }
 
+/* Computes dx of all steps and the gradients of the first states, from those of y, h and c, which
+ * may be NULL. */
+static int direction_steps_back(const direction *self, ek_tensor *const *saved,
+                                const direction_back *back, ek_tensor *const *given, bool wants_h)
+{
+    const int64_t steps = saved[X]->shape[0];
+    const ek_tensor *dh = given[1], *dc = given[2], *dy_all = given[0];
+    if (!self->mask && !back->dprojected) {
+        const ek_recurrent_steps call = direction_steps(self, saved, NULL);
+        const ek_recurrent_steps_back call_back = {back->dx, given[0], dh,     dc,
+                                                   back->h,  back->c,  wants_h};
+        const int rc = ek_kernels_of(back->dx)->recurrent_steps_gradient(ek_tensor_dev(back->dx),
+                                                                         &call, &call_back);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+    }
+    if (dy_all && !(dy_all = ek_contiguous(given[0], EK_CONTIGUOUS)))
+        return ek_error_pending();
+    for (int64_t i = 0; i < steps; i++) {
+        const int64_t t = self->reverse ? i : steps - 1 - i;
+        const ek_tensor dy = dy_all ? direction_at(dy_all, t) : (ek_tensor){0};
+        EK_TRY(direction_step_back(self, saved, t, back, dy_all ? &dy : NULL, dh, dc,
+                                   wants_h || i < steps - 1));
+        dh = back->h;
+        dc = back->c;
+    }
+    return 0;
+}
+
 static int direction_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     direction *self = (direction *)((const ek_recomputed *)ek_node_attributes(node))->state;
     ek_tensor *saved[SAVED], *given[3];
-    const bool overwrites = self->kind == EK_RECURRENCE_LSTM && !ek_grad_enabled();
-    if (ek_grad_enabled() || (overwrites && atomic_exchange(&self->used, true)))
+    const bool gated = self->kind == EK_RECURRENCE_LSTM || self->kind == EK_RECURRENCE_GRU;
+    if (ek_grad_enabled() || (gated && atomic_exchange(&self->used, true)))
         return ek_recomputed_backward(node, gradients, results);
     for (int i = 0; i < SAVED; i++)
         saved[i] = ek_node_saved(node, i);
     for (int i = 0; i < 3; i++)
-        given[i] = gradients[i] ? ek_contiguous(gradients[i], EK_CONTIGUOUS) : NULL;
+        given[i] = !gradients[i] || (i == 0 && gradients[0]->stride[2] == 1)
+                       ? gradients[i]
+                       : ek_contiguous(gradients[i], EK_CONTIGUOUS);
     direction_back back = {.dx = NULL};
     if (ek_error_status() < 0)
         return ek_error_pending();
     EK_TRY(direction_back_memory(self, saved, &back));
-    const int64_t steps = saved[X]->shape[0];
-    const bool wants_h = ek_node_needs(node, H);
-    const ek_tensor *dh = given[1], *dc = given[2];
-    for (int64_t i = 0; i < steps; i++) {
-        const int64_t t = self->reverse ? i : steps - 1 - i;
-        const ek_tensor dy = given[0] ? direction_at(given[0], t) : (ek_tensor){0};
-        EK_TRY(direction_step_back(self, saved, t, &back, given[0] ? &dy : NULL, dh, dc, i % 2,
-                                   wants_h || i < steps - 1));
-        dh = back.h[i % 2];
-        dc = back.c[i % 2];
-    }
-    results[H] = wants_h ? back.h[(steps - 1) % 2] : NULL;
-    results[C] = back.c[(steps - 1) % 2];
+    EK_TRY(direction_steps_back(self, saved, &back, given, ek_node_needs(node, H)));
+    results[H] = ek_node_needs(node, H) ? back.h : NULL;
+    results[C] = back.c;
     return direction_parameters(node, self, saved, &back, results);
 }
 

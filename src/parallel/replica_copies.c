@@ -167,12 +167,15 @@ int ek_copies_allocate(ek_replica_set *set, int d)
 
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known)
 {
-    const ek_tensor *source = set->sources[i];
+    ek_tensor *source = set->sources[i], *copy = set->copies[d].tensors[i];
     ek_sent *sent = &set->copies[d].sent[i];
     ek_object_release(sent->version);
     sent->version = known ? ek_object_retain(source->version) : NULL;
     sent->source = ek_tensor_version(source);
-    sent->replica = ek_tensor_version(set->copies[d].tensors[i]);
+    sent->replica = ek_tensor_version(copy);
+    if (known && i < set->parameters && !ek_copies_gathers(set, i) &&
+        ek_dev_is_host(ek_tensor_dev(source)))
+        ek_tensor_make_twin(copy, source, set->devices);
 }
 
 static bool copies_is_stale(const ek_replica_set *set, int d, int i)

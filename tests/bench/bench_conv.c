@@ -1,7 +1,8 @@
 /* bench_conv.c: GFLOP/s of convolutions and matrix products on one host device, and their share of
- * what its threads can do (machine.h), half of it in f64. Convolutions are counted as direct ones.
+ * what its threads can do in f32 (machine.h), half of it in f64. Convolutions are counted as direct
+ * ones. Without a dtype those of f32 and f64 are computed.
  *
- *     bench_conv [threads [conv|matmul]] */
+ *     bench_conv [threads [conv|matmul|both [f32|f64|bf16|f16]]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,50 @@ static const conv_shape convs[] = {
     {8, 256, 128, 56, 1, 1, 0}, {8, 128, 128, 56, 3, 2, 1},  {8, 1024, 256, 14, 1, 1, 0},
     {8, 512, 512, 7, 3, 1, 1},  {8, 64, 128, 112, 3, 1, 1},  {8, 64, 32, 128, 3, 1, 1},
     {8, 32, 64, 128, 2, 2, 0},  {64, 64, 128, 32, 4, 2, 1}};
+
+/* The layers of networks: how often a layer occurs. */
+typedef struct net_layer {
+    const char *net;
+    int count;
+    conv_shape shape;
+} net_layer;
+static const net_layer layers[] = {
+    {"resnet50", 1, {8, 3, 64, 224, 7, 2, 3}},     {"resnet50", 1, {8, 64, 64, 56, 1, 1, 0}},
+    {"resnet50", 2, {8, 256, 64, 56, 1, 1, 0}},    {"resnet50", 3, {8, 64, 64, 56, 3, 1, 1}},
+    {"resnet50", 4, {8, 64, 256, 56, 1, 1, 0}},    {"resnet50", 1, {8, 256, 128, 56, 1, 1, 0}},
+    {"resnet50", 1, {8, 128, 128, 56, 3, 2, 1}},   {"resnet50", 4, {8, 128, 512, 28, 1, 1, 0}},
+    {"resnet50", 1, {8, 256, 512, 56, 1, 2, 0}},   {"resnet50", 3, {8, 512, 128, 28, 1, 1, 0}},
+    {"resnet50", 3, {8, 128, 128, 28, 3, 1, 1}},   {"resnet50", 1, {8, 512, 256, 28, 1, 1, 0}},
+    {"resnet50", 1, {8, 256, 256, 28, 3, 2, 1}},   {"resnet50", 6, {8, 256, 1024, 14, 1, 1, 0}},
+    {"resnet50", 1, {8, 512, 1024, 28, 1, 2, 0}},  {"resnet50", 5, {8, 1024, 256, 14, 1, 1, 0}},
+    {"resnet50", 5, {8, 256, 256, 14, 3, 1, 1}},   {"resnet50", 1, {8, 1024, 512, 14, 1, 1, 0}},
+    {"resnet50", 1, {8, 512, 512, 14, 3, 2, 1}},   {"resnet50", 3, {8, 512, 2048, 7, 1, 1, 0}},
+    {"resnet50", 1, {8, 1024, 2048, 14, 1, 2, 0}}, {"resnet50", 2, {8, 2048, 512, 7, 1, 1, 0}},
+    {"resnet50", 2, {8, 512, 512, 7, 3, 1, 1}},    {"resnet18", 1, {32, 3, 64, 32, 3, 1, 1}},
+    {"resnet18", 4, {32, 64, 64, 32, 3, 1, 1}},    {"resnet18", 1, {32, 64, 128, 32, 3, 2, 1}},
+    {"resnet18", 1, {32, 64, 128, 32, 1, 2, 0}},   {"resnet18", 3, {32, 128, 128, 16, 3, 1, 1}},
+    {"resnet18", 1, {32, 128, 256, 16, 3, 2, 1}},  {"resnet18", 1, {32, 128, 256, 16, 1, 2, 0}},
+    {"resnet18", 3, {32, 256, 256, 8, 3, 1, 1}},   {"resnet18", 1, {32, 256, 512, 8, 3, 2, 1}},
+    {"resnet18", 1, {32, 256, 512, 8, 1, 2, 0}},   {"resnet18", 3, {32, 512, 512, 4, 3, 1, 1}},
+    {"unet", 1, {8, 3, 32, 128, 3, 1, 1}},         {"unet", 2, {8, 32, 32, 128, 3, 1, 1}},
+    {"unet", 1, {8, 32, 64, 64, 3, 1, 1}},         {"unet", 2, {8, 64, 64, 64, 3, 1, 1}},
+    {"unet", 1, {8, 64, 128, 32, 3, 1, 1}},        {"unet", 2, {8, 128, 128, 32, 3, 1, 1}},
+    {"unet", 1, {8, 128, 256, 16, 3, 1, 1}},       {"unet", 2, {8, 256, 256, 16, 3, 1, 1}},
+    {"unet", 1, {8, 256, 512, 8, 3, 1, 1}},        {"unet", 1, {8, 512, 512, 8, 3, 1, 1}},
+    {"unet", 1, {8, 512, 256, 16, 3, 1, 1}},       {"unet", 1, {8, 256, 128, 32, 3, 1, 1}},
+    {"unet", 1, {8, 128, 64, 64, 3, 1, 1}},        {"unet", 1, {8, 64, 32, 128, 3, 1, 1}},
+    {"unet", 1, {8, 256, 512, 16, 2, 2, 0}},       {"unet", 1, {8, 128, 256, 32, 2, 2, 0}},
+    {"unet", 1, {8, 64, 128, 64, 2, 2, 0}},        {"unet", 1, {8, 32, 64, 128, 2, 2, 0}},
+    {"unet", 1, {8, 32, 11, 128, 1, 1, 0}},        {"diffusion", 1, {64, 1, 16, 32, 3, 1, 1}},
+    {"diffusion", 3, {64, 16, 16, 32, 3, 1, 1}},   {"diffusion", 1, {64, 16, 16, 32, 3, 2, 1}},
+    {"diffusion", 1, {64, 16, 32, 16, 3, 1, 1}},   {"diffusion", 2, {64, 32, 32, 16, 3, 1, 1}},
+    {"diffusion", 1, {64, 32, 32, 16, 3, 2, 1}},   {"diffusion", 1, {64, 32, 64, 8, 3, 1, 1}},
+    {"diffusion", 1, {64, 16, 32, 16, 1, 1, 0}},   {"diffusion", 1, {64, 32, 64, 8, 1, 1, 0}},
+    {"diffusion", 3, {64, 64, 64, 8, 3, 1, 1}},    {"diffusion", 1, {64, 64, 192, 8, 1, 1, 0}},
+    {"diffusion", 1, {64, 64, 64, 8, 1, 1, 0}},    {"diffusion", 2, {64, 64, 32, 16, 3, 1, 1}},
+    {"diffusion", 1, {64, 64, 32, 16, 1, 1, 0}},   {"diffusion", 2, {64, 32, 16, 32, 3, 1, 1}},
+    {"diffusion", 1, {64, 32, 16, 32, 1, 1, 0}},   {"diffusion", 1, {64, 16, 1, 32, 3, 1, 1}},
+};
 
 typedef struct product {
     int64_t batch, n, k, m;
@@ -72,6 +117,8 @@ static ek_matrices matrices_of(const ek_tensor *t)
 
 static int run_dnn(const job *j)
 {
+    if (j->y->dtype == EK_BF16)
+        return ek_dnn_matmul(j->dev, j->y, j->x, j->w, NULL, false);
     ek_gemm gemm = {.dtype = EK_F32,
                     .batch = j->y->shape[0],
                     .n = j->y->shape[1],
@@ -129,40 +176,68 @@ static void show(double flops, double seconds, double peak)
     fflush(stdout);
 }
 
+/* Measures the three passes of a convolution. Adds the seconds of `count` layers to `totals`. */
+static int bench_conv(ek_dev *dev, ek_dtype dtype, double peak, const conv_shape *s, int count,
+                      double totals[3])
+{
+    ek_scope scope = ek_scope_begin();
+    int64_t out = (s->size + 2 * s->padding - s->window) / s->stride + 1;
+    job j = {dev, 0, NULL, NULL, NULL, NULL, {.dims = 2, .groups = 1}};
+    for (int d = 0; d < 2; d++) {
+        j.params.stride[d] = s->stride;
+        j.params.padding[d] = s->padding;
+        j.params.dilation[d] = 1;
+    }
+    j.x = tensor(dev, dtype, EK_SHAPE(s->samples, s->channels, s->size, s->size));
+    j.w = tensor(dev, dtype, EK_SHAPE(s->outputs, s->channels, s->window, s->window));
+    j.bias = tensor(dev, dtype, EK_SHAPE(s->outputs));
+    j.y = tensor(dev, dtype, EK_SHAPE(s->samples, s->outputs, out, out));
+    if (!j.x || !j.w || !j.bias || !j.y)
+        return -1;
+    double flops =
+        2.0 * (double)(s->samples * s->outputs * s->channels * s->window * s->window * out * out);
+    printf("%3d x %3d -> %3d at %3d, window %d, stride %d:", (int)s->samples, (int)s->channels,
+           (int)s->outputs, (int)s->size, (int)s->window, (int)s->stride);
+    for (j.kind = 0; j.kind < 3; j.kind++) {
+        double t;
+        if (times_of(j, 1, &t) < 0)
+            return -1;
+        show(flops, t, peak);
+        totals[j.kind] += count * t;
+    }
+    ek_scope_end(&scope);
+    return 0;
+}
+
 static int bench_convs(ek_dev *dev, ek_dtype dtype, double peak)
 {
+    double totals[3] = {0};
     printf("%s convolutions, GFLOP/s of %.1f: forward, input gradient, weight gradient\n",
            ek_dtype_name(dtype), peak * 1e-9);
     for (size_t i = 0; i < sizeof convs / sizeof *convs; i++) {
-        const conv_shape *s = &convs[i];
-        ek_scope scope = ek_scope_begin();
-        int64_t out = (s->size + 2 * s->padding - s->window) / s->stride + 1;
-        job j = {dev, 0, NULL, NULL, NULL, NULL, {.dims = 2, .groups = 1}};
-        for (int d = 0; d < 2; d++) {
-            j.params.stride[d] = s->stride;
-            j.params.padding[d] = s->padding;
-            j.params.dilation[d] = 1;
-        }
-        j.x = tensor(dev, dtype, EK_SHAPE(s->samples, s->channels, s->size, s->size));
-        j.w = tensor(dev, dtype, EK_SHAPE(s->outputs, s->channels, s->window, s->window));
-        j.bias = tensor(dev, dtype, EK_SHAPE(s->outputs));
-        j.y = tensor(dev, dtype, EK_SHAPE(s->samples, s->outputs, out, out));
-        if (!j.x || !j.w || !j.bias || !j.y)
+        if (bench_conv(dev, dtype, peak, &convs[i], 1, totals) < 0)
             return -1;
-        double flops = 2.0 * (double)(s->samples * s->outputs * s->channels * s->window *
-                                      s->window * out * out);
-        printf("%3d x %3d -> %3d at %3d, window %d, stride %d:", (int)s->samples, (int)s->channels,
-               (int)s->outputs, (int)s->size, (int)s->window, (int)s->stride);
-        for (j.kind = 0; j.kind < 3; j.kind++) {
-            double t;
-            if (times_of(j, 1, &t) < 0)
-                return -1;
-            show(flops, t, peak);
-        }
         printf("\n");
-        ek_scope_end(&scope);
     }
     return 0;
+}
+
+/* Returns 1 if there is no such network. */
+static int bench_net(ek_dev *dev, const char *net, double peak)
+{
+    double totals[3] = {0};
+    int rc = 1;
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        if (strcmp(layers[i].net, net) != 0)
+            continue;
+        rc = bench_conv(dev, EK_F32, peak, &layers[i].shape, layers[i].count, totals);
+        if (rc < 0)
+            return rc;
+        printf(" x %d\n", layers[i].count);
+    }
+    printf("all: %.2f + %.2f + %.2f = %.2f ms\n", 1e3 * totals[0], 1e3 * totals[1], 1e3 * totals[2],
+           1e3 * (totals[0] + totals[1] + totals[2]));
+    return rc;
 }
 
 /* A matrix of each batch, row by row, or column by column. */
@@ -179,7 +254,7 @@ static ek_tensor *matrix(ek_dev *dev, ek_dtype dtype, ek_shape shape, bool trans
 /* The three products of a linear layer: its output, and the gradients of input and weight. */
 static int bench_products(ek_dev *dev, ek_dtype dtype, double peak)
 {
-    const int kinds = dtype == EK_F32 ? 2 : 1;
+    const int kinds = dtype == EK_F32 || (dtype == EK_BF16 && ek_dnn_has_bf16()) ? 2 : 1;
     printf("%s products, GFLOP/s of %.1f%s: x w', y w, y' x\n", ek_dtype_name(dtype), peak * 1e-9,
            kinds == 2 ? " (oneDNN's)" : "");
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
@@ -213,12 +288,20 @@ int main(int argc, char **argv)
     const char *only = argc > 2 ? argv[2] : "";
     ek_dev *dev = ek_dev_get(ek_host(0));
     int rc = dev ? ek_device_set_threads(ek_host(0), threads) : -1;
-    for (int dtype = EK_F32; dtype <= EK_F64 && rc >= 0; dtype++) {
-        double peak = machine_peak(threads) / (dtype == EK_F64 ? 2 : 1);
+    static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_F16};
+    const char *wanted = argc > 3 ? argv[3] : "";
+    const double f32_peak = machine_peak(threads);
+    if (rc >= 0 && only[0] && bench_net(dev, only, f32_peak) <= 0)
+        return 0;
+    for (int i = 0; i < 4 && rc >= 0; i++) {
+        const ek_dtype dtype = dtypes[i];
+        const double peak = f32_peak / (dtype == EK_F64 ? 2 : 1);
+        if (*wanted ? strcmp(wanted, ek_dtype_name(dtype)) != 0 : i > 1)
+            continue;
         if (strcmp(only, "matmul") != 0)
-            rc = bench_convs(dev, (ek_dtype)dtype, peak);
+            rc = bench_convs(dev, dtype, peak);
         if (rc >= 0 && strcmp(only, "conv") != 0)
-            rc = bench_products(dev, (ek_dtype)dtype, peak);
+            rc = bench_products(dev, dtype, peak);
     }
     if (rc < 0)
         ek_print_error(stderr);

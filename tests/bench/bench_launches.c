@@ -3,7 +3,7 @@
  *     [EK_EMULATOR_WATCH=1] bench_launches [NET[-bf16|-tf32][-clip][@BATCH[xLENGTH]]...]
  *
  * prints a line per net (see `usual` without arguments): kernels of our own, products of cuBLAS,
- * convolutions of cuDNN, copies, fills, and their sum. The emulator counts; with
+ * calls of cuDNN, copies, fills, and their sum. The emulator counts; with
  * EK_EMULATOR_LIBRARIES it has cuDNN or not. On a GPU a call of a library may launch several
  * kernels. Launches don't depend on the batch and the length: small ones do.
  *
@@ -95,11 +95,11 @@ static void count_show(const char *name)
     static family families[MOST_FAMILIES];
     family sum = {.operations = 0}, rest = {.name = "all others"};
     ek_emulator_counters counters = {0};
-    uint64_t convolutions = 0;
     int count = family_list(families);
     ek_emulator_count(&counters);
+    uint64_t calls = counters.attentions + counters.networks;
     for (int i = 0; i < 5; i++)
-        convolutions += counters.convolutions[i];
+        calls += counters.convolutions[i];
     for (int i = 0; i < count; i++) {
         const family *one = &families[i];
         family_add(&sum, one->operations, one->read, one->written);
@@ -107,9 +107,8 @@ static void count_show(const char *name)
             family_add(&rest, one->operations, one->read, one->written);
     }
     printf("%-20s %8d %8d %8d %8d %8d %8d", name, (int)counters.kernels, (int)counters.products,
-           (int)convolutions, (int)counters.copies, (int)counters.fills,
-           (int)(counters.kernels + counters.products + convolutions + counters.copies +
-                 counters.fills));
+           (int)calls, (int)counters.copies, (int)counters.fills,
+           (int)(counters.kernels + counters.products + calls + counters.copies + counters.fills));
     if (count > 0)
         printf(" %10.2f %10.2f", 1e-6 * (double)sum.read, 1e-6 * (double)sum.written);
     printf("\n");

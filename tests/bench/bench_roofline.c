@@ -160,6 +160,35 @@ static int counting_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor
     return rc;
 }
 
+/* A layer's direction in one call: `products` are those of its steps with weight_hh. */
+static int count_steps(const char *kind, const ek_recurrent_steps *steps, int64_t products,
+                       double begin, int rc)
+{
+    const ek_tensor *h = steps->h, *w = steps->weight;
+    double seconds = job_now() - begin;
+    char label[80];
+    snprintf(label, sizeof(label), "%-15s %3d x %4d x %4d x %4d", kind, (int)products,
+             (int)h->shape[1], (int)w->shape[1], (int)w->shape[0]);
+    if (rc > 0)
+        count_call(label, (double)(products * h->shape[1]) * (double)ek_count(w), seconds);
+    return rc;
+}
+
+static int counting_recurrent_steps(ek_dev *dev, const ek_recurrent_steps *steps)
+{
+    double begin = job_now();
+    int rc = counted.original->recurrent_steps(dev, steps);
+    return count_steps("recurrent", steps, steps->h->shape[0] - 1, begin, rc);
+}
+
+static int counting_recurrent_steps_gradient(ek_dev *dev, const ek_recurrent_steps *steps,
+                                             const ek_recurrent_steps_back *back)
+{
+    double begin = job_now();
+    int rc = counted.original->recurrent_steps_gradient(dev, steps, back);
+    return count_steps("recurrent back", steps, steps->h->shape[0] - 2 + back->wants_h, begin, rc);
+}
+
 /* Has the devices call these. They are idle. */
 static int counting_begin(const ek_device_list *devices)
 {
@@ -177,6 +206,8 @@ static int counting_begin(const ek_device_list *devices)
             counted.kernels.linear = counting_linear;
             counted.kernels.linear_gelu = counting_linear_gelu;
             counted.kernels.linear_weight_gradient = counting_linear_weight_gradient;
+            counted.kernels.recurrent_steps = counting_recurrent_steps;
+            counted.kernels.recurrent_steps_gradient = counting_recurrent_steps_gradient;
             counted.backend = *dev->backend;
             counted.backend.kernels = &counted.kernels;
         }

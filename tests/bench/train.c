@@ -3,13 +3,16 @@
  *     [DEVICE=host|cuda] train NET[-bf16|-tf32|-fast|-default][-adam][-clip][@BATCH[xLENGTH]]
  * DEVICES THREADS [SECONDS]
  *
- * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS", where LOSS is that of the fourth step,
- * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
- * run under autocast, with -tf32 products and convolutions may round to it, with -fast convolutions
- * may take F(4x4, 3x3) (ek_allow_fast_convolution), with -clip gradients are clipped to a norm
- * of 1. With -default all switches are as a process finds them. On GPUs (DEVICES may be more than
- * there are; THREADS is nothing then) cuDNN's algorithms are timed (ek_benchmark_convolution; not
- * with -default), and steps in blocks, at whose ends all is waited for.
+ * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS CPU_SECONDS WHOLE ADDED", where LOSS is
+ * that of the fourth step, equal to the twin's: both draw the same weights and data from seed 0.
+ * CPU_SECONDS is the median processor time of a step, of all threads. WHOLE is the process's peak
+ * of resident memory in megabytes, ADDED what of it the making of the model and the training add
+ * (job_resident_peak). With -bf16 forward and loss run under autocast, with -tf32 products and
+ * convolutions may round to it, with -fast convolutions may take F(4x4, 3x3)
+ * (ek_allow_fast_convolution), with -clip gradients are clipped to a norm of 1. With -default all
+ * switches are as a process finds them. On GPUs (DEVICES may be more than there are; THREADS is
+ * nothing then) cuDNN's algorithms are timed (ek_benchmark_convolution; not with -default), and
+ * steps in blocks, at whose ends all is waited for.
  *
  *     samples/mpirun -n RANKS train NET DEVICES THREADS [SECONDS [none|optimizer|parameters]]
  *
@@ -21,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "job.h"
 
@@ -41,6 +45,7 @@ typedef struct setting {
 
 typedef struct result {
     double median, fourth_loss;
+    double cpu;     /* processor seconds of a step */
     double exposed; /* share of the time in which backward waited for other ranks */
     double before, making, stepping; /* bytes: resident before the model, and peaks after */
     int steps;
@@ -89,9 +94,17 @@ static bool goes_on(const setting *how, int count, int least, int agreed, double
     return count < MOST_BLOCKS && (count < least || job_now() - start < how->budget);
 }
 
+/* Returns the seconds that all threads of the process have computed. */
+static double processor_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static int measure(training *job, const setting *how, result *r)
 {
-    static double seconds[MOST_BLOCKS];
+    static double seconds[MOST_BLOCKS], cpu[MOST_BLOCKS];
     int block = how->kind == EK_CUDA ? CUDA_BLOCK : 1;
     int least = how->budget < 1 ? 1 : 5, count = 0;
     for (int i = 0; i < WARMUP_STEPS + 1; i++)
@@ -105,7 +118,9 @@ static int measure(training *job, const setting *how, result *r)
         return -1;
     double start = job_now();
     for (int agreed = 0; goes_on(how, count, least, agreed, start);) {
+        const double begin = processor_now();
         seconds[count] = block_seconds(job, how, block);
+        cpu[count] = (processor_now() - begin) / block;
         if (seconds[count++] < 0)
             return -1;
         if (count == 1 && how->ranks > 1 && (agreed = agree_on_blocks(how, seconds[0])) < 0)
@@ -116,6 +131,7 @@ static int measure(training *job, const setting *how, result *r)
     r->exposed = (after.exposed - before.exposed) / (job_now() - start);
     r->median = job_median(seconds, count);
     r->steps = count * block;
+    r->cpu = job_median(cpu, count);
     r->stepping = job_resident_peak(how->ranks);
     return 0;
 }
@@ -171,7 +187,7 @@ int main(int argc, char **argv)
     how.ranks = ek_dist_get_world_size(NULL);
     if (rc == 0)
         rc = job_devices(&how.devices, how.kind, devices, how.threads);
-    job_resident_peak(how.ranks); /* begins anew */
+    const double start = job_resident_peak(how.ranks); /* begins anew */
     r.before = job_resident_peak(how.ranks);
     if (rc == 0)
         rc = job_open(&job, &how.load, &how.devices,
@@ -179,16 +195,16 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = measure(&job, &how, &r);
     int rank = ek_dist_get_rank(NULL);
+    const double peak = fmax(r.making, r.stepping), added = peak - r.before;
     char memory[80] = "";
     if (how.weighs)
-        snprintf(memory, sizeof memory, " %.1f %.1f", (fmax(r.making, r.stepping) - r.before) / 1e6,
-                 (r.stepping - r.before) / 1e6);
+        snprintf(memory, sizeof memory, " %.1f %.1f", added / 1e6, (r.stepping - r.before) / 1e6);
     job_close(&job);
     if (job_exit(rc) != 0)
         return 1;
     if (rank == 0 && how.ranks == 1)
-        printf("%s %dx%d %.6f %d %.6f\n", how.name, devices, how.threads, r.median, r.steps,
-               r.fourth_loss);
+        printf("%s %dx%d %.6f %d %.6f %.6f %.1f %.1f\n", how.name, devices, how.threads, r.median,
+               r.steps, r.fourth_loss, r.cpu, fmax(start, peak) / 1e6, added / 1e6);
     else if (rank == 0)
         printf("%s %dx%dx%d %.6f %d %.6f %.3f%s\n", how.name, how.ranks, devices, how.threads,
                r.median, r.steps, r.fourth_loss, r.exposed, memory);

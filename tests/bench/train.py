@@ -5,7 +5,8 @@
     [DEVICE=host|cuda] train.py --serve
 
 With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL on as many GPUs. Convolution nets
-are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
+are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS CPU_SECONDS
+WHOLE ADDED FORMAT"; train.c tells of the words. Of several processes processor time and memory are sums.
 SHARD is none (DistributedDataParallel), optimizer (fully_shard whose units stay gathered until the step) or parameters
 (fully_shard). A Sequential's children are units, and a GPT's layers. Then each memory format is a run and a line of its
 own, behind which stand the megabytes that the first process's training takes at most, with and without the making of
@@ -145,14 +146,15 @@ def prepare(workload, precision, devices, rank, memory_format, compiled=False, h
 
 
 def measure(step, devices, budget, device):
-    """(median seconds, steps, loss of the fourth step, peak of resident memory before the timed steps)"""
+    """(median seconds, steps, loss of the fourth step, median processor seconds, peak of resident memory before the
+    timed steps)"""
     for _ in range(WARMUP_STEPS):
         step()
     loss = step().detach().float().clone()
     wait()
     making = resident_peak(devices)
     block = CUDA_BLOCK if ON_CUDA else 1
-    seconds = []
+    seconds, processor = [], []
     start = time.perf_counter()
     while True:
         busy = len(seconds) < 5 or time.perf_counter() - start < budget
@@ -161,14 +163,16 @@ def measure(step, devices, budget, device):
             dist.broadcast(going_on, 0)  # outside of the time: all ranks take the same steps
         if not going_on:
             break
-        begin = time.perf_counter()
+        begin, begun = time.perf_counter(), time.process_time()
         for _ in range(block):
             step()
         wait()
         seconds.append((time.perf_counter() - begin) / block)
+        processor.append((time.process_time() - begun) / block)
     if devices > 1:
         dist.all_reduce(loss)
-    return statistics.median(seconds), block * len(seconds), loss.item() / devices, making
+    cpu = statistics.median(processor)
+    return statistics.median(seconds), block * len(seconds), loss.item() / devices, cpu, making
 
 
 def choose_algorithms(precision):
@@ -200,16 +204,25 @@ def run(rank, spelling, devices, threads, budget, compiled, store, how=(), label
         if how and label not in labels:
             continue
         load_libraries(how)
-        resident_peak(devices)  # from here on
+        start = resident_peak(devices)  # begins anew
         before = resident_peak(devices)
         step = prepare(workload, precision, devices, rank, memory_format, compiled, how)
-        *figures, making = measure(step, devices, budget, home(rank))
+        *figures, cpu, making = measure(step, devices, budget, home(rank))
         stepping = resident_peak(devices)
-        memory = f" {(max(making, stepping) - before) / 1e6:.1f} {(stepping - before) / 1e6:.1f}" if how else ""
-        results.append((*figures, label, memory))
+        peak = max(making, stepping)
+        sums = torch.tensor([cpu, max(start, peak) / 1e6, (peak - before) / 1e6], device=home(rank))
+        if devices > 1:
+            dist.all_reduce(sums)
+        cpu, whole, added = sums.tolist()
+        words = f"{cpu:.6f} {whole:.1f} {added:.1f} {label}"
+        if how:
+            words = f"{label} {(peak - before) / 1e6:.1f} {(stepping - before) / 1e6:.1f}"
+        results.append((*figures, words))
+        del step
+        gc.collect()  # the next format's memory is its own
     if rank == 0:
-        median, steps, loss, label, memory = min(results)
-        print(f"{spelling} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {label}{memory}", flush=True)
+        median, steps, loss, words = min(results)
+        print(f"{spelling} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {words}", flush=True)
     if devices > 1:
         dist.destroy_process_group()
 

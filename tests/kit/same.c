@@ -476,7 +476,8 @@ void same_check(const same_setting *setting, uint64_t seed, same_body *body)
     same_setting own = *setting;
     const same_run run = {&own, body};
     const bool any = own.policy == EK_SHARD_NONE;
-    if (own.ranks > 0) { /* offloading, if devices are named: by the case */
+    ek_use_deterministic_algorithms(true); /* cuDNN's engines may have no fixed order of sums */
+    if (own.ranks > 0) {                   /* offloading, if devices are named: by the case */
         own.policy = any ? EK_SHARD_OPTIMIZER : own.policy;
         if (any && !own.stays && (own.devices > 0 || own.spans))
             own.offload = (ek_offload_policy)(((int)seed + own.how + own.net + own.algorithm) % 2);

@@ -158,7 +158,7 @@ TEST_LOOP(both_ways_give_the_same_numbers, 0, 2)
     char wanted[200];
     snprintf(wanted, sizeof wanted,
              "attention: %s of 1x4 heads of 4, 512x512 scores each: composed of products, scores "
-             "of %llu bytes, at most ",
+             "of %llu bytes; at most ",
              ek_dtype_name(dtype), (unsigned long long)scores);
     ck_assert_ptr_nonnull(strstr(own.told, "512x512 scores each: own kernels, "));
     ck_assert_ptr_nonnull(strstr(composed.told, wanted));

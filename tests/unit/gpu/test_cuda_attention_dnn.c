@@ -199,6 +199,45 @@ TEST(a_plan_that_fails_is_replaced)
     }
 }
 
+/* The gradient by cuDNN needs dq in f32 beside. With less and less memory our kernels compute it,
+ * before there is none for the results. */
+TEST(scarce_memory_leaves_the_gradient_to_our_kernels)
+{
+    enum { STEP = 2048, MOST = 128 };
+    ek_tensor *x[3], *wanted[3], *g[3];
+    ek_emulator_counters counters;
+    ek_memory_stats stats;
+    int ours = 0, rc = 0;
+    open_cudnn();
+    for (int i = 0; i < 3; i++) {
+        x[i] = ek_to_device(ek_to_dtype(ek_randn(EK_SHAPE(1, 2, 64, 64)), EK_F16), ek_cuda(0));
+        assert_ok(ek_tensor_set_requires_grad(x[i], true));
+    }
+    ek_tensor *y = ek_f_scaled_dot_product_attention(x[0], x[1], x[2]);
+    ek_tensor *ones = ek_ones(EK_SHAPE(1, 2, 64, 64), EK_F16, .device = ek_cuda(0));
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = x, .input_count = 3,
+                      .grad_outputs = &ones, .retain_graph = true, .gradients = wanted));
+    for (int steps = MOST; steps > 0 && rc >= 0; steps--) {
+        ek_scope scope = ek_scope_begin();
+        assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
+        assert_ok(ek_memory_set_capacity(ek_cuda(0), stats.in_use + (uint64_t)steps * STEP));
+        ek_emulator_reset_counters();
+        rc = ek_grad(.outputs = &y, .output_count = 1, .inputs = x, .input_count = 3,
+                     .grad_outputs = &ones, .retain_graph = true, .gradients = g);
+        assert_ok(ek_memory_set_capacity(ek_cuda(0), (uint64_t)1 << 29));
+        for (int i = 0; i < 3 && rc >= 0; i++)
+            assert_close_norm(ek_to_device(ek_to_dtype(g[i], EK_F32), ek_cpu()),
+                              ek_to_device(ek_to_dtype(wanted[i], EK_F32), ek_cpu()), 3e-3);
+        ek_emulator_count(&counters);
+        ours += rc >= 0 && counters.attentions == 0;
+        ek_scope_end(&scope);
+    }
+    ck_assert_int_eq(ek_error_status(), EK_E_OUT_OF_MEMORY);
+    ek_error_clear();
+    ck_assert_int_gt(ours, 0);
+    close_cuda();
+}
+
 TEST(an_error_of_cudnn_is_told)
 {
     open_cudnn();

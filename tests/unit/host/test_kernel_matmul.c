@@ -1,6 +1,8 @@
 /* Matrix products: the host's against loops in double, the GPU's against the host's, with the GPU's
  * libraries; test_kernel_matmul_own.c does without these. */
 #include "host/dnn.h"
+#include "host/gemm.h"
+#include "host/isa.h"
 #include "twin.h"
 
 /* How a matrix lies in memory: STEPS has no unit stride, SLICE is part of a wider one and BROADCAST
@@ -139,8 +141,8 @@ TEST_LOOP(matmul, 0, 6 * PRODUCTS)
 
 #ifndef TWIN_WITHOUT_LIBRARIES
 
-/* oneDNN's primitive is taken for bf16 where the processor multiplies that. In f32 it can be tried
- * on all. */
+/* oneDNN's primitive is taken for bf16 where the processor has AMX. In f32 it can be tried on all.
+ */
 TEST_LOOP(by_onednns_primitive, 0, 3 * PRODUCTS)
 {
     static const ek_dtype pairs[][2] = {{EK_F32, EK_F32}, {EK_BF16, EK_BF16}, {EK_BF16, EK_F32}};
@@ -172,6 +174,61 @@ TEST_LOOP(by_onednns_primitive, 0, 3 * PRODUCTS)
     }
     assert_ok(ek_memory_get_stats(ek_host(0), &after));
     ck_assert(after.now[EK_MEMORY_WORKSPACE] == before.now[EK_MEMORY_WORKSPACE]);
+}
+
+/* The host's own products of 16 bits, by every instruction set and both kinds of words: an element
+ * has the same bits with one thread, with three, and in a product of some of the rows and columns.
+ */
+TEST_LOOP(narrow_by_words, 0, 3 * PRODUCTS)
+{
+    static const struct {
+        ek_dtype dtype, sum;
+        bool pairs;
+    } kinds[] = {{EK_BF16, EK_F32, true}, {EK_BF16, EK_F32, false}, {EK_F16, EK_F16, false}};
+    const product *p = &products[_i / 3];
+    const ek_dtype dtype = kinds[_i % 3].dtype, sum = kinds[_i % 3].sum;
+    const bool pairs = kinds[_i % 3].pairs;
+    for (int isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
+        static const char *const names[] = {"plain", "avx2", "avx512"};
+        setenv("EVENKEEL_HOST_ISA", names[isa], 1);
+        assert_ok(ek_host_read_settings());
+        if ((int)ek_host_isa() != isa || (pairs && !ek_host_has_bf16()))
+            continue;
+        for (int f = 0; f < FORMS * FORMS * BROADCAST; f++) {
+            const form forms[3] = {(form)(f % FORMS), (form)(f / FORMS % FORMS),
+                                   (form)(f / FORMS / FORMS)};
+            if (p->n * p->k * p->m > 2000 && (forms[0] + forms[1] + forms[2]) % 4 != 0)
+                continue;
+            ek_scope scope = ek_scope_begin();
+            problem q = problem_of(dtype, sum, p, forms, (forms[0] + forms[1]) % 2,
+                                   (forms[0] + forms[2]) % 2);
+            twin part = matrix(sum, p->batch, p->n, p->m, ROWS, 8);
+            ek_tensor *out = q.out.host, *x = q.x.host, *y = q.y.host, *bias = q.bias.host;
+            double *once = NULL, *before = case_values(out);
+            for (int threads = 1; threads <= 3; threads += 2) {
+                for (int64_t i = 0; i < ek_count(out) && q.accumulate; i++)
+                    case_set(out, i, before[i]);
+                assert_ok(ek_gemm_narrow(case_device(threads), out, x, y, bias, q.accumulate, false,
+                                         pairs));
+                twin_expect_norm(q.out, q.wanted, case_tolerance(sum), q.what);
+                twin_repeated(out, &once, q.what);
+            }
+            if (!q.accumulate && !bias && p->n > 2 && p->m > 2) {
+                const int64_t row = p->n / 3, column = p->m / 5;
+                ek_tensor some_x = *x, some_y = *y, some = *out, some_part = *part.host;
+                some_x.shape[1] = some.shape[1] = some_part.shape[1] = p->n / 2;
+                some_y.shape[2] = some.shape[2] = some_part.shape[2] = p->m / 2;
+                some_x.offset += row * x->stride[1];
+                some_y.offset += column * y->stride[2];
+                some.offset += row * out->stride[1] + column * out->stride[2];
+                assert_ok(ek_gemm_narrow(case_device(2), &some_part, &some_x, &some_y, NULL, false,
+                                         false, pairs));
+                case_same(&some_part, &some, q.what);
+            }
+            free(once), free(before), free(q.wanted);
+            ek_scope_end(&scope);
+        }
+    }
 }
 
 /* The host's slot takes a sum of f32, too. */

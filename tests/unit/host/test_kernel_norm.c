@@ -252,6 +252,38 @@ static void check_gradient(const norm_case *c, twin sum, twin sum_xhat, twin_lay
     free(wanted);
 }
 
+/* Gradients of x, weight and bias have equal bits whether the ReLU's output is read or computed
+ * again. */
+static void check_again(const norm_case *c, twin_layout layout)
+{
+    twin dx[2], out[2][2];
+    for (int again = 0; again < 2; again++) {
+        dx[again] = like_x(c, layout);
+        for (int k = 0; k < 2; k++)
+            out[again][k] = parameter(c, 0, 0, 0);
+        ek_norm_args args[2];
+        ek_norm_sums sums[2];
+        gradient_args(c, c->weight, args);
+        for (int side = 0; side < 2; side++) {
+            args[side].bias = ON(c->bias);
+            args[side].y_again = again;
+            sums[side] = (ek_norm_sums){.dweight = ON(out[again][0]), .dbias = ON(out[again][1])};
+        }
+        twin_run(norm_reduce, &sums[side], &args[side]);
+        for (int side = 0; side < 2; side++) {
+            args[side].sum = ON(out[again][1]);
+            args[side].sum_xhat = ON(out[again][0]);
+            args[side].count = (double)c->values;
+        }
+        twin_run(norm_line, ON(dx[again]), &args[side]);
+    }
+    for (int64_t i = 0; i < c->count; i++)
+        case_must(case_get(dx[0].host, i) == case_get(dx[1].host, i));
+    for (int64_t i = 0; i < ek_count(out[0][0].host); i++)
+        for (int k = 0; k < 2; k++)
+            case_must(case_get(out[0][k].host, i) == case_get(out[1][k].host, i));
+}
+
 static void check_backward(const norm_case *c, bool other, twin_layout layout)
 {
     twin out[4];
@@ -281,6 +313,8 @@ static void check_case(const norm_shape *shape, ek_dtype dtype, twin_layout layo
     check_statistics(&c);
     check_apply(&c, other);
     check_backward(&c, relu, layout);
+    if (c.relu)
+        check_again(&c, layout);
     ek_scope_end(&scope);
 }
 

@@ -1,0 +1,95 @@
+/* shared_weights.c: see shared_weights.h. */
+#include "host/shared_weights.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/host.h"
+
+/* Guards the twins' lists of values, and `shared_nbytes`, the bytes of all shared values. */
+static pthread_mutex_t shared_lock = PTHREAD_MUTEX_INITIALIZER;
+static size_t shared_nbytes;
+
+static void shared_destroy(ek_object *object)
+{
+    ek_shared_weights *shared = (ek_shared_weights *)object;
+    pthread_mutex_lock(&shared_lock);
+    shared_nbytes -= shared->nbytes;
+    pthread_mutex_unlock(&shared_lock);
+    ek_dev_free(shared->dev, shared->data, shared->nbytes, EK_MEMORY_WORKSPACE);
+    free(shared);
+}
+
+/* Returns new values, or NULL if they would take too much memory. The lock is held. */
+static ek_shared_weights *shared_new(const ek_shared_key *key, size_t nbytes, size_t most)
+{
+    ek_event *none;
+    ek_dev *dev = shared_nbytes + nbytes <= most ? ek_dev_get(ek_cpu()) : NULL;
+    ek_shared_weights *shared = dev ? calloc(1, sizeof *shared) : NULL;
+    if (!shared || ek_dev_try_alloc_for(dev, EK_STREAM_COMPUTE, nbytes, EK_MEMORY_WORKSPACE,
+                                        &shared->data, &none) != 1) {
+        free(shared);
+        return NULL;
+    }
+    ek_object_init(&shared->value.object, shared_destroy);
+    shared->key = *key;
+    shared->dev = dev;
+    shared->nbytes = nbytes;
+    shared_nbytes += nbytes;
+    return shared;
+}
+
+ek_shared_weights *ek_shared_weights_take(const ek_tensor *w, ek_shared_key key, size_t nbytes,
+                                          size_t each)
+{
+    ek_twins *twins = ek_tensor_twins(w, &key.offset);
+    if (!twins || ek_forked())
+        return NULL;
+    pthread_mutex_lock(&shared_lock);
+    ek_twin_value **at = &twins->values;
+    while (*at && memcmp(&((ek_shared_weights *)*at)->key, &key, sizeof key) != 0)
+        at = &(*at)->next;
+    ek_shared_weights *shared = (ek_shared_weights *)*at;
+    if (!shared) {
+        shared = shared_new(&key, nbytes, (size_t)twins->places * each);
+        *at = shared ? &shared->value : NULL;
+    }
+    ek_object_retain(shared);
+    bool last = shared && ++shared->uses == twins->places;
+    if (last)
+        *at = shared->value.next;
+    pthread_mutex_unlock(&shared_lock);
+    if (last)
+        ek_object_release(shared);
+    return shared;
+}
+
+/* What a thread computes of the values. */
+typedef struct shared_making {
+    ek_shared_weights *shared;
+    int64_t count, grain;
+    ek_parallel_body *make;
+    void *context;
+} shared_making;
+
+/* Takes pieces until none is left. */
+static void shared_make_some(void *user, int64_t begin, int64_t end)
+{
+    const shared_making *m = user;
+    (void)begin, (void)end;
+    for (int64_t at; (at = atomic_fetch_add(&m->shared->next, m->grain)) < m->count;) {
+        const int64_t n = ek_smaller(m->grain, m->count - at);
+        m->make(m->context, at, at + n);
+        atomic_fetch_add(&m->shared->made, n);
+    }
+}
+
+void ek_shared_weights_make(ek_dev *dev, ek_shared_weights *shared, int64_t count, int64_t grain,
+                            ek_parallel_body *make, void *context)
+{
+    shared_making m = {shared, count, ek_larger(grain, 1), make, context};
+    if (atomic_load(&shared->made) < count)
+        ek_parallel_for(dev, ek_parallel_threads(dev), 1, shared_make_some, &m);
+    ek_parallel_wait(&shared->made, count);
+}

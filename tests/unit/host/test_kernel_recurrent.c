@@ -1,0 +1,250 @@
+/* All steps of a recurrent layer's direction in one call: what single steps give, on every
+ * instruction set, and the same bits on any number of threads. */
+#include "conv_isas.h"
+#include "host/host.h"
+
+/* What a call reads and writes. */
+typedef struct sequence {
+    ek_recurrent_steps call;
+    ek_recurrent_steps_back back;
+} sequence;
+
+/* By rows, with several pieces for a thread; by units; weights that few samples read. */
+static const struct {
+    int64_t steps, samples, hidden;
+    bool reverse, bias, keeps, given, wants_h;
+} cases[] = {{3, 150, 37, false, true, true, true, true},
+             {5, 14, 131, true, true, true, true, false},
+             {70, 1, 33, false, false, true, false, true},
+             {6, 20, 64, true, true, false, false, false},
+             {4, 18, 150, false, true, true, true, true}};
+enum { CASES = sizeof cases / sizeof *cases, CELLS = 4 };
+
+static ek_tensor *drawn(ek_dtype dtype, int ndim, const int64_t *dims, unsigned seed)
+{
+    ek_tensor *x = case_tensor(case_device(1), dtype, ndim, dims, CASE_ROWS);
+    case_fill(x, seed);
+    return x;
+}
+
+static ek_tensor *drawn_steps(ek_dtype dtype, int64_t steps, int64_t samples, int64_t columns,
+                              unsigned seed)
+{
+    return drawn(dtype, 3, (int64_t[]){steps, samples, columns}, seed);
+}
+
+/* Step t of x as a matrix of its first `columns` columns. */
+static ek_tensor at(const ek_tensor *x, int64_t t, int64_t columns)
+{
+    ek_tensor view = *x;
+    view.ndim = 2;
+    view.offset += t % x->shape[0] * x->stride[0];
+    view.shape[0] = x->shape[1];
+    view.shape[1] = columns;
+    view.stride[0] = x->stride[1];
+    view.stride[1] = 1;
+    return view;
+}
+
+static int parts_of(ek_recurrent_cell cell)
+{
+    return cell == EK_CELL_LSTM ? 4 : cell == EK_CELL_GRU ? 3 : 1;
+}
+
+static bool gated(ek_recurrent_cell cell)
+{
+    return cell == EK_CELL_LSTM || cell == EK_CELL_GRU;
+}
+
+static sequence make(int c, ek_recurrent_cell cell, ek_dtype dtype)
+{
+    const int64_t steps = cases[c].steps, samples = cases[c].samples, hidden = cases[c].hidden,
+                  parts = parts_of(cell);
+    const bool lstm = cell == EK_CELL_LSTM, keeps = cases[c].keeps;
+    sequence s = {.call = {.cell = cell, .reverse = cases[c].reverse}};
+    ek_tensor *weight = drawn(dtype, 2, (int64_t[]){parts * hidden, hidden}, 1);
+    for (int64_t i = 0; i < ek_count(weight); i++)
+        case_set(weight, i, case_get(weight, i) / 16);
+    s.call.weight = weight;
+    s.call.bias = cases[c].bias ? drawn(dtype, 1, (int64_t[]){parts * hidden}, 2) : NULL;
+    s.call.h = drawn_steps(dtype, steps + 1, samples, hidden, 3);
+    s.call.c = lstm ? drawn_steps(dtype, keeps ? steps + 1 : 2, samples, hidden, 4) : NULL;
+    s.call.sums =
+        drawn_steps(dtype, steps, samples, gated(cell) && keeps ? 4 * hidden : parts * hidden, 5);
+    s.call.gates = !gated(cell)    ? NULL
+                   : keeps || lstm ? s.call.sums
+                                   : drawn_steps(dtype, 1, samples, 4 * hidden, 6);
+    s.back.dx = s.call.gates ? s.call.gates : drawn_steps(dtype, steps, samples, hidden, 7);
+    if (cases[c].given) { /* sample by sample in memory */
+        ek_tensor *dy = drawn_steps(dtype, samples, steps, hidden, 8);
+        dy->shape[0] = steps, dy->shape[1] = samples;
+        dy->stride[0] = hidden, dy->stride[1] = steps * hidden;
+        s.back.dy = dy;
+    }
+    s.back.dh_n = cases[c].given ? drawn(dtype, 2, (int64_t[]){samples, hidden}, 9) : NULL;
+    s.back.dc_n = lstm && cases[c].given ? drawn(dtype, 2, (int64_t[]){samples, hidden}, 10) : NULL;
+    s.back.dh = drawn(dtype, 2, (int64_t[]){samples, hidden}, 11);
+    s.back.dc = lstm ? drawn(dtype, 2, (int64_t[]){samples, hidden}, 12) : NULL;
+    s.back.wants_h = cases[c].wants_h;
+    return s;
+}
+
+/* Draws what a call overwrites. */
+static void draw_again(const sequence *s)
+{
+    case_fill(s->call.h, 3);
+    if (s->call.c)
+        case_fill(s->call.c, 4);
+    case_fill(s->call.sums, 5);
+}
+
+static void add_product(ek_tensor *to, const ek_tensor *x, const ek_tensor *w, int64_t first,
+                        int64_t rows)
+{
+    ek_tensor part = *w;
+    part.offset += first * w->stride[0];
+    part.shape[0] = rows;
+    ek_tensor out = ek_batch_of_matrix(to, false), a = ek_batch_of_matrix(x, false),
+              b = ek_batch_of_matrix(&part, false);
+    assert_ok(ek_host_matmul(ek_tensor_dev(to), &out, &a, &b, NULL, true));
+}
+
+/* The forward by single steps, and the backward, which reads what the forward left. */
+static void single_forward(const sequence *s)
+{
+    const ek_recurrent_steps *call = &s->call;
+    const int64_t steps = call->sums->shape[0], hidden = call->h->shape[2],
+                  rows = call->weight->shape[0];
+    ek_dev *dev = ek_tensor_dev(call->h);
+    ek_tensor *product =
+        case_tensor(dev, call->h->dtype, 2, (int64_t[]){call->h->shape[1], rows}, CASE_ROWS);
+    for (int64_t i = 0; i < steps; i++) {
+        const int64_t t = call->reverse ? steps - 1 - i : i, from = t + call->reverse,
+                      to = t + !call->reverse;
+        ek_tensor h = at(call->h, from, hidden), next = at(call->h, to, hidden),
+                  x = at(call->sums, t, rows), c, next_c, gates;
+        if (call->c)
+            c = at(call->c, from, hidden), next_c = at(call->c, to, hidden);
+        if (call->gates)
+            gates = at(call->gates, t, 4 * hidden);
+        assert_ok(ek_host_linear(dev, product, &h, call->weight, call->bias, false));
+        assert_ok(ek_host_recurrent_forward(dev, &next, call->cell, call->c ? &next_c : NULL,
+                                            call->gates ? &gates : NULL, &x, product,
+                                            call->c       ? &c
+                                            : call->gates ? &h
+                                                          : NULL));
+    }
+}
+
+static void single_backward(const sequence *s)
+{
+    const ek_recurrent_steps *call = &s->call;
+    const ek_recurrent_steps_back *back = &s->back;
+    const int64_t steps = call->sums->shape[0], hidden = call->h->shape[2],
+                  rows = call->weight->shape[0];
+    const bool gru = call->cell == EK_CELL_GRU;
+    ek_dev *dev = ek_tensor_dev(call->h);
+    assert_ok(back->dh_n ? ek_host_copy(dev, back->dh, back->dh_n)
+                         : ek_host_fill(dev, back->dh, 0));
+    if (back->dc)
+        assert_ok(back->dc_n ? ek_host_copy(dev, back->dc, back->dc_n)
+                             : ek_host_fill(dev, back->dc, 0));
+    for (int64_t i = 0; i < steps; i++) {
+        const int64_t t = call->reverse ? i : steps - 1 - i, from = t + call->reverse,
+                      to = t + !call->reverse;
+        ek_tensor h = at(call->h, from, hidden), next = at(call->h, to, hidden),
+                  dx = at(back->dx, t, call->gates ? 4 * hidden : hidden), dy, c, next_c;
+        if (call->c)
+            c = at(call->c, from, hidden), next_c = at(call->c, to, hidden);
+        if (back->dy)
+            dy = at(back->dy, t, hidden);
+        assert_ok(ek_host_recurrent_gradient(dev, &dx, call->cell,
+                                             back->dc ? back->dc
+                                             : gru    ? back->dh
+                                                      : NULL,
+                                             back->dy ? &dy : NULL, back->dh, back->dc,
+                                             call->gates ? &dx : &next,
+                                             call->c ? &c
+                                             : gru   ? &h
+                                                     : NULL,
+                                             call->c ? &next_c : NULL));
+        if (!gru)
+            assert_ok(ek_host_fill(dev, back->dh, 0));
+        const ek_tensor first = at(back->dx, t, gru ? 2 * hidden : rows);
+        add_product(back->dh, &first, call->weight, 0, gru ? 2 * hidden : rows);
+        ek_tensor last = at(back->dx, t, hidden);
+        last.offset += 3 * hidden;
+        if (gru)
+            add_product(back->dh, &last, call->weight, 2 * hidden, hidden);
+    }
+}
+
+/* h, c, gates, dh and dc, or NULL where there are none. */
+static void results_of(const sequence *s, bool back, ek_tensor **results)
+{
+    results[0] = s->call.h;
+    results[1] = s->call.c;
+    results[2] = back ? s->back.dx : s->call.gates == s->call.sums ? s->call.gates : NULL;
+    results[3] = back && s->back.wants_h ? s->back.dh : NULL;
+    results[4] = back ? s->back.dc : NULL;
+}
+
+static void check(int c, ek_recurrent_cell cell, ek_dtype dtype)
+{
+    enum { ALL = 5 };
+    static const char *const what[ALL] = {"h", "c", "gates", "dh", "dc"};
+    const double near = dtype == EK_F32 ? 2e-5 : 1e-13;
+    sequence s = make(c, cell, dtype);
+    double *wanted[2][ALL] = {{NULL}}, *once[EK_ISA_AVX512 + 1][2][ALL] = {{{NULL}}};
+    ek_tensor *results[ALL];
+    const int passes = cases[c].keeps ? 2 : 1;
+    draw_again(&s);
+    for (int back = 0; back < passes; back++) {
+        (back ? single_backward : single_forward)(&s);
+        results_of(&s, back, results);
+        for (int i = 0; i < ALL; i++)
+            wanted[back][i] = results[i] ? case_values(results[i]) : NULL;
+    }
+    for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++)
+        for (int threads = 1; threads <= 4 && conv_limit_isa(isa); threads *= 2) {
+            ek_dev *dev = case_device(threads);
+            draw_again(&s);
+            for (int back = 0; back < passes; back++) {
+                ck_assert_int_eq(back ? ek_host_recurrent_steps_gradient(dev, &s.call, &s.back)
+                                      : ek_host_recurrent_steps(dev, &s.call),
+                                 1);
+                results_of(&s, back, results);
+                for (int i = 0; i < ALL; i++)
+                    if (results[i]) {
+                        case_compare(results[i], wanted[back][i], near, what[i]);
+                        /* AVX2 and AVX-512 compute the same bits. */
+                        twin_repeated(results[i], &once[isa > EK_ISA_PLAIN][back][i], what[i]);
+                    }
+            }
+        }
+    for (int i = 0; i < 2 * ALL; i++) {
+        free(wanted[i / ALL][i % ALL]);
+        for (int isa = 0; isa <= EK_ISA_AVX512; isa++)
+            free(once[isa][i / ALL][i % ALL]);
+    }
+}
+
+TEST_LOOP(equal_single_steps, 0, CASES *CELLS * 2)
+{
+    if (!test_is_short())
+        check(_i / 2 / CELLS, (ek_recurrent_cell)(_i / 2 % CELLS), _i % 2 ? EK_F64 : EK_F32);
+}
+
+/* Too little work to pack weights for, and dtypes that products have to be converted for. */
+TEST(others_are_computed_by_steps)
+{
+    ek_dev *dev = case_device(2);
+    sequence s = make(0, EK_CELL_LSTM, EK_F32);
+    const ek_recurrent_steps few = {.cell = EK_CELL_TANH,
+                                    .weight = drawn(EK_F32, 2, (int64_t[]){8, 8}, 1),
+                                    .h = drawn_steps(EK_F32, 4, 2, 8, 2),
+                                    .sums = drawn_steps(EK_F32, 3, 2, 8, 3)};
+    ck_assert_int_eq(ek_host_recurrent_steps(dev, &few), 0);
+    s.call.h = drawn_steps(EK_BF16, 4, 150, 37, 3);
+    ck_assert_int_eq(ek_host_recurrent_steps(dev, &s.call), 0);
+}
