@@ -1,7 +1,8 @@
 /* bench_conv.c: GFLOP/s of convolutions and matrix products on one host device, and their share of
  * what its threads can do (machine.h), half of it in f64. Convolutions are counted as direct ones.
  *
- *     bench_conv [threads [conv|matmul]] */
+ *     bench_conv [threads [conv|matmul]]
+ *     bench_conv threads resnet18|resnet50|unet|diffusion    the network's layers, and their sum */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
