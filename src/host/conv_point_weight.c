@@ -174,8 +174,7 @@ int ek_point_weight(ek_dev *dev, ek_point *j)
     j->panel_blocks = ek_divide_up(j->panels * width, BLOCK);
     j->row_blocks = ek_divide_up(j->outputs, BLOCK);
     j->position_blocks = ek_divide_up(j->positions, POSITIONS_AT_ONCE);
-    /* Tiles of many outputs read each cache line of y fewer times. */
-    j->copies_y = rows < OFTEN && j->outputs >= FAR && j->panels / j->panel_blocks >= OFTEN;
+    j->copies_y = j->outputs >= FAR && j->panels / j->panel_blocks >= OFTEN;
     j->copies_x = !j->dense || j->row_tiles >= OFTEN || j->channels % (width / 2) != 0;
     if (j->panel_blocks * j->row_blocks % threads != 0)
         j->row_blocks = ek_smaller(ek_divide_up(j->row_blocks, threads) * threads, j->row_tiles);

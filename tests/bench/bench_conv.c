@@ -2,7 +2,8 @@
  * what its threads can do in f32 (machine.h), half of it in f64. Convolutions are counted as direct
  * ones. Without a dtype those of f32 and f64 are computed.
  *
- *     bench_conv [threads [conv|matmul|both [f32|f64|bf16|f16]]] */
+ *     bench_conv [threads [conv|matmul|both [f32|f64|bf16|f16]]]
+ *     bench_conv threads resnet18|resnet50|unet|diffusion    the network's layers, and their sum */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
