@@ -2,19 +2,19 @@
  *
  * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): panels
  * of a and b are packed so that the innermost kernel reads both in order, from level 2 and level 1
- * cache. If a is packed, all threads pack it together. Then each thread takes one tile of c after
- * another. A tile is some rows of c, or all, times a group of columns, whose part of b the thread
- * packs. An element's sum runs over k in blocks of fixed length, so that the sum doesn't depend on
- * the tiles or the number of threads. */
+ * cache. What lies well in memory is read in place. If many columns read a packed a, all threads
+ * pack it together. Then each thread takes one tile of c after another. A tile is some rows of c,
+ * or all, times a group of columns; the thread packs the group's part of b, and rows of a that have
+ * not been packed for all. An element's sum runs over k in blocks of fixed length, so that the sum
+ * doesn't depend on the tiles or the number of threads. */
 #ifndef EK_REAL
 #include "host/gemm.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
-#include "core/multiversion.h"
 #include "host/dnn.h"
 #include "host/gemm_kernel.h"
+#include "host/gemm_pack.h"
 #include "host/host.h"
 #include "host/isa.h"
 #include "host/parallel.h"
@@ -299,72 +299,6 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
 
 #else /* for each EK_REAL */
 
-/* Packs `lines` x `depth` into panels of `width` lines: element (line, d) of a panel at d * width +
- * line. Lines beyond the end are zero. Inlined for each width, so that the inner loops unroll. */
-static inline __attribute__((always_inline)) void
-EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
-                         int width, int64_t line_stride, int64_t depth_stride)
-{
-    enum { AHEAD = 16, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL) };
-    while (line_stride == 1 && lines >= width) { /* a few panels' part of a row after the other */
-        const int64_t panels = ek_smaller(lines / width, SIDE_BY_SIDE);
-        for (int64_t d = 0; d < depth; d++) {
-            const EK_REAL *row = from + d * depth_stride;
-            EK_REAL *at = to + d * width;
-            for (int64_t p = 0; p < panels; p++, at += width * depth, row += width) {
-                __builtin_prefetch(row + AHEAD * depth_stride);
-                memcpy(at, row, (size_t)width * sizeof(EK_REAL));
-            }
-        }
-        to += panels * width * depth;
-        from += panels * width;
-        lines -= panels * width;
-    }
-    for (; lines > 0; lines -= width, to += width * depth, from += width * line_stride) {
-        int64_t count = ek_smaller(lines, width), done = 0;
-        if (count < width)
-            for (int64_t d = 0; d < depth; d++)
-                for (int64_t l = count; l < width; l++)
-                    to[d * width + l] = 0;
-        if (depth_stride == 1 && count >= TRANSPOSED)
-            for (int64_t l = 0; l < count; l += TRANSPOSED) { /* the last ones may overlap */
-                int64_t line = ek_smaller(l, count - TRANSPOSED);
-                done = EK_NAME(ek_gemm_transpose)(to + line, width, from + line * line_stride,
-                                                  TRANSPOSED, line_stride, depth);
-            }
-        else if (depth_stride == 1 && count == width && 2 * count >= TRANSPOSED)
-            /* The next vector overwrites what this one writes beyond its lines. */
-            done = EK_NAME(ek_gemm_transpose)(to, width, from, count, line_stride, depth - 1);
-        if (count == width)
-            for (int64_t d = done; d < depth; d++)
-                for (int l = 0; l < width; l++)
-                    to[d * width + l] = from[l * line_stride + d * depth_stride];
-        else
-            for (int64_t d = done; d < depth; d++)
-                for (int64_t l = 0; l < count; l++)
-                    to[d * width + l] = from[l * line_stride + d * depth_stride];
-    }
-}
-
-EK_MULTIVERSION
-static void EK_NAME(gemm_pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, int64_t depth,
-                               int width, int64_t line_stride, int64_t depth_stride)
-{
-#define PACK(known)                                                                         \
-    if (width == (known)) {                                                                 \
-        EK_NAME(gemm_pack_width)(to, from, lines, depth, known, line_stride, depth_stride); \
-        return;                                                                             \
-    }
-    PACK(4)
-    PACK(6)
-    PACK(8)
-    PACK(12)
-    PACK(16)
-    PACK(32)
-    EK_NAME(gemm_pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
-#undef PACK
-}
-
 /* Packs `rows` rows of a, beginning at `a`, block by block, as rows `row` and following of `padded`
  * ones. */
 static void EK_NAME(gemm_pack_rows)(const job *j, EK_REAL *to, int64_t padded, int64_t row,
@@ -373,7 +307,7 @@ static void EK_NAME(gemm_pack_rows)(const job *j, EK_REAL *to, int64_t padded, i
     const int64_t row_stride = j->gemm->a.row_stride, column_stride = j->gemm->a.column_stride;
     for (int64_t d = 0; d < depth; d += j->block) {
         const int64_t length = ek_smaller(j->block, depth - d);
-        EK_NAME(gemm_pack)
+        EK_NAME(ek_gemm_pack)
         (to + d * padded + row * length, a + d * column_stride, rows, length, (int)j->panel_rows,
          row_stride, column_stride);
     }
@@ -402,7 +336,7 @@ static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t batch, int64
     const int64_t padded = gemm_round_up(columns, nr);
     for (int64_t d = 0; d < depth; d += j->block) {
         const int64_t length = ek_smaller(j->block, depth - d);
-        EK_NAME(gemm_pack)
+        EK_NAME(ek_gemm_pack)
         (to + d * padded, b + (first + d) * g->b.row_stride + column * g->b.column_stride, columns,
          length, nr, g->b.column_stride, g->b.row_stride);
     }
