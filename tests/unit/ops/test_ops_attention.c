@@ -240,8 +240,9 @@ TEST(attention_of_no_keys_and_of_no_numbers)
     ck_assert_int_eq(ek_tensor_count(ek_f_scaled_dot_product_attention(none, x[1], x[2])), 0);
 }
 
-/* Philox drops in blocks what a composition drops from the whole, forward and backward. */
-TEST(attention_drops_in_blocks)
+/* Philox drops in blocks what a composition drops from the whole, forward and backward; causal,
+ * too. */
+TEST_LOOP(attention_drops_in_blocks, 0, 2)
 {
     const large_case l = {
         EK_SHAPE(2, 2, 120, 8), EK_SHAPE(2, 2, 300, 8), EK_SHAPE(2, 2, 300, 8), false, false, 0};
@@ -250,9 +251,14 @@ TEST(attention_drops_in_blocks)
               *g[3], *wanted[3];
     ek_tensor *second[3], *seconds[3];
     ek_manual_seed(5);
-    ek_tensor *y = ek_f_scaled_dot_product_attention(x[0], x[1], x[2], .dropout_p = 0.3);
+    ek_tensor *y =
+        ek_f_scaled_dot_product_attention(x[0], x[1], x[2], .is_causal = _i, .dropout_p = 0.3);
     ek_manual_seed(5);
     ek_tensor *scores = ek_mul_scalar(ek_matmul(x[0], ek_transpose(x[1], -2, -1)), 1 / sqrt(8.0));
+    if (_i)
+        scores = ek_where(ek_ge(ek_unsqueeze(ek_arange(120, EK_I64, test_home()), 1),
+                                ek_arange(300, EK_I64, test_home())),
+                          scores, ek_to_device(ek_scalar(-1e30, EK_F64, ek_cpu()), test_home()));
     ek_tensor *z = ek_matmul(ek_f_dropout(ek_f_softmax(scores, -1), 0.3, true), x[2]);
     assert_close_norm(y, z, 1e-12);
     gradients_of(y, x, g, true);
