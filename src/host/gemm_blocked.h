@@ -4,7 +4,8 @@
 
 #include "host/gemm.h"
 
-/* A block of k has as many elements as fill so many bytes. */
+/* A block of k has as many elements as fill so many bytes. Recurrent layers, which sum in equal
+ * blocks, have the bits of these products. */
 enum { EK_GEMM_BLOCK_NBYTES = 2048 };
 
 /* Computes the products. c isn't empty. A bias is contiguous, and there is none with `accumulate`.

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "host/gemm_blocked.h"
 #include "host/gemm_kernel.h"
 #include "host/host.h"
 #include "host/parallel.h"
@@ -244,10 +245,9 @@ int ek_host_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cel
 /* ---- all steps ---- */
 
 enum {
-    RECURRENT_BLOCK_NBYTES = 2048, /* A block of k, as in gemm.c, so that sums are the same. */
-    RECURRENT_CACHE = 1 << 20,     /* Smaller packed weights may be read by each thread. */
-    RECURRENT_READS = 64,          /* With fewer samples of all steps, packing doesn't pay. */
-    RECURRENT_WORK = 1 << 17,      /* Multiplications that are worth a thread. */
+    RECURRENT_CACHE = 1 << 20, /* Smaller packed weights may be read by each thread. */
+    RECURRENT_READS = 64,      /* With fewer samples of all steps, packing doesn't pay. */
+    RECURRENT_WORK = 1 << 17,  /* Multiplications that are worth a thread. */
     RECURRENT_PIECES = 256
 };
 
@@ -305,7 +305,7 @@ static void recurrent_multiply(const recurrent_sequence *s, const char *a, int64
                                int64_t rows, int64_t columns, bool add)
 {
     const ek_gemm_kernel *kernel = s->kernel;
-    const int64_t width = kernel->columns, size = s->size, block = RECURRENT_BLOCK_NBYTES / size;
+    const int64_t width = kernel->columns, size = s->size, block = EK_GEMM_BLOCK_NBYTES / size;
     const int64_t vectors = 2 * columns > width ? 2 : 1, whole = vectors * width / 2 == columns;
     const int64_t tiles = ek_divide_up(rows, kernel->rows);
     const char *b = s->packed + panel * s->panel_nbytes + first * width * size;
