@@ -168,8 +168,8 @@ EK_FORMULA EK_REAL EK_NAME(attention_largest)(int64_t size, const EK_REAL *row, 
 /* The scores of one row in the blocks of keys so far. */
 typedef struct EK_NAME(attention_state) {
     EK_REAL largest, sum;
-    EK_REAL shift, correction; /* of the present block: what scores are lessened by, and the factor
-                                  of sums over earlier blocks */
+    EK_REAL shift;      /* The present block's scores are lessened by it. */
+    EK_REAL correction; /* Sums over earlier blocks are multiplied by it. */
 } EK_NAME(attention_state);
 
 /* Adds the mask to a row of scores, sets whole lanes beyond its `seen` keys to -inf, and updates
@@ -275,9 +275,9 @@ static void EK_NAME(attention_pack)(void *context, int64_t begin, int64_t end)
 
 /* The memory with which a block of queries is computed. */
 typedef struct EK_NAME(attention_rows) {
-    EK_REAL *q, *scores; /* q is scaled */
-    EK_REAL *room;       /* for the mask */
-    EK_REAL *sums;       /* of values */
+    EK_REAL *q, *scores; /* q is scaled. */
+    EK_REAL *room;       /* The mask is copied here. */
+    EK_REAL *sums;       /* Sums of values. */
     EK_NAME(attention_state) * states;
 } EK_NAME(attention_rows);
 

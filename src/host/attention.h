@@ -37,7 +37,7 @@ typedef struct ek_attention_job {
     size_t element;                /* bytes of an f32 or f64 */
     bool packed_alone;             /* forward: each thread packs the groups that it computes */
     char *packed;                  /* forward: of all groups, or of each thread's group */
-    size_t values_at, pair_nbytes; /* of a packed group: where its values begin, its size */
+    size_t values_at, pair_nbytes; /* Where a packed group's values begin, and its size. */
     char *query_sums; /* gradient: dq of each piece, or of each thread's current piece */
     char *workspace;  /* of each thread */
     size_t workspace_stride;
@@ -88,15 +88,13 @@ static inline char *ek_attention_workspace(ek_attention_job *job, int *thread)
     return job->workspace + (size_t)number * job->workspace_stride;
 }
 
-/* What causal attention leaves out of a product, where the first query sees `seen` keys, and each
- * further query one more: SIGHT_COLUMNS c's columns, if rows are queries and columns are keys;
- * SIGHT_END the end of k, if rows are queries and k are keys; SIGHT_BEGIN the beginning of k, if
- * rows are keys and k are queries. Elements of c that are left out remain as they are. */
+/* Causal attention leaves part of a product out. The first query sees `seen` keys, and each further
+ * query one more. Elements of c that are left out remain as they are. */
 typedef enum ek_attention_sight {
-    SIGHT_ALL,
-    SIGHT_COLUMNS,
-    SIGHT_END,
-    SIGHT_BEGIN
+    SIGHT_ALL,     /* Nothing is left out. */
+    SIGHT_COLUMNS, /* Rows are queries, columns are keys: the last columns are left out. */
+    SIGHT_END,     /* Rows are queries, k are keys: the end of k is left out. */
+    SIGHT_BEGIN    /* Rows are keys, k are queries: the beginning of k is left out. */
 } ek_attention_sight;
 
 /* Returns `sight`, or SIGHT_ALL if attention isn't causal. */

@@ -50,7 +50,7 @@ typedef struct narrow_job {
     bool accumulate, relu;
     int64_t n, m, k, steps;
     narrow_factor left, right;
-    ek_dtype dtype; /* of the output */
+    ek_dtype dtype; /* The output's. */
     char *out;
     int64_t out_batch, out_row, out_column;
     const float *bias; /* NULL: none */

@@ -261,11 +261,11 @@ static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 EK_OPERATION(linear, "linear", linear_backward);
 EK_OPERATION(linear_relu, "linear_relu", linear_backward);
 
-/* What a linear layer's result passes through. */
+/* The function through which a linear layer's result passes. */
 typedef enum linear_activation {
     LINEAR_ALONE,
     LINEAR_RELU,
-    LINEAR_GELU /* plus an ek_gelu_approximate */
+    LINEAR_GELU /* An ek_gelu_approximate is added to it. */
 } linear_activation;
 
 static ek_tensor *linear_record(ek_tensor *out, ek_tensor *x, ek_tensor *w, ek_tensor *bias,
