@@ -1,11 +1,11 @@
 /* recurrent.c: a step of recurrent networks and its gradient, one pass over memory; and all steps
  * of a layer's direction.
  *
- * All steps are one parallel region, in which weight_hh is packed once. Products are added to the
- * gates' sums in place, a few rows at a time, and the gates are computed while these lie in cache.
- * If there are enough samples, each thread computes all steps of some of them, and waits for no
- * other thread. Otherwise each thread computes some of the units, whose weights stay in its cache,
- * and all threads wait for each other after each step. */
+ * For all steps weight_hh is packed once, and one parallel region follows. Products are added to
+ * the gates' sums in place, a few rows at a time, and the gates are computed while these lie in
+ * cache. If there are enough samples, each thread computes all steps of some of them, and waits for
+ * no other thread. Otherwise each thread computes some of the units, whose weights stay in its
+ * cache, and all threads wait for each other after each step. */
 #include "kernels/recurrent.h"
 
 #include <stdatomic.h>
