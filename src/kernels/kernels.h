@@ -194,8 +194,8 @@ typedef struct ek_norm_args {
     const ek_tensor *bias;        /* for y */
     bool relu;                    /* for y */
     const ek_tensor *dy, *y_relu; /* dy counts only where y_relu, if given, is > 0 or NaN */
-    /* With dy: y_relu is the y that x, mean, invstd, weight and bias yield, which costs less to
-     * compute again than to read. */
+    /* With dy: y_relu is the y that x, mean, invstd, weight and bias yield. A backend may compute
+     * it again where that costs less than reading it. */
     bool y_again;
     const ek_tensor *sum, *sum_xhat; /* for dx */
     double count;                    /* for dx: the divisor of the sums */
