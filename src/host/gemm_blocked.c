@@ -50,7 +50,8 @@ typedef struct job {
     bool transposed; /* rows and columns of c are exchanged */
     int64_t batch, row, rows, first, depth;
     int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
-    int64_t group_columns, group_depth; /* the most of b that a thread packs at a time */
+    int64_t group_columns, group_depth; /* the most of b that a thread works with at a time */
+    int64_t packed_columns;             /* the most columns of them that it packs */
     int64_t row_tiles, groups;          /* tiles of a product's part: row_tiles x groups */
     int64_t tiles, threads;             /* tiles of the part; threads that take tiles */
     void *packed_a;
@@ -210,7 +211,8 @@ int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
     if (j.shares_a)
         shared = ek_round_up((size_t)(gemm_round_up(j.rows, j.panel_rows) * j.depth) * size);
     const int64_t chunk = j.packs_chunks ? j.chunk_rows * depth : 0;
-    j.workspace_stride = ek_round_up((size_t)(j.group_columns * depth + chunk) * size);
+    j.packed_columns = j.direct_b ? j.panel_columns : j.group_columns;
+    j.workspace_stride = ek_round_up((size_t)(j.packed_columns * depth + chunk) * size);
     size_t nbytes = shared + (size_t)j.threads * j.workspace_stride;
     void *workspace;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
@@ -425,7 +427,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     const int64_t kernels = row_panels * padded_columns / nr;
     ek_gemm_ahead next_a = EK_NAME(gemm_next_a)(j, tile + j->threads);
     next_a.pace = gemm_pace(&next_a, kernels * t.k);
-    EK_REAL *chunk = packed_b + j->group_columns * ek_smaller(j->group_depth, g->k);
+    EK_REAL *chunk = packed_b + j->packed_columns * ek_smaller(j->group_depth, g->k);
     /* If k is 0, one empty iteration writes the zeros. */
     for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
         const int64_t depth = ek_smaller(j->group_depth, t.k - first);
