@@ -300,6 +300,10 @@ int main(int argc, char **argv)
         product p = {.shape = s, .dev = dev, .libraries = libraries};
         double seconds[SIDES] = {0}, work = 2.0 * s->batch * s->n * s->k * s->m;
         rc = make(&p) ? compare(&p, count, threads, rounds, seconds) : -1;
+        if (rc < 0) {
+            ek_scope_end(&scope);
+            break;
+        }
         printf("%-16s %-3s %5d %5d %5d %5d %-4s %8.1f %4.0f%%", s->what, ek_dtype_name(s->dtype),
                s->batch, s->n, s->k, s->m, s->form, 1e-9 * work / seconds[0],
                100 * work / seconds[0] / peak * (s->dtype == EK_F64 ? 2 : 1));
