@@ -58,7 +58,7 @@ typedef struct ek_cuda_conv_gather {
 } ek_cuda_conv_gather;
 
 int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv);
-/* Writes rows [first, first + rows) of the matrix, in f64 for f64 and else in f32. There are less
+/* Writes rows [first, first + rows) of the matrix, in f64 for f64 and else in f32. There are fewer
  * than 2^31 elements, and conv->wide is false. */
 int ek_cuda_launch_conv_columns(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv,
                                 int64_t first, int64_t rows, void *columns);

@@ -6,8 +6,8 @@
  * weights, or the gradient of `to`, are multiplied as matrices (matmul.c). Elements of 16 bits are
  * multiplied in f32, so that results are rounded once.
  *
- * If products are small, or memory is short, each element of the result is a sum of one thread or
- * warp (conv_direct.cu). */
+ * If products are small, or memory is short, each element of the result is a sum of one thread,
+ * warp or block (conv_direct.cu). */
 #include <math.h>
 
 #include "cuda/conv.h"
@@ -39,7 +39,8 @@ static void conv_set_wide(ek_cuda_conv_gather *conv)
     conv->wide = conv->wide || conv->from.wide || conv->to.wide || columns > (double)FAR;
 }
 
-/* Describes a gradient of x, or a convolution, whose gather a gradient of w has. */
+/* Describes how a convolution gathers, which its weights' gradient does alike; with `gradient`, how
+ * the gradient of x gathers. */
 static ek_cuda_conv_gather conv_gather_of(const ek_tensor *from, const ek_tensor *to,
                                           const ek_tensor *w, const ek_conv_params *params,
                                           bool gradient)
@@ -75,6 +76,7 @@ static ek_cuda_conv_gather conv_gather_of(const ek_tensor *from, const ek_tensor
 
 /* ---- as products ---- */
 
+/* Smaller products are left to the kernels that sum each element. */
 enum { COLUMNS_NBYTES = 16 << 20, LEAST_CHANNELS = 16, LEAST_PRODUCTS = 1 << 18 };
 
 /* Returns false if products are few, or would be computed in TF32 against the caller's wish. */
@@ -90,7 +92,8 @@ static bool conv_is_product(const ek_cuda_conv_gather *conv)
 
 typedef struct conv_products {
     const ek_cuda_conv_gather *gather;
-    bool of_weights, adds; /* w is computed; the bias is in `to` already */
+    bool of_weights; /* The result is w, not `to`. */
+    bool adds;       /* `to` has the bias already. */
     ek_stage w, to, columns;
 } conv_products;
 

@@ -32,7 +32,7 @@ static void recurrent_show(ek_dev *dev, const ek_recurrent_call *call, const rec
     static const char *const cells[] = {"tanh", "relu", "lstm", "gru"};
     char x[200];
     ek_cuda_show(dev, &ek_cuda_of(dev)->recurrent,
-                 "recurrent: %s, %d layers, %d directions, x %s, hidden %lld: %s, workspace %zu, "
+                 "recurrent: %s, %d layers, %d directions, x %s, hidden %lld: %s; workspace %zu, "
                  "kept %zu",
                  cells[call->cell], call->layers, call->directions, ek_tensor_text(call->x, x),
                  (long long)call->hidden, taken ? "cuDNN" : "own kernels", dnn->workspace,

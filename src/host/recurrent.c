@@ -1,11 +1,11 @@
 /* recurrent.c: a step of recurrent networks and its gradient, one pass over memory; and all steps
  * of a layer's direction.
  *
- * All steps are one parallel region, in which weight_hh is packed once. Products are added to the
- * gates' sums in place, a few rows at a time, and the gates are computed while these lie in cache.
- * If there are enough samples, each thread computes all steps of some of them, and waits for no
- * other thread. Otherwise each thread computes some of the units, whose weights stay in its cache,
- * and all threads wait for each other after each step. */
+ * For all steps weight_hh is packed once, and one parallel region follows. Products are added to
+ * the gates' sums in place, a few rows at a time, and the gates are computed while these lie in
+ * cache. If there are enough samples, each thread computes all steps of some of them, and waits for
+ * no other thread. Otherwise each thread computes some of the units, whose weights stay in its
+ * cache, and all threads wait for each other after each step. */
 #include "kernels/recurrent.h"
 
 #include <stdatomic.h>
@@ -257,15 +257,15 @@ typedef struct recurrent_sequence {
     const ek_recurrent_steps *call;
     const ek_recurrent_steps_back *back; /* NULL: the forward */
     const ek_gemm_kernel *kernel;
-    ek_dtype dtype;
-    int64_t size; /* bytes of an element */
+    int64_t size; /* Bytes of an element. */
     int64_t steps, samples, hidden, parts;
     int64_t count; /* Steps and, backward, the product that gives the first state's gradient. */
     char *packed;
     int64_t panels, panel_nbytes, depth; /* Panels of H columns, of `depth` rows each. */
     bool by_rows;
     int64_t rounds, pieces;
-    _Atomic int64_t next_thread, done, taken[RECURRENT_PIECES]; /* Pieces; rounds of each piece. */
+    _Atomic int64_t next_thread, done;       /* `done` counts pieces of all rounds. */
+    _Atomic int64_t taken[RECURRENT_PIECES]; /* How many rounds of a piece threads have taken. */
 } recurrent_sequence;
 
 /* Packs panels [begin, end): for the forward those of the gates of some units, one after another,
@@ -466,7 +466,6 @@ static void recurrent_cut(recurrent_sequence *s, int threads)
 static int recurrent_sequence_run(ek_dev *dev, recurrent_sequence *s)
 {
     const ek_tensor *h = s->call->h;
-    s->dtype = h->dtype;
     s->size = (int64_t)ek_dtype_size(h->dtype);
     s->steps = h->shape[0] - 1;
     s->samples = h->shape[1];

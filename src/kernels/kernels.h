@@ -96,7 +96,7 @@ typedef int ek_matmul_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, co
 typedef int ek_linear_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                              const ek_tensor *bias, bool relu);
 /* Computes `before` as ek_linear_kernel does, and y = gelu(before), with `tanh` by its
- * approximation: the results of `linear` and `unary` to the bit. */
+ * approximation: the results of `linear` and `unary` to the bit. y may be `before`. */
 typedef int ek_linear_gelu_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *before, const ek_tensor *x,
                                   const ek_tensor *w, const ek_tensor *bias, bool tanh);
 /* dw = dy' x, dbias (out) = the sum of dy's rows. */
@@ -194,8 +194,8 @@ typedef struct ek_norm_args {
     const ek_tensor *bias;        /* for y */
     bool relu;                    /* for y */
     const ek_tensor *dy, *y_relu; /* dy counts only where y_relu, if given, is > 0 or NaN */
-    /* With dy: y_relu is the y that x, mean, invstd, weight and bias yield, which costs less to
-     * compute again than to read. */
+    /* With dy: y_relu is the y that x, mean, invstd, weight and bias yield. A backend may compute
+     * it again where that costs less than reading it. */
     bool y_again;
     const ek_tensor *sum, *sum_xhat; /* for dx */
     double count;                    /* for dx: the divisor of the sums */

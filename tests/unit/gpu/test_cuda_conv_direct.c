@@ -1,10 +1,13 @@
-/* Convolution by the GPU's own kernels against loops in double. */
+/* Convolution on a GPU without cuDNN against loops in double. */
 #include "cuda/conv.h"
 #include "host/conv_cases.h"
+#ifdef EK_CUDA_EMULATED
+#include <emulator.h>
+#endif
 
 BEFORE_ALL(skip_without_gpu)
 
-/* The first are too small for tiles; `tiles` has what comes in tiles. */
+/* `small` are summed by own kernels, `large` are products. */
 static const conv_case small[] = {
     {"3x3", 2, 2, 5, 7, 1, {6, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
     {"strided, dilated", 2, 2, 4, 6, 2, {9, 11}, {3, 2}, {2, 3}, {2, 0}, {2, 3}},
@@ -18,7 +21,7 @@ static const conv_case small[] = {
     {"three dimensions", 3, 1, 4, 4, 2, {4, 5, 6}, {2, 2, 2}, {1, 2, 1}, {1, 1, 0}, {2, 1, 1}},
     {"no samples", 2, 0, 3, 4, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
 };
-static const conv_case tiles[] = {
+static const conv_case large[] = {
     {"3x3", 2, 1, 19, 70, 1, {6, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
     {"pointwise", 2, 2, 65, 65, 1, {5, 9}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"strided", 2, 1, 18, 36, 1, {11, 12}, {4, 4}, {2, 2}, {1, 1}, {1, 1}},
@@ -28,9 +31,9 @@ static const conv_case tiles[] = {
     {"many rows", 2, 2, 16, 16, 1, {17, 16}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},
     {"three dimensions", 3, 1, 17, 40, 1, {3, 5, 6}, {3, 2, 3}, {1, 2, 1}, {1, 0, 2}, {1, 1, 2}},
 };
-enum { SMALL = sizeof small / sizeof *small, TILES = sizeof tiles / sizeof *tiles };
+enum { SMALL = sizeof small / sizeof *small, LARGE = sizeof large / sizeof *large };
 
-/* The GPU's kernels, beside loops in double. */
+/* The three functions, beside loops in double. */
 static void check(const conv_case *c, ek_dtype dtype, const twin_layout layouts[3], int64_t unread,
                   bool with_bias)
 {
@@ -71,15 +74,15 @@ TEST_LOOP(small_ones_agree, 0, 3 * SMALL)
     check_layouts(&small[_i / 3], (ek_dtype)(_i % 3), (_i + _i / 3) % 2, 2);
 }
 
-TEST_LOOP(tiles_agree, 0, 3 * TILES)
+TEST_LOOP(large_ones_agree, 0, 3 * LARGE)
 {
-    check_layouts(&tiles[_i / 3], (ek_dtype)(_i % 3), (_i + _i / 3) % 3, 3);
+    check_layouts(&large[_i / 3], (ek_dtype)(_i % 3), (_i + _i / 3) % 3, 3);
 }
 
 TEST(results_are_the_same_from_run_to_run)
 {
     static const twin_layout last[3] = {TWIN_LAST, TWIN_LAST, TWIN_LAST};
-    problem p = problem_of(&tiles[6], 0, EK_F32, last, true);
+    problem p = problem_of(&large[6], 0, EK_F32, last, true);
     double *once = NULL;
     for (int round = 0; round < 2; round++) {
         assert_ok(ek_cuda_conv_direct_weight_gradient(twin_dev(EK_CUDA), p.out[DW].cuda,
@@ -90,3 +93,50 @@ TEST(results_are_the_same_from_run_to_run)
     free(once);
     problem_free(&p);
 }
+
+/* The matrix of 4900 rows of 432 numbers is gathered in two parts. */
+TEST(a_matrix_is_gathered_in_parts)
+{
+    static const conv_case parts = {"parts",  2,      1,      48,     48,    1,
+                                    {70, 70}, {3, 3}, {1, 1}, {1, 1}, {1, 1}};
+    check(&parts, EK_F64, (const twin_layout[]){TWIN_LAST, TWIN_LAST, TWIN_LAST}, 0, true);
+}
+
+#ifdef EK_CUDA_EMULATED
+static int products(void)
+{
+    ek_emulator_counters counters;
+    assert_ok(ek_synchronize(ek_cuda(0)));
+    ek_emulator_count(&counters);
+    ek_emulator_reset_counters();
+    return (int)counters.products;
+}
+
+/* Without memory for a matrix, sums are those of own kernels. */
+TEST(products_are_for_large_ones_with_memory)
+{
+    static const twin_layout last[3] = {TWIN_LAST, TWIN_LAST, TWIN_LAST};
+    const struct {
+        const conv_case *c;
+        bool scarce, multiplies;
+    } runs[] = {{&small[0], false, false}, {&large[0], false, true}, {&large[0], true, false}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        ek_memory_stats stats;
+        problem p = problem_of(runs[i].c, 0, EK_F32, last, true);
+        ek_dev *cuda = twin_dev(EK_CUDA);
+        products();
+        assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
+        if (runs[i].scarce)
+            assert_ok(ek_memory_set_capacity(ek_cuda(0), stats.in_use));
+        assert_ok(ek_cuda_conv_direct_forward(cuda, p.out[Y].cuda, p.x.cuda, p.w.cuda, p.bias.cuda,
+                                              &p.params));
+        assert_ok(ek_cuda_conv_direct_input_gradient(cuda, p.out[DX].cuda, p.dy.cuda, p.w.cuda,
+                                                     &p.params));
+        assert_ok(ek_memory_set_capacity(ek_cuda(0), stats.capacity));
+        ck_assert_int_eq(products() > 0, runs[i].multiplies);
+        for (int out = Y; out <= DX; out++)
+            case_compare(twin_pull(p.out[out].cuda), p.wanted[out], 3e-6, p.what);
+        problem_free(&p);
+    }
+}
+#endif
