@@ -14,7 +14,7 @@
 typedef struct ek_shared_key {
     const void *form;
     int64_t offset; /* set by ek_shared_weights_take */
-    int64_t numbers[11];
+    int64_t numbers[12];
 } ek_shared_key;
 
 typedef struct ek_shared_weights {

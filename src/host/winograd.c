@@ -271,9 +271,10 @@ static ek_shared_weights *winograd_share(const job *j, const ek_tensor *w, int64
     const ek_winograd_line *line = plan->line;
     const ek_shared_key key = {plan->form,
                                0,
-                               {j->by_inputs, plan->channels, plan->outputs, plan->window[0],
-                                plan->window[1], plan->parts, plan->spread, line[0].first_tap,
-                                line[0].tap_step, line[1].first_tap, line[1].tap_step}};
+                               {j->by_inputs, j->columns, plan->channels, plan->outputs,
+                                plan->window[0], plan->window[1], plan->parts, plan->spread,
+                                line[0].first_tap, line[0].tap_step, line[1].first_tap,
+                                line[1].tap_step}};
     const int64_t count = panels * plan->products * plan->channels * j->columns +
                           (int64_t)ek_winograd_area(plan) * APART;
     const int64_t nbytes = count * (int64_t)sizeof(float);

@@ -4,6 +4,7 @@
 
 #include "core/worker.h"
 #include "host/conv.h"
+#include "host/isa.h"
 #include "host_cases.h"
 
 enum { PLACES = 4 };
@@ -146,6 +147,21 @@ TEST(writes)
     ek_tensor_make_twin(r.at[3].w, r.at[0].w, PLACES);
     assert_ok(compute(&r, 3));
     check(&r, 3);
+}
+
+/* Kernels with narrower panels don't take the values of wider ones. */
+TEST(instruction_sets)
+{
+    static const char *const names[] = {"plain", "avx2", "avx512"};
+    replicas r = make_replicas(EK_CONV_FORWARD, 3, 1);
+    const ek_isa best = ek_host_isa();
+    make_twins(&r);
+    for (int isa = best; isa > EK_ISA_PLAIN; isa--) {
+        setenv("EVENKEEL_HOST_ISA", names[isa], 1);
+        assert_ok(ek_host_read_settings());
+        assert_ok(compute(&r, best - isa));
+        check(&r, best - isa);
+    }
 }
 
 /* Values that some devices never use go with the last twin. */
