@@ -123,6 +123,9 @@ bool ek_records(ek_tensor *const *inputs, int count);
  * modifying one, if the tensor was modified since it was saved. EK_E_STATE ("call backward with
  * retain_graph") if an earlier backward freed it. */
 ek_tensor *ek_node_saved(ek_node *node, int index);
+/* Returns true if NULL was saved, or a tensor that was not modified since. For backwards that can
+ * do without saved tensor `index`. */
+bool ek_node_saved_is_current(const ek_node *node, int index);
 /* Returns a new handle, in the scope, on the memory of saved tensor `index`, for a backward that
  * overwrites the memory with a result of the tensor's dtype and layout. Returns NULL without an
  * error if something else may still read the memory: a handle, another node, or a later pass. Call

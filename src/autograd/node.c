@@ -337,10 +337,21 @@ void ek_node_free_saved(ek_node *node)
 
 /* ---- saved tensors ---- */
 
+static uint64_t saved_version(const ek_saved *saved)
+{
+    return atomic_load_explicit(&saved->tensor->version->count, memory_order_relaxed);
+}
+
+bool ek_node_saved_is_current(const ek_node *node, int index)
+{
+    const ek_saved *saved = &node->saved[index];
+    return !saved->tensor || saved_version(saved) == saved->version;
+}
+
 static int saved_check(const ek_node *node, const ek_saved *saved)
 {
     const ek_write_count *version = saved->tensor->version;
-    uint64_t now = atomic_load_explicit(&version->count, memory_order_relaxed);
+    const uint64_t now = saved_version(saved);
     if (now == saved->version)
         return 0;
     const char *writer = atomic_load_explicit(&version->writer, memory_order_relaxed);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/cells.h"
+#include "core/fork.h"
 #include "core/tensor.h"
 
 static void storage_free_memory(ek_storage *storage)
@@ -252,34 +253,59 @@ static void twins_destroy(ek_object *object)
     free(twins);
 }
 
-static void twins_assign(ek_tensor *x, ek_twins *twins)
+/* Guards the twins of all versions, because threads that only read a tensor may look for its twins
+ * while another copies it to further devices. */
+static pthread_mutex_t twins_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Returns the version's twins, or NULL if its range was written since. The lock is held. */
+static ek_twins *twins_of(const ek_write_count *version)
 {
-    ek_write_count *version = x->version;
-    ek_object_release(version->twins);
-    version->twins = ek_object_retain(twins);
-    version->twins_count = atomic_load_explicit(&version->count, memory_order_acquire);
-    version->twins_offset = x->offset;
+    const bool outdated =
+        version->twins &&
+        atomic_load_explicit(&version->count, memory_order_acquire) != version->twins_count;
+    return outdated ? NULL : version->twins;
 }
 
-void ek_tensor_make_twin(ek_tensor *copy, ek_tensor *source, int places)
+/* Makes `offset` the start of the version's range among `twins`. Returns the twins that it had
+ * before, with their reference. The lock is held. */
+static ek_twins *twins_assign(ek_write_count *version, ek_twins *twins, int64_t offset)
 {
-    int64_t offset;
-    ek_twins *twins = ek_object_retain(ek_tensor_twins(source, &offset));
-    if (!twins && (twins = calloc(1, sizeof *twins))) {
-        ek_object_init(&twins->object, twins_destroy);
-        twins->places = places;
-        twins_assign(source, twins);
-    }
-    twins_assign(copy, twins);
-    ek_object_release(twins);
+    ek_twins *before = version->twins;
+    version->twins = ek_object_retain(twins);
+    version->twins_count = atomic_load_explicit(&version->count, memory_order_acquire);
+    version->twins_offset = offset;
+    return before;
+}
+
+void ek_tensor_make_twin(ek_tensor *copy, const ek_tensor *source, int places)
+{
+    ek_twins *fresh = ek_same_layout(copy, source) ? calloc(1, sizeof *fresh) : NULL;
+    if (!fresh)
+        return;
+    ek_object_init(&fresh->object, twins_destroy);
+    fresh->places = places;
+    ek_write_count *version = source->version;
+    ek_twins *before[2] = {NULL, NULL};
+    ek_lock(&twins_lock);
+    if (!twins_of(version))
+        before[0] = twins_assign(version, fresh, source->offset);
+    /* The source may be a part of its range. */
+    const int64_t begin = source->offset - version->twins_offset;
+    before[1] = twins_assign(copy->version, version->twins, copy->offset - begin);
+    ek_unlock(&twins_lock);
+    ek_object_release(fresh);
+    ek_object_release(before[0]);
+    ek_object_release(before[1]);
 }
 
 ek_twins *ek_tensor_twins(const ek_tensor *x, int64_t *offset)
 {
     const ek_write_count *version = x->version;
-    if (!version || !version->twins ||
-        atomic_load_explicit(&version->count, memory_order_acquire) != version->twins_count)
+    if (!version)
         return NULL;
-    *offset = x->offset - version->twins_offset;
-    return version->twins;
+    ek_lock(&twins_lock);
+    ek_twins *twins = ek_object_retain(twins_of(version));
+    *offset = twins ? x->offset - version->twins_offset : 0;
+    ek_unlock(&twins_lock);
+    return twins;
 }

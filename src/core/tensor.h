@@ -79,8 +79,8 @@ typedef struct ek_write_count {
     atomic_uint_fast64_t count;
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
     atomic_uint_fast64_t recorded; /* how many writes a graph recorded; older views are stale */
-    ek_twins *twins; /* one reference; NULL: no range is known to be equal. Outdated unless `count`
-                      is still `twins_count` */
+    /* Guarded by a lock of storage.c. The twins are outdated unless `count` is `twins_count`. */
+    ek_twins *twins; /* one reference; NULL: no range is known to be equal */
     uint64_t twins_count;
     int64_t twins_offset; /* where the range begins in its storage */
 } ek_write_count;
@@ -251,11 +251,13 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
  * derived object outdated. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
 
-/* Makes `copy`, which has got the elements of `source`, a twin of it, one of at most `places`. Both
- * have one layout, and no thread uses them. Does nothing if memory is short. */
-void ek_tensor_make_twin(ek_tensor *copy, ek_tensor *source, int places);
-/* Returns the twins of x (borrowed), which is a whole range or a part of one, and writes where x
- * begins in its range to *offset. Returns NULL if there are none, or x was written since. */
+/* Makes `copy`, which has got the elements of `source`, a twin of it, one of at most `places`. No
+ * thread uses `copy`; any may read `source`. Does nothing if memory is short, or if the layouts
+ * differ. */
+void ek_tensor_make_twin(ek_tensor *copy, const ek_tensor *source, int places);
+/* Returns the twins of x, which is a whole range or a part of one, with one reference, and writes
+ * where x begins in its range to *offset. Returns NULL if there are none, or x was written since.
+ * Any thread. */
 ek_twins *ek_tensor_twins(const ek_tensor *x, int64_t *offset);
 
 /* A tensor's elements in row-major order in the host's memory. */

@@ -24,7 +24,7 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
  * one that sleeps. */
 void ek_parallel_parts(ek_dev *dev, int64_t count, ek_parallel_body *body, void *context);
 
-/* Waits, within a body, until other threads have counted *done up to `count`. A piece may wait only
+/* Waits until other threads have counted *done up to `count`. Within a body a piece may wait only
  * for pieces that were taken earlier, because perhaps no thread computes later pieces. */
 void ek_parallel_wait(_Atomic int64_t *done, int64_t count);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/fork.h"
 #include "host/host.h"
 
 /* Guards the twins' lists of values, and `shared_nbytes`, the bytes of all shared values. */
@@ -14,9 +15,9 @@ static size_t shared_nbytes;
 static void shared_destroy(ek_object *object)
 {
     ek_shared_weights *shared = (ek_shared_weights *)object;
-    pthread_mutex_lock(&shared_lock);
+    ek_lock(&shared_lock);
     shared_nbytes -= shared->nbytes;
-    pthread_mutex_unlock(&shared_lock);
+    ek_unlock(&shared_lock);
     ek_dev_free(shared->dev, shared->data, shared->nbytes, EK_MEMORY_WORKSPACE);
     free(shared);
 }
@@ -44,9 +45,9 @@ ek_shared_weights *ek_shared_weights_take(const ek_tensor *w, ek_shared_key key,
                                           size_t each)
 {
     ek_twins *twins = ek_tensor_twins(w, &key.offset);
-    if (!twins || ek_forked())
+    if (!twins)
         return NULL;
-    pthread_mutex_lock(&shared_lock);
+    ek_lock(&shared_lock);
     ek_twin_value **at = &twins->values;
     while (*at && memcmp(&((ek_shared_weights *)*at)->key, &key, sizeof key) != 0)
         at = &(*at)->next;
@@ -59,9 +60,10 @@ ek_shared_weights *ek_shared_weights_take(const ek_tensor *w, ek_shared_key key,
     bool last = shared && ++shared->uses == twins->places;
     if (last)
         *at = shared->value.next;
-    pthread_mutex_unlock(&shared_lock);
+    ek_unlock(&shared_lock);
     if (last)
         ek_object_release(shared);
+    ek_object_release(twins);
     return shared;
 }
 

@@ -96,7 +96,7 @@ typedef int ek_matmul_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, co
 typedef int ek_linear_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                              const ek_tensor *bias, bool relu);
 /* Computes `before` as ek_linear_kernel does, and y = gelu(before), with `tanh` by its
- * approximation: the results of `linear` and `unary` to the bit. */
+ * approximation: the results of `linear` and `unary` to the bit. y may be `before`. */
 typedef int ek_linear_gelu_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *before, const ek_tensor *x,
                                   const ek_tensor *w, const ek_tensor *bias, bool tanh);
 /* dw = dy' x, dbias (out) = the sum of dy's rows. */

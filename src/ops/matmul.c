@@ -278,28 +278,44 @@ static ek_tensor *linear_record(ek_tensor *out, ek_tensor *x, ek_tensor *w, ek_t
                      EK_ATTRIBUTES(attributes));
 }
 
+/* Computes out = x w' + b, and y = gelu(out). y may be `out`. */
+static int run_linear_gelu(ek_tensor *y, ek_tensor *out, const ek_tensor *x, const ek_tensor *w,
+                           const ek_tensor *bias, ek_gelu_approximate approximate)
+{
+    const ek_kernels *kernels = ek_kernels_of(y);
+    ek_dev *dev = ek_tensor_dev(y);
+    if (ek_count(y) == 0)
+        return 0;
+    if (x->shape[1] > 0)
+        return kernels->linear_gelu(dev, y, out, x, w, bias, approximate == EK_GELU_TANH);
+    EK_TRY(run_linear(out, x, w, bias, false));
+    return kernels->unary(dev, (ek_unary)(EK_UNARY_GELU + (int)approximate), y, out, 0, 0);
+}
+
+static ek_tensor *linear_gelu(ek_tensor *out, ek_tensor *x, ek_tensor *w, ek_tensor *bias,
+                              ek_gelu_approximate approximate)
+{
+    /* Without a graph nobody reads the layer's result but gelu, which overwrites it. */
+    const bool read = ek_records((ek_tensor *const[]){x, w, bias}, 3) ||
+                      ek_thread_self()->observer || ek_checks_for(EK_CHECK_ANOMALY);
+    ek_tensor *y = read ? ek_tensor_like(out) : out;
+    if (!y || run_linear_gelu(y, out, x, w, bias, approximate) < 0)
+        return NULL;
+    if (!read)
+        return y;
+    out = linear_record(out, x, w, bias, false);
+    return out ? ek_gelu_recorded(y, out, approximate) : NULL;
+}
+
 static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias, linear_activation activation)
 {
     ek_tensor *out = matmul_matrix_of(x, x->shape[0], w->shape[0]);
-    const bool gelu = activation >= LINEAR_GELU, relu = activation == LINEAR_RELU;
-    ek_tensor *y = gelu && out ? ek_tensor_like(out) : NULL;
-    if (!out || (gelu && !y))
+    const bool relu = activation == LINEAR_RELU;
+    if (!out)
         return NULL;
-    if (!gelu)
-        return run_linear(out, x, w, bias, relu) < 0 ? NULL : linear_record(out, x, w, bias, relu);
-    const ek_gelu_approximate approximate = (ek_gelu_approximate)(activation - LINEAR_GELU);
-    const ek_kernels *kernels = ek_kernels_of(y);
-    ek_dev *dev = ek_tensor_dev(y);
-    int rc = 0;
-    if (ek_count(y) > 0 && x->shape[1] > 0) {
-        rc = kernels->linear_gelu(dev, y, out, x, w, bias, approximate == EK_GELU_TANH);
-    } else if (ek_count(y) > 0) {
-        rc = run_linear(out, x, w, bias, false);
-        if (rc == 0)
-            rc = kernels->unary(dev, (ek_unary)(EK_UNARY_GELU + (int)approximate), y, out, 0, 0);
-    }
-    out = rc < 0 ? NULL : linear_record(out, x, w, bias, false);
-    return out ? ek_gelu_recorded(y, out, approximate) : NULL;
+    if (activation >= LINEAR_GELU)
+        return linear_gelu(out, x, w, bias, (ek_gelu_approximate)(activation - LINEAR_GELU));
+    return run_linear(out, x, w, bias, relu) < 0 ? NULL : linear_record(out, x, w, bias, relu);
 }
 
 static ek_tensor *matmul_checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,

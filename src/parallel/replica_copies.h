@@ -97,7 +97,8 @@ int ek_replica_set_record(ek_replica_set *set, const ek_rank_list *ranks,
                           ek_tensor *const *handles);
 void ek_replica_set_forget_nodes(ek_replica_set *set);
 
-/* Marks device d's copy of entry i as equal to its source if `known`, else as stale. */
+/* Marks device d's copy of entry i as equal to its source if `known`, else as stale. A parameter of
+ * the host and its copies become twins (ek_tensor_make_twin). */
 void ek_copies_note(ek_replica_set *set, int d, int i, bool known);
 
 #endif

@@ -236,8 +236,9 @@ static int bench_net(ek_dev *dev, const char *net, double peak)
             return rc;
         printf(" x %d\n", layers[i].count);
     }
-    printf("all: %.2f + %.2f + %.2f = %.2f ms\n", 1e3 * totals[0], 1e3 * totals[1], 1e3 * totals[2],
-           1e3 * (totals[0] + totals[1] + totals[2]));
+    if (rc == 0)
+        printf("all: %.2f + %.2f + %.2f = %.2f ms\n", 1e3 * totals[0], 1e3 * totals[1],
+               1e3 * totals[2], 1e3 * (totals[0] + totals[1] + totals[2]));
     return rc;
 }
 
@@ -292,9 +293,9 @@ int main(int argc, char **argv)
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_F16};
     const char *wanted = argc > 3 ? argv[3] : "";
     const double f32_peak = machine_peak(threads);
-    if (rc >= 0 && only[0] && bench_net(dev, only, f32_peak) <= 0)
-        return 0;
-    for (int i = 0; i < 4 && rc >= 0; i++) {
+    const int net = rc < 0 ? rc : bench_net(dev, only, f32_peak);
+    rc = net < 0 ? net : rc;
+    for (int i = 0; i < 4 && rc >= 0 && net > 0; i++) {
         const ek_dtype dtype = dtypes[i];
         const double peak = f32_peak / (dtype == EK_F64 ? 2 : 1);
         if (*wanted ? strcmp(wanted, ek_dtype_name(dtype)) != 0 : i > 1)

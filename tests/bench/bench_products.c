@@ -22,8 +22,8 @@
 #include "kernels/kernels.h"
 #include "machine.h"
 
-/* x (n, k), y (k, m); T says that an operand lies transposed in memory: of x and y in this order.
- */
+/* The product of x (n, k) and y (k, m). `form` has a letter for x and one for y: N, or T if the
+ * operand lies transposed in memory. */
 typedef struct shape {
     const char *what;
     ek_dtype dtype;
@@ -223,7 +223,7 @@ static int measure(const product *p, int side, double *best)
     return rc;
 }
 
-/* The largest difference between two sides' results, of numbers in [0, 1). */
+/* Returns the largest difference between two sides' results, divided by k; NaN if there is one. */
 static double difference(const product *p, int side)
 {
     double largest = 0;
@@ -237,7 +237,9 @@ static double difference(const product *p, int side)
             b = ((double *)ek_tensor_address(p->out[side]))[i];
         }
         double d = fabs(a - b) / p->shape->k;
-        largest = d <= largest ? largest : d; /* NaN is largest, too */
+        if (isnan(d))
+            return d;
+        largest = fmax(largest, d);
     }
     return largest;
 }

@@ -16,14 +16,16 @@ typedef struct shape {
     bool shared; /* the batch shares b */
 } shape;
 
-/* The last one's packed a comes in several parts. */
+/* The last four: threads pack rows of a for themselves, in both orders of its memory; share packed
+ * a; share it in several parts, of rows and of k. */
 static const shape shapes[] = {
-    {1, 1, 1, 1, false},       {1, 5, 3, 0, false},      {3, 6, 5, 8, false},
-    {2, 70, 67, 20, false},    {3, 13, 33, 40, true},    {1, 12, 700, 130, false},
-    {1, 260, 100, 300, false}, {1, 33, 530, 270, true},  {1, 8, 90, 1100, false},
-    {1, 90, 9, 1100, false},   {1, 300, 10, 600, true},  {1, 64, 64, 2100, false},
-    {7, 64, 64, 64, false},    {1, 12, 13, 3000, false}, {2, 4, 200, 700, false},
-    {1, 2101, 20, 600, false},
+    {1, 1, 1, 1, false},        {1, 5, 3, 0, false},       {3, 6, 5, 8, false},
+    {2, 70, 67, 20, false},     {3, 13, 33, 40, true},     {1, 12, 700, 130, false},
+    {1, 260, 100, 300, false},  {1, 33, 530, 270, true},   {1, 8, 90, 1100, false},
+    {1, 90, 9, 1100, false},    {1, 300, 10, 600, true},   {1, 64, 64, 2100, false},
+    {7, 64, 64, 64, false},     {1, 12, 13, 3000, false},  {2, 4, 200, 700, false},
+    {1, 2101, 20, 600, false},  {1, 200, 40, 1024, false}, {2, 140, 270, 520, false},
+    {1, 2101, 265, 520, false},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -165,11 +167,11 @@ static void check(const shape *s, ek_dtype dtype, int form, int bias_stride, boo
             if (memcmp(ends, sums, nbytes) != 0)
                 ck_abort_msg("%d threads, isa %d: not the epilogue's", threads, isa);
             free(sums);
-            if (!once && isa != EK_ISA_PLAIN)
+            if (!once)
                 once = computed(dev, g, s, before, NULL);
             free(ends);
         }
-        if (isa == EK_ISA_PLAIN) { /* has no FMA */
+        if (isa == EK_ISA_PLAIN) { /* without FMA, sums have other bits */
             free(once);
             once = NULL;
         }
@@ -180,7 +182,8 @@ static void check(const shape *s, ek_dtype dtype, int form, int bias_stride, boo
 TEST_LOOP(epilogues_and_bits, 0, 2 * SHAPES)
 {
     const shape *s = &shapes[_i / 2];
-    const int sparse = s->batch * s->n * s->m * s->k > 500000 ? 3 : 1;
+    const int64_t work = s->batch * s->n * s->m * s->k;
+    const int sparse = work > 100000000 ? 4 * C_FORMS : work > 500000 ? 3 : 1;
     for (int form = _i % sparse; form < 4 * C_FORMS; form += sparse)
         check(s, _i % 2 ? EK_F64 : EK_F32, form, form % 3 ? (form + _i / 2) % 3 : 1,
               (form / 3 + _i) % 2);

@@ -162,6 +162,27 @@ TEST(unused_values)
     ck_assert_uint_eq(workspace(ek_cpu(), false), 0);
 }
 
+/* A device that has no memory for the rest of its workspace fails alone. */
+TEST(short_of_memory)
+{
+    replicas r = make_replicas(EK_CONV_FORWARD, 3, 1);
+    if (!can(&r))
+        return;
+    ek_memory_stats stats;
+    make_twins(&r);
+    assert_ok(ek_memory_get_stats(r.devs[0]->id, &stats));
+    assert_ok(ek_memory_set_capacity(r.devs[0]->id, stats.in_use + 64));
+    assert_refused(compute(&r, 0), EK_E_OUT_OF_MEMORY, "memory");
+    assert_ok(ek_memory_set_capacity(r.devs[0]->id, 0));
+    for (int d = 1; d < PLACES; d++) {
+        assert_ok(compute(&r, d));
+        check(&r, d);
+    }
+    for (int d = 0; d < PLACES; d++)
+        ck_assert_uint_eq(workspace(r.devs[d]->id, false), 0);
+    ck_assert_uint_eq(workspace(ek_cpu(), false), 0);
+}
+
 /* Parts of a range are told apart, and keys; values that are too large aren't shared. */
 TEST(keys)
 {
@@ -184,4 +205,61 @@ TEST(keys)
     ek_shared_weights *all[] = {own, also, of_rest, of_other};
     for (int i = 0; i < 4; i++)
         ek_object_release(all[i]);
+}
+
+/* Returns x's twins without a reference. */
+static const ek_twins *twins_of(const ek_tensor *x, int64_t *offset)
+{
+    ek_twins *twins = ek_tensor_twins(x, offset);
+    ek_object_release(twins);
+    return twins;
+}
+
+/* Parts of one range, which have one version, are told apart in their copies, too. */
+TEST(copies_of_parts)
+{
+    const int64_t both[] = {2, 8, 8, 3, 3}, one[] = {8, 8, 3, 3};
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    ek_tensor *base = case_tensor(dev, EK_F32, 5, both, CASE_ROWS), *part[2], *copy[2];
+    ek_tensor *other = case_tensor(dev, EK_F32, 4, one, CASE_LAST);
+    int64_t offset[2][2];
+    for (int i = 0; i < 2; i++) {
+        part[i] =
+            ek_tensor_view(base, 4, one, base->stride + 1, base->offset + i * base->stride[0]);
+        copy[i] = case_tensor(dev, EK_F32, 4, one, CASE_ROWS);
+        ek_tensor_make_twin(copy[i], part[i], PLACES);
+    }
+    for (int i = 0; i < 2; i++) {
+        ck_assert_ptr_nonnull(twins_of(part[i], &offset[i][0]));
+        ck_assert_ptr_eq(twins_of(copy[i], &offset[i][1]), twins_of(part[i], &offset[i][0]));
+        ck_assert_int_eq(offset[i][1], offset[i][0]);
+    }
+    ck_assert_int_eq(offset[1][0] - offset[0][0], base->stride[0]);
+    ek_tensor_make_twin(other, part[0], PLACES); /* has another layout */
+    ck_assert_ptr_null(twins_of(other, &offset[0][0]));
+}
+
+static int copy_the_first(void *user, int d)
+{
+    const replicas *r = user;
+    ek_tensor_make_twin(d == 0 ? r->at[0].y : r->at[d].w, r->at[0].w, PLACES);
+    return 0;
+}
+
+/* Several threads may copy one source. */
+TEST(copies_at_a_time)
+{
+    int64_t offset;
+    replicas r = make_replicas(EK_CONV_FORWARD, 3, 1);
+    for (int d = 0; d < PLACES; d++)
+        r.at[d].y = ek_tensor_like(r.at[0].w);
+    for (int i = 0; i < 1000; i++) {
+        ek_tensor_written(r.at[0].w, "a test");
+        assert_ok(ek_jobs_run(r.devs, PLACES, copy_the_first, &r, NULL));
+        const ek_twins *twins = twins_of(r.at[0].w, &offset);
+        ck_assert_ptr_nonnull(twins);
+        ck_assert_ptr_eq(twins_of(r.at[0].y, &offset), twins);
+        for (int d = 1; d < PLACES; d++)
+            ck_assert_ptr_eq(twins_of(r.at[d].w, &offset), twins);
+    }
 }

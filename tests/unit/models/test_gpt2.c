@@ -14,6 +14,26 @@ static ek_tensor *next_loss(ek_tensor *logits, ek_tensor *tokens, bool logits_fo
                               ek_f_flatten(ek_narrow(tokens, 1, 1, length), 0, 1));
 }
 
+static ek_value looked(ek_module *module, const ek_args *args, ek_value output, void *user)
+{
+    (void)module, (void)args, (void)output;
+    ++*(int *)user;
+    return ek_value_none();
+}
+
+/* GELU is one operation with the projection before it, but not if a hook looks in between. */
+TEST(a_projection_before_gelu_calls_its_hooks)
+{
+    int calls = 0;
+    ek_module *net = ek_gpt2(SMALL), *projection = ek_module_at(net, "h.1.mlp.c_fc");
+    ek_module_train(net, false);
+    ek_tensor *tokens = ek_zeros(EK_SHAPE(2, 5), EK_I64), *y = ek_apply(net, tokens);
+    ck_assert_int_gt(ek_module_register_forward_hook(projection, looked, &calls), 0);
+    assert_close(ek_apply(net, tokens), y, 0, 0);
+    ck_assert_int_eq(calls, 1);
+    ek_module_free(net);
+}
+
 /* ---- names and initial values ---- */
 
 typedef struct listing {

@@ -146,16 +146,32 @@ TEST(hooks_that_remove_themselves)
     ek_module_free(module);
 }
 
-/* A layer and its ReLU are one operation, but not if a hook looks in between. */
-TEST(fused_layers_are_called_one_by_one)
+/* A layer and its activation are one operation, but not if a hook looks in between. */
+TEST_LOOP(fused_layers_are_called_one_by_one, 0, 2)
 {
     int calls = 0;
-    ek_module *module = ek_sequential(ek_linear(3, 4), ek_relu());
+    ek_module *module = ek_sequential(ek_linear(3, 4), _i ? ek_gelu(EK_GELU_TANH) : ek_relu());
     ek_tensor *x = ek_randn(EK_SHAPE(5, 3)), *y = ek_apply(module, x);
     ek_module_register_forward_hook(ek_module_child(module, 0), looked, &calls);
     ek_module_register_forward_hook(ek_module_child(module, 1), looked, &calls);
     assert_close(ek_apply(module, x), y, 1e-6, 1e-6);
     ck_assert_int_eq(calls, 2);
+    ek_module_free(module);
+}
+
+/* So are the first linear layer of a transformer's layer and the activation behind it. */
+TEST_LOOP(transformers_call_layers_with_hooks, 0, 2)
+{
+    int calls = 0;
+    ek_module *module =
+        ek_transformer_encoder_layer(8, 2, .dropout = 0,
+                                     .activation = _i ? EK_TRANSFORMER_GELU : EK_TRANSFORMER_RELU);
+    ek_tensor *x = ek_randn(EK_SHAPE(5, 3, 8)), *y = ek_apply(module, x);
+    ck_assert_int_gt(ek_module_register_forward_hook(ek_module_at(module, "linear1"), looked,
+                                                     &calls),
+                     0);
+    assert_close(ek_apply(module, x), y, 0, 0);
+    ck_assert_int_eq(calls, 1);
     ek_module_free(module);
 }
 

@@ -18,7 +18,8 @@ TEST(gelu_refuses_other_approximations)
 }
 
 /* A linear layer and gelu in one pass give the bits of both, one after the other: forward and
- * gradients, for weights of either order in memory, and for sums of no products. */
+ * gradients, and without a graph; for weights of either order in memory, and for sums of no
+ * products. */
 TEST(gelu_in_a_linear_layer_is_gelu_after_it)
 {
     static const int64_t sizes[][3] = {{70, 130, 90}, {5, 3, 2}, {200, 64, 33},
@@ -47,6 +48,9 @@ TEST(gelu_in_a_linear_layer_is_gelu_after_it)
                               .input_count = 3, .gradients = g[k], .grad_outputs = &y[1]));
         for (int k = 0; k < 3; k++)
             assert_close(g[0][k], g[1][k], 0, 0);
+        const bool before = ek_set_grad_enabled(false);
+        assert_close(ek_linear_gelu(x, weight, leaves[2], approximate), ek_detach(y[1]), 0, 0);
+        ek_set_grad_enabled(before);
         ek_scope_end(&scope);
     }
 }

@@ -61,6 +61,28 @@ TEST(backward_of_evaluation_survives_training)
     ck_assert_double_eq_tol(element(ek_tensor_grad(x), 0), 0.5, 1e-5);
 }
 
+/* As in PyTorch, whose backward doesn't read the bias, also where a ReLU follows. */
+TEST_LOOP(a_bias_may_change_before_backward, 0, 2)
+{
+    const double values[] = {1, 2, 3, 5, 8, 13};
+    ek_tensor *gradients[2];
+    for (int changed = 0; changed < 2; changed++) {
+        ek_tensor *x = tensor_of(values, EK_SHAPE(3, 2), _i ? EK_F64 : EK_F32, test_home());
+        assert_ok(ek_tensor_set_requires_grad(x, true));
+        ek_tensor *w = ek_ones(EK_SHAPE(2), x->dtype, .requires_grad = true);
+        ek_tensor *b = ek_zeros(EK_SHAPE(2), x->dtype, .requires_grad = true);
+        ek_tensor *y = ek_batch_norm_tracked(EK_OPTIONS(ek_batch_norm_options, .x = x, .weight = w,
+                                                        .bias = b, .training = true),
+                                             true, NULL);
+        if (changed)
+            assert_made(ek_add_(ek_detach(b), ek_full(100, EK_SHAPE(2), x->dtype)));
+        assert_ok(ek_backward(ek_sum(ek_mul(y, y))));
+        gradients[changed] = ek_tensor_grad(x);
+        ck_assert_double_gt(element(ek_tensor_grad(b), 0), 1);
+    }
+    assert_close(gradients[1], gradients[0], 0, 0);
+}
+
 TEST(large_mean_keeps_its_variance)
 {
     const int64_t count = 4096;

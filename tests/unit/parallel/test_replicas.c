@@ -49,32 +49,38 @@ TEST(replicas_are_complete)
     assert_refused(ek_replicate(NULL, &devices, replicas), EK_E_INVALID, "module is NULL");
 }
 
+/* Returns the twins of a module's tensor without a reference. */
+static const ek_twins *twins_of(ek_module *module, const char *name, int64_t *offset)
+{
+    ek_twins *twins = ek_tensor_twins(ek_module_tensor(module, name), offset);
+    ek_object_release(twins);
+    return twins;
+}
+
 /* Kernels of the host may compute once for all what parameters on several devices have in common.
  */
 TEST(parameters_of_replicas_are_twins)
 {
     ek_module *net = held(make_bn_net()), *replicas[3];
     ek_device_list devices = ek_devices(test_kind(), 3);
+    int64_t offset;
     assert_ok(ek_module_to_device(net, test_device(0)));
-    ck_assert_ptr_null(ek_tensor_twins(ek_module_tensor(net, "0.weight"), &(int64_t){0}));
+    ck_assert_ptr_null(twins_of(net, "0.weight", &offset));
     assert_ok(ek_replicate(net, &devices, replicas));
     const ek_twins *twins[3][2];
     for (int d = 0; d < 3; d++) {
-        int64_t offset = -1;
-        twins[d][0] = ek_tensor_twins(ek_module_tensor(replicas[d], "0.weight"), &offset);
-        ck_assert_int_eq(offset, twins[d][0] ? 0 : -1);
-        twins[d][1] = ek_tensor_twins(ek_module_tensor(replicas[d], "0.bias"), &offset);
+        twins[d][0] = twins_of(replicas[d], "0.weight", &offset);
+        ck_assert_int_eq(offset, 0);
+        twins[d][1] = twins_of(replicas[d], "0.bias", &offset);
         ck_assert_int_eq(twins[d][0] != NULL, test_kind() == EK_HOST);
         for (int i = 0; i < 2; i++)
             ck_assert_ptr_eq(twins[d][i], twins[0][i]);
-        ck_assert_ptr_null(
-            ek_tensor_twins(ek_module_tensor(replicas[d], "1.running_mean"), &offset));
+        ck_assert_ptr_null(twins_of(replicas[d], "1.running_mean", &offset));
     }
     ck_assert(!twins[0][0] || twins[0][0] != twins[0][1]);
     ek_tensor_touch(ek_module_tensor(replicas[1], "0.weight"));
     for (int d = 0; d < 3; d++)
-        ck_assert_ptr_eq(ek_tensor_twins(ek_module_tensor(replicas[d], "0.weight"), &(int64_t){0}),
-                         d == 1 ? NULL : twins[0][0]);
+        ck_assert_ptr_eq(twins_of(replicas[d], "0.weight", &offset), d == 1 ? NULL : twins[0][0]);
     for (int d = 0; d < 3; d++)
         ek_module_free(replicas[d]);
 }
