@@ -13,6 +13,7 @@
 
 #include "host/gemm_blocked.h"
 #include "host/gemm_kernel.h"
+#include "host/gemm_pack.h"
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
@@ -269,32 +270,23 @@ typedef struct recurrent_sequence {
 } recurrent_sequence;
 
 /* Packs panels [begin, end): for the forward those of the gates of some units, one after another,
- * for the gradient of h those of its columns. Element d of line l comes to d * width + l. */
+ * for the gradient of h those of its columns. */
 static void recurrent_pack(void *context, int64_t begin, int64_t end)
 {
     const recurrent_sequence *s = context;
     const ek_tensor *w = s->call->weight;
     const bool back = s->back != NULL;
-    const int64_t width = s->kernel->columns, parts = back ? 1 : s->parts, size = s->size,
-                  once = 32 / size, along = w->stride[back], across = w->stride[!back];
+    const int width = s->kernel->columns;
+    const int64_t parts = back ? 1 : s->parts, along = w->stride[back], across = w->stride[!back];
     for (int64_t i = begin; i < end; i++) {
         const int64_t unit = i / parts * width, lines = ek_smaller(width, s->hidden - unit);
-        char *to = s->packed + i * s->panel_nbytes;
-        const char *from =
-            (const char *)ek_tensor_address(w) + (i % parts * s->hidden + unit) * along * size;
-        int64_t done = 0;
-        if (lines < width)
-            memset(to, 0, (size_t)s->panel_nbytes);
-        for (int64_t l = 0; across == 1 && lines == width && l < width; l += once) {
-            void *at = to + l * size;
-            const void *line = from + l * along * size;
-            done = size == 4 ? ek_gemm_transpose_f32(at, width, line, once, along, s->depth)
-                             : ek_gemm_transpose_f64(at, width, line, once, along, s->depth);
-        }
-        for (int64_t d = done; d < s->depth; d++)
-            for (int64_t l = 0; l < lines; l += along == 1 ? lines : 1)
-                memcpy(to + (d * width + l) * size, from + (l * along + d * across) * size,
-                       (size_t)(size * (along == 1 ? lines : 1)));
+        void *to = s->packed + i * s->panel_nbytes;
+        const void *from =
+            (const char *)ek_tensor_address(w) + (i % parts * s->hidden + unit) * along * s->size;
+        if (s->size == sizeof(float))
+            ek_gemm_pack_f32(to, from, lines, s->depth, width, along, across);
+        else
+            ek_gemm_pack_f64(to, from, lines, s->depth, width, along, across);
     }
 }
 

@@ -1,20 +1,17 @@
-/* norm.c: normalisation, of which batch (alone or followed by a ReLU), group,
- * instance and layer norm (alone or of a sum) are cases (norm_public.c).
+/* norm.c: normalisation, of which batch (alone or followed by a ReLU), group, instance and layer
+ * norm (alone or of a sum) are cases (norm_public.c).
  *
- * With xhat = (x - mean) r, r = 1 / sqrt(var + eps), over the n values that
- * share a statistic: a channel's of the whole batch, or those of a sample's
- * group of channels:
+ * With xhat = (x - mean) r, r = 1 / sqrt(var + eps), over the n values that share a statistic: a
+ * channel's of the whole batch, or those of a sample's group of channels:
  *
- *     y = w xhat + b,   dw = sum(dy xhat),   db = sum(dy)   over what shares a
- * weight, dx = r (g - sum(g) / n - xhat sum(g xhat) / n),   g = w dy,   over
- * what shares a statistic, dx = r g if mean and var are constants.
+ *     y = w xhat + b,   dw = sum(dy xhat),   db = sum(dy)   over what shares a weight,
+ *     dx = r (g - sum(g) / n - xhat sum(g xhat) / n),   g = w dy,   over what shares a statistic,
+ *     dx = r g if mean and var are constants.
  *
- * Fused kernels compute the gradients. If a graph of the gradients is recorded,
- * operations compute them instead, and r is an operation of x, with dr/dx =
- * -r^2 xhat / n.
+ * Fused kernels compute the gradients. If a graph of the gradients is recorded, operations compute
+ * them instead, and r is an operation of x, with dr/dx = -r^2 xhat / n.
  *
- * Weight and bias are per channel or, with one group, per element of a sample
- * (layer norm). */
+ * Weight and bias are per channel or, with one group, per element of a sample (layer norm). */
 #include "ops/norm.h"
 
 #include "ops/ops.h"
@@ -59,9 +56,8 @@ static ek_tensor *norm_sum_affine(ek_tensor *u, ek_norm_attributes attributes)
     return ek_sum_mask(u, shared, shared);
 }
 
-/* Returns x's shape with the channels as two dimensions: groups, and channels
- * of a group. If this shape has one dimension too many, its last two dimensions
- * become one. */
+/* Returns x's shape with the channels as two dimensions: groups, and channels of a group. If this
+ * shape has one dimension too many, its last two dimensions become one. */
 static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attributes)
 {
     ek_shape shape = {.ndim = 3,
@@ -75,8 +71,8 @@ static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attribut
     return shape;
 }
 
-/* Returns u. With statistics of samples, returns a view of u whose first two
- * dimensions are those of a statistic. */
+/* Returns u. With statistics of samples, returns a view of u whose first two dimensions are those
+ * of a statistic. */
 static ek_tensor *norm_grouped(ek_tensor *u, ek_norm_attributes attributes)
 {
     return !u || attributes.batch ? u : ek_reshape(u, norm_split_shape(u, attributes));
@@ -88,8 +84,8 @@ static unsigned norm_shared(ek_norm_attributes attributes)
     return attributes.batch ? ~2U : ~3U;
 }
 
-/* Returns the sums of a grouped u over the values that share a statistic.
- * Summed dimensions stay, with size 1. */
+/* Returns the sums of a grouped u over the values that share a statistic. Summed dimensions stay,
+ * with size 1. */
 static ek_tensor *norm_sum_statistic(ek_tensor *u, ek_norm_attributes attributes)
 {
     return ek_sum_mask(u, norm_shared(attributes), 0);
@@ -103,9 +99,8 @@ static ek_tensor *norm_spread(ek_tensor *statistic, ek_tensor *u, ek_norm_attrib
 
 /* ---- r as a function of x ---- */
 
-/* Saved x, mean, and r with its history, so that derivatives of r reach x. A
- * constant r has a gradient, too, of zeros: the gradients of x have a history
- * whatever the statistics are. */
+/* Saved x, mean, and r with its history, so that derivatives of r reach x. A constant r has a
+ * gradient, too, of zeros: the gradients of x have a history whatever the statistics are. */
 static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
@@ -135,8 +130,7 @@ static ek_tensor *norm_invstd_of(ek_tensor *x, ek_norm_statistics stats,
 
 /* ---- the gradients ---- */
 
-/* Returns r (g - sum(g) / n - xhat sum(g xhat) / n), or r g if r is constant.
- */
+/* Returns r (g - sum(g) / n - xhat sum(g xhat) / n), or r g if r is constant. */
 static ek_tensor *norm_projection(ek_tensor *g, ek_tensor *xhat, ek_tensor *r,
                                   ek_norm_attributes attributes)
 {
@@ -170,8 +164,7 @@ static int norm_differentiable(norm_wanted wanted, ek_tensor *dy, ek_tensor *x, 
         return ek_error_pending();
     if (wanted.x) {
         ek_tensor *r = norm_invstd_of(wide, stats, attributes), *u = g;
-        /* If values that share a statistic also share a weight, the weight is a
-         * factor of sums. */
+        /* If values that share a statistic also share a weight, the weight is a factor of sums. */
         if (attributes.batch || (attributes.groups == x->shape[1] && !attributes.element))
             r = w ? ek_mul(r, w) : r;
         else
@@ -186,9 +179,9 @@ static int norm_differentiable(norm_wanted wanted, ek_tensor *dy, ek_tensor *x, 
     return ek_error_status();
 }
 
-/* Computes dx, which may be NULL and contains the residual of args, and dweight
- * and dbias of `sums`. dx needs dweight and dbias if statistics are of the
- * batch, and separate sums if statistics are of samples. */
+/* Computes dx, which may be NULL and contains the residual of args, and dweight and dbias of
+ * `sums`. dx needs dweight and dbias if statistics are of the batch, and separate sums if
+ * statistics are of samples. */
 static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *args,
                               ek_norm_attributes attributes)
 {
@@ -216,9 +209,9 @@ static int norm_run_gradients(ek_tensor *dx, ek_norm_sums *sums, ek_norm_args *a
     return dx && residual ? kernels->binary(dev, EK_BINARY_ADD, dx, dx, residual, 1) : 0;
 }
 
-/* Computes the gradients of x, w and b. Input `weight` of the node is w, and
- * the next one b. The node saved x, w, mean, invstd, and with a ReLU y and b.
- * dx contains `residual`, which may be NULL. */
+/* Computes the gradients of x, w and b. Input `weight` of the node is w, and the next one b. The
+ * node saved x, w, mean, invstd, and with a ReLU y and b. dx contains `residual`, which may be
+ * NULL. */
 static int norm_gradients(ek_node *node, int weight, ek_tensor *dy, ek_tensor *residual,
                           ek_tensor **results)
 {
@@ -237,8 +230,8 @@ static int norm_gradients(ek_node *node, int weight, ek_tensor *dy, ek_tensor *r
         results[0] = results[0] && residual ? ek_add(results[0], residual) : results[0];
         return ek_error_status();
     }
-    /* Nothing but the ReLU's mask depends on the bias, and y tells the mask, too.
-     * So the bias may be modified before backward. */
+    /* Nothing but the ReLU's mask depends on the bias, and y tells the mask, too. So the bias may
+     * be modified before backward. */
     const bool again = y_relu && ek_node_saved_is_current(node, 5);
     ek_tensor *b = again ? ek_node_saved(node, 5) : NULL;
     ek_tensor *dx = wanted.x ? ek_result(x, NULL, NULL, x->dtype) : NULL;
@@ -272,8 +265,7 @@ static int norm_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     return norm_gradients(node, 1, gradients[0], NULL, results);
 }
 
-/* Inputs x, residual, w, b; outputs the sum of x and the residual, which is
- * saved as x, and y. */
+/* Inputs x, residual, w, b; outputs the sum of x and the residual, which is saved as x, and y. */
 static int norm_added_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const ek_norm_attributes *attributes = ek_node_attributes(node);
@@ -332,8 +324,7 @@ ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_s
                : NULL;
 }
 
-/* Writes y and the statistics of x's samples; with a residual, of *total = x +
- * residual. */
+/* Writes y and the statistics of x's samples; with a residual, of *total = x + residual. */
 static int norm_apply_samples(ek_tensor *y, ek_norm_args *args, ek_norm_statistics stats,
                               ek_norm_attributes attributes)
 {

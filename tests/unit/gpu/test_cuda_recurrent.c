@@ -90,6 +90,44 @@ TEST(a_refusal_is_no_error)
     close_net(net);
 }
 
+/* Returns with how many pieces of memory beside the network's a forward still works. Counts the
+ * forwards that cuDNN computed, and the others. */
+static int least_memory(bool deterministic, int computed[2])
+{
+    enum { PIECE = 512, MOST = 256 };
+    ek_module *net = open_net("cublas,cublasLt,cudnn", EK_F32, 0);
+    ek_tensor *x = ek_randn(EK_SHAPE(STEPS, BATCH, WIDTH), .device = ek_cuda(0));
+    ek_memory_stats stats;
+    int pieces = MOST, rc = 0;
+    ek_use_deterministic_algorithms(deterministic);
+    for (; pieces > 0 && rc >= 0; pieces--) {
+        ek_scope scope = ek_scope_begin();
+        counted();
+        assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
+        assert_ok(ek_memory_set_capacity(ek_cuda(0), stats.in_use + (uint64_t)pieces * PIECE));
+        rc = ek_value_tensor(ek_value_at(ek_forward(net, x), 0)) ? 0 : ek_error_status();
+        assert_ok(ek_memory_set_capacity(ek_cuda(0), stats.capacity));
+        if (rc >= 0)
+            computed[counted().networks == 0]++;
+        ek_scope_end(&scope);
+    }
+    assert_error(EK_E_OUT_OF_MEMORY, "is out of memory");
+    ek_use_deterministic_algorithms(false);
+    close_net(net);
+    return pieces + 2;
+}
+
+/* cuDNN's copies of weights and its workspace aren't asked for where only our own kernels fit. */
+TEST(scarce_memory_leaves_a_network_to_our_kernels)
+{
+    int with[2] = {0}, without[2] = {0};
+    const int least = least_memory(true, without);
+    ck_assert_int_le(least_memory(false, with), least);
+    ck_assert_int_gt(with[0], 0);
+    ck_assert_int_gt(with[1], 0);
+    ck_assert_int_eq(without[0], 0);
+}
+
 TEST(an_error_of_cudnn_is_returned)
 {
     ek_module *net = open_net("cublas,cublasLt,cudnn", EK_F32, 0);
