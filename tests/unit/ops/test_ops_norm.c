@@ -250,9 +250,9 @@ TEST_LOOP(added_is_add_and_layer_norm, 0, 24)
                                          {EK_F64, EK_F64},
                                          {EK_BF16, EK_BF16},
                                          {EK_F32, EK_BF16}};
-    static const int64_t lengths[] = {9, 36, 9000};
+    static const int64_t few_lengths[] = {9, 36, 9000};
     const ek_dtype *dtype = dtypes[_i / 6];
-    const int64_t length = lengths[_i % 3];
+    const int64_t length = few_lengths[_i % 3];
     ek_tensor *values[4], *expected[ADDED_RESULTS], *got[ADDED_RESULTS];
     ek_manual_seed(5);
     for (int i = 0; i < 4; i++)
