@@ -49,7 +49,7 @@ int main(void)
         uint64_t peaks[2];
         rc = train(balanced, &loss, peaks);
         if (rc == 0)
-            printf("%-8s  loss %.4f  host:0 %5.1f MiB  host:1 %5.1f MiB\n",
+            printf("%-8s  loss %.4f  host:0 %3.0f MiB  host:1 %3.0f MiB\n",
                    balanced ? "balanced" : "classic", loss, (double)peaks[0] / (1 << 20),
                    (double)peaks[1] / (1 << 20));
     }
