@@ -93,7 +93,7 @@ typedef struct ek_cuda_device {
     ek_cuda_launcher *launcher; /* guarded by the device's section (core/lane.h) */
     ek_cuda_clock clock;
     uint64_t memory; /* bytes of the GPU, which logical devices may share; 0: unknown */
-    ek_cuda_shown attention, recurrent; /* what was printed last (dnn.h) */
+    ek_cuda_shown attention, recurrent; /* The problems printed last (dnn.h). */
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)

@@ -110,8 +110,8 @@ static void EK_NAME(attention_row_sums)(int64_t rows, int64_t width, int64_t str
 
 /* The blocks with which a piece of the gradient is computed. */
 typedef struct EK_NAME(attention_blocks) {
-    EK_REAL *q, *dout, *out;     /* of the queries; q is scaled */
-    EK_REAL *p, *ds;             /* of the scores */
+    EK_REAL *q, *dout, *out;     /* The queries' rows; q is scaled. */
+    EK_REAL *p, *ds;             /* The scores' rows. */
     EK_REAL *mask;               /* room for the mask */
     EK_REAL *sums;               /* sum(do out) of each row */
     EK_REAL *keys, *keys_packed; /* row by row, and as panels */

@@ -57,7 +57,7 @@ enum {
     EK_NORM_SCALE,
     EK_NORM_SHIFT,
     EK_NORM_SLOPE,
-    EK_NORM_BIAS, /* of y, if y is computed again for the ReLU's mask */
+    EK_NORM_BIAS, /* The bias, if y is computed again for the ReLU's mask. */
     EK_NORM_PARAMETERS
 };
 

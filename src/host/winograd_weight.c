@@ -33,10 +33,10 @@ typedef struct job {
     float *dw, *db;        /* db: NULL if there is no bias */
     int64_t columns;       /* inputs are in panels of so many columns */
     int64_t group;         /* the most tiles of a group */
-    int64_t panels, lines; /* of channels and of outputs: 1 panel, 1 vector of a transform */
-    int64_t blocks[2];     /* of channels, and of outputs */
+    int64_t panels, lines; /* Panels of channels, and vectors of outputs. */
+    int64_t blocks[2];     /* Blocks of channels, and of outputs. */
     const float *zeros;
-    float *workspace; /* of each part */
+    float *workspace; /* Each part has its own. */
     int64_t workspace_stride;
     atomic_int next_part;
     _Atomic int64_t next_block;

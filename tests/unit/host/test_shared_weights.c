@@ -11,7 +11,7 @@ enum { PLACES = 4 };
 
 /* A convolution on each device, with equal weights. */
 typedef struct replica {
-    ek_tensor *x, *w, *y;   /* what is computed: y, or of the input gradient x */
+    ek_tensor *x, *w, *y;   /* A convolution computes y, its input gradient x. */
     ek_tensor *alone;       /* the result with weights of its own */
     uint64_t alone_at_peak; /* bytes of workspace that this took */
 } replica;
