@@ -1,6 +1,7 @@
-/* gemm_pack.c: see gemm_pack.h. */
+/* gemm_pack.c: products' operands in the order in which the innermost loops read them
+ * (gemm_blocked.h). */
 #ifndef EK_REAL
-#include "host/gemm_pack.h"
+#include "host/gemm_blocked.h"
 
 #include <string.h>
 

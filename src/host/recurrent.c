@@ -13,7 +13,6 @@
 
 #include "host/gemm_blocked.h"
 #include "host/gemm_kernel.h"
-#include "host/gemm_pack.h"
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
