@@ -314,6 +314,15 @@ typedef struct ek_recurrent_steps_back {
 } ek_recurrent_steps_back;
 typedef int ek_recurrent_steps_gradient_kernel(ek_dev *dev, const ek_recurrent_steps *steps,
                                                const ek_recurrent_steps_back *back);
+/* The gradients of the parameters of x, then those of h, each of which may be NULL. */
+typedef struct ek_recurrent_parameters {
+    ek_tensor *weight[2], *bias[2];
+} ek_recurrent_parameters;
+/* Computes them from the gradient of the sums (L, N, G H), in a GRU (L, N, 4 H) as dx above.
+ * Returns 1; 0 if they have to be computed as products. */
+typedef int ek_recurrent_parameters_gradient_kernel(ek_dev *dev, const ek_recurrent_steps *steps,
+                                                    const ek_tensor *dsums,
+                                                    const ek_recurrent_parameters *gradients);
 
 /* ---- a recurrent network of several layers, by a library that a backend may have. All tensors
  * have one dtype and are row-major, R = layers * directions, and no size is 0. ---- */
@@ -406,7 +415,7 @@ typedef int ek_scale_list_kernel(ek_dev *dev, int count, ek_tensor *const *x,
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \
-    SLOT(recurrent_steps) SLOT(recurrent_steps_gradient) \
+    SLOT(recurrent_steps) SLOT(recurrent_steps_gradient) SLOT(recurrent_parameters_gradient) \
     SLOT(recurrent_network) SLOT(recurrent_network_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
     SLOT(step_list) SLOT(norm_list) SLOT(scale_list)

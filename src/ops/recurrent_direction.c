@@ -443,8 +443,17 @@ static int direction_parameters(ek_node *node, const direction *self, ek_tensor 
             if (!results[i])
                 return ek_error_pending();
         }
-    EK_TRY(ek_linear_run_gradients(results[WEIGHT_IH], results[BIAS_IH], &x_rows, &dx));
-    EK_TRY(direction_product_parameters(self, &sums, &h_rows, results));
+    const ek_recurrent_steps call = direction_steps(self, saved, NULL);
+    const ek_recurrent_parameters gradients = {{results[WEIGHT_IH], results[WEIGHT_HH]},
+                                               {results[BIAS_IH], results[BIAS_HH]}};
+    const int rc = ek_kernels_of(x)->recurrent_parameters_gradient(ek_tensor_dev(x), &call,
+                                                                   back->dx, &gradients);
+    if (rc < 0)
+        return rc;
+    if (rc == 0) {
+        EK_TRY(ek_linear_run_gradients(results[WEIGHT_IH], results[BIAS_IH], &x_rows, &dx));
+        EK_TRY(direction_product_parameters(self, &sums, &h_rows, results));
+    }
     if (results[WEIGHT_HR]) {
         const ek_tensor hidden = direction_rows(saved[HIDDEN], 0, steps),
                         dh = direction_rows(back->dprojected, 0, steps);

@@ -194,6 +194,17 @@ static int counting_recurrent_steps_gradient(ek_dev *dev, const ek_recurrent_ste
                        back->dinput ? steps->x->shape[0] : 0, begin, rc);
 }
 
+static int counting_recurrent_parameters_gradient(ek_dev *dev, const ek_recurrent_steps *steps,
+                                                  const ek_tensor *dsums,
+                                                  const ek_recurrent_parameters *gradients)
+{
+    double begin = job_now();
+    int rc = counted.original->recurrent_parameters_gradient(dev, steps, dsums, gradients);
+    const int64_t all = steps->x->shape[0];
+    return count_steps("recurrent weight", steps, gradients->weight[1] ? all : 0,
+                       gradients->weight[0] ? all : 0, begin, rc);
+}
+
 /* Has the devices call these. They are idle. */
 static int counting_begin(const ek_device_list *devices)
 {
@@ -213,6 +224,7 @@ static int counting_begin(const ek_device_list *devices)
             counted.kernels.linear_weight_gradient = counting_linear_weight_gradient;
             counted.kernels.recurrent_steps = counting_recurrent_steps;
             counted.kernels.recurrent_steps_gradient = counting_recurrent_steps_gradient;
+            counted.kernels.recurrent_parameters_gradient = counting_recurrent_parameters_gradient;
             counted.backend = *dev->backend;
             counted.backend.kernels = &counted.kernels;
         }

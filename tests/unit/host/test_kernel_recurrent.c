@@ -266,3 +266,120 @@ TEST(others_are_computed_by_steps)
     s.call.h = drawn_steps(EK_BF16, 4, 150, 37, 3);
     ck_assert_int_eq(ek_host_recurrent_steps(dev, &s.call), 0);
 }
+
+/* Sizes whose columns fill vectors of every instruction set, but rows no panel; x and h, or one of
+ * them; one of the biases, or both. */
+static const struct {
+    ek_recurrent_cell cell;
+    int64_t steps, samples, hidden, input;
+    bool reverse, x, h, bias_x, bias_h;
+} weights[] = {{EK_CELL_LSTM, 5, 150, 64, 32, false, true, true, true, true},
+               {EK_CELL_LSTM, 3, 20, 16, 48, true, true, true, false, true},
+               {EK_CELL_GRU, 4, 140, 48, 80, true, true, true, true, true},
+               {EK_CELL_GRU, 2, 30, 32, 16, false, false, true, true, false},
+               {EK_CELL_GRU, 2, 30, 32, 16, false, true, false, false, false},
+               {EK_CELL_TANH, 6, 120, 80, 16, false, true, true, true, true}};
+enum { WEIGHTS = sizeof weights / sizeof *weights };
+
+/* The gradient of rows [row, row + count) of a weight and a bias, from columns of the sums'. */
+static void single_weight(const ek_tensor *sums, int64_t column, int64_t count, const ek_tensor *x,
+                          ek_tensor *dw, ek_tensor *db, int64_t row)
+{
+    ek_dev *dev = ek_tensor_dev(sums);
+    ek_tensor part = *sums, out, to, line;
+    part.offset += column;
+    part.shape[1] = count;
+    if (dw) {
+        out = *dw;
+        out.offset += row * dw->stride[0];
+        out.shape[0] = count;
+        const ek_tensor turned = ek_batch_of_matrix(&part, true),
+                        right = ek_batch_of_matrix(x, false);
+        to = ek_batch_of_matrix(&out, false);
+        assert_ok(ek_host_matmul(dev, &to, &turned, &right, NULL, false));
+    }
+    if (db) {
+        line = *db;
+        line.ndim = 2;
+        line.offset += row;
+        line.shape[0] = 1, line.shape[1] = count;
+        line.stride[0] = count, line.stride[1] = 1;
+        assert_ok(ek_host_reduce(dev, EK_REDUCE_SUM, &line, &part));
+    }
+}
+
+static void check_weights(int c, ek_dtype dtype)
+{
+    static const char *const what[4] = {"dw of x", "dw of h", "db of x", "db of h"};
+    const ek_recurrent_cell cell = weights[c].cell;
+    const int64_t steps = weights[c].steps, samples = weights[c].samples, all = steps * samples,
+                  hidden = weights[c].hidden, rows = parts_of(cell) * hidden;
+    const bool wanted[4] = {weights[c].x, weights[c].h, weights[c].bias_x, weights[c].bias_h};
+    ek_tensor *x = drawn_steps(dtype, steps, samples, weights[c].input, 1),
+              *h = drawn_steps(dtype, steps + 1, samples, hidden, 2),
+              *sums = drawn_steps(dtype, steps, samples, gated(cell) ? 4 * hidden : hidden, 3);
+    const ek_recurrent_steps call = {.cell = cell, .reverse = weights[c].reverse, .x = x, .h = h};
+    ek_tensor *own[4] = {NULL}, *single[4] = {NULL};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 2 && wanted[i]; k++)
+            (k ? own : single)[i] =
+                drawn(dtype, i < 2 ? 2 : 1, (int64_t[]){rows, i == 0 ? weights[c].input : hidden},
+                      4 + k);
+    ek_tensor lines = at(sums, 0, sums->shape[2]), before = at(h, call.reverse, hidden),
+              in = at(x, 0, weights[c].input);
+    lines.shape[0] = before.shape[0] = in.shape[0] = all;
+    for (int i = 0; i < 2; i++)
+        if (cell == EK_CELL_GRU) {
+            single_weight(&lines, 0, 2 * hidden, i ? &before : &in, single[i], single[2 + i], 0);
+            single_weight(&lines, (2 + i) * hidden, hidden, i ? &before : &in, single[i],
+                          single[2 + i], 2 * hidden);
+        } else {
+            single_weight(&lines, 0, rows, i ? &before : &in, single[i], single[2 + i], 0);
+        }
+    double *values[4] = {NULL}, *once[EK_ISA_AVX512 + 1][4] = {{NULL}};
+    for (int i = 0; i < 4; i++)
+        values[i] = wanted[i] ? case_values(single[i]) : NULL;
+    for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++)
+        for (int threads = 1; threads <= 4 && conv_limit_isa(isa); threads *= 2) {
+            for (int i = 0; i < 4; i++)
+                if (wanted[i])
+                    case_fill(own[i], 7);
+            const ek_recurrent_parameters to = {{own[0], own[1]}, {own[2], own[3]}};
+            ck_assert_int_eq(ek_host_recurrent_parameters_gradient(case_device(threads), &call,
+                                                                   sums, &to),
+                             1);
+            for (int i = 0; i < 4; i++)
+                if (wanted[i]) {
+                    case_compare(own[i], values[i], dtype == EK_F32 ? 1e-5 : 1e-13, what[i]);
+                    twin_repeated(own[i], &once[isa > EK_ISA_PLAIN][i], what[i]);
+                }
+        }
+    for (int i = 0; i < 4; i++) {
+        free(values[i]);
+        for (int isa = 0; isa <= EK_ISA_AVX512; isa++)
+            free(once[isa][i]);
+    }
+}
+
+TEST_LOOP(weights_are_products, 0, WEIGHTS * 2)
+{
+    if (!test_is_short())
+        check_weights(_i / 2, _i % 2 ? EK_F64 : EK_F32);
+}
+
+/* Columns that fill no vector, and too many. */
+TEST(other_weights_are_computed_as_products)
+{
+    ek_dev *dev = case_device(2);
+    ek_tensor *x = drawn_steps(EK_F32, 2, 3, 9, 1), *h = drawn_steps(EK_F32, 3, 3, 8, 2),
+              *sums = drawn_steps(EK_F32, 2, 3, 8, 3), *dw = drawn(EK_F32, 2, (int64_t[]){8, 9}, 4);
+    const ek_recurrent_steps call = {.cell = EK_CELL_TANH, .x = x, .h = h};
+    const ek_recurrent_parameters to = {{dw, NULL}, {NULL, NULL}};
+    ck_assert_int_eq(ek_host_recurrent_parameters_gradient(dev, &call, sums, &to), 0);
+    const ek_recurrent_steps wide = {.cell = EK_CELL_TANH,
+                                     .x = drawn_steps(EK_F32, 2, 3, 1024, 1),
+                                     .h = h};
+    const ek_recurrent_parameters more = {{drawn(EK_F32, 2, (int64_t[]){8, 1024}, 4), NULL},
+                                          {NULL, NULL}};
+    ck_assert_int_eq(ek_host_recurrent_parameters_gradient(dev, &wide, sums, &more), 0);
+}
