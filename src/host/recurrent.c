@@ -379,7 +379,7 @@ static void recurrent_multiply(const recurrent_sequence *s, const ek_gemm_call *
             call.c_row = whole ? product->c_row : width;
             call.add = product->add || k > 0;
             call.addend = k > 0 ? NULL : product->addend;
-            call.next_a = &none;
+            call.next_a = product->next_a ? product->next_a : &none;
             call.next_b = &next;
             for (int64_t r = 0; !whole && call.add && r < n; r++)
                 memcpy(tile + r * width * size, to + r * product->c_row * size,
@@ -429,7 +429,7 @@ static void recurrent_multiply_forward(const recurrent_sequence *s, int64_t t, i
 /* Computes a panel of the gradients of the state before step t, or of x, from those of the step's
  * sums. In a GRU that of the state is added to what passes the gates. */
 static void recurrent_multiply_back(const recurrent_sequence *s, int64_t t, int64_t row,
-                                    int64_t rows, int64_t panel)
+                                    int64_t rows, int64_t panel, ek_gemm_ahead *ahead)
 {
     const int64_t size = s->size, width = s->kernel->columns, a_row = s->back->dx->shape[2];
     const bool x = panel >= s->units, split = s->call->cell == EK_CELL_GRU && !x;
@@ -445,7 +445,8 @@ static void recurrent_multiply_back(const recurrent_sequence *s, int64_t t, int6
                             .b = s->packed + panel * s->panel_nbytes,
                             .c = recurrent_at(to, t) + (row * c_row + column) * size,
                             .c_row = c_row,
-                            .add = split};
+                            .add = split,
+                            .next_a = ahead};
     recurrent_multiply(s, &product, rows, columns);
     if (!split)
         return;
@@ -506,6 +507,19 @@ static void recurrent_gates_back(const recurrent_sequence *s, int64_t t, int64_t
     recurrent_run(&job, 0, rows);
 }
 
+/* Returns the gates of some rows, for prefetching while all panels are multiplied. */
+static ek_gemm_ahead recurrent_gates_ahead(const recurrent_sequence *s, int64_t t, int64_t row,
+                                           int64_t rows)
+{
+    const int64_t nbytes = RECURRENT_GATES * s->hidden * s->size;
+    ek_gemm_ahead ahead = {.run = recurrent_at(s->call->gates, t) + row * nbytes,
+                           .lines = rows * nbytes / 64,
+                           .runs = 1};
+    ahead.pace = 1 + ahead.lines * EK_GEMM_STRETCH /
+                         (s->panels * ek_divide_up(rows, s->kernel->rows) * s->depth);
+    return ahead;
+}
+
 /* Computes step i, in the order of computation, of some rows and panels. Backward, the products are
  * those of the step before. */
 static void recurrent_step(const recurrent_sequence *s, int64_t i, int64_t row, int64_t rows,
@@ -522,12 +536,15 @@ static void recurrent_step(const recurrent_sequence *s, int64_t i, int64_t row, 
             recurrent_multiply_forward(s, t, row + first, count, p, tile);
             recurrent_gates(s, t, row + first, count, p, tile);
         }
-    for (int64_t p = panel; p < panel_end && !forward && at >= 0; p++)
-        recurrent_multiply_back(s, t, row, rows, p);
-    const int64_t column = panel * s->kernel->columns,
+    const int64_t own = falls ? s->steps - 1 - i : i, column = panel * s->kernel->columns,
                   end = ek_smaller(panel_end * s->kernel->columns, s->hidden);
+    ek_gemm_ahead ahead = {.runs = 0};
+    if (!forward && s->by_rows && i < s->steps && s->call->gates)
+        ahead = recurrent_gates_ahead(s, own, row, rows);
+    for (int64_t p = panel; p < panel_end && !forward && at >= 0; p++)
+        recurrent_multiply_back(s, t, row, rows, p, &ahead);
     if (!forward && i < s->steps && column < end)
-        recurrent_gates_back(s, falls ? s->steps - 1 - i : i, row, rows, column, end - column);
+        recurrent_gates_back(s, own, row, rows, column, end - column);
 }
 
 /* Goes through the rounds. A thread computes its own piece, if no other thread has taken it, and
