@@ -231,10 +231,13 @@ int ek_host_recurrent_parameters_gradient(ek_dev *dev, const ek_recurrent_steps 
         const ek_tensor *dw = gradients->weight[i];
         if (!weight_fills(&j, dw))
             return 0;
-        if (dw)
-            j.sides[i] = (weight_side){i ? states : ek_tensor_address(steps->x), dw->shape[1],
-                                       ek_tensor_address(dw), dw->stride[0]};
         j.sides[i].bias = gradients->bias[i];
+        if (dw)
+            j.sides[i] = (weight_side){.x = i ? states : ek_tensor_address(steps->x),
+                                       .columns = dw->shape[1],
+                                       .dw = ek_tensor_address(dw),
+                                       .dw_row = dw->stride[0],
+                                       .bias = gradients->bias[i]};
         columns += j.sides[i].columns;
     }
     if (columns == 0 || columns * EK_GEMM_BLOCK_NBYTES > WEIGHT_SIDE_NBYTES)
