@@ -6,7 +6,7 @@
  *         direction_forward   one kernel, or a product and a kernel for each step
  *     direction_backward
  *         direction_steps_back    one kernel, or a kernel and a product for each step
- *         direction_parameters    each parameter's gradient, by one product over all steps
+ *         direction_parameters    parameters' gradients, by one kernel or a product each
  *
  * The states of all steps lie in one tensor (L + 1, N, size). The state before step t is its row
  * t, and with `reverse` row t + 1. So the states before all steps are one matrix, by which the
