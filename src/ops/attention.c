@@ -149,7 +149,9 @@ static int attention_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
     ek_tensor *all = attributes->heads ? ek_node_saved(node, 0) : NULL, *whole = NULL;
     if (!out || !lse || (attributes->heads && !all))
         return ek_error_pending();
-    if (all && !ek_grad_enabled() && !(whole = ek_tensor_like(all)))
+    /* A GPU's attention has been planned for gradients with the strides of attention_new. */
+    const bool in_place = all && !ek_grad_enabled() && ek_tensor_dev(all)->id.kind != EK_CUDA;
+    if (in_place && !(whole = ek_tensor_like(all)))
         return ek_error_pending();
     ek_tensor *of[3], *outputs[3];
     for (int i = 0; i < 3; i++) {
