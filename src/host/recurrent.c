@@ -1,11 +1,13 @@
 /* recurrent.c: a step of recurrent networks and its gradient, one pass over memory; and all steps
  * of a layer's direction.
  *
- * For all steps weight_hh is packed once, and one parallel region follows. Products are added to
- * the gates' sums in place, a few rows at a time, and the gates are computed while these lie in
- * cache. If there are enough samples, each thread computes all steps of some of them, and waits for
- * no other thread. Otherwise each thread computes some of the units, whose weights stay in its
- * cache, and all threads wait for each other after each step. */
+ * For all steps the weights are packed once, and one parallel region follows. The forward computes
+ * the sums of some rows and units of a step in a tile that stays in level 1 cache, the product of x
+ * before that of h, and the gates from the tile. So the sums never travel to memory. The backward
+ * computes the gradients of h and x from those of the sums, while these lie in cache. If there are
+ * enough samples, each thread computes all steps of some of them, and waits for no other thread.
+ * Otherwise each thread computes some of the units, whose weights stay in its cache, and all
+ * threads wait for each other after each step. */
 #include "kernels/recurrent.h"
 
 #include <stdatomic.h>
@@ -17,22 +19,24 @@
 #include "host/parallel.h"
 #include "host/tile.h"
 
-enum { RECURRENT_GRAIN = 4096, RECURRENT_OPERANDS = 15 };
+enum { RECURRENT_GRAIN = 4096, RECURRENT_OPERANDS = 15, RECURRENT_GATES = 4 };
 
 /* Computes n elements. p has the operands' contiguous runs, those of outputs first. Outputs may be
  * inputs. */
 typedef void recurrent_body(int64_t n, void *const *p);
 
 typedef struct recurrent_operand {
-    char *data;            /* NULL: zeros */
-    int64_t width, column; /* elements of a row, and where the operand begins in a row */
+    char *data;    /* The first element of the first row; NULL: zeros. */
+    int64_t width; /* Elements from one row to the next. */
 } recurrent_operand;
 
+/* Some columns of some rows of a step. */
 typedef struct recurrent_job {
     ek_dtype dtype;
-    int64_t hidden;
+    int64_t size, hidden, row, column, columns;
     int outputs, count;
     recurrent_operand operand[RECURRENT_OPERANDS];
+    recurrent_operand copy; /* Gets the first output, too, if it has data. */
     recurrent_body *body;
 } recurrent_job;
 
@@ -121,30 +125,46 @@ static recurrent_body *const recurrent_gradients[][2] = {{tanh_gradient_f32, tan
                                                          {lstm_gradient_f32, lstm_gradient_f64},
                                                          {gru_gradient_f32, gru_gradient_f64}};
 
+/* Computes rows [begin, end), counted from the job's first row. */
 static void recurrent_run(void *context, int64_t begin, int64_t end)
 {
     static const ek_tile zeros;
     const recurrent_job *job = context;
     const bool converts = job->dtype != EK_F32 && job->dtype != EK_F64; /* computed in f32 */
-    const int64_t size = (int64_t)ek_dtype_size(job->dtype);
+    const int64_t size = job->size;
     ek_tile tiles[RECURRENT_OPERANDS];
-    while (begin < end) {
-        const int64_t row = begin / job->hidden, column = begin % job->hidden;
-        int64_t n = ek_smaller(ek_smaller(end - begin, job->hidden - column), EK_TILE);
-        void *address[RECURRENT_OPERANDS], *p[RECURRENT_OPERANDS];
+    for (int64_t column = 0; column < job->columns; column += EK_TILE) {
+        const int64_t n = ek_smaller(job->columns - column, EK_TILE);
+        char *address[RECURRENT_OPERANDS];
+        void *p[RECURRENT_OPERANDS];
+        int64_t step[RECURRENT_OPERANDS];
         for (int k = 0; k < job->count; k++) {
             const recurrent_operand *x = &job->operand[k];
-            address[k] =
-                x->data ? x->data + (row * x->width + x->column + column) * size : (void *)&zeros;
-            p[k] = converts && x->data ? &tiles[k] : address[k];
-            if (converts && x->data && k >= job->outputs)
-                ek_row_load(EK_CLASS_F32, p[k], job->dtype, address[k], 1, n);
+            step[k] = x->data ? x->width * size : 0;
+            address[k] = x->data ? x->data + begin * step[k] + column * size : (char *)&zeros;
         }
-        job->body(n, p);
-        for (int k = 0; converts && k < job->outputs; k++)
-            ek_row_store(EK_CLASS_F32, p[k], job->dtype, address[k], 1, n);
-        begin += n;
+        for (int64_t row = begin; row < end; row++) {
+            for (int k = 0; k < job->count; k++) {
+                const bool loads = converts && job->operand[k].data;
+                p[k] = loads ? (void *)&tiles[k] : address[k];
+                if (loads && k >= job->outputs)
+                    ek_row_load(EK_CLASS_F32, p[k], job->dtype, address[k], 1, n);
+            }
+            job->body(n, p);
+            for (int k = 0; converts && k < job->outputs; k++)
+                ek_row_store(EK_CLASS_F32, p[k], job->dtype, address[k], 1, n);
+            if (job->copy.data)
+                memcpy(job->copy.data + (row * job->copy.width + column) * size, address[0],
+                       (size_t)(n * size));
+            for (int k = 0; k < job->count; k++)
+                address[k] += step[k];
+        }
     }
+}
+
+static void recurrent_run_rows(ek_dev *dev, recurrent_job *job, int64_t rows)
+{
+    ek_parallel_for(dev, rows, 1 + RECURRENT_GRAIN / (job->columns + 1), recurrent_run, job);
 }
 
 /* Returns the address of step t of a tensor (L, N, W); steps use the tensor's rows in turn. Other
@@ -155,14 +175,21 @@ static char *recurrent_at(const ek_tensor *x, int64_t t)
     return (char *)ek_tensor_address(x) + step * (int64_t)ek_dtype_size(x->dtype);
 }
 
-/* Appends the parts of the rows of a tensor at step t, each as an operand (N, H). A vector is one
- * row for all samples. The tensor may be NULL, which counts as zeros. */
+/* Returns what the job computes of part k of the rows of a tensor at step t. A vector is one row
+ * for all samples. The tensor may be NULL, which counts as zeros. */
+static recurrent_operand recurrent_part(const recurrent_job *job, const ek_tensor *x, int64_t t,
+                                        int k)
+{
+    const int64_t width = x && x->ndim > 1 ? x->stride[x->ndim - 2] : 0,
+                  at = job->row * width + k * job->hidden + job->column;
+    return (recurrent_operand){x ? recurrent_at(x, t) + at * job->size : NULL, width};
+}
+
+/* Appends the first parts, each as an operand. */
 static void recurrent_add(recurrent_job *job, const ek_tensor *x, int64_t t, int parts)
 {
     for (int k = 0; k < parts; k++)
-        job->operand[job->count++] =
-            (recurrent_operand){x ? recurrent_at(x, t) : NULL,
-                                x && x->ndim > 1 ? x->stride[x->ndim - 2] : 0, k * job->hidden};
+        job->operand[job->count++] = recurrent_part(job, x, t, k);
 }
 
 static int recurrent_parts(ek_recurrent_cell cell)
@@ -170,65 +197,69 @@ static int recurrent_parts(ek_recurrent_cell cell)
     return cell == EK_CELL_LSTM ? 4 : cell == EK_CELL_GRU ? 3 : 1;
 }
 
-/* The operands of ek_host_recurrent_forward, of step t of several. The states of step t are at
- * `from` before it and at `to` after it. */
-static recurrent_job recurrent_forward_of(ek_recurrent_cell cell, const ek_tensor *h,
-                                          const ek_tensor *c, const ek_tensor *gates,
-                                          const ek_tensor *x, const ek_tensor *product,
-                                          const ek_tensor *before, int64_t t, int64_t from,
-                                          int64_t to)
+/* Begins the description of a step of all rows and columns. */
+static recurrent_job recurrent_job_new(ek_dtype dtype, int64_t hidden)
 {
-    recurrent_job job = {.dtype = h->dtype,
-                         .hidden = h->shape[h->ndim - 1],
-                         .body = recurrent_forwards[cell][h->dtype == EK_F64]};
-    recurrent_add(&job, h, to, 1);
+    return (recurrent_job){.dtype = dtype,
+                           .size = (int64_t)ek_dtype_size(dtype),
+                           .hidden = hidden,
+                           .columns = hidden};
+}
+
+/* Adds the operands of ek_host_recurrent_forward, of step t of several. The states of step t are at
+ * `from` before it and at `to` after it. */
+static void recurrent_add_forward(recurrent_job *job, ek_recurrent_cell cell, const ek_tensor *h,
+                                  const ek_tensor *c, const ek_tensor *gates, const ek_tensor *x,
+                                  const ek_tensor *product, const ek_tensor *before, int64_t t,
+                                  int64_t from, int64_t to)
+{
+    const int parts = recurrent_parts(cell);
+    job->body = recurrent_forwards[cell][job->dtype == EK_F64];
+    recurrent_add(job, h, to, 1);
     if (c)
-        recurrent_add(&job, c, to, 1);
-    if (gates)
-        recurrent_add(&job, gates, t, 4);
-    job.outputs = job.count;
-    recurrent_add(&job, x, t, recurrent_parts(cell));
-    recurrent_add(&job, product, t, recurrent_parts(cell));
+        recurrent_add(job, c, to, 1);
+    if (parts > 1)
+        recurrent_add(job, gates, t, RECURRENT_GATES);
+    job->outputs = job->count;
+    recurrent_add(job, x, t, parts);
+    recurrent_add(job, product, t, parts);
     if (before)
-        recurrent_add(&job, before, from, 1);
-    return job;
+        recurrent_add(job, before, from, 1);
 }
 
 int ek_host_recurrent_forward(ek_dev *dev, ek_tensor *h, ek_recurrent_cell cell, ek_tensor *c,
                               ek_tensor *gates, const ek_tensor *x, const ek_tensor *product,
                               const ek_tensor *before)
 {
-    recurrent_job job = recurrent_forward_of(cell, h, c, gates, x, product, before, 0, 0, 0);
-    ek_parallel_for(dev, ek_count(h), RECURRENT_GRAIN, recurrent_run, &job);
+    recurrent_job job = recurrent_job_new(h->dtype, h->shape[h->ndim - 1]);
+    recurrent_add_forward(&job, cell, h, c, gates, x, product, before, 0, 0, 0);
+    recurrent_run_rows(dev, &job, h->shape[0]);
     return 0;
 }
 
-/* The operands of ek_host_recurrent_gradient, of step t of several. If `gates` is h, it is the
+/* Adds the operands of ek_host_recurrent_gradient, of step t of several. If `gates` is h, it is the
  * state after the step. */
-static recurrent_job recurrent_gradient_of(ek_tensor *dx, ek_recurrent_cell cell,
-                                           ek_tensor *dbefore, const ek_tensor *dh,
-                                           const ek_tensor *more, const ek_tensor *dc,
-                                           const ek_tensor *gates, const ek_tensor *before,
-                                           const ek_tensor *c, int64_t t, int64_t from, int64_t to)
+static void recurrent_add_gradient(recurrent_job *job, ek_tensor *dx, ek_recurrent_cell cell,
+                                   ek_tensor *dbefore, const ek_tensor *dh, const ek_tensor *more,
+                                   const ek_tensor *dc, const ek_tensor *gates,
+                                   const ek_tensor *before, const ek_tensor *c, int64_t t,
+                                   int64_t from, int64_t to)
 {
-    const int kept = before ? 4 : 1; /* parts of `gates` and dx */
-    recurrent_job job = {.dtype = dx->dtype,
-                         .hidden = gates->shape[gates->ndim - 1] / kept,
-                         .body = recurrent_gradients[cell][dx->dtype == EK_F64]};
-    recurrent_add(&job, dx, t, kept);
+    const int kept = before ? RECURRENT_GATES : 1; /* parts of `gates` and dx */
+    job->body = recurrent_gradients[cell][job->dtype == EK_F64];
+    recurrent_add(job, dx, t, kept);
     if (dbefore)
-        recurrent_add(&job, dbefore, 0, 1);
-    job.outputs = job.count;
-    recurrent_add(&job, dh, t, 1);
-    recurrent_add(&job, more, 0, 1);
+        recurrent_add(job, dbefore, 0, 1);
+    job->outputs = job->count;
+    recurrent_add(job, dh, t, 1);
+    recurrent_add(job, more, 0, 1);
     if (cell == EK_CELL_LSTM)
-        recurrent_add(&job, dc, 0, 1);
-    recurrent_add(&job, gates, before ? t : to, kept);
+        recurrent_add(job, dc, 0, 1);
+    recurrent_add(job, gates, before ? t : to, kept);
     if (before)
-        recurrent_add(&job, before, from, 1);
+        recurrent_add(job, before, from, 1);
     if (c)
-        recurrent_add(&job, c, to, 1);
-    return job;
+        recurrent_add(job, c, to, 1);
 }
 
 int ek_host_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cell,
@@ -236,9 +267,10 @@ int ek_host_recurrent_gradient(ek_dev *dev, ek_tensor *dx, ek_recurrent_cell cel
                                const ek_tensor *dc, const ek_tensor *gates, const ek_tensor *before,
                                const ek_tensor *c)
 {
-    recurrent_job job =
-        recurrent_gradient_of(dx, cell, dbefore, dh, more, dc, gates, before, c, 0, 0, 0);
-    ek_parallel_for(dev, dx->shape[0] * job.hidden, RECURRENT_GRAIN, recurrent_run, &job);
+    recurrent_job job = recurrent_job_new(dx->dtype, gates->shape[gates->ndim - 1] /
+                                                         (before ? RECURRENT_GATES : 1));
+    recurrent_add_gradient(&job, dx, cell, dbefore, dh, more, dc, gates, before, c, 0, 0, 0);
+    recurrent_run_rows(dev, &job, dx->shape[0]);
     return 0;
 }
 
@@ -248,63 +280,87 @@ enum {
     RECURRENT_CACHE = 1 << 20, /* Smaller packed weights may be read by each thread. */
     RECURRENT_READS = 64,      /* With fewer samples of all steps, packing doesn't pay. */
     RECURRENT_WORK = 1 << 17,  /* Multiplications that are worth a thread. */
-    RECURRENT_PIECES = 256
+    RECURRENT_PIECES = 256,
+    RECURRENT_ROWS = 4 * EK_GEMM_ROWS, /* Most rows of a tile. */
+    RECURRENT_BIASES = 2               /* Rows of a forward's panel before those of the weights. */
 };
 
 /* A round is the steps that a thread computes without waiting for other threads: all steps of some
- * rows, or one step of some panels of units. Pieces of a round are independent of each other. */
+ * rows, or one step of some panels. Pieces of a round are independent of each other. */
 typedef struct recurrent_sequence {
     const ek_recurrent_steps *call;
     const ek_recurrent_steps_back *back; /* NULL: the forward */
     const ek_gemm_kernel *kernel;
     int64_t size; /* Bytes of an element. */
-    int64_t steps, samples, hidden, parts;
-    int64_t count; /* Steps and, backward, the product that gives the first state's gradient. */
+    int64_t steps, samples, hidden, input, parts;
+    int64_t count; /* Steps and, backward, the products of the last step that is computed. */
     char *packed;
-    int64_t panels, panel_nbytes, depth; /* Panels of H columns, of `depth` rows each. */
+    /* Forward, panels are units, with a panel of weights for each part: rows of both biases, of
+     * weight_ih and of weight_hh. Backward, they are columns of h and, from `units` on, of x. */
+    int64_t units, panels, panel_nbytes, depth;
     bool by_rows;
     int64_t rounds, pieces;
     _Atomic int64_t next_thread, done;       /* `done` counts pieces of all rounds. */
     _Atomic int64_t taken[RECURRENT_PIECES]; /* How many rounds of a piece threads have taken. */
 } recurrent_sequence;
 
-/* Packs panels [begin, end): for the forward those of the gates of some units, one after another,
- * for the gradient of h those of its columns. */
+/* Packs rows [first, first + lines) of x, or of its columns with `turned`, into a panel. x may be a
+ * vector, which is one column, or NULL, which is zeros. Returns the panel's next row. */
+static char *recurrent_pack_part(const recurrent_sequence *s, char *to, const ek_tensor *x,
+                                 bool turned, int64_t first, int64_t lines, int64_t depth)
+{
+    const int64_t width = s->kernel->columns, next = width * depth * s->size;
+    const int64_t along = x ? x->stride[turned] : 0,
+                  across = x && x->ndim == 2 ? x->stride[!turned] : 0;
+    if (!x)
+        memset(to, 0, (size_t)next);
+    else if (s->size == sizeof(float))
+        ek_gemm_pack_f32((float *)to, (const float *)ek_tensor_address(x) + first * along, lines,
+                         depth, (int)width, along, across);
+    else
+        ek_gemm_pack_f64((double *)to, (const double *)ek_tensor_address(x) + first * along, lines,
+                         depth, (int)width, along, across);
+    return to + next;
+}
+
+/* Packs panels [begin, end). */
 static void recurrent_pack(void *context, int64_t begin, int64_t end)
 {
     const recurrent_sequence *s = context;
-    const ek_tensor *w = s->call->weight;
-    const bool back = s->back != NULL;
-    const int width = s->kernel->columns;
-    const int64_t parts = back ? 1 : s->parts, along = w->stride[back], across = w->stride[!back];
+    const ek_recurrent_steps *call = s->call;
+    const int64_t width = s->kernel->columns;
     for (int64_t i = begin; i < end; i++) {
-        const int64_t unit = i / parts * width, lines = ek_smaller(width, s->hidden - unit);
-        void *to = s->packed + i * s->panel_nbytes;
-        const void *from =
-            (const char *)ek_tensor_address(w) + (i % parts * s->hidden + unit) * along * s->size;
-        if (s->size == sizeof(float))
-            ek_gemm_pack_f32(to, from, lines, s->depth, width, along, across);
-        else
-            ek_gemm_pack_f64(to, from, lines, s->depth, width, along, across);
+        char *to = s->packed + i * s->panel_nbytes;
+        if (s->back) {
+            const bool x = i >= s->units;
+            const int64_t first = (i - x * s->units) * width;
+            recurrent_pack_part(s, to, x ? call->input_weight : call->weight, true, first,
+                                ek_smaller(width, (x ? s->input : s->hidden) - first), s->depth);
+            continue;
+        }
+        const int64_t unit = i / s->parts * width, first = i % s->parts * s->hidden + unit,
+                      lines = ek_smaller(width, s->hidden - unit);
+        to = recurrent_pack_part(s, to, call->input_bias, false, first, lines, 1);
+        to = recurrent_pack_part(s, to, call->bias, false, first, lines, 1);
+        to = recurrent_pack_part(s, to, call->input_weight, false, first, lines, s->input);
+        recurrent_pack_part(s, to, call->weight, false, first, lines, s->hidden);
     }
 }
 
-/* Adds a (rows, depth) times rows [first, first + depth) of a panel to `columns` columns of c, or
- * writes the product. Strides count elements. */
-static void recurrent_multiply(const recurrent_sequence *s, const char *a, int64_t a_row,
-                               int64_t panel, int64_t first, int64_t depth, char *c, int64_t c_row,
-                               int64_t rows, int64_t columns, bool add)
+/* Computes `rows` x `columns` elements of a product with a panel, from the panel's row call->b on.
+ * Strides count elements. */
+static void recurrent_multiply(const recurrent_sequence *s, const ek_gemm_call *product,
+                               int64_t rows, int64_t columns)
 {
     const ek_gemm_kernel *kernel = s->kernel;
     const int64_t width = kernel->columns, size = s->size, block = EK_GEMM_BLOCK_NBYTES / size;
     const int64_t vectors = 2 * columns > width ? 2 : 1, whole = vectors * width / 2 == columns;
-    const int64_t tiles = ek_divide_up(rows, kernel->rows);
-    const char *b = s->packed + panel * s->panel_nbytes + first * width * size;
+    const int64_t tiles = ek_divide_up(rows, kernel->rows), depth = product->k;
     _Alignas(64) char tile[EK_GEMM_ROWS * EK_GEMM_COLUMNS * sizeof(double)];
     if (!whole) /* The kernel reads whole vectors. */
         memset(tile, 0, sizeof tile);
     /* The next panel is prefetched. */
-    ek_gemm_ahead none = {.runs = 0}, next = {.run = b + s->panel_nbytes,
+    ek_gemm_ahead none = {.runs = 0}, next = {.run = (const char *)product->b + s->panel_nbytes,
                                               .lines = depth * width * size / 64,
                                               .runs = 1};
     next.pace = 1 + next.lines * EK_GEMM_STRETCH / (tiles * depth);
@@ -312,105 +368,183 @@ static void recurrent_multiply(const recurrent_sequence *s, const char *a, int64
         for (int64_t i = 0; i < tiles; i++) {
             const int64_t row = ek_part_of(rows, i, tiles),
                           n = ek_part_of(rows, i + 1, tiles) - row;
-            char *to = c + row * c_row * size;
-            const bool adds = add || k > 0;
-            const ek_gemm_call call = {.k = ek_smaller(block, depth - k),
-                                       .a = a + (row * a_row + k) * size,
-                                       .a_row = a_row,
-                                       .a_depth = 1,
-                                       .b = b + k * width * size,
-                                       .b_depth = width,
-                                       .c = whole ? to : tile,
-                                       .c_row = whole ? c_row : width,
-                                       .add = adds,
-                                       .next_a = &none,
-                                       .next_b = &next};
-            for (int64_t r = 0; !whole && adds && r < n; r++)
-                memcpy(tile + r * width * size, to + r * c_row * size, (size_t)(columns * size));
+            char *to = (char *)product->c + row * product->c_row * size;
+            ek_gemm_call call = *product;
+            call.k = ek_smaller(block, depth - k);
+            call.a = (const char *)product->a + (row * product->a_row + k) * size;
+            call.a_depth = 1;
+            call.b = (const char *)product->b + k * width * size;
+            call.b_depth = width;
+            call.c = whole ? to : tile;
+            call.c_row = whole ? product->c_row : width;
+            call.add = product->add || k > 0;
+            call.addend = k > 0 ? NULL : product->addend;
+            call.next_a = product->next_a ? product->next_a : &none;
+            call.next_b = &next;
+            for (int64_t r = 0; !whole && call.add && r < n; r++)
+                memcpy(tile + r * width * size, to + r * product->c_row * size,
+                       (size_t)(columns * size));
             kernel->inner[vectors - 1][n - 1](&call);
             for (int64_t r = 0; !whole && r < n; r++)
-                memcpy(to + r * c_row * size, tile + r * width * size, (size_t)(columns * size));
+                memcpy(to + r * product->c_row * size, tile + r * width * size,
+                       (size_t)(columns * size));
         }
 }
 
-/* Adds the products of a step to the sums of gates. A GRU's product of n is not added but kept. */
+/* A step's parts of a tile. */
+static int recurrent_tile_parts(const recurrent_sequence *s)
+{
+    return s->parts > 1 ? RECURRENT_GATES : 1;
+}
+
+/* Writes the sums of a panel's units to the tile: bias_ih and the products of x and h. In a GRU the
+ * product that r multiplies, with its bias, follows them. */
 static void recurrent_multiply_forward(const recurrent_sequence *s, int64_t t, int64_t row,
-                                       int64_t rows, int64_t unit, int64_t columns)
+                                       int64_t rows, int64_t panel, char *tile)
 {
     const ek_recurrent_steps *call = s->call;
-    const int64_t hidden = s->hidden, size = s->size;
-    const char *a = recurrent_at(call->h, t + call->reverse) + row * hidden * size;
-    for (int64_t part = 0; part < s->parts; part++) {
+    const int64_t size = s->size, width = s->kernel->columns, line = width * size, half = width / 2,
+                  columns = s->hidden - panel * width <= half ? half : width;
+    const char *weights = s->packed + panel * s->parts * s->panel_nbytes;
+    for (int64_t part = 0; part < s->parts; part++, weights += s->panel_nbytes) {
         const bool kept = part == 2 && call->cell == EK_CELL_GRU;
-        const ek_tensor *to = kept ? call->gates : call->sums;
-        const int64_t c_row = to->shape[2], column = (part + kept) * hidden + unit;
-        char *c = recurrent_at(to, t) + (row * c_row + column) * size;
-        const char *bias = kept && call->bias ? ek_tensor_address(call->bias) : NULL;
-        for (int64_t i = 0; bias && i < rows; i++)
-            memcpy(c + i * c_row * size, bias + (part * hidden + unit) * size,
-                   (size_t)(columns * size));
-        recurrent_multiply(s, a, hidden, unit / s->kernel->columns * s->parts + part, 0, hidden, c,
-                           c_row, rows, columns, !kept || bias);
+        ek_gemm_call product = {.k = s->input,
+                                .a = recurrent_at(call->x, t) + row * s->input * size,
+                                .a_row = s->input,
+                                .b = weights + RECURRENT_BIASES * line,
+                                .c = tile + part * line,
+                                .c_row = recurrent_tile_parts(s) * width,
+                                .addend = weights};
+        recurrent_multiply(s, &product, rows, columns);
+        product.k = product.a_row = s->hidden;
+        product.a = recurrent_at(call->h, t + call->reverse) + row * s->hidden * size;
+        product.b = weights + (RECURRENT_BIASES + s->input) * line;
+        product.c = tile + (part + kept) * line;
+        product.add = !kept;
+        product.addend = kept ? weights + line : NULL;
+        recurrent_multiply(s, &product, rows, columns);
     }
 }
 
-/* Computes the gradient of the state before step t from those of the step's sums. In a GRU it is
- * added to what passes the gates. */
+/* Computes a panel of the gradients of the state before step t, or of x, from those of the step's
+ * sums. In a GRU that of the state is added to what passes the gates. */
 static void recurrent_multiply_back(const recurrent_sequence *s, int64_t t, int64_t row,
-                                    int64_t rows, int64_t unit, int64_t columns)
+                                    int64_t rows, int64_t panel, ek_gemm_ahead *ahead)
 {
-    const int64_t hidden = s->hidden, size = s->size, a_row = s->back->dx->shape[2];
-    const bool gru = s->call->cell == EK_CELL_GRU;
-    const int64_t depth = s->depth - gru * hidden, panel = unit / s->kernel->columns;
+    const int64_t size = s->size, width = s->kernel->columns, a_row = s->back->dx->shape[2];
+    const bool x = panel >= s->units, split = s->call->cell == EK_CELL_GRU && !x;
+    const ek_tensor *to = x ? s->back->dinput : s->back->dh;
+    if (x ? !to : !s->back->wants_h && t == (s->call->reverse ? s->steps - 1 : 0))
+        return;
+    const int64_t c_row = x ? s->input : s->hidden, column = (panel - x * s->units) * width,
+                  columns = ek_smaller(width, c_row - column);
     const char *a = recurrent_at(s->back->dx, t) + row * a_row * size;
-    char *c = recurrent_at(s->back->dh, 0) + (row * hidden + unit) * size;
-    recurrent_multiply(s, a, a_row, panel, 0, depth, c, hidden, rows, columns, gru);
-    if (gru)
-        recurrent_multiply(s, a + 3 * hidden * size, a_row, panel, depth, hidden, c, hidden, rows,
-                           columns, true);
+    ek_gemm_call product = {.k = s->depth - split * s->hidden,
+                            .a = a,
+                            .a_row = a_row,
+                            .b = s->packed + panel * s->panel_nbytes,
+                            .c = recurrent_at(to, t) + (row * c_row + column) * size,
+                            .c_row = c_row,
+                            .add = split,
+                            .next_a = ahead};
+    recurrent_multiply(s, &product, rows, columns);
+    if (!split)
+        return;
+    product.b = (const char *)product.b + product.k * width * size;
+    product.k = s->hidden;
+    product.a = a + 3 * s->hidden * size;
+    recurrent_multiply(s, &product, rows, columns);
 }
 
-/* Describes the gates of step t or their gradients. */
-static recurrent_job recurrent_job_of(const recurrent_sequence *s, int64_t t)
+/* Computes the gates of a panel's units from the tile's sums. What no backward needs stays in the
+ * tile. */
+static void recurrent_gates(const recurrent_sequence *s, int64_t t, int64_t row, int64_t rows,
+                            int64_t panel, char *tile)
+{
+    const ek_recurrent_steps *call = s->call;
+    const bool lstm = call->cell == EK_CELL_LSTM, gru = call->cell == EK_CELL_GRU;
+    const int64_t width = s->kernel->columns, column = panel * width;
+    recurrent_job job = recurrent_job_new(call->h->dtype, s->hidden);
+    job.row = row;
+    job.column = column;
+    job.columns = ek_smaller(width, s->hidden - column);
+    recurrent_add_forward(&job, call->cell, call->h, call->c, call->gates, NULL, call->bias,
+                          lstm  ? call->c
+                          : gru ? call->h
+                                : NULL,
+                          t, t + call->reverse, t + !call->reverse);
+    job.copy = recurrent_part(&job, call->y, t, 0);
+    const int parts = recurrent_tile_parts(s);
+    for (int k = 0; k < parts; k++) {
+        const recurrent_operand own = {tile + k * width * s->size, parts * width};
+        job.operand[job.outputs + (gru && k == 3 ? 5 : k)] = own;
+        if (parts > 1 && !call->gates)
+            job.operand[job.outputs - parts + k] = own;
+    }
+    recurrent_run(&job, 0, rows);
+}
+
+/* Computes the gradients of some units' sums at step t. */
+static void recurrent_gates_back(const recurrent_sequence *s, int64_t t, int64_t row, int64_t rows,
+                                 int64_t column, int64_t columns)
 {
     const ek_recurrent_steps *call = s->call;
     const ek_recurrent_steps_back *back = s->back;
     const bool lstm = call->cell == EK_CELL_LSTM, gru = call->cell == EK_CELL_GRU;
-    const int64_t from = t + call->reverse, to = t + !call->reverse;
-    const ek_tensor *before = lstm ? call->c : gru ? call->h : NULL;
-    if (back)
-        return recurrent_gradient_of(back->dx, call->cell,
-                                     lstm  ? back->dc
-                                     : gru ? back->dh
-                                           : NULL,
-                                     back->dy, back->dh, back->dc, before ? call->gates : call->h,
-                                     before, call->c, t, from, to);
-    recurrent_job job = recurrent_forward_of(call->cell, call->h, call->c, call->gates, call->sums,
-                                             call->bias, before, t, from, to);
-    if (gru) /* the n of product, which has its bias */
-        job.operand[job.count - 2] = job.operand[4];
-    return job;
+    recurrent_job job = recurrent_job_new(call->h->dtype, s->hidden);
+    job.row = row;
+    job.column = column;
+    job.columns = columns;
+    recurrent_add_gradient(&job, back->dx, call->cell,
+                           lstm  ? back->dc
+                           : gru ? back->dh
+                                 : NULL,
+                           back->dy, back->dh, back->dc, lstm || gru ? call->gates : call->h,
+                           lstm  ? call->c
+                           : gru ? call->h
+                                 : NULL,
+                           call->c, t, t + call->reverse, t + !call->reverse);
+    recurrent_run(&job, 0, rows);
 }
 
-/* Computes step i, in the order of computation, of some rows and panels. */
+/* Returns the gates of some rows, for prefetching while all panels are multiplied. */
+static ek_gemm_ahead recurrent_gates_ahead(const recurrent_sequence *s, int64_t t, int64_t row,
+                                           int64_t rows)
+{
+    const int64_t nbytes = RECURRENT_GATES * s->hidden * s->size;
+    ek_gemm_ahead ahead = {.run = recurrent_at(s->call->gates, t) + row * nbytes,
+                           .lines = rows * nbytes / 64,
+                           .runs = 1};
+    ahead.pace = 1 + ahead.lines * EK_GEMM_STRETCH /
+                         (s->panels * ek_divide_up(rows, s->kernel->rows) * s->depth);
+    return ahead;
+}
+
+/* Computes step i, in the order of computation, of some rows and panels. Backward, the products are
+ * those of the step before. */
 static void recurrent_step(const recurrent_sequence *s, int64_t i, int64_t row, int64_t rows,
                            int64_t panel, int64_t panel_end)
 {
-    const bool forward = !s->back;
-    const int64_t width = s->kernel->columns, begin = panel * width,
-                  end = ek_smaller(panel_end * width, s->hidden);
-    /* Backward, the product is that of the step before. */
-    const int64_t at = forward ? i : i - 1;
-    for (int64_t unit = begin; unit < end && at >= 0; unit += width) {
-        const int64_t t = s->call->reverse == forward ? s->steps - 1 - at : at;
-        (forward ? recurrent_multiply_forward
-                 : recurrent_multiply_back)(s, t, row, rows, unit, ek_smaller(width, end - unit));
-    }
-    if (i == s->steps)
-        return;
-    recurrent_job job = recurrent_job_of(s, s->call->reverse == forward ? s->steps - 1 - i : i);
-    for (int64_t r = row; r < row + rows; r++)
-        recurrent_run(&job, r * s->hidden + begin, r * s->hidden + end);
+    const bool forward = !s->back, falls = s->call->reverse == forward;
+    const int64_t at = forward ? i : i - 1, t = falls ? s->steps - 1 - at : at,
+                  parts = ek_divide_up(rows, RECURRENT_ROWS);
+    _Alignas(64) char tile[RECURRENT_ROWS * RECURRENT_GATES * EK_GEMM_COLUMNS * sizeof(float)];
+    for (int64_t p = panel; p < panel_end && forward; p++)
+        for (int64_t part = 0; part < parts; part++) {
+            const int64_t first = ek_part_of(rows, part, parts),
+                          count = ek_part_of(rows, part + 1, parts) - first;
+            recurrent_multiply_forward(s, t, row + first, count, p, tile);
+            recurrent_gates(s, t, row + first, count, p, tile);
+        }
+    const int64_t own = falls ? s->steps - 1 - i : i, column = panel * s->kernel->columns,
+                  end = ek_smaller(panel_end * s->kernel->columns, s->hidden);
+    ek_gemm_ahead ahead = {.runs = 0};
+    if (!forward && s->by_rows && i < s->steps && s->call->gates)
+        ahead = recurrent_gates_ahead(s, own, row, rows);
+    for (int64_t p = panel; p < panel_end && !forward && at >= 0; p++)
+        recurrent_multiply_back(s, t, row, rows, p, &ahead);
+    if (!forward && i < s->steps && column < end)
+        recurrent_gates_back(s, own, row, rows, column, end - column);
 }
 
 /* Goes through the rounds. A thread computes its own piece, if no other thread has taken it, and
@@ -442,7 +576,7 @@ static void recurrent_rounds(void *context, int64_t begin, int64_t end)
 /* Chooses the pieces. */
 static void recurrent_cut(recurrent_sequence *s, int threads)
 {
-    const int64_t rows = s->kernel->rows, weights = s->hidden * s->hidden * s->parts,
+    const int64_t rows = s->kernel->rows, weights = (s->input + s->hidden) * s->hidden * s->parts,
                   each = ek_larger(1, ek_smaller(threads, RECURRENT_PIECES / 4));
     const bool cached = weights * s->size <= RECURRENT_CACHE;
     s->by_rows = each == 1 || s->samples >= (cached ? 2 : 4) * each * rows ||
@@ -461,14 +595,23 @@ static int recurrent_sequence_run(ek_dev *dev, recurrent_sequence *s)
     s->steps = h->shape[0] - 1;
     s->samples = h->shape[1];
     s->hidden = h->shape[2];
+    s->input = s->call->x->shape[2];
     if ((h->dtype != EK_F32 && h->dtype != EK_F64) || s->steps * s->samples < RECURRENT_READS ||
         (s->call->bias && s->call->bias->stride[0] != 1))
         return 0;
     s->parts = recurrent_parts(s->call->cell);
     s->kernel = ek_gemm_kernel_best(h->dtype);
-    s->panels = ek_divide_up(s->hidden, s->kernel->columns);
-    s->depth = s->back ? s->parts * s->hidden : s->hidden;
-    s->panel_nbytes = s->kernel->columns * s->depth * s->size;
+    const int64_t width = s->kernel->columns;
+    s->units = ek_divide_up(s->hidden, width);
+    s->panels = s->units;
+    s->count = s->steps;
+    s->depth = RECURRENT_BIASES + s->input + s->hidden;
+    if (s->back) {
+        s->panels += s->back->dinput ? ek_divide_up(s->input, width) : 0;
+        s->count += s->back->dinput || s->back->wants_h;
+        s->depth = s->parts * s->hidden;
+    }
+    s->panel_nbytes = width * s->depth * s->size;
     for (int i = 0; s->back && i < 2; i++) {
         ek_tensor *to = i ? s->back->dc : s->back->dh;
         const ek_tensor *last = i ? s->back->dc_n : s->back->dh_n;
@@ -490,7 +633,7 @@ static int recurrent_sequence_run(ek_dev *dev, recurrent_sequence *s)
 
 int ek_host_recurrent_steps(ek_dev *dev, const ek_recurrent_steps *steps)
 {
-    recurrent_sequence s = {.call = steps, .count = steps->h->shape[0] - 1};
+    recurrent_sequence s = {.call = steps};
     return recurrent_sequence_run(dev, &s);
 }
 
@@ -498,7 +641,6 @@ int ek_host_recurrent_steps_gradient(ek_dev *dev, const ek_recurrent_steps *step
                                      const ek_recurrent_steps_back *back)
 {
     recurrent_sequence s = {.call = steps, .back = back};
-    s.count = steps->h->shape[0] - 1 + back->wants_h;
     return recurrent_sequence_run(dev, &s);
 }
 

@@ -292,12 +292,15 @@ typedef int ek_recurrent_gradient_kernel(ek_dev *dev, ek_tensor *dx, ek_recurren
 typedef struct ek_recurrent_steps {
     ek_recurrent_cell cell;
     bool reverse;
-    const ek_tensor *weight, *bias; /* weight_hh and bias_hh, which may be NULL */
+    const ek_tensor *x;                         /* (L, N, I), row-major */
+    const ek_tensor *input_weight, *input_bias; /* weight_ih and bias_ih, which may be NULL */
+    const ek_tensor *weight, *bias;             /* weight_hh and bias_hh, which may be NULL */
     ek_tensor *h, *c; /* (L + 1, N, H), of which the states before all steps are set */
-    ek_tensor *sums;  /* (L, N, at least G H): x of all steps, which is overwritten */
-    ek_tensor *gates; /* may be sums; (1, N, 4 H) if no backward follows */
+    ek_tensor *gates; /* (L, N, 4 H), NULL for tanh and relu, and if no backward follows */
+    ek_tensor *y;     /* (L, N, H): gets the states after all steps; NULL in backward */
 } ek_recurrent_steps;
-/* Computes the gates and states of all steps. Returns 1; 0 if single steps have to be computed. */
+/* Computes the gates and states of all steps. Returns 1; 0 if single steps have to be computed, and
+ * then nothing has been written. */
 typedef int ek_recurrent_steps_kernel(ek_dev *dev, const ek_recurrent_steps *steps);
 /* The gradients of all steps, of their outputs, of the last states and of the first ones. Those of
  * outputs and last states may be NULL, which counts as zeros. Rows of dy may lie anywhere. dx may
@@ -306,10 +309,20 @@ typedef struct ek_recurrent_steps_back {
     ek_tensor *dx;
     const ek_tensor *dy, *dh_n, *dc_n;
     ek_tensor *dh, *dc;
-    bool wants_h; /* false: dh is undefined afterwards */
+    ek_tensor *dinput; /* (L, N, I), the gradient of x; NULL: not wanted */
+    bool wants_h;      /* false: dh is undefined afterwards */
 } ek_recurrent_steps_back;
 typedef int ek_recurrent_steps_gradient_kernel(ek_dev *dev, const ek_recurrent_steps *steps,
                                                const ek_recurrent_steps_back *back);
+/* The gradients of the parameters of x, then those of h, each of which may be NULL. */
+typedef struct ek_recurrent_parameters {
+    ek_tensor *weight[2], *bias[2];
+} ek_recurrent_parameters;
+/* Computes them from the gradient of the sums (L, N, G H), in a GRU (L, N, 4 H) as dx above.
+ * Returns 1; 0 if they have to be computed as products. */
+typedef int ek_recurrent_parameters_gradient_kernel(ek_dev *dev, const ek_recurrent_steps *steps,
+                                                    const ek_tensor *dsums,
+                                                    const ek_recurrent_parameters *gradients);
 
 /* ---- a recurrent network of several layers, by a library that a backend may have. All tensors
  * have one dtype and are row-major, R = layers * directions, and no size is 0. ---- */
@@ -402,7 +415,7 @@ typedef int ek_scale_list_kernel(ek_dev *dev, int count, ek_tensor *const *x,
     SLOT(softmax) SLOT(softmax_gradient) \
     SLOT(attention_composes) SLOT(attention) SLOT(attention_gradient) \
     SLOT(recurrent_forward) SLOT(recurrent_gradient) \
-    SLOT(recurrent_steps) SLOT(recurrent_steps_gradient) \
+    SLOT(recurrent_steps) SLOT(recurrent_steps_gradient) SLOT(recurrent_parameters_gradient) \
     SLOT(recurrent_network) SLOT(recurrent_network_gradient) \
     SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
     SLOT(step_list) SLOT(norm_list) SLOT(scale_list)

@@ -6,6 +6,16 @@
 
 #include "kernels/formulas.h"
 
+/* Returns the sigmoid of x, in f32 not less than e^-88. */
+EK_FORMULA float ek_gate_f32(float x)
+{
+    return 1 / (1 + ek_exp_normal_f32(-x));
+}
+EK_FORMULA double ek_gate_f64(double x)
+{
+    return ek_unary_SIGMOID_f64(x, 0, 0);
+}
+
 /* The forward computes the gates from their sums, and c = f before + i g and h = o tanh(c). The
  * gradient computes the gradients of the sums and of `before` from dh and dc; dc doesn't include
  * the part that reaches c through h. */
@@ -13,10 +23,10 @@
     EK_FORMULA void ek_lstm_##suffix(type in_i, type in_f, type in_g, type in_o, type before,    \
                                      type *i, type *f, type *g, type *o, type *c, type *h)       \
     {                                                                                            \
-        type of_i = ek_unary_SIGMOID_##suffix(in_i, 0, 0);                                       \
-        type of_f = ek_unary_SIGMOID_##suffix(in_f, 0, 0);                                       \
+        type of_i = ek_gate_##suffix(in_i);                                                      \
+        type of_f = ek_gate_##suffix(in_f);                                                      \
         type of_g = ek_unary_TANH_##suffix(in_g, 0, 0);                                          \
-        type of_o = ek_unary_SIGMOID_##suffix(in_o, 0, 0);                                       \
+        type of_o = ek_gate_##suffix(in_o);                                                      \
         type after = of_f * before + of_i * of_g;                                                \
         *i = of_i, *f = of_f, *g = of_g, *o = of_o, *c = after;                                  \
         *h = of_o * ek_unary_TANH_##suffix(after, 0, 0);                                         \
@@ -52,8 +62,8 @@ EK_DEFINE_RNN(double, f64)
     EK_FORMULA void ek_gru_##suffix(type in_r, type in_z, type x_n, type product_n, type before, \
                                     type *r, type *z, type *n, type *h)                          \
     {                                                                                            \
-        type of_r = ek_unary_SIGMOID_##suffix(in_r, 0, 0);                                       \
-        type of_z = ek_unary_SIGMOID_##suffix(in_z, 0, 0);                                       \
+        type of_r = ek_gate_##suffix(in_r);                                                      \
+        type of_z = ek_gate_##suffix(in_z);                                                      \
         type of_n = ek_unary_TANH_##suffix(x_n + of_r * product_n, 0, 0);                        \
         *r = of_r, *z = of_z, *n = of_n;                                                         \
         *h = (before - of_n) * of_z + of_n;                                                      \

@@ -127,23 +127,35 @@ static void direction_mask_at(ek_tensor *view, const direction *self, int64_t t,
 
 /* Describes all steps for the device's kernel. */
 static ek_recurrent_steps direction_steps(const direction *self, ek_tensor *const *saved,
-                                          ek_tensor *sums)
+                                          ek_tensor *y)
 {
     return (ek_recurrent_steps){.cell = (ek_recurrent_cell)self->kind,
                                 .reverse = self->reverse,
+                                .x = saved[X],
+                                .input_weight = saved[WEIGHT_IH],
+                                .input_bias = saved[BIAS_IH],
                                 .weight = saved[WEIGHT_HH],
                                 .bias = saved[BIAS_HH],
                                 .h = saved[ALL_H],
                                 .c = saved[ALL_C],
-                                .sums = sums,
-                                .gates = saved[GATES]};
+                                .gates = saved[GATES],
+                                .y = y};
 }
 
-/* Fills saved[ALL_H] and what follows it. If `keeps` is false, steps share the memory that only
- * backward would read. The gates overwrite the sums that they are computed from, if there is memory
- * for the gates of all steps. */
+/* Copies the states after all steps. */
+static int direction_copy_states(const direction *self, ek_tensor *const *saved, ek_tensor *y)
+{
+    const int64_t steps = y->shape[0];
+    ek_tensor to = direction_rows(y, 0, steps);
+    const ek_tensor from = direction_rows(saved[ALL_H], !self->reverse, steps);
+    return ek_kernels_of(y)->copy(ek_tensor_dev(y), &to, &from);
+}
+
+/* Fills y, saved[ALL_H] and what follows that. If `keeps` is false, steps share the memory that
+ * only backward would read. In single steps the gates overwrite the sums that they are computed
+ * from, if there is memory for the gates of all steps. */
 static int direction_forward(const direction *self, ek_tensor *const *in, bool keeps,
-                             ek_tensor **saved)
+                             ek_tensor **saved, ek_tensor *y)
 {
     const ek_tensor *x = in[X];
     const bool lstm = self->kind == EK_RECURRENCE_LSTM, gru = self->kind == EK_RECURRENCE_GRU;
@@ -153,27 +165,31 @@ static int direction_forward(const direction *self, ek_tensor *const *in, bool k
     const ek_kernels *kernels = ek_kernels_of(x);
     saved[ALL_H] = direction_new(x, steps + 1, size);
     saved[ALL_C] = lstm ? direction_new(x, keeps ? steps + 1 : 2, hidden) : NULL;
-    saved[GATES] = lstm || gru ? direction_new(x, keeps || lstm ? steps : 1, 4 * hidden) : NULL;
+    saved[GATES] = (lstm || gru) && keeps ? direction_new(x, steps, 4 * hidden) : NULL;
     saved[HIDDEN] = in[WEIGHT_HR] ? direction_new(x, keeps ? steps : 1, hidden) : NULL;
-    ek_tensor *sums = lstm || (gru && keeps) ? saved[GATES] : direction_new(x, steps, rows);
     if (ek_error_status() < 0)
         return ek_error_pending();
 
-    const ek_tensor x_rows = direction_rows(x, 0, steps), sum_rows = direction_rows(sums, 0, steps);
-    ek_tensor to = direction_columns(&sum_rows, 0, rows);
-    EK_TRY(kernels->linear(dev, &to, &x_rows, in[WEIGHT_IH], in[BIAS_IH], false));
-    to = direction_at(saved[ALL_H], self->reverse ? steps : 0);
+    ek_tensor to = direction_at(saved[ALL_H], self->reverse ? steps : 0);
     EK_TRY(kernels->copy(dev, &to, in[H]));
     if (lstm) {
         to = direction_at(saved[ALL_C], self->reverse ? steps : 0);
         EK_TRY(kernels->copy(dev, &to, in[C]));
     }
     if (!self->mask && !saved[HIDDEN]) {
-        const ek_recurrent_steps call = direction_steps(self, saved, sums);
+        const ek_recurrent_steps call = direction_steps(self, saved, y);
         const int rc = kernels->recurrent_steps(dev, &call);
         if (rc != 0)
             return rc < 0 ? rc : 0;
     }
+    if ((lstm || gru) && !keeps)
+        saved[GATES] = direction_new(x, lstm ? steps : 1, 4 * hidden);
+    ek_tensor *sums = lstm || (gru && keeps) ? saved[GATES] : direction_new(x, steps, rows);
+    if (ek_error_status() < 0)
+        return ek_error_pending();
+    const ek_tensor x_rows = direction_rows(x, 0, steps), sum_rows = direction_rows(sums, 0, steps);
+    to = direction_columns(&sum_rows, 0, rows);
+    EK_TRY(kernels->linear(dev, &to, &x_rows, in[WEIGHT_IH], in[BIAS_IH], false));
     ek_tensor *product = direction_new_matrix(x, rows),
               *new_h = self->mask ? direction_new_matrix(x, size) : NULL,
               *new_c = self->mask && lstm ? direction_new_matrix(x, hidden) : NULL;
@@ -215,30 +231,24 @@ static int direction_forward(const direction *self, ek_tensor *const *in, bool k
             EK_TRY(kernels->where(dev, &next_c, &mask, new_c, &c));
         }
     }
-    return 0;
+    return direction_copy_states(self, saved, y);
 }
 
-/* Makes the node's outputs: copies of the states after all steps, and of the last ones. */
+/* Makes outputs of the last states, which are copies. */
 static int direction_outputs(const direction *self, ek_tensor *const *saved, int64_t steps,
                              ek_tensor **outputs)
 {
     ek_tensor *states[] = {saved[ALL_H], saved[ALL_C]};
-    const ek_kernels *kernels = ek_kernels_of(saved[ALL_H]);
-    ek_dev *dev = ek_tensor_dev(saved[ALL_H]);
     for (int i = 0; i < 2; i++) {
         if (!states[i])
             continue;
         const ek_tensor last = direction_at(states[i], self->reverse ? 0 : steps);
         outputs[i + 1] = direction_new_matrix(&last, last.shape[1]);
-        if (!outputs[i + 1] || kernels->copy(dev, outputs[i + 1], &last) < 0)
+        if (!outputs[i + 1] ||
+            ek_kernels_of(&last)->copy(ek_tensor_dev(&last), outputs[i + 1], &last) < 0)
             return ek_error_pending();
     }
-    outputs[0] = direction_new(states[0], steps, states[0]->shape[2]);
-    if (!outputs[0])
-        return ek_error_pending();
-    ek_tensor to = direction_rows(outputs[0], 0, steps);
-    const ek_tensor from = direction_rows(states[0], !self->reverse, steps);
-    return kernels->copy(dev, &to, &from);
+    return 0;
 }
 
 /* ---- backward ---- */
@@ -309,6 +319,7 @@ typedef struct direction_back {
     ek_tensor *dx; /* Sums of gates, in place of the gates (L, N, 4 H) where there are any. */
     ek_tensor *dprojected; /* Projected h (L, N, size); NULL: h isn't projected. */
     ek_tensor *h, *c;      /* States before a step. */
+    ek_tensor *x;          /* NULL: not wanted, or computed with the steps. */
     ek_tensor *own_h, *own_c;
     ek_tensor *past, *dhidden; /* `dhidden` is for h before its projection. */
     ek_tensor *zero;
@@ -432,35 +443,43 @@ static int direction_parameters(ek_node *node, const direction *self, ek_tensor 
             if (!results[i])
                 return ek_error_pending();
         }
-    EK_TRY(ek_linear_run_gradients(results[WEIGHT_IH], results[BIAS_IH], &x_rows, &dx));
-    EK_TRY(direction_product_parameters(self, &sums, &h_rows, results));
+    const ek_recurrent_steps call = direction_steps(self, saved, NULL);
+    const ek_recurrent_parameters gradients = {{results[WEIGHT_IH], results[WEIGHT_HH]},
+                                               {results[BIAS_IH], results[BIAS_HH]}};
+    const int rc = ek_kernels_of(x)->recurrent_parameters_gradient(ek_tensor_dev(x), &call,
+                                                                   back->dx, &gradients);
+    if (rc < 0)
+        return rc;
+    if (rc == 0) {
+        EK_TRY(ek_linear_run_gradients(results[WEIGHT_IH], results[BIAS_IH], &x_rows, &dx));
+        EK_TRY(direction_product_parameters(self, &sums, &h_rows, results));
+    }
     if (results[WEIGHT_HR]) {
         const ek_tensor hidden = direction_rows(saved[HIDDEN], 0, steps),
                         dh = direction_rows(back->dprojected, 0, steps);
         EK_TRY(ek_linear_run_gradients(results[WEIGHT_HR], NULL, &hidden, &dh));
     }
-    if (!ek_node_needs(node, X))
+    if (!back->x)
         return 0;
-    results[X] = ek_tensor_like(x);
-    if (!results[X])
-        return ek_error_pending();
-    ek_tensor to = direction_rows(results[X], 0, steps);
+    ek_tensor to = direction_rows(back->x, 0, steps);
     return direction_product(&to, &dx, saved[WEIGHT_IH], false);
 }
 
 /* Computes dx of all steps and the gradients of the first states, from those of y, h and c, which
  * may be NULL. */
 static int direction_steps_back(const direction *self, ek_tensor *const *saved,
-                                const direction_back *back, ek_tensor *const *given, bool wants_h)
+                                direction_back *back, ek_tensor *const *given, bool wants_h)
 {
     const int64_t steps = saved[X]->shape[0];
     const ek_tensor *dh = given[1], *dc = given[2], *dy_all = given[0];
     if (!self->mask && !back->dprojected) {
         const ek_recurrent_steps call = direction_steps(self, saved, NULL);
-        const ek_recurrent_steps_back call_back = {back->dx, given[0], dh,     dc,
-                                                   back->h,  back->c,  wants_h};
+        const ek_recurrent_steps_back call_back = {back->dx, given[0], dh,      dc,
+                                                   back->h,  back->c,  back->x, wants_h};
         const int rc = ek_kernels_of(back->dx)->recurrent_steps_gradient(ek_tensor_dev(back->dx),
                                                                          &call, &call_back);
+        if (rc > 0)
+            back->x = NULL;
         if (rc != 0)
             return rc < 0 ? rc : 0;
     }
@@ -494,6 +513,8 @@ static int direction_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
     if (ek_error_status() < 0)
         return ek_error_pending();
     EK_TRY(direction_back_memory(self, saved, &back));
+    if (ek_node_needs(node, X) && !(results[X] = back.x = ek_tensor_like(saved[X])))
+        return ek_error_pending();
     EK_TRY(direction_steps_back(self, saved, &back, given, ek_node_needs(node, H)));
     results[H] = ek_node_needs(node, H) ? back.h : NULL;
     results[C] = back.c;
@@ -522,7 +543,10 @@ static int direction_run(direction *self, ek_tensor **in, ek_tensor **outputs)
     for (int i = 0; i < INPUTS; i++)
         saved[i] = in[i];
     const bool keeps = ek_records(in, INPUTS);
-    EK_TRY(direction_forward(self, in, keeps, saved));
+    outputs[0] = direction_new(in[X], in[X]->shape[0], in[H]->shape[1]);
+    if (!outputs[0])
+        return ek_error_pending();
+    EK_TRY(direction_forward(self, in, keeps, saved, outputs[0]));
     EK_TRY(direction_outputs(self, saved, in[X]->shape[0], outputs));
     if (!keeps)
         return 0;

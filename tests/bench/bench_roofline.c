@@ -161,16 +161,20 @@ static int counting_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor
 }
 
 /* A layer's direction in one call: `products` are those of its steps with weight_hh. */
+/* `products` and `inputs` are the steps that multiply by weight_hh and by weight_ih. */
 static int count_steps(const char *kind, const ek_recurrent_steps *steps, int64_t products,
-                       double begin, int rc)
+                       int64_t inputs, double begin, int rc)
 {
-    const ek_tensor *h = steps->h, *w = steps->weight;
+    const ek_tensor *h = steps->h, *w = steps->weight, *in = steps->input_weight;
     double seconds = job_now() - begin;
     char label[80];
     snprintf(label, sizeof(label), "%-15s %3d x %4d x %4d x %4d", kind, (int)products,
-             (int)h->shape[1], (int)w->shape[1], (int)w->shape[0]);
+             (int)h->shape[1], (int)(w->shape[1] + (inputs > 0 ? in->shape[1] : 0)),
+             (int)w->shape[0]);
     if (rc > 0)
-        count_call(label, (double)(products * h->shape[1]) * (double)ek_count(w), seconds);
+        count_call(label,
+                   (double)(products * ek_count(w) + inputs * ek_count(in)) * (double)h->shape[1],
+                   seconds);
     return rc;
 }
 
@@ -178,7 +182,7 @@ static int counting_recurrent_steps(ek_dev *dev, const ek_recurrent_steps *steps
 {
     double begin = job_now();
     int rc = counted.original->recurrent_steps(dev, steps);
-    return count_steps("recurrent", steps, steps->h->shape[0] - 1, begin, rc);
+    return count_steps("recurrent", steps, steps->x->shape[0], steps->x->shape[0], begin, rc);
 }
 
 static int counting_recurrent_steps_gradient(ek_dev *dev, const ek_recurrent_steps *steps,
@@ -186,7 +190,19 @@ static int counting_recurrent_steps_gradient(ek_dev *dev, const ek_recurrent_ste
 {
     double begin = job_now();
     int rc = counted.original->recurrent_steps_gradient(dev, steps, back);
-    return count_steps("recurrent back", steps, steps->h->shape[0] - 2 + back->wants_h, begin, rc);
+    return count_steps("recurrent back", steps, steps->x->shape[0] - 1 + back->wants_h,
+                       back->dinput ? steps->x->shape[0] : 0, begin, rc);
+}
+
+static int counting_recurrent_parameters_gradient(ek_dev *dev, const ek_recurrent_steps *steps,
+                                                  const ek_tensor *dsums,
+                                                  const ek_recurrent_parameters *gradients)
+{
+    double begin = job_now();
+    int rc = counted.original->recurrent_parameters_gradient(dev, steps, dsums, gradients);
+    const int64_t all = steps->x->shape[0];
+    return count_steps("recurrent weight", steps, gradients->weight[1] ? all : 0,
+                       gradients->weight[0] ? all : 0, begin, rc);
 }
 
 /* Has the devices call these. They are idle. */
@@ -208,6 +224,7 @@ static int counting_begin(const ek_device_list *devices)
             counted.kernels.linear_weight_gradient = counting_linear_weight_gradient;
             counted.kernels.recurrent_steps = counting_recurrent_steps;
             counted.kernels.recurrent_steps_gradient = counting_recurrent_steps_gradient;
+            counted.kernels.recurrent_parameters_gradient = counting_recurrent_parameters_gradient;
             counted.backend = *dev->backend;
             counted.backend.kernels = &counted.kernels;
         }
