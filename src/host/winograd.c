@@ -15,7 +15,7 @@
 
 enum {
     INPUTS_NBYTES = 192 << 10, /* of a block's transformed inputs: a part of level 2 cache */
-    WEIGHTS_NBYTES = 2 << 20,  /* Of transformed weights that stay in level 2 cache. */
+    WEIGHTS_NBYTES = 2 << 20,  /* Transformed weights of this size stay in level 2 cache. */
     LEAST_TILES = 24,
     MOST_TILES = 96,
     FEW_BLOCKS = 8,        /* up to so many blocks for a thread, all threads get equally many */
@@ -39,7 +39,7 @@ typedef struct job {
     int64_t block, blocks;       /* tiles of a block, and blocks */
     int64_t columns;             /* outputs of a panel */
     int64_t first_panel, panels; /* weights of these panels are transformed */
-    bool far;                    /* the weights don't fit into level 2 cache */
+    bool far;                    /* The weights don't fit into level 2 cache. */
     bool keep, kept; /* blocks keep their transformed inputs for further turns; they have them */
     /* Sizes at each point: weights (panels, slots, channels, columns); inputs (block, channels) for
      * each source; sums (block, OUTPUTS_AT_ONCE). */

@@ -39,11 +39,11 @@ typedef struct job {
     int64_t group;         /* the most tiles of a group */
     int64_t panels, lines; /* Panels of channels, and vectors of outputs. */
     int64_t blocks[2];     /* Blocks of channels, and of outputs. */
-    int64_t pieces;        /* of the tiles */
+    int64_t pieces;        /* The tiles are cut into so many. */
     const float *zeros;
     float *workspace; /* Each part has its own. */
     int64_t workspace_stride;
-    float *sums; /* of all blocks of the first piece, then of the next; one piece has none */
+    float *sums; /* Places (pieces, blocks) for sums; NULL if there is one piece. */
     int64_t sums_stride;
     atomic_int next_part;
     _Atomic int64_t next_block;
