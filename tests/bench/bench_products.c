@@ -202,18 +202,18 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Lowers *best to the seconds of a product of the fastest of some bursts. */
+/* Lowers *best to the seconds of a product of the fastest of some bursts. The first burst isn't
+ * measured: threads that have slept may share a processor until the system's scheduler parts them,
+ * which takes some milliseconds. */
 static int measure(const product *p, int side, double *best)
 {
-    enum { BURSTS = 2 };
-    const double burst = 2e-3;
-    int rc = multiply(p, side), calls = 1;
+    enum { BURSTS = 3 };
+    const double burst = 2e-3, first_burst = 10e-3;
+    int rc = 0, calls = 0;
     double begin = now();
-    if (rc == 0)
+    for (; rc == 0 && now() - begin < first_burst; calls++)
         rc = multiply(p, side);
-    double one = now() - begin;
-    if (one < burst)
-        calls = 1 + (int)(burst / (one + 1e-9));
+    calls = 1 + (int)(calls * burst / first_burst);
     for (int i = 0; i < BURSTS && rc == 0; i++) {
         begin = now();
         for (int c = 0; c < calls && rc == 0; c++)
@@ -244,11 +244,12 @@ static double difference(const product *p, int side)
     return largest;
 }
 
-/* Sleeps until threads of libraries that wait actively for their next work have given up. */
+/* Sleeps until threads of libraries that wait actively for their next work have given up. 60 ms
+ * were too few for those of OpenBLAS, which then took half a processor from the next product. */
 static void settle(int threads)
 {
     if (threads > 1)
-        nanosleep(&(struct timespec){.tv_nsec = 60000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
 }
 
 /* Writes the sides' seconds. Returns 0 or a negative status. */
