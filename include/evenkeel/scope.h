@@ -9,8 +9,8 @@
  * Mistakes with lifetimes are undefined, as in all of C, but the library can watch for them. With
  * EVENKEEL_CHECK=1 in the environment, the use of a tensor, module, optimizer or other handle after
  * its release fails with EK_E_STATE and a sentence that names the file and line of the release.
- * Functions that cannot fail do and return what they do for NULL. The last 131072 released tensors
- * and lists are known, in about 40 MiB. Warnings (to ek_set_log's function, else to stderr), each
+ * Functions that cannot fail do and return what they do for NULL. The last 16384 tensors and lists
+ * that each thread has released are known, in about 5 MiB. Warnings (to ek_set_log's function, else to stderr), each
  * once, tell of double releases; of scopes that are ended twice, by another thread, or only by the
  * scope around them; of a scope that has grown at each of the last 100 steps of an optimizer; of
  * members of a replicated module's struct that aren't registered and point to what is; and of an

@@ -1,7 +1,7 @@
 /* check.h: finds mistakes with lifetimes, and where NaN begins, if EVENKEEL_CHECK asks for it.
  *
  * A tensor or handle that is released is retired: its contents are freed, and its memory becomes a
- * tombstone, which tells what released the handle. Tombstones wait in queues of bounded length
+ * tombstone, which tells what released the handle. Tombstones wait in rings of bounded length
  * (check.c), and then their memory is freed. So a stale handle is found to be one, unless very many
  * handles were retired since.
  *
@@ -17,6 +17,8 @@
 #include <stddef.h>
 
 #include "core/error.h"
+
+typedef struct ek_thread ek_thread;
 
 enum { EK_CHECK_LIFETIMES = 1, EK_CHECK_ANOMALY = 2 };
 
@@ -84,6 +86,8 @@ enum { EK_TOMBSTONE_NBYTES = 80 };
  * with a pointer or an ek_object. ek_retire_cell frees a handle that is a cell of ek_cell_new. */
 void ek_retire(void *handle, size_t nbytes, const char *kind, void *memory);
 void ek_retire_cell(void *handle, size_t nbytes, const char *kind);
+/* Hands the thread's tombstones over to those of the process. */
+void ek_retired_hand_over(ek_thread *thread);
 /* Returns true if the handle, which isn't NULL, was retired. */
 bool ek_is_retired(const void *handle);
 /* Fails with "<what>: <operand> was released by ...". */

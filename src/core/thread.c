@@ -28,6 +28,7 @@ static void thread_run_exits(void *thread)
 {
     for (int i = 0; i < MOST_EXITS && exits[i]; i++)
         exits[i](thread);
+    ek_retired_hand_over(thread);
     ek_cells_clear(); /* last, because the functions above free cells */
 }
 

@@ -271,18 +271,3 @@ int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_arg
                         &pass);
     return ek_norm_pass_end(&pass, 0);
 }
-
-/* Rows of layer norm are read again from a cache. */
-int ek_host_norm_rows(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *invstd,
-                      const ek_norm_args *args, double eps)
-{
-    (void)dev, (void)y, (void)mean, (void)invstd, (void)args, (void)eps;
-    return 0;
-}
-
-int ek_host_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
-                               const ek_norm_args *args)
-{
-    (void)dev, (void)dx, (void)sums, (void)args;
-    return 0;
-}

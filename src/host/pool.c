@@ -98,13 +98,28 @@ static window pool_window_along(const pool *p, int dim, int64_t i)
     return w;
 }
 
-/* Computes the window of an output position of the plane in all three dimensions. */
-static void pool_window(const pool *p, int64_t position, window w[3])
+/* Computes an output position of the plane, and its window, in all three dimensions. */
+static void pool_window(const pool *p, int64_t position, int64_t at[3], window w[3])
 {
     for (int dim = 2; dim >= 0; dim--) {
-        w[dim] = pool_window_along(p, dim, position % p->out[dim]);
+        at[dim] = position % p->out[dim];
+        w[dim] = pool_window_along(p, dim, at[dim]);
         position /= p->out[dim];
     }
+}
+
+/* Steps to the next output position, without divisions. Returns true if it is the first of the next
+ * sample. */
+static inline bool pool_step(const pool *p, int64_t at[3], window w[3])
+{
+    for (int dim = 2; dim >= 0; dim--) {
+        const bool next = ++at[dim] < p->out[dim];
+        at[dim] = next ? at[dim] : 0;
+        w[dim] = pool_window_along(p, dim, at[dim]);
+        if (next)
+            return false;
+    }
+    return true;
 }
 
 #define EK_FOR_REALS "host/pool.c"
@@ -266,10 +281,11 @@ static inline void EK_NAME(pool_avg_window)(const pool *p, const window w[3], co
 EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, int64_t end)
 {
     const pool *p = context;
+    const EK_REAL *x = (const EK_REAL *)p->x + begin / p->out_plane * p->in_plane * p->channels;
+    int64_t at[3];
+    window w[3];
+    pool_window(p, begin % p->out_plane, at, w);
     for (int64_t item = begin; item < end; item++) {
-        window w[3];
-        pool_window(p, item % p->out_plane, w);
-        const EK_REAL *x = (const EK_REAL *)p->x + item / p->out_plane * p->in_plane * p->channels;
         EK_REAL *y = (EK_REAL *)p->y + item * p->channels;
         int64_t *index = p->index ? p->index + item * p->channels : NULL, c = 0;
         for (; c + BLOCK <= p->channels; c += BLOCK)
@@ -281,6 +297,8 @@ EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, 
             EK_NAME(pool_max_window)(p, w, x + c, p->channels - c, y + c, index + c);
         else if (c < p->channels)
             EK_NAME(pool_avg_window)(p, w, x + c, p->channels - c, y + c);
+        if (pool_step(p, at, w))
+            x += p->in_plane * p->channels;
     }
 }
 
@@ -352,8 +370,9 @@ EK_MULTIVERSION static void EK_NAME(pool_avg_gradient)(void *context, int64_t be
         for (int64_t i = 0; i < p->in_plane; i++)
             memset(dx + i * p->channels, 0, (size_t)count * sizeof(EK_REAL));
         for (int64_t i = 0; i < p->out_plane; i++, dy += p->channels) {
+            int64_t at[3];
             window w[3];
-            pool_window(p, i, w);
+            pool_window(p, i, at, w);
             if (count == BLOCK)
                 EK_NAME(pool_avg_spread)(p, w, dy, BLOCK, dx);
             else

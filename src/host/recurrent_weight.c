@@ -221,7 +221,7 @@ int ek_host_recurrent_parameters_gradient(ek_dev *dev, const ek_recurrent_steps 
                     .block = EK_GEMM_BLOCK_NBYTES / size,
                     .sums = ek_tensor_address(dsums),
                     .sums_row = dsums->shape[2]};
-    if (dtype != EK_F32 && dtype != EK_F64)
+    if ((dtype != EK_F32 && dtype != EK_F64) || j.samples == 0)
         return 0;
     j.kernel = ek_gemm_kernel_best(dtype);
     const char *states = (const char *)ek_tensor_address(steps->h) +

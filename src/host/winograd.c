@@ -15,6 +15,7 @@
 
 enum {
     INPUTS_NBYTES = 192 << 10, /* of a block's transformed inputs: a part of level 2 cache */
+    WEIGHTS_NBYTES = 2 << 20,  /* Transformed weights of this size stay in level 2 cache. */
     LEAST_TILES = 24,
     MOST_TILES = 96,
     FEW_BLOCKS = 8,        /* up to so many blocks for a thread, all threads get equally many */
@@ -38,6 +39,7 @@ typedef struct job {
     int64_t block, blocks;       /* tiles of a block, and blocks */
     int64_t columns;             /* outputs of a panel */
     int64_t first_panel, panels; /* weights of these panels are transformed */
+    bool far;                    /* The weights don't fit into level 2 cache. */
     bool keep, kept; /* blocks keep their transformed inputs for further turns; they have them */
     /* Sizes at each point: weights (panels, slots, channels, columns); inputs (block, channels) for
      * each source; sums (block, OUTPUTS_AT_ONCE). */
@@ -147,38 +149,54 @@ static void winograd_transform_inputs(const job *j, int64_t first, int64_t count
     }
 }
 
+/* Computes `call` for all rows of a block, and prefetches the weights of the `next` call. */
+static void winograd_multiply_rows(const job *j, ek_gemm_call call, const ek_gemm_call *next,
+                                   int64_t count)
+{
+    enum { LINE = 64 };
+    const int64_t rows = j->kernel->rows, nbytes = next->k * j->columns * (int64_t)sizeof(float);
+    const int64_t stretches = ek_divide_up(count, rows) * ek_divide_up(call.k, EK_GEMM_STRETCH);
+    const bool ahead = j->far && nbytes > 0;
+    ek_gemm_ahead none = {.runs = 0};
+    ek_gemm_ahead weights = {.run = next->b, .lines = nbytes / LINE, .runs = ahead};
+    weights.pace = ek_divide_up(weights.lines, stretches);
+    call.next_a = &none;
+    call.next_b = &weights;
+    for (int64_t t = 0; t < count; t += rows) {
+        j->kernel->inner[1][ek_smaller(rows, count - t) - 1](&call);
+        call.a = (const float *)call.a + rows * call.a_row;
+        call.c = (float *)call.c + rows * call.c_row;
+    }
+}
+
 /* Multiplies a block by up to OUTPUTS_AT_ONCE / j->columns panels, at all points of a target. Adds
- * sums over DEPTH_AT_ONCE channels, which is more exact than one long sum. */
+ * sums over DEPTH_AT_ONCE channels, which is more exact than one long sum. Far weights are
+ * prefetched, because a block's first rows use them faster than level 3 cache delivers them. */
 static void winograd_multiply(const job *j, int64_t panel, int64_t panels, int target,
                               int64_t count, const float *inputs, float *sums)
 {
     const ek_winograd *plan = j->plan;
-    int64_t rows = j->kernel->rows;
-    ek_gemm_ahead none = {.runs = 0};
-    ek_gemm_call call = {.a_depth = 1,
-                         .b_depth = j->columns,
-                         .c_row = OUTPUTS_AT_ONCE,
-                         .next_a = &none,
-                         .next_b = &none};
+    ek_gemm_call now = {.k = 0},
+                 next = {.a_depth = 1, .b_depth = j->columns, .c_row = OUTPUTS_AT_ONCE};
     for (int point = 0; point < ek_winograd_area(plan); point++) {
         int64_t depth = j->depth[point], slot = plan->slot[target][point];
         int64_t steps = slot < 0 ? 0 : panels * ek_divide_up(depth, DEPTH_AT_ONCE);
-        call.a_row = depth;
         for (int64_t i = 0; i < steps; i++) {
             int64_t p = i % panels, d = i / panels * DEPTH_AT_ONCE;
             int64_t line = ((panel + p) * plan->slots[point] + slot) * plan->channels + d;
-            const float *a = inputs + j->inputs_at[point] + d;
-            float *to = sums + j->sums_at[point] + p * j->columns;
-            call.k = ek_smaller(DEPTH_AT_ONCE, depth - d);
-            call.b = j->weights + j->weights_at[point] + line * j->columns;
-            call.add = d > 0;
-            for (int64_t t = 0; t < count; t += rows) {
-                call.a = a + t * depth;
-                call.c = to + t * OUTPUTS_AT_ONCE;
-                j->kernel->inner[1][ek_smaller(rows, count - t) - 1](&call);
-            }
+            next.k = ek_smaller(DEPTH_AT_ONCE, depth - d);
+            next.a = inputs + j->inputs_at[point] + d;
+            next.a_row = depth;
+            next.b = j->weights + j->weights_at[point] + line * j->columns;
+            next.c = sums + j->sums_at[point] + p * j->columns;
+            next.add = d > 0;
+            if (now.k > 0)
+                winograd_multiply_rows(j, now, &next, count);
+            now = next;
         }
     }
+    next.k = 0;
+    winograd_multiply_rows(j, now, &next, count);
 }
 
 static void winograd_transform_sums(const job *j, int64_t panel, int target, int64_t first,
@@ -247,7 +265,8 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads, bool
     at_once = ek_divide_up(ek_divide_up(plan->outputs, turns), OUTPUTS_AT_ONCE) * OUTPUTS_AT_ONCE;
     int64_t panels = ek_smaller(at_once / j->columns, all_panels);
     j->block = ek_smaller(ek_larger(INPUTS_NBYTES / tile, LEAST_TILES), MOST_TILES);
-    if (panels < all_panels)
+    j->far = all_panels * j->columns * output > WEIGHTS_NBYTES;
+    if (j->far)
         j->block = MOST_TILES; /* weights are read from level 3 cache once per block */
     if (shared)
         panels = all_panels;

@@ -5,8 +5,10 @@
  * outputs, multiplies these point by point, and adds the products to sums, all in its level 2
  * cache. Blocks transform inputs and gradients several times, because threads that shared
  * transforms would wait for each other's caches: on two cores of a Xeon that took twice as long.
- * The order of a sum over tiles depends on shapes alone. The bias's gradient is a by-product: at
- * point (1, 1) the transformed gradients of a tile are their sum. */
+ * The order of a sum over tiles depends on shapes alone. A small gradient has separate sums over
+ * two pieces of the tiles, which are added at the end: two threads then transform different tiles.
+ * The bias's gradient is a by-product: at point (1, 1) the transformed gradients of a tile are
+ * their sum. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -21,8 +23,10 @@ enum {
     /* Of a block's sums, for each column of a kernel: a part of level 2 cache, which is larger on
      * processors with wide vectors. */
     SUMS_NBYTES = 16 << 10,
-    APART = 16, /* floats between points, so that points don't share cache sets */
+    PIECES_NBYTES = 512 << 10, /* The most sums of a gradient whose tiles are in two pieces. */
+    APART = 16,                /* floats between points, so that points don't share cache sets */
     LANES = 8,
+    JOIN_LEAST = 16, /* outputs of joined sums that are worth another thread */
     MOST_TAPS = 9
 };
 
@@ -30,24 +34,27 @@ typedef struct job {
     const ek_winograd *plan;
     const ek_gemm_kernel *kernel;
     const float *dy;
-    float *dw, *db;        /* db: NULL if there is no bias */
+    float *dw, *db;        /* db: (pieces, outputs), or NULL if there is no bias */
     int64_t columns;       /* inputs are in panels of so many columns */
     int64_t group;         /* the most tiles of a group */
     int64_t panels, lines; /* Panels of channels, and vectors of outputs. */
     int64_t blocks[2];     /* Blocks of channels, and of outputs. */
+    int64_t pieces;        /* The tiles are cut into so many. */
     const float *zeros;
     float *workspace; /* Each part has its own. */
     int64_t workspace_stride;
+    float *sums; /* Places (pieces, blocks) for sums; NULL if there is one piece. */
+    int64_t sums_stride;
     atomic_int next_part;
     _Atomic int64_t next_block;
 } job;
 
-/* A block of the gradient, and the tiles that are added to it at present. */
+/* A block of the gradient, its piece of the tiles, and the tiles that are added at present. */
 typedef struct block {
     const job *job;
     int64_t channel, channels, output, outputs;
-    int64_t first, count; /* tiles */
-    int64_t lines;        /* a part's lines in its panels: channels, or more */
+    int64_t begin, end, first, count; /* tiles */
+    int64_t lines;                    /* a part's lines in its panels: channels, or more */
     int64_t gradients_row;
     int64_t panels[EK_WINOGRAD_AREA];
     /* The places of a part's inputs at each point, relative to the part's first line at point 0. */
@@ -58,6 +65,7 @@ typedef struct block {
     /* Sizes at each point: inputs (panels, group, columns); gradients (group, gradients_row); sums
      * (outputs, panels, columns). */
     float *inputs, *gradients, *sums;
+    float *db; /* of the piece; NULL if another block has it */
 } block;
 
 /* ---- blocks ---- */
@@ -111,7 +119,7 @@ static int64_t weight_group_of(const job *j)
 static void weight_choose_blocks(job *j, int64_t threads)
 {
     const ek_winograd *plan = j->plan;
-    const int64_t area = ek_winograd_area(plan);
+    const int64_t area = ek_winograd_area(plan), pieces = j->pieces;
     double least = 0;
     for (int64_t c = 1; c <= j->panels; c++)
         for (int64_t o = 1; o <= j->lines; o++) {
@@ -122,7 +130,7 @@ static void weight_choose_blocks(job *j, int64_t threads)
                 continue;
             const double transforms = (double)(plan->products * channels + area * outputs) *
                                       EK_WINOGRAD_VALUE(j->columns);
-            const double work = (double)ek_divide_up(c * o, threads) *
+            const double work = (double)ek_divide_up(c * o * pieces, threads) *
                                 (transforms + (double)(plan->products * channels * outputs));
             if (least == 0 || work < least) {
                 least = work;
@@ -216,7 +224,7 @@ static void weight_multiply(const block *b)
                          .a_row = 1,
                          .a_depth = b->gradients_row,
                          .b_depth = j->columns,
-                         .add = b->first > 0,
+                         .add = b->first > b->begin,
                          .next_a = &none,
                          .next_b = &none};
     for (int point = 0; point < ek_winograd_area(j->plan); point++) {
@@ -232,42 +240,39 @@ static void weight_multiply(const block *b)
     }
 }
 
-/* Adds the group's gradients to db. */
+/* Adds the group's gradients to those of the bias. */
 EK_MULTIVERSION static void weight_add_bias(const block *b)
 {
     const float *gradients = b->gradients + b->gradients_at[b->job->plan->form->points + 1];
-    float *restrict db = b->job->db + b->output;
+    float *restrict db = b->db;
     for (int64_t o = 0; o < b->outputs; o += LANES) {
         float sum[LANES] = {0};
         for (int64_t t = 0; t < b->count; t++)
             for (int64_t i = 0; i < LANES; i++)
                 sum[i] += gradients[t * b->gradients_row + o + i];
         for (int64_t i = 0; i < LANES; i++)
-            db[o + i] = (b->first > 0 ? db[o + i] : 0) + sum[i];
+            db[o + i] = (b->first > b->begin ? db[o + i] : 0) + sum[i];
     }
 }
 
-/* Transforms a block's sums to the gradient. */
-static void weight_transform_sums(const block *b)
+/* Transforms a block's sums for one output to the gradient. */
+static void weight_transform_sums(const block *b, int64_t o)
 {
     const job *j = b->job;
     const ek_winograd *plan = j->plan;
     const int taps = plan->form->taps;
     const int64_t window = plan->window[0] * plan->window[1];
-    float *to[MOST_TAPS];
+    float *to[MOST_TAPS], *dw = j->dw + (b->output + o) * window * plan->channels + b->channel;
     int64_t at[EK_WINOGRAD_AREA];
-    for (int64_t o = 0; o < b->outputs; o++) {
-        float *dw = j->dw + (b->output + o) * window * plan->channels + b->channel;
-        for (int p = 0; p < plan->parts * plan->parts; p++) {
-            int p0 = p / plan->parts, p1 = p % plan->parts;
-            for (int t = 0; t < taps * taps; t++) {
-                int64_t tap = ek_winograd_tap(plan, p0, p1, t / taps, t % taps);
-                to[t] = dw + ek_larger(tap, 0) * plan->channels; /* -1 is left out */
-            }
-            for (int i = 0; i < ek_winograd_area(plan); i++)
-                at[i] = b->sums_at[i] + o * b->panels[i] * j->columns + plan->slot[p][i] * b->lines;
-            plan->form->sums[plan->ends[p]](b->sums, at, j->zeros, to, b->channels);
+    for (int p = 0; p < plan->parts * plan->parts; p++) {
+        int p0 = p / plan->parts, p1 = p % plan->parts;
+        for (int t = 0; t < taps * taps; t++) {
+            int64_t tap = ek_winograd_tap(plan, p0, p1, t / taps, t % taps);
+            to[t] = dw + ek_larger(tap, 0) * plan->channels; /* -1 is left out */
         }
+        for (int i = 0; i < ek_winograd_area(plan); i++)
+            at[i] = b->sums_at[i] + o * b->panels[i] * j->columns + plan->slot[p][i] * b->lines;
+        plan->form->sums[plan->ends[p]](b->sums, at, j->zeros, to, b->channels);
     }
 }
 
@@ -275,21 +280,55 @@ static void weight_compute_blocks(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
     const int area = ek_winograd_area(j->plan);
+    const int64_t blocks = j->blocks[0] * j->blocks[1];
+    const int64_t groups = ek_divide_up(j->plan->tiles, j->group);
     (void)begin, (void)end;
     float *own = j->workspace + atomic_fetch_add(&j->next_part, 1) * j->workspace_stride;
-    for (int64_t i; (i = atomic_fetch_add(&j->next_block, 1)) < j->blocks[0] * j->blocks[1];) {
-        block b = weight_block_at(j, i);
+    for (int64_t i; (i = atomic_fetch_add(&j->next_block, 1)) < blocks * j->pieces;) {
+        const int64_t piece = i / blocks;
+        block b = weight_block_at(j, i % blocks);
+        b.begin = ek_part_of(groups, piece, j->pieces) * j->group;
+        b.end = ek_smaller(ek_part_of(groups, piece + 1, j->pieces) * j->group, j->plan->tiles);
         b.inputs = own;
         b.gradients = b.inputs + b.inputs_at[area];
-        b.sums = b.gradients + b.gradients_at[area];
-        for (; b.first < j->plan->tiles; b.first += j->group) {
-            b.count = ek_smaller(j->group, j->plan->tiles - b.first);
+        b.sums = j->sums ? j->sums + i * j->sums_stride : b.gradients + b.gradients_at[area];
+        b.db = j->db && b.channel == 0 ? j->db + piece * j->plan->outputs + b.output : NULL;
+        for (b.first = b.begin; b.first < b.end; b.first += j->group) {
+            b.count = ek_smaller(j->group, b.end - b.first);
             weight_transform(&b);
             weight_multiply(&b);
-            if (j->db && b.channel == 0)
+            if (b.db)
                 weight_add_bias(&b);
         }
-        weight_transform_sums(&b);
+        for (int64_t o = 0; o < b.outputs && !j->sums; o++)
+            weight_transform_sums(&b, o);
+    }
+}
+
+/* Adds the sums of all pieces, and transforms them, for outputs that are counted through all
+ * blocks, the blocks being as large as the largest. */
+static void weight_join_pieces(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    const int64_t blocks = j->blocks[0] * j->blocks[1];
+    const int64_t most = ek_divide_up(j->lines, j->blocks[1]) * j->plan->form->lanes;
+    for (int64_t unit = begin, until; unit < end; unit = until) {
+        const int64_t index = unit / most;
+        block b = weight_block_at(j, index);
+        b.sums = j->sums + index * j->sums_stride;
+        until = ek_smaller((index + 1) * most, end);
+        for (int64_t o = unit % most; o < ek_smaller(until - index * most, b.outputs); o++) {
+            for (int point = 0; point < ek_winograd_area(j->plan); point++) {
+                const int64_t row = b.panels[point] * j->columns;
+                float *restrict to = b.sums + b.sums_at[point] + o * row;
+                for (int64_t piece = 1; piece < j->pieces; piece++) {
+                    const float *restrict from = to + piece * blocks * j->sums_stride;
+                    for (int64_t i = 0; i < row; i++)
+                        to[i] += from[i];
+                }
+            }
+            weight_transform_sums(&b, o);
+        }
     }
 }
 
@@ -302,27 +341,44 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
              .kernel = ek_gemm_kernel_best(EK_F32),
              .dy = ek_tensor_address(y),
              .dw = ek_tensor_address(w),
-             .db = bias ? ek_tensor_address(bias) : NULL,
              .columns = ek_gemm_kernel_best(EK_F32)->columns,
              .blocks = {1, 1},
              .lines = ek_divide_up(plan.outputs, plan.form->lanes)};
     j.panels = ek_divide_up(plan.channels, j.columns);
     j.group = weight_group_of(&j);
+    const int64_t all_nbytes =
+        plan.products * plan.channels * plan.outputs * (int64_t)sizeof(float);
+    j.pieces = all_nbytes <= PIECES_NBYTES && plan.tiles > j.group ? 2 : 1;
     weight_choose_blocks(&j, threads);
-    const int64_t blocks = j.blocks[0] * j.blocks[1], parts = ek_smaller(threads, blocks);
+    const int64_t blocks = j.blocks[0] * j.blocks[1],
+                  parts = ek_smaller(threads, blocks * j.pieces);
     for (int64_t i = 0; i < blocks; i++) {
         const block b = weight_block_at(&j, i);
-        j.workspace_stride = ek_larger(j.workspace_stride,
-                                       b.inputs_at[area] + b.gradients_at[area] + b.sums_at[area]);
+        const int64_t values = b.inputs_at[area] + b.gradients_at[area];
+        j.sums_stride = ek_larger(j.sums_stride, b.sums_at[area]);
+        j.workspace_stride =
+            ek_larger(j.workspace_stride, values + (j.pieces > 1 ? 0 : b.sums_at[area]));
     }
     j.workspace_stride = ek_divide_up(j.workspace_stride, APART) * APART;
-    const int64_t zeros = ek_larger(plan.channels, plan.outputs);
-    const size_t nbytes = (size_t)(parts * j.workspace_stride + zeros) * sizeof(float);
+    j.sums_stride = ek_divide_up(j.sums_stride, APART) * APART;
+    const int64_t sums = j.pieces > 1 ? j.pieces * blocks * j.sums_stride : 0;
+    const int64_t zeros = ek_larger(plan.channels, plan.outputs), db = j.pieces * plan.outputs;
+    const size_t nbytes = (size_t)(parts * j.workspace_stride + sums + zeros + db) * sizeof(float);
     void *workspace;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     j.workspace = workspace;
-    j.zeros = memset(j.workspace + parts * j.workspace_stride, 0, (size_t)zeros * sizeof(float));
+    float *after = j.workspace + parts * j.workspace_stride;
+    j.sums = sums > 0 ? after : NULL;
+    j.zeros = memset(after + sums, 0, (size_t)zeros * sizeof(float));
+    j.db = bias ? after + sums + zeros : NULL;
     ek_parallel_for(dev, parts, 1, weight_compute_blocks, &j);
+    if (j.sums)
+        ek_parallel_for(dev, blocks * ek_divide_up(j.lines, j.blocks[1]) * plan.form->lanes,
+                        JOIN_LEAST, weight_join_pieces, &j);
+    for (int64_t o = 0; o < plan.outputs && bias; o++) {
+        float *to = (float *)ek_tensor_address(bias) + o;
+        *to = j.db[o] + (j.pieces > 1 ? j.db[plan.outputs + o] : 0);
+    }
     ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }

@@ -9,6 +9,7 @@
 #include "evenkeel/models.h"
 #include "nn/module_table.h"
 #include "nn/nn.h"
+#include "ops/attention.h"
 #include "ops/autocast.h"
 #include "ops/dropout.h"
 #include "ops/linear.h"
@@ -77,30 +78,18 @@ typedef struct gpt2_attention {
     double dropout;
 } gpt2_attention;
 
-/* Returns the queries (part 0), keys (1) or values (2) of all heads, as (N, heads, L, width /
- * heads). `all` (N, L, 3 width) has the three side by side. */
-static ek_tensor *gpt2_heads(const gpt2_attention *self, ek_tensor *all, int part)
-{
-    ek_tensor *x = ek_narrow(all, 2, part * self->width, self->width);
-    if (!x)
-        return NULL;
-    x = ek_reshape(x, EK_SHAPE(ek_tensor_size(x, 0), ek_tensor_size(x, 1), self->heads,
-                               self->width / self->heads));
-    return ek_transpose(x, 1, 2);
-}
-
 /* Computes attention without the dropout of its result. */
 static ek_value gpt2_attention_undropped(ek_module *module, const ek_args *args)
 {
     const gpt2_attention *self = (gpt2_attention *)module;
     ek_tensor *x = ek_only_input(module, args);
-    ek_tensor *all = x ? ek_apply(self->c_attn, x) : NULL;
-    if (!all)
+    ek_tensor *all = x ? ek_autocast_narrow(ek_apply(self->c_attn, x)) : NULL;
+    ek_attention_call call = {.causal = true,
+                              .dropout_p = module->training ? self->dropout : 0,
+                              .scale = 1 / sqrt((double)self->width / (double)self->heads)};
+    if (!ek_attention_split(&call, all, self->heads))
         return ek_value_error();
-    ek_tensor *y =
-        ek_f_scaled_dot_product_attention(gpt2_heads(self, all, 0), gpt2_heads(self, all, 1),
-                                          gpt2_heads(self, all, 2), .is_causal = true,
-                                          .dropout_p = module->training ? self->dropout : 0);
+    ek_tensor *y = ek_attention("attention", &call, NULL);
     y = ek_f_flatten(ek_transpose(y, 1, 2), 2, 3);
     return ek_value_of_tensor(ek_apply(self->c_proj, y));
 }

@@ -61,6 +61,15 @@ typedef struct multihead {
     bool batch_first, is_causal;
 } multihead;
 
+/* Returns y (length, features) or (batch, length, features) or, unless batch_first, (length, batch,
+ * features) as (batch, length, features). */
+static ek_tensor *multihead_batch(const multihead *self, ek_tensor *y)
+{
+    if (!y || y->ndim == 2)
+        return y ? ek_unsqueeze(y, 0) : NULL;
+    return self->batch_first ? y : ek_transpose(y, 0, 1);
+}
+
 /* Projects operand `part` (q, k, v) and returns it as (batch, heads, length, size of a head). */
 static ek_tensor *multihead_project(const multihead *self, ek_tensor *x, int part)
 {
@@ -73,15 +82,23 @@ static ek_tensor *multihead_project(const multihead *self, ek_tensor *x, int par
         self->in_proj_bias ? ek_narrow(self->in_proj_bias, 0, part * features, features) : NULL;
     if (!w || (self->in_proj_bias && !bias))
         return NULL;
-    ek_tensor *y = ek_f_linear(x, w, bias);
-    if (!y)
-        return NULL;
-    if (y->ndim == 2)
-        y = ek_unsqueeze(y, self->batch_first ? 0 : 1);
-    if (!y)
-        return NULL;
-    y = ek_reshape(y, EK_SHAPE(y->shape[0], y->shape[1], heads, features / heads));
-    return ek_permute(y, self->batch_first ? EK_SHAPE(0, 2, 1, 3) : EK_SHAPE(1, 2, 0, 3));
+    ek_tensor *y = multihead_batch(self, ek_f_linear(x, w, bias));
+    y = y ? ek_reshape(y, EK_SHAPE(y->shape[0], y->shape[1], heads, features / heads)) : NULL;
+    return y ? ek_transpose(y, 1, 2) : NULL;
+}
+
+/* Projects the operands of a call: by one product if they are one tensor. */
+static bool multihead_project_all(const multihead *self, ek_tensor *const x[3],
+                                  ek_attention_call *call)
+{
+    if (self->in_proj_weight && x[0] == x[1] && x[0] == x[2] && !ek_thread_self()->observer) {
+        ek_tensor *all = ek_f_linear(x[0], self->in_proj_weight, self->in_proj_bias);
+        return ek_attention_split(call, multihead_batch(self, all), self->num_heads);
+    }
+    call->q = multihead_project(self, x[0], 0);
+    call->k = multihead_project(self, x[1], 1);
+    call->v = multihead_project(self, x[2], 2);
+    return call->q && call->k && call->v;
 }
 
 /* The sizes of a call. */
@@ -205,13 +222,10 @@ static ek_value multihead_forward(ek_module *module, const ek_args *args)
         attention_mask_of(names[PADDING], given[PADDING], &padding) < 0 ||
         multihead_check(self, args, x, &sizes) < 0)
         return ek_value_error();
-    ek_attention_call call = {.q = multihead_project(self, x[0], 0),
-                              .k = multihead_project(self, x[1], 1),
-                              .v = multihead_project(self, x[2], 2),
-                              .causal = causal,
+    ek_attention_call call = {.causal = causal,
                               .dropout_p = module->training ? self->dropout : 0,
                               .scale = 1 / sqrt((double)self->embed_dim / (double)self->num_heads)};
-    if (!call.q || !call.k || !call.v ||
+    if (!multihead_project_all(self, x, &call) ||
         multihead_join_masks(self, &sizes, mask, padding, call.q->dtype, &call.mask) < 0)
         return ek_value_error();
     ek_tensor *weights = NULL;

@@ -60,6 +60,8 @@ bool ek_module_is_batch_norm(const ek_module *module);
 bool ek_module_is_relu(const ek_module *module);
 /* Returns true for a GELU, and writes which one. */
 bool ek_module_is_gelu(const ek_module *module, ek_gelu_approximate *approximate);
+/* Returns true for maxima over windows, unless their positions are returned, too. */
+bool ek_module_takes_maxima(const ek_module *module);
 /* Return a forward that includes the activation; NULL if the layer has no such forward. */
 ek_forward_function *ek_batch_norm_with_relu(const ek_module *layer);
 ek_forward_function *ek_linear_with_relu(const ek_module *layer);

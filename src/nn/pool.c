@@ -43,6 +43,12 @@ static ek_value pool_forward(ek_module *module, const ek_args *args)
     return y && self->return_indices ? EK_LIST(y, indices) : ek_value_of_tensor(y);
 }
 
+bool ek_module_takes_maxima(const ek_module *module)
+{
+    const pool *self = (const pool *)module;
+    return module->type->forward == pool_forward && self->family->maximum && !self->return_indices;
+}
+
 static int pool_read_options(const pool_family *family, const ek_max_pool_module_options *from,
                              ek_max_pool_options *to)
 {

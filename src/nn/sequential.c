@@ -42,6 +42,14 @@ static ek_forward_function *sequential_fused(const ek_module *layer, const ek_mo
     return fused ? fused : ek_linear_with_relu(layer);
 }
 
+/* Returns true if `layer` is a ReLU and `next` takes maxima, which may as well come first:
+ * max(relu) is relu(max), with equal gradients. The ReLU then passes over maxima alone. */
+static bool sequential_swaps(const ek_module *layer, const ek_module *next)
+{
+    return next && ek_module_is_relu(layer) && ek_module_takes_maxima(next) &&
+           ek_module_is_fusible(layer) && ek_module_is_fusible(next);
+}
+
 /* Returns the first child from member *at on, and moves *at behind it; NULL at the end. Parameters
  * and buffers that users register are no layers. */
 static ek_module *sequential_next(const ek_module *module, int *at)
@@ -65,6 +73,11 @@ static ek_value sequential_forward(ek_module *module, const ek_args *args)
     for (ek_module *child = sequential_next(module, &at), *next; child; child = next) {
         next = sequential_next(module, &at);
         const ek_args input = {&x, 1, ek_value_none()};
+        if (sequential_swaps(child, next)) {
+            ek_module *relu = child;
+            child = next;
+            next = relu;
+        }
         ek_forward_function *fused = sequential_fused(child, next);
         ek_scope scope = ek_scope_begin();
         ek_value y = ek_value_keep(fused ? ek_module_call(child, &input, fused)

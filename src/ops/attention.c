@@ -111,29 +111,74 @@ static void attention_borrow_mask(ek_tensor *view, const ek_tensor *mask, const 
     ek_borrow_expanded(view, mask, &EK_SHAPE(q->shape[0], q->shape[1], q->shape[2], k->shape[2]));
 }
 
-/* Saved q, k, v, mask, out, lse. */
+/* Returns the queries (part 0), keys (1) or values (2) of `all` (B, L, 3 H E) as (B, H, L, E). */
+static ek_tensor *attention_third(ek_tensor *all, int64_t heads, int part)
+{
+    const int64_t width = all->shape[2] / 3;
+    ek_tensor *x = ek_narrow(all, 2, part * width, width);
+    x = x ? ek_reshape(x, EK_SHAPE(all->shape[0], all->shape[1], heads, width / heads)) : NULL;
+    return x ? ek_transpose(x, 1, 2) : NULL;
+}
+
+/* Returns three tensors (B, H, L, E) side by side, as (B, L, 3 H E). */
+static ek_tensor *attention_joined(ek_tensor *const heads[3])
+{
+    ek_tensor *parts[3];
+    for (int i = 0; i < 3; i++)
+        if (!(parts[i] = ek_f_flatten(ek_transpose(heads[i], 1, 2), 2, 3)))
+            return NULL;
+    return ek_cat(parts, 3, 2);
+}
+
+bool ek_attention_split(ek_attention_call *call, ek_tensor *all, int64_t heads)
+{
+    ek_tensor **const of[] = {&call->q, &call->k, &call->v};
+    call->all = ek_thread_self()->observer ? NULL : all;
+    for (int i = 0; i < 3 && all; i++)
+        if (!(*of[i] = attention_third(all, heads, i)))
+            return false;
+    return all != NULL;
+}
+
+/* Saved q, k, v, or q, k, v in one tensor and two NULLs; mask, out, lse. */
 static int attention_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const ek_attention_attributes *attributes = ek_node_attributes(node);
-    ek_tensor *dout = gradients[0], *q = ek_node_saved(node, 0), *k = ek_node_saved(node, 1);
-    ek_tensor *v = ek_node_saved(node, 2), *mask = ek_node_saved(node, 3), view;
+    ek_tensor *dout = gradients[0], *mask = ek_node_saved(node, 3), view;
     ek_tensor *out = ek_node_saved(node, 4), *lse = ek_node_saved(node, 5);
-    if (!q || !k || !v || !out || !lse)
+    ek_tensor *all = attributes->heads ? ek_node_saved(node, 0) : NULL, *whole = NULL;
+    if (!out || !lse || (attributes->heads && !all))
         return ek_error_pending();
-    ek_tensor *outputs[3] = {attention_new(q, q->shape[3]), attention_new(k, k->shape[3]),
-                             attention_new(v, v->shape[3])};
-    if (!outputs[0] || !outputs[1] || !outputs[2])
+    /* A GPU's attention has been planned for gradients with the strides of attention_new. */
+    const bool in_place = all && !ek_grad_enabled() && ek_tensor_dev(all)->id.kind != EK_CUDA;
+    if (in_place && !(whole = ek_tensor_like(all)))
         return ek_error_pending();
+    ek_tensor *of[3], *outputs[3];
+    for (int i = 0; i < 3; i++) {
+        of[i] = all ? attention_third(all, attributes->heads, i) : ek_node_saved(node, i);
+        outputs[i] = !of[i]  ? NULL
+                     : whole ? attention_third(whole, attributes->heads, i)
+                             : attention_new(of[i], of[i]->shape[3]);
+        if (!outputs[i])
+            return ek_error_pending();
+    }
+    ek_tensor *q = of[0], *k = of[1], *v = of[2];
     if (mask)
         attention_borrow_mask(&view, mask, q, k);
     const ek_attention_params params = attention_params_of(attributes);
     EK_TRY(ek_kernels_of(q)->attention_gradient(ek_tensor_dev(q), outputs[0], outputs[1],
                                                 outputs[2], dout, q, k, v, mask ? &view : NULL, out,
                                                 lse, &params));
+    if (whole) {
+        results[0] = whole;
+        return 0;
+    }
     EK_TRY(ek_record_outputs(outputs, 3, &attention_gradient_operation,
                              &(const ek_record_options){EK_INPUTS(dout, q, k, v),
                                                         EK_SAVED(dout, q, k, v, mask),
                                                         EK_ATTRIBUTES(*attributes)}));
+    if (all)
+        return (results[0] = attention_joined(outputs)) ? 0 : ek_error_pending();
     for (int i = 0; i < 3; i++)
         results[i] = ek_node_needs(node, i) ? outputs[i] : NULL;
     return 0;
@@ -210,6 +255,12 @@ ek_tensor *ek_attention(const char *operation, const ek_attention_call *call, ek
         return NULL;
     const ek_attention_params params = attention_params_of(&attributes);
     out = EK_RUN(out, attention, lse, q, k, v, mask ? &view : NULL, &params);
+    if (call->all) {
+        attributes.heads = q->shape[1];
+        return EK_RECORD(out, &attention_operation, EK_INPUTS(call->all),
+                         EK_SAVED(call->all, NULL, NULL, mask, out, lse),
+                         EK_ATTRIBUTES(attributes));
+    }
     return EK_RECORD(out, &attention_operation, EK_INPUTS(q, k, v),
                      EK_SAVED(q, k, v, mask, out, lse), EK_ATTRIBUTES(attributes));
 }

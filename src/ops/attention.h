@@ -14,7 +14,13 @@ typedef struct ek_attention_call {
     ek_tensor *mask;      /* floating, broadcast to (B, H, L, S); or NULL */
     bool causal;
     double dropout_p, scale;
+    ek_tensor *all; /* q, k and v are its heads (ek_attention_split); NULL: they aren't. */
 } ek_attention_call;
+
+/* Sets q, k and v of a call to the heads (B, H, L, E) of `all` (B, L, 3 H E), which has queries,
+ * keys and values side by side. Their gradients will be written to one tensor. Returns false on
+ * error, and if `all` is NULL. */
+bool ek_attention_split(ek_attention_call *call, ek_tensor *all, int64_t heads);
 
 /* Returns the output (B, H, L, D). If `weights` isn't NULL, *weights becomes the probabilities
  * (B, H, L, S) after dropout, which are then kept in memory with all that leads to them.

@@ -157,6 +157,37 @@ TEST(batch_norm_and_relu_fused)
     ek_module_free(apart);
 }
 
+/* A ReLU before maxima passes over the maxima: outputs and gradients are those of the written
+ * order, ties and negative windows included, and a graph holds less. */
+TEST_LOOP(maxima_come_before_a_relu, 0, 2)
+{
+    const ek_dtype dtype = (ek_dtype)_i;
+    ek_manual_seed(13);
+    ek_module *net = ek_sequential(ek_relu(), ek_max_pool2d(2), ek_identity());
+    ek_tensor *x = ek_randn(EK_SHAPE(3, 20, 8, 6), .dtype = dtype, .device = test_device(0));
+    x = ek_f_hardtanh(ek_mul_scalar(x, 2), -1, 1);
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *w = ek_randn(EK_SHAPE(3, 20, 4, 3), .dtype = dtype, .device = test_device(0));
+    ek_tensor *outputs[2], *gradients[2];
+    uint64_t held[2];
+    for (int i = 0; i < 2; i++) {
+        ek_memory_stats before, after;
+        assert_ok(ek_memory_get_stats(test_device(0), &before));
+        ek_scope call = ek_scope_begin();
+        outputs[i] =
+            ek_scope_return(&call, i ? ek_f_max_pool2d(ek_f_relu(x), 2) : ek_apply(net, x));
+        assert_ok(ek_memory_get_stats(test_device(0), &after));
+        held[i] = after.in_use - before.in_use;
+        ek_tensor *loss = ek_sum(ek_mul(w, outputs[i]));
+        assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &x, .input_count = 1,
+                          .gradients = &gradients[i]));
+    }
+    assert_close(outputs[0], outputs[1], 0, 0);
+    assert_close(gradients[0], gradients[1], 0, 0);
+    ck_assert_uint_lt(held[0], held[1]);
+    ek_module_free(net);
+}
+
 TEST(parameters_and_buffers_are_no_layers)
 {
     ek_module *net = ek_sequential(ek_identity(), ek_relu());

@@ -4,6 +4,7 @@
 
 #include "core/device.h"
 #include "kernels/kernels.h"
+#include "ops/attention.h"
 
 #define I(k) ((int)o[k])
 
@@ -271,6 +272,57 @@ TEST_LOOP(attention_drops_in_blocks, 0, 2)
     for (int k = 0; k < 3; k++)
         assert_close_norm(second[k], seconds[k], 1e-10);
     assert_ok(ek_generator_set_engine(NULL, EK_RANDOM_TWISTER));
+}
+
+static void gradient_of(ek_tensor *loss, ek_tensor *x, ek_tensor **g, bool create_graph)
+{
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = g, .create_graph = create_graph));
+}
+
+/* Sets g to the gradients of x and of the loss's gradient by x for a loss of the attention of x's
+ * thirds, which are split or sliced. Returns the attention. */
+static ek_tensor *attention_of_thirds(ek_tensor *x, int64_t heads, bool split, bool causal,
+                                      ek_tensor *g[2])
+{
+    const int64_t width = ek_tensor_size(x, 2) / 3;
+    ek_attention_call call = {.causal = causal, .scale = 0.4};
+    if (split) {
+        ck_assert(ek_attention_split(&call, x, heads));
+    } else {
+        ek_tensor **const of[] = {&call.q, &call.k, &call.v};
+        for (int i = 0; i < 3; i++)
+            *of[i] = ek_transpose(ek_f_unflatten(ek_narrow(x, 2, i * width, width), 2,
+                                                 EK_SHAPE(heads, width / heads)),
+                                  1, 2);
+    }
+    ek_tensor *y = ek_attention("attention", &call, NULL);
+    assert_made(y);
+    for (int i = 0; i < 2; i++) {
+        ek_tensor *loss = ek_sum(ek_sin(i == 0 ? y : g[0]));
+        gradient_of(loss, x, &g[i], i == 0);
+    }
+    /* Without a graph the gradient is another road's. */
+    ek_tensor *loss = ek_sum(ek_sin(ek_attention("attention", &call, NULL))), *again;
+    gradient_of(loss, x, &again, false);
+    assert_close_norm(again, g[0], 1e-12);
+    return y;
+}
+
+/* Queries, keys and values side by side, batch by batch or step by step, are attended to as their
+ * slices are. */
+TEST_LOOP(attention_of_one_tensor, 0, 4)
+{
+    const bool causal = _i % 2, steps_first = _i / 2 % 2;
+    ek_tensor *x = normal(3, steps_first ? EK_SHAPE(37, 2, 3 * 24) : EK_SHAPE(2, 37, 3 * 24),
+                          EK_F64, test_home());
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *view = steps_first ? ek_transpose(x, 0, 1) : x, *g[2], *wanted[2];
+    ek_tensor *y = attention_of_thirds(view, 3, true, causal, g);
+    ek_tensor *whole = attention_of_thirds(view, 3, false, causal, wanted);
+    assert_close_norm(y, whole, 1e-14);
+    for (int i = 0; i < 2; i++)
+        assert_close_norm(g[i], wanted[i], 1e-12);
 }
 
 TEST(attention_refuses)
