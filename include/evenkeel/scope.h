@@ -10,8 +10,8 @@
  * EVENKEEL_CHECK=1 in the environment, the use of a tensor, module, optimizer or other handle after
  * its release fails with EK_E_STATE and a sentence that names the file and line of the release.
  * Functions that cannot fail do and return what they do for NULL. The last 16384 tensors and lists
- * that each thread has released are known, in about 5 MiB. Warnings (to ek_set_log's function, else to stderr), each
- * once, tell of double releases; of scopes that are ended twice, by another thread, or only by the
+ * that each thread has released are known, in about 5 MiB; threads that have ended have as many
+ * together. Warnings (to ek_set_log's function, else to stderr), each once, tell of double releases; of scopes that are ended twice, by another thread, or only by the
  * scope around them; of a scope that has grown at each of the last 100 steps of an optimizer; of
  * members of a replicated module's struct that aren't registered and point to what is; and of an
  * error whose sentence nobody has read when its thread or the process ends.

@@ -136,13 +136,11 @@ _Static_assert(sizeof(tombstone) <= EK_TOMBSTONE_NBYTES, "handles have room for 
 /* Tombstones of at most SMALL_NBYTES (tensors have 320) wait in a ring of the thread that released
  * them, those of a thread that has ended in a queue, and larger ones in another queue. A tombstone
  * is freed when the ring has taken SMALL_MOST later ones, so that a thread's tombstones of tensors
- * have 5 MiB. A ring without locks costs half as much as a queue of all threads. */
+ * have 5 MiB. The queues free theirs after SMALL_MOST and LARGE_MOST later ones. A ring without
+ * locks costs half as much as a queue of all threads. */
 enum { SMALL_NBYTES = 1 << 12, SMALL_MOST = 1 << 14, LARGE_NBYTES = 1 << 16, LARGE_MOST = 1 << 8 };
-typedef struct tombstone_queue {
-    _Atomic(tombstone *) stones[SMALL_MOST];
-    atomic_uint count;
-} tombstone_queue;
-static tombstone_queue large_retired, retired_by_ended_threads;
+static _Atomic(tombstone *) large_retired[LARGE_MOST], retired_by_ended_threads[SMALL_MOST];
+static atomic_uint large_count, ended_count;
 static const char tombstone_mark;
 
 static void tombstone_free(tombstone *stone)
@@ -153,14 +151,15 @@ static void tombstone_free(tombstone *stone)
         free(stone->memory);
 }
 
-static void tombstone_bury(tombstone_queue *queue, unsigned most, tombstone *stone)
+static void tombstone_queue(_Atomic(tombstone *) *queue, unsigned most, atomic_uint *count,
+                            tombstone *stone)
 {
-    const unsigned i = atomic_fetch_add_explicit(&queue->count, 1, memory_order_relaxed);
-    tombstone_free(atomic_exchange_explicit(&queue->stones[i % most], stone, memory_order_acq_rel));
+    const unsigned i = atomic_fetch_add_explicit(count, 1, memory_order_relaxed);
+    tombstone_free(atomic_exchange_explicit(&queue[i % most], stone, memory_order_acq_rel));
 }
 
-static void retire(tombstone *stone, size_t nbytes, const char *kind, size_t cell_nbytes,
-                   void *memory)
+static void tombstone_retire(tombstone *stone, size_t nbytes, const char *kind, size_t cell_nbytes,
+                             void *memory)
 {
     ek_thread_checks *checks = &ek_thread_self()->checks;
     *stone = (tombstone){.first = stone->first,
@@ -169,10 +168,11 @@ static void retire(tombstone *stone, size_t nbytes, const char *kind, size_t cel
                          .releaser = checks->releaser,
                          .cell_nbytes = cell_nbytes,
                          .memory = memory};
-    if (!checks->retired)
+    const bool is_small = nbytes <= SMALL_NBYTES;
+    if (is_small && !checks->retired)
         checks->retired = calloc(SMALL_MOST, sizeof(tombstone *));
-    if (nbytes > SMALL_NBYTES || !checks->retired) {
-        tombstone_bury(&large_retired, LARGE_MOST, stone);
+    if (!is_small || !checks->retired) {
+        tombstone_queue(large_retired, LARGE_MOST, &large_count, stone);
         return;
     }
     /* The tombstones that are freed soon, whose cells new tensors take. */
@@ -188,24 +188,26 @@ static void retire(tombstone *stone, size_t nbytes, const char *kind, size_t cel
 void ek_retired_hand_over(ek_thread *thread)
 {
     tombstone **retired = thread->checks.retired;
-    thread->checks.retired = NULL;
-    for (int i = 0; retired && i < SMALL_MOST; i++)
-        if (retired[i])
-            tombstone_bury(&retired_by_ended_threads, SMALL_MOST, retired[i]);
+    for (unsigned i = 0; retired && i < SMALL_MOST; i++) { /* the oldest first */
+        tombstone *stone = retired[(thread->checks.retired_count + i) % SMALL_MOST];
+        if (stone)
+            tombstone_queue(retired_by_ended_threads, SMALL_MOST, &ended_count, stone);
+    }
     free(retired);
+    thread->checks.retired = NULL;
 }
 
 void ek_retire(void *handle, size_t nbytes, const char *kind, void *memory)
 {
     if (ek_checks_for(EK_CHECK_LIFETIMES) && nbytes >= sizeof(tombstone) && nbytes <= LARGE_NBYTES)
-        retire(handle, nbytes, kind, 0, memory);
+        tombstone_retire(handle, nbytes, kind, 0, memory);
     else
         free(memory);
 }
 
 void ek_retire_cell(void *handle, size_t nbytes, const char *kind)
 {
-    retire(handle, nbytes, kind, nbytes, NULL);
+    tombstone_retire(handle, nbytes, kind, nbytes, NULL);
 }
 
 bool ek_is_retired(const void *handle)

@@ -2,7 +2,7 @@
  *
  * Builds with sanitizers have one version only, because they crash in the resolver that picks a
  * version. All versions compute equal bits, because in ISO C mode compilers fuse no product with a
- * sum. */
+ * sum. Only recurrent.c has products fused, where the processor can. */
 #ifndef EK_CORE_MULTIVERSION_H
 #define EK_CORE_MULTIVERSION_H
 

@@ -54,8 +54,8 @@ typedef struct ek_thread_checks {
     int growing;                      /* how many steps in a row have found more owned objects */
     bool error_is_read;               /* the pending error's sentence was asked for */
     const char *module;               /* the type of the outermost module that runs; NULL: none */
-    struct tombstone **retired;       /* A ring; NULL: the thread has released nothing. */
-    unsigned retired_count;           /* how many tombstones the ring has taken */
+    struct tombstone **retired; /* The ring of tombstones; NULL: the thread has released nothing. */
+    unsigned retired_count;     /* The ring has taken so many tombstones. */
 } ek_thread_checks;
 
 typedef struct ek_thread {

@@ -1,6 +1,6 @@
 /* norm_rows.c: normalisation of rows with parameters per element (layer norm and RMS norm), in one
  * pass over memory: a row's moments or sums are computed while level 1 cache holds the row. Longer
- * rows, 16 bits and other layouts are left to the passes of norm.h.
+ * rows, other layouts, and 16 bits except in a residual are left to the passes of norm.h.
  *
  * Moments are summed in f64. The sums over a row's gradients are lanes of the tensor's own
  * type, and so are those by element over EK_NORM_SHORT_RUNS rows; f64 joins both. Rows are cut into
@@ -21,13 +21,13 @@ enum {
 typedef struct rows_job {
     int64_t rows, size;
     double eps;
-    const void *x, *residual, *weight, *bias, *dy; /* All but x and dy may be NULL. */
+    const void *x, *residual, *weight, *bias, *dy; /* All but x may be NULL. */
     ek_dtype residual_dtype;
-    void *out, *total;   /* out is y or dx */
+    void *out, *total;   /* Y or dx; dx may be NULL. */
     void *mean, *invstd; /* RMS norm has no mean. */
     int64_t blocks, block_rows;
-    double *by_element; /* sums of dy xhat, then of dy, of each block; NULL if not wanted */
-    char *partial;      /* the same sums over few rows, in x's type */
+    double *by_element; /* The sums of dy xhat, then of dy, of each block; NULL: not wanted. */
+    char *partial;      /* These sums over a few rows, in x's type. */
     ek_tensor *dweight, *dbias;
 } rows_job;
 
@@ -109,7 +109,8 @@ int ek_host_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *s
     rows_job job = rows_job_of(args, dx);
     job.dweight = sums->dweight;
     job.dbias = sums->dbias;
-    job.block_rows = ek_larger(ek_divide_up(job.rows, BLOCKS), EK_NORM_SHORT_RUNS);
+    job.block_rows = ek_larger(ek_divide_up(job.rows, BLOCKS),
+                               ek_smaller(EK_NORM_SHORT_RUNS, 1 + GRAIN / job.size));
     job.blocks = ek_divide_up(job.rows, job.block_rows);
     const bool wide = x->dtype == EK_F64;
     const size_t count = (size_t)(2 * job.blocks * job.size);
@@ -168,15 +169,16 @@ static void EK_NAME(rows_apply)(void *context, int64_t begin, int64_t end)
         const EK_REAL *x = (const EK_REAL *)job->x + r * size;
         EK_REAL *restrict y = (EK_REAL *)job->out + r * size;
         if (job->residual) {
-            const EK_REAL *residual = (const EK_REAL *)job->residual + r * size;
-            const uint16_t *narrow = (const uint16_t *)job->residual + r * size;
+            const EK_REAL *residual = job->residual;
+            const uint16_t *narrow = job->residual;
             EK_REAL *restrict total = (EK_REAL *)job->total + r * size;
             if (ek_dtype_is_narrow(job->residual_dtype))
                 for (int64_t i = 0; i < size; i++)
-                    total[i] = x[i] + (EK_REAL)ek_float_of_narrow(job->residual_dtype, narrow[i]);
+                    total[i] = x[i] + (EK_REAL)ek_float_of_narrow(job->residual_dtype,
+                                                                  narrow[r * size + i]);
             else
                 for (int64_t i = 0; i < size; i++)
-                    total[i] = x[i] + residual[i];
+                    total[i] = x[i] + residual[r * size + i];
             x = total;
         }
         const double mean = job->mean ? EK_NAME(rows_power)(x, size, 0, false) / (double)size : 0;
@@ -276,8 +278,9 @@ static void EK_NAME(rows_gradient)(void *context, int64_t begin, int64_t end)
     const rows_job *job = context;
     const int64_t size = job->size;
     for (int64_t block = begin; block < end; block++) {
-        double *sums = job->by_element + block * 2 * size;
-        EK_REAL *partial = (EK_REAL *)(void *)job->partial + block * 2 * size;
+        const int64_t at = job->by_element ? block * 2 * size : 0;
+        double *sums = job->by_element + at;
+        EK_REAL *partial = (EK_REAL *)(void *)job->partial + at;
         const int64_t first = block * job->block_rows;
         const int64_t last = ek_smaller(first + job->block_rows, job->rows);
         for (int64_t i = 0; i < 2 * size && job->by_element; i++)

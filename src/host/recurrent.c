@@ -304,8 +304,8 @@ typedef struct recurrent_sequence {
     _Atomic int64_t taken[RECURRENT_PIECES]; /* How many rounds of a piece threads have taken. */
 } recurrent_sequence;
 
-/* Packs rows [first, first + lines) of x, or of its columns with `turned`, into a panel. x may be a
- * vector, which is one column, or NULL, which is zeros. Returns the panel's next row. */
+/* Packs rows [first, first + lines) of a weight or bias x, or with `turned` columns, into a panel.
+ * A vector is one column, and NULL is zeros. Returns the panel's next row. */
 static char *recurrent_pack_part(const recurrent_sequence *s, char *to, const ek_tensor *x,
                                  bool turned, int64_t first, int64_t lines, int64_t depth)
 {
@@ -391,7 +391,7 @@ static void recurrent_multiply(const recurrent_sequence *s, const ek_gemm_call *
         }
 }
 
-/* A step's parts of a tile. */
+/* Returns how many parts a row of a tile has. */
 static int recurrent_tile_parts(const recurrent_sequence *s)
 {
     return s->parts > 1 ? RECURRENT_GATES : 1;
@@ -597,7 +597,7 @@ static int recurrent_sequence_run(ek_dev *dev, recurrent_sequence *s)
     s->hidden = h->shape[2];
     s->input = s->call->x->shape[2];
     if ((h->dtype != EK_F32 && h->dtype != EK_F64) || s->steps * s->samples < RECURRENT_READS ||
-        (s->call->bias && s->call->bias->stride[0] != 1))
+        s->hidden == 0 || s->input == 0 || (s->call->bias && s->call->bias->stride[0] != 1))
         return 0;
     s->parts = recurrent_parts(s->call->cell);
     s->kernel = ek_gemm_kernel_best(h->dtype);

@@ -2,8 +2,9 @@
  * sums of gates of all steps.
  *
  * Both weights are multiplied by rows of the same matrix, so that its panels are packed once, and
- * biases are summed from the panels. Few columns pass by a panel: a block of all of them, which is
- * read in place, stays in level 2 cache. An element's sum runs over the samples of all steps in
+ * biases are summed from the panels. A panel is multiplied by a block of rows of x and of h, which
+ * are read in place. All panels of a thread use the block while it stays in level 2 cache. An
+ * element's sum runs over the samples of all steps in
  * blocks, as those of gemm_blocked.c. Biases are summed in f64. */
 #include "core/multiversion.h"
 #include "host/gemm_blocked.h"
@@ -17,7 +18,8 @@ enum {
     WEIGHT_TILES = 2              /* For each thread. */
 };
 
-/* One of the products: rows of dw are sums over columns of x. */
+/* One of the products. Element (r, c) of dw is the sum over samples s of sums (s, r) times
+ * x (s, c). */
 typedef struct weight_side {
     const char *x;
     int64_t columns; /* 0: the product isn't wanted. */

@@ -1,8 +1,8 @@
 /* winograd_weight.c: convolution's weight gradient by Winograd's algorithms.
  *
- * The gradient is cut into blocks of channels and outputs. For a block, a thread goes over all
+ * The gradient is cut into blocks of channels and outputs. For a block, a thread goes over the
  * tiles in groups of a fixed number: it transforms the inputs of a group and the gradients of its
- * outputs, multiplies these point by point, and adds the products to sums, all in its level 2
+ * outputs, multiplies these point by point, and adds the products to sums, all in level 2
  * cache. Blocks transform inputs and gradients several times, because threads that shared
  * transforms would wait for each other's caches: on two cores of a Xeon that took twice as long.
  * The order of a sum over tiles depends on shapes alone. A small gradient has separate sums over
@@ -23,10 +23,10 @@ enum {
     /* Of a block's sums, for each column of a kernel: a part of level 2 cache, which is larger on
      * processors with wide vectors. */
     SUMS_NBYTES = 16 << 10,
-    PIECES_NBYTES = 512 << 10, /* The most sums of a gradient whose tiles are in two pieces. */
+    PIECES_NBYTES = 512 << 10, /* Gradients with larger sums have their tiles in one piece. */
     APART = 16,                /* floats between points, so that points don't share cache sets */
     LANES = 8,
-    JOIN_LEAST = 16, /* outputs of joined sums that are worth another thread */
+    JOIN_LEAST = 16, /* Fewer outputs of joined sums aren't worth another thread. */
     MOST_TAPS = 9
 };
 
@@ -34,7 +34,7 @@ typedef struct job {
     const ek_winograd *plan;
     const ek_gemm_kernel *kernel;
     const float *dy;
-    float *dw, *db;        /* db: (pieces, outputs), or NULL if there is no bias */
+    float *dw, *db;        /* Db has (pieces, outputs); NULL: there is no bias. */
     int64_t columns;       /* inputs are in panels of so many columns */
     int64_t group;         /* the most tiles of a group */
     int64_t panels, lines; /* Panels of channels, and vectors of outputs. */
@@ -54,7 +54,7 @@ typedef struct block {
     const job *job;
     int64_t channel, channels, output, outputs;
     int64_t begin, end, first, count; /* tiles */
-    int64_t lines;                    /* a part's lines in its panels: channels, or more */
+    int64_t lines; /* A part has so many lines in its panels: channels, or more. */
     int64_t gradients_row;
     int64_t panels[EK_WINOGRAD_AREA];
     /* The places of a part's inputs at each point, relative to the part's first line at point 0. */

@@ -16,8 +16,9 @@
 
 /* ---- f32 in f32 ---- */
 
-/* Returns e^r for e^(x + low) = 2^n e^r with n = x / ln 2 rounded by adding 1.5 * 2^23, |r| <= ln 2
- * / 2. `low` is small: the digits of the sum that x can't hold. */
+/* Splits e^(x + low) = 2^n e^r with n = x / ln 2, rounded by adding 1.5 * 2^23, and |r| <= ln 2
+ * / 2. Returns e^r, and writes n to *exponent. `low` is small: the digits of the sum that x can't
+ * hold. */
 EK_FORMULA float ek_exp_parts_f32(float x, float low, int32_t *exponent)
 {
     const float magic = 12582912.0f;

@@ -222,8 +222,8 @@ typedef struct ek_norm_sums {
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
 /* ---- normalisation of rows in one pass over memory, for statistics (N, 1) with weight and bias
- * per element. A backend whose registers can't hold such rows writes nothing and returns 0, and the
- * caller takes the slots above. Otherwise the kernels return 1. ---- */
+ * per element. A backend that doesn't serve a size, dtype or layout writes nothing and returns 0,
+ * and the caller takes the slots above. Otherwise the kernels return 1. ---- */
 
 /* Writes the statistics to mean and invstd, and y. If the mean is NULL, invstd is
  * 1 / sqrt(mean(x^2) + eps). Reads x, weight and bias of args. If a residual is given, writes
@@ -293,8 +293,8 @@ typedef struct ek_recurrent_steps {
     ek_recurrent_cell cell;
     bool reverse;
     const ek_tensor *x;                         /* (L, N, I), row-major */
-    const ek_tensor *input_weight, *input_bias; /* weight_ih and bias_ih, which may be NULL */
-    const ek_tensor *weight, *bias;             /* weight_hh and bias_hh, which may be NULL */
+    const ek_tensor *input_weight, *input_bias; /* Weight_ih; bias_ih, or NULL */
+    const ek_tensor *weight, *bias;             /* Weight_hh; bias_hh, or NULL */
     ek_tensor *h, *c; /* (L + 1, N, H), of which the states before all steps are set */
     ek_tensor *gates; /* (L, N, 4 H), NULL for tanh and relu, and if no backward follows */
     ek_tensor *y;     /* (L, N, H): gets the states after all steps; NULL in backward */

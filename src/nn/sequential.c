@@ -42,8 +42,9 @@ static ek_forward_function *sequential_fused(const ek_module *layer, const ek_mo
     return fused ? fused : ek_linear_with_relu(layer);
 }
 
-/* Returns true if `layer` is a ReLU and `next` takes maxima, which may as well come first:
- * max(relu) is relu(max), with equal gradients. The ReLU then passes over maxima alone. */
+/* Returns true if `layer` is a ReLU and `next` takes maxima. A maximum of ReLUs is the ReLU of the
+ * maximum, with equal gradients, so that the maxima are taken first. The ReLU then reads fewer
+ * elements. */
 static bool sequential_swaps(const ek_module *layer, const ek_module *next)
 {
     return next && ek_module_is_relu(layer) && ek_module_takes_maxima(next) &&

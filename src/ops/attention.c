@@ -133,6 +133,14 @@ static ek_tensor *attention_joined(ek_tensor *const heads[3])
 bool ek_attention_split(ek_attention_call *call, ek_tensor *all, int64_t heads)
 {
     ek_tensor **const of[] = {&call->q, &call->k, &call->v};
+    if (all && (all->ndim != 3 || all->shape[2] % (3 * heads) != 0)) {
+        const ek_shape shape = ek_tensor_shape(all);
+        EK_FAIL(EK_E_SHAPE,
+                "attention: queries, keys and values of shape %s; the shape has to be (batch, "
+                "length, a multiple of 3 for each of the %lld heads)",
+                EK_SHAPE_TEXT(&shape), (long long)heads);
+        return false;
+    }
     call->all = ek_thread_self()->observer ? NULL : all;
     for (int i = 0; i < 3 && all; i++)
         if (!(*of[i] = attention_third(all, heads, i)))

@@ -10,7 +10,7 @@ typedef struct ek_attention_attributes {
     bool causal;
     bool drops;
     ek_draw draw;
-    int64_t heads; /* of one input, which has queries, keys and values; 0: there are three inputs */
+    int64_t heads; /* The heads of one input with queries, keys and values; 0: three inputs. */
 } ek_attention_attributes;
 
 static inline ek_tensor *ek_attention_product(ek_tensor *x, ek_tensor *y)

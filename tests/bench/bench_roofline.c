@@ -160,8 +160,7 @@ static int counting_linear_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor
     return rc;
 }
 
-/* A layer's direction in one call: `products` are those of its steps with weight_hh. */
-/* `products` and `inputs` are the steps that multiply by weight_hh and by weight_ih. */
+/* `products` and `inputs` count the steps that multiply by weight_hh and by weight_ih. */
 static int count_steps(const char *kind, const ek_recurrent_steps *steps, int64_t products,
                        int64_t inputs, double begin, int rc)
 {

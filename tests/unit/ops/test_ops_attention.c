@@ -302,7 +302,7 @@ static ek_tensor *attention_of_thirds(ek_tensor *x, int64_t heads, bool split, b
         ek_tensor *loss = ek_sum(ek_sin(i == 0 ? y : g[0]));
         gradient_of(loss, x, &g[i], i == 0);
     }
-    /* Without a graph the gradient is another road's. */
+    /* Without create_graph other code writes the gradient in place. */
     ek_tensor *loss = ek_sum(ek_sin(ek_attention("attention", &call, NULL))), *again;
     gradient_of(loss, x, &again, false);
     assert_close_norm(again, g[0], 1e-12);
