@@ -329,7 +329,8 @@ bool ek_module_contains(const ek_module *module, const ek_module *part)
 
 void ek_module_discard(ek_module *module)
 {
-    if (module && !module->members->has_parent)
+    const bool retired = module && ek_checks_for(EK_CHECK_LIFETIMES) && ek_is_retired(module);
+    if (module && !retired && !module->members->has_parent)
         ek_module_free(module);
 }
 
