@@ -14,8 +14,9 @@
 #include "host/shared_weights.h"
 
 enum {
-    INPUTS_NBYTES = 192 << 10, /* of a block's transformed inputs: a part of level 2 cache */
-    WEIGHTS_NBYTES = 2 << 20,  /* Transformed weights of this size stay in level 2 cache. */
+    INPUTS_NBYTES = 192 << 10,   /* of a block's transformed inputs: a part of level 2 cache */
+    FAR_INPUTS_NBYTES = 1 << 20, /* A block has so many if it reads weights from level 3 cache. */
+    WEIGHTS_NBYTES = 2 << 20,    /* Transformed weights of this size stay in level 2 cache. */
     LEAST_TILES = 24,
     MOST_TILES = 96,
     FEW_BLOCKS = 8,        /* up to so many blocks for a thread, all threads get equally many */
@@ -264,9 +265,10 @@ static int64_t winograd_divide(job *j, int64_t all_panels, int64_t threads, bool
     int64_t turns = ek_divide_up(plan->outputs, at_once);
     at_once = ek_divide_up(ek_divide_up(plan->outputs, turns), OUTPUTS_AT_ONCE) * OUTPUTS_AT_ONCE;
     int64_t panels = ek_smaller(at_once / j->columns, all_panels);
-    j->block = ek_smaller(ek_larger(INPUTS_NBYTES / tile, LEAST_TILES), MOST_TILES);
     j->far = all_panels * j->columns * output > WEIGHTS_NBYTES;
-    if (j->far)
+    const int64_t inputs = j->far ? FAR_INPUTS_NBYTES : INPUTS_NBYTES;
+    j->block = ek_smaller(ek_larger(inputs / tile, LEAST_TILES), MOST_TILES);
+    if (panels < all_panels)
         j->block = MOST_TILES; /* weights are read from level 3 cache once per block */
     if (shared)
         panels = all_panels;
