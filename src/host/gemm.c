@@ -24,13 +24,16 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
 }
 
 /* Returns true if oneDNN's f32 product is faster: with AVX-512, if all matrices are row-major and k
- * isn't short. Before gemm_blocked.c read b in place, oneDNN and it reached 88 and 60 GFLOP/s on a
- * Zen 5 core for (8, 2048) x (2048, 2048), 209 and 200 for (256, 2048) x (2048, 2048). With AVX2
- * they reached 42 and 46 for the first product, 66 and 110 for the second. */
+ * isn't short. For many rows it isn't with a bias, which takes it a further pass over c. Before
+ * gemm_blocked.c read b in place, oneDNN and it reached 88 and 60 GFLOP/s on a Zen 5 core for (8,
+ * 2048) x (2048, 2048), 209 and 200 for (256, 2048) x (2048, 2048). With AVX2 they reached 42 and
+ * 46 for the first product, 66 and 110 for the second. */
 static bool gemm_dnn_is_faster(const ek_gemm *g)
 {
+    enum { MANY_ROWS = 64 };
     bool by_rows = g->a.column_stride == 1 && g->b.column_stride == 1 && g->c.column_stride == 1;
-    return g->dtype == EK_F32 && by_rows && g->k >= 64 && ek_host_isa() == EK_ISA_AVX512;
+    bool passes = g->n >= MANY_ROWS && g->bias;
+    return g->dtype == EK_F32 && by_rows && g->k >= 64 && !passes && ek_host_isa() == EK_ISA_AVX512;
 }
 
 static ek_matrices gemm_matrices_of(const ek_tensor *t)
