@@ -11,10 +11,11 @@
  * its release fails with EK_E_STATE and a sentence that names the file and line of the release.
  * Functions that cannot fail do and return what they do for NULL. The last 16384 tensors and lists
  * that each thread has released are known, in about 5 MiB; threads that have ended have as many
- * together. Warnings (to ek_set_log's function, else to stderr), each once, tell of double releases; of scopes that are ended twice, by another thread, or only by the
- * scope around them; of a scope that has grown at each of the last 100 steps of an optimizer; of
- * members of a replicated module's struct that aren't registered and point to what is; and of an
- * error whose sentence nobody has read when its thread or the process ends.
+ * together. Warnings (to ek_set_log's function, else to stderr), each once, tell of double
+ * releases; of scopes that are ended twice, by another thread, or only by the scope around them; of
+ * a scope that has grown at each of the last 100 steps of an optimizer; of members of a replicated
+ * module's struct that aren't registered and point to what is; and of an error whose sentence
+ * nobody has read when its thread or the process ends.
  *
  * EVENKEEL_CHECK=anomaly warns of the operation, and its module, that first makes a NaN or an
  * infinity of finite operands, in forward and in backward. Nothing fails, because such a number may

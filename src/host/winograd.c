@@ -14,7 +14,7 @@
 #include "host/shared_weights.h"
 
 enum {
-    INPUTS_NBYTES = 192 << 10,   /* of a block's transformed inputs: a part of level 2 cache */
+    INPUTS_NBYTES = 192 << 10,   /* A block's transformed inputs: a part of level 2 cache. */
     FAR_INPUTS_NBYTES = 1 << 20, /* A block has so many if it reads weights from level 3 cache. */
     WEIGHTS_NBYTES = 2 << 20,    /* Transformed weights of this size stay in level 2 cache. */
     LEAST_TILES = 24,

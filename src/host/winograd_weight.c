@@ -65,7 +65,7 @@ typedef struct block {
     /* Sizes at each point: inputs (panels, group, columns); gradients (group, gradients_row); sums
      * (outputs, panels, columns). */
     float *inputs, *gradients, *sums;
-    float *db; /* of the piece; NULL if another block has it */
+    float *db; /* The piece's part of db; NULL: another block has it. */
 } block;
 
 /* ---- blocks ---- */
