@@ -351,6 +351,9 @@ TEST(attention_refuses)
                    EK_E_SHAPE, "have to divide those of q");
     assert_refused(ek_f_scaled_dot_product_attention(k, ek_ones(EK_SHAPE(2, 2, 5, 4), EK_F64), k),
                    EK_E_DTYPE, "");
+    ek_attention_call call = {.scale = 1};
+    ek_tensor *uneven = ek_attention_split(&call, ek_ones(EK_SHAPE(2, 3, 13)), 2) ? q : NULL;
+    assert_refused(uneven, EK_E_SHAPE, "a multiple of 3 for each of the 2 heads");
 }
 
 TEST(positions_and_norms_refuse)
