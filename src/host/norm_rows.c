@@ -50,7 +50,7 @@ typedef struct rows_job {
     double eps;               /* Negative: the variance is stored instead of invstd. */
     bool adds, writes;        /* Moments or sums are computed; lines are written. */
     void *mean, *invstd;      /* Statistics of runs, or NULL. */
-    void *sum, *product;      /* Of runs: weight dy and weight dy xhat; NULL counts as zeros. */
+    void *sum, *product;      /* Of runs: weight dy and weight dy xhat; zeros if NULL. */
     double *parts;            /* Two moments or sums of each piece of each run. */
     double *by_element;       /* The sums of dy xhat, then of dy, of each block, or NULL. */
     void *room;               /* The workspace of sums. */
@@ -141,17 +141,17 @@ static int rows_begin(rows_job *job, ek_dev *dev, const ek_norm_args *args, cons
 /* Runs a job, and ends it. Returns 1, or an error. */
 static int rows_run(rows_job *job)
 {
-    const bool dy = job->data[ROWS_DY], writes = job->writes, wide = job->is_f64,
-               own = dy && job->adds && !job->product;
+    const bool dy = job->data[ROWS_DY], writes = job->writes, wide = job->is_f64;
     ek_parallel_body *const body = dy     ? wide ? rows_gradient_f64 : rows_gradient_f32
                                    : wide ? rows_apply_f64
                                           : rows_apply_f32;
     const int64_t elements = job->groups * job->size,
                   parts = job->adds && job->pieces > 1 ? 2 * job->runs * job->pieces : 0,
                   sums = job->data[ROWS_DWEIGHT] ? 2 * job->blocks * elements : 0,
+                  own = parts && dy && !job->product ? 2 * job->runs : 0,
                   tasks = job->blocks * job->groups * job->pieces,
                   grain = 1 + ROWS_GRAIN / (job->block * job->piece);
-    job->room_nbytes = (size_t)(parts + sums + own * 2 * job->runs) * sizeof(double);
+    job->room_nbytes = (size_t)(parts + sums + own) * sizeof(double);
     if (job->room_nbytes > 0) {
         const int rc = ek_dev_alloc(job->dev, job->room_nbytes, EK_MEMORY_WORKSPACE, &job->room);
         if (rc < 0)
@@ -268,12 +268,22 @@ EK_FORMULA void EK_NAME(rows_put)(void *values, int64_t run, double value)
         ((EK_REAL *)values)[run] = (EK_REAL)value;
 }
 
-EK_FORMULA void EK_NAME(rows_put_moments)(const rows_job *job, int64_t run, double mean,
-                                          double deviation)
+/* Stores two moments, or with dy two sums: of a run, or of a piece of it if piece isn't negative
+ * and runs have several. */
+EK_FORMULA void EK_NAME(rows_keep)(const rows_job *job, int64_t run, int64_t piece,
+                                   const double two[2], bool dy)
 {
-    const double square = deviation / (double)job->size;
-    EK_NAME(rows_put)(job->mean, run, mean);
-    EK_NAME(rows_put)(job->invstd, run, job->eps < 0 ? square : 1 / sqrt(square + job->eps));
+    const double square = two[1] / (double)job->size;
+    if (piece >= 0 && job->pieces > 1) {
+        job->parts[2 * (run * job->pieces + piece)] = two[0];
+        job->parts[2 * (run * job->pieces + piece) + 1] = two[1];
+    } else if (dy) {
+        EK_NAME(rows_put)(job->sum, run, two[0]);
+        EK_NAME(rows_put)(job->product, run, two[1]);
+    } else {
+        EK_NAME(rows_put)(job->mean, run, two[0]);
+        EK_NAME(rows_put)(job->invstd, run, job->eps < 0 ? square : 1 / sqrt(square + job->eps));
+    }
 }
 
 /* Writes x + residual to the total. */
@@ -306,15 +316,11 @@ static void EK_NAME(rows_apply)(void *context, int64_t begin, int64_t end)
         if (job->data[ROWS_TOTAL])
             x = (const EK_REAL *)job->data[ROWS_TOTAL] + at;
         if (job->adds) {
-            const double mean = job->mean ? EK_NAME(rows_power)(x, n, 0, false) / (double)n : 0,
-                         deviation = EK_NAME(rows_power)(x, n, mean, true);
-            if (job->pieces == 1) {
-                EK_NAME(rows_put_moments)(job, run, mean, deviation);
-            } else {
-                double *part = job->parts + 2 * (run * job->pieces + task.piece);
-                part[0] = mean;
-                part[1] = deviation;
-            }
+            double moments[2] = {0, 0};
+            if (job->mean)
+                moments[0] = EK_NAME(rows_power)(x, n, 0, false) / (double)n;
+            moments[1] = EK_NAME(rows_power)(x, n, moments[0], true);
+            EK_NAME(rows_keep)(job, run, task.piece, moments, false);
         }
         if (!job->writes)
             continue;
@@ -379,48 +385,15 @@ EK_FORMULA void EK_NAME(rows_sum)(int64_t n, const EK_REAL *dy, const EK_REAL *x
     result[1] = product;
 }
 
-EK_FORMULA void EK_NAME(rows_put_sums)(const rows_job *job, int64_t run, double sum, double product)
-{
-    const double scale = (double)EK_NAME(rows_value)(job->invstd, run, 1);
-    EK_NAME(rows_put)(job->sum, run, sum);
-    EK_NAME(rows_put)(job->product, run, product * scale);
-}
-
-/* A run's line for dx = scale weight dy - shift - (x - center) slope. */
-typedef struct EK_NAME(rows_line) {
-    EK_REAL center, scale, shift, slope;
-} EK_NAME(rows_line);
-
-EK_FORMULA EK_NAME(rows_line) EK_NAME(rows_line_of)(const rows_job *job, int64_t run)
-{
-    const EK_REAL scale = EK_NAME(rows_value)(job->invstd, run, 1);
-    const double share = (double)scale / (double)job->size;
-    return (EK_NAME(
-        rows_line)){.center = EK_NAME(rows_value)(job->mean, run, 0),
-                    .scale = scale,
-                    .shift = (EK_REAL)(share * (double)EK_NAME(rows_value)(job->sum, run, 0)),
-                    .slope = (EK_REAL)(share * (double)scale *
-                                       (double)EK_NAME(rows_value)(job->product, run, 0))};
-}
-
-/* Adds a piece's dy xhat and dy to the sums by element. */
-EK_FORMULA void EK_NAME(rows_add)(int64_t n, const EK_REAL *restrict dy, const EK_REAL *restrict x,
-                                  EK_NAME(rows_line) line, EK_REAL *restrict product,
-                                  EK_REAL *restrict sum)
-{
-    for (int64_t i = 0; i < n; i++) {
-        product[i] += dy[i] * ((x[i] - line.center) * line.scale);
-        sum[i] += dy[i];
-    }
-}
-
+/* Writes dx = scale weight dy - shift - (x - center) slope, plus the residual. */
 EK_FORMULA void EK_NAME(rows_write)(int64_t n, EK_REAL *restrict dx, const EK_REAL *restrict dy,
-                                    const EK_REAL *restrict x, EK_NAME(rows_line) line,
+                                    const EK_REAL *restrict x, const EK_REAL line[4],
                                     const EK_REAL *weight, const EK_REAL *residual)
 {
+    const EK_REAL center = line[0], scale = line[1], shift = line[2], slope = line[3];
     for (int64_t i = 0; i < n; i++) {
-        const EK_REAL v = (weight ? line.scale * weight[i] : line.scale) * dy[i] - line.shift -
-                          (x[i] - line.center) * line.slope;
+        const EK_REAL v =
+            (weight ? scale * weight[i] : scale) * dy[i] - shift - (x[i] - center) * slope;
         dx[i] = residual ? v + residual[i] : v;
     }
 }
@@ -447,24 +420,30 @@ static void EK_NAME(rows_gradient)(void *context, int64_t begin, int64_t end)
             const EK_REAL *dy = (const EK_REAL *)job->data[ROWS_DY] + at;
             const EK_REAL *weight = job->data[ROWS_WEIGHT], *residual = job->data[ROWS_RESIDUAL];
             weight = weight ? weight + task.at : NULL;
+            const EK_REAL center = EK_NAME(rows_value)(job->mean, run, 0),
+                          scale = EK_NAME(rows_value)(job->invstd, run, 1);
+            double own[2] = {(double)EK_NAME(rows_value)(job->sum, run, 0),
+                             (double)EK_NAME(rows_value)(job->product, run, 0)};
             if (job->adds) {
-                const EK_REAL center = EK_NAME(rows_value)(job->mean, run, 0);
-                double own[2], *part = job->parts + 2 * (run * job->pieces + task.piece);
                 if (weight)
                     EK_NAME(rows_sum)(n, dy, x, weight, center, own);
                 else
                     EK_NAME(rows_sum)(n, dy, x, NULL, center, own);
-                if (job->pieces == 1)
-                    EK_NAME(rows_put_sums)(job, run, own[0], own[1]);
-                else
-                    part[0] = own[0], part[1] = own[1];
+                own[1] *= (double)scale;
+                EK_NAME(rows_keep)(job, run, task.piece, own, true);
+                own[0] = job->mean ? own[0] : 0;
             }
             if (!job->writes)
                 continue;
-            const EK_NAME(rows_line) line = EK_NAME(rows_line_of)(job, run);
-            EK_REAL *dx = job->data[ROWS_OUT] ? (EK_REAL *)job->data[ROWS_OUT] + at : NULL;
             if (by_element)
-                EK_NAME(rows_add)(n, dy, x, line, products, sums);
+                for (int64_t k = 0; k < n; k++) {
+                    products[k] += dy[k] * ((x[k] - center) * scale);
+                    sums[k] += dy[k];
+                }
+            const double share = (double)scale / (double)job->size;
+            const EK_REAL line[] = {center, scale, (EK_REAL)(share * own[0]),
+                                    (EK_REAL)(share * (double)scale * own[1])};
+            EK_REAL *dx = job->data[ROWS_OUT] ? (EK_REAL *)job->data[ROWS_OUT] + at : NULL;
             if (dx && weight && residual)
                 EK_NAME(rows_write)(n, dx, dy, x, line, weight, residual + at);
             else if (dx && weight)
@@ -489,25 +468,18 @@ static void EK_NAME(rows_gradient)(void *context, int64_t begin, int64_t end)
 static void EK_NAME(rows_join_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;
+    const bool dy = job->data[ROWS_DY];
     for (int64_t run = begin; run < end; run++) {
-        double count = 0, first = 0, second = 0;
+        double count = 0, two[2] = {0, 0};
         for (int64_t piece = 0; piece < job->pieces; piece++) {
             const double *part = job->parts + 2 * (run * job->pieces + piece);
-            const double n = (double)ek_smaller(job->piece, job->size - piece * job->piece);
-            if (job->data[ROWS_DY]) {
-                first += part[0];
-                second += part[1];
-            } else {
-                const double delta = part[0] - first;
-                second += part[1] + delta * delta * count * n / (count + n);
-                count += n;
-                first += delta * n / count;
-            }
+            const double n = (double)ek_smaller(job->piece, job->size - piece * job->piece),
+                         delta = part[0] - two[0];
+            two[1] += part[1] + (dy ? 0 : delta * delta * count * n / (count + n));
+            count += n;
+            two[0] += dy ? part[0] : delta * n / count;
         }
-        if (job->data[ROWS_DY])
-            EK_NAME(rows_put_sums)(job, run, first, second);
-        else
-            EK_NAME(rows_put_moments)(job, run, first, second);
+        EK_NAME(rows_keep)(job, run, -1, two, dy);
     }
 }
 
