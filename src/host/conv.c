@@ -86,10 +86,17 @@ static ek_tensor conv_matrix_of(const ek_tensor *t)
     const int64_t channels = t->shape[1];
     ek_tensor m = *t;
     m.ndim = 2;
-    m.shape[0] = ek_count(t) / channels;
+    m.shape[0] = channels > 0 ? ek_count(t) / channels : 0;
     m.stride[0] = channels;
     m.stride[1] = 1;
     return m;
+}
+
+int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y)
+{
+    const ek_tensor positions = conv_matrix_of(y);
+    ek_tensor row = ek_row_of_vector(bias);
+    return ek_host_reduce(dev, EK_REDUCE_SUM, &row, &positions);
 }
 
 static int conv_product_dense(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x,

@@ -44,13 +44,8 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);
 
-/* Writes the sum of y's gradient (f32 or bf16, two dimensions) over all dimensions but its channels
- * to bias. */
-void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
-
-/* Adds `count` rows, which lie `stride` elements apart, to one total per column. */
-void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t stride,
-                      int64_t columns);
+/* Writes the sum of y's gradient over all dimensions but its channels to bias. */
+int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
 
 /* ---- f32 images and windows of one element, without padding ---- */
 

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "core/multiversion.h"
 #include "host/conv.h"
 #include "host/gemm_kernel.h"
 #include "host/host.h"
@@ -138,6 +139,30 @@ static void point_copy_outputs(const point_job *j, const unit *u, float *to, int
     }
 }
 
+/* Columns that are summed together. */
+typedef float point_lanes __attribute__((vector_size(64), aligned(4), may_alias));
+
+/* Adds `count` rows, which lie `stride` elements apart, to one total per column. */
+EK_MULTIVERSION static void point_add_rows(double *totals, const float *rows, int64_t count,
+                                           int64_t stride, int64_t columns)
+{
+    for (; columns >= LINE; columns -= LINE) {
+        point_lanes sum = {0};
+        for (int64_t i = 0; i < count; i++)
+            sum += *(const point_lanes *)(rows + i * stride);
+        for (int c = 0; c < LINE; c++)
+            totals[c] += sum[c];
+        rows += LINE;
+        totals += LINE;
+    }
+    for (int64_t c = 0; c < columns; c++) {
+        float sum = 0;
+        for (int64_t i = 0; i < count; i++)
+            sum += rows[i * stride + c];
+        totals[c] += sum;
+    }
+}
+
 /* Adds a block of positions to the bias's gradient of a unit. Only units with the first panel do
  * this. */
 static void point_sum_bias(const point_job *j, const unit *u, double *totals, int64_t block)
@@ -148,8 +173,8 @@ static void point_sum_bias(const point_job *j, const unit *u, double *totals, in
         return;
     if (block == 0)
         memset(totals, 0, (size_t)u->outputs * sizeof *totals);
-    ek_conv_add_rows(totals, j->y + position * j->outputs + u->output, next - position, j->outputs,
-                     u->outputs);
+    point_add_rows(totals, j->y + position * j->outputs + u->output, next - position, j->outputs,
+                   u->outputs);
     for (int64_t o = 0; o < u->outputs && block == j->position_blocks - 1; o++)
         j->bias[u->output + o] = (float)totals[o];
 }
