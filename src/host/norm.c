@@ -3,7 +3,6 @@
  * column. */
 #include <math.h>
 
-#include "host/host.h"
 #include "host/norm.h"
 
 enum { GRAIN = 4096 };

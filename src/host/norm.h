@@ -13,6 +13,7 @@
 #ifndef EK_HOST_NORM_H
 #define EK_HOST_NORM_H
 
+#include "host/host.h"
 #include "host/parallel.h"
 #include "kernels/kernels.h"
 #include "kernels/norm.h"
@@ -99,6 +100,19 @@ void ek_norm_pass_line(ek_norm_pass *pass);
 
 /* Returns true if the line of y is cut by a ReLU at x. It rounds as the line's loop does. */
 #define EK_NORM_CUT(x, center, scale, bias) (((x) - (center)) * (scale) + (bias) <= 0)
+
+/* Return the number of rows of a block, and of their columns. The elements after the last joined
+ * row are a block of one row. */
+static inline int64_t ek_norm_block_rows(const ek_norm_plan *plan, int64_t block)
+{
+    int64_t first = block * plan->block_rows;
+    return first < plan->rows ? ek_smaller(plan->rows - first, plan->block_rows) : 1;
+}
+
+static inline int64_t ek_norm_block_width(const ek_norm_plan *plan, int64_t block)
+{
+    return block * plan->block_rows < plan->rows ? plan->width : plan->rest;
+}
 
 /* Returns the number of rows that are summed in the tensor's own type before their sum is added in
  * f64. */

@@ -1,8 +1,6 @@
 /* norm_loops.c: the innermost loops of normalisation, over rows and planes (norm.h). */
 #ifndef EK_REAL
 #include "host/norm.h"
-
-#include "host/host.h"
 #include "host/tile.h"
 
 /* Prefetches `nbytes` bytes if `data` isn't NULL. Processors prefetch automatically, but not from
@@ -259,9 +257,10 @@ void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
     int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
     for (int64_t task = begin; task < end; task++) {
         int64_t block = task / parts, column = task % parts * EK_NORM_COLUMNS;
-        int64_t columns = ek_smaller(plan->width - column, EK_NORM_COLUMNS);
-        int64_t sample = block / plan->blocks, row = block % plan->blocks * plan->block_rows;
-        int64_t rows = ek_smaller(plan->rows - row, plan->block_rows);
+        int64_t sample = block / plan->blocks, own = block % plan->blocks;
+        int64_t columns = ek_smaller(ek_norm_block_width(plan, own) - column, EK_NORM_COLUMNS);
+        int64_t row = ek_smaller(own * plan->block_rows, plan->rows);
+        int64_t rows = ek_norm_block_rows(plan, own);
         int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
         const EK_ELEMENT *x = EK_NAME(norm_at)(pass, EK_NORM_X, at);
         const EK_ELEMENT *dy = EK_NAME(norm_at)(pass, EK_NORM_DY, at);

@@ -1,15 +1,9 @@
 /* norm_pass.c: the geometry and workspace of a pass over memory. Rows are cut into blocks by the
  * shape alone, and the blocks' sums are joined in order, so that statistics don't depend on the
  * number of threads. */
-#include "host/host.h"
 #include "host/norm.h"
 
 enum { GRAIN = 16384 };
-
-static int64_t pass_quotient(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 /* ---- geometry ---- */
 
@@ -27,7 +21,7 @@ static void pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
     int64_t step = ek_norm_short_rows(columns);
     int64_t steps = 32768 / (step * columns);
     plan->block_rows = step * (steps > 0 ? steps : 1);
-    plan->blocks = pass_quotient(plan->rows, plan->block_rows);
+    plan->blocks = ek_divide_up(plan->rows, plan->block_rows) + (plan->rest > 0);
 }
 
 /* Makes a plan of x. Returns false if x's memory has neither rows nor planes. */
@@ -148,7 +142,7 @@ void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
 void ek_norm_pass_sum(ek_norm_pass *pass)
 {
     const ek_norm_plan *plan = &pass->plan;
-    int64_t parts = pass_quotient(plan->width, EK_NORM_COLUMNS), tasks, size;
+    int64_t parts = ek_divide_up(plan->width, EK_NORM_COLUMNS), tasks, size;
     ek_parallel_body *body;
     if (plan->planes) {
         tasks = plan->samples * plan->channels;
@@ -181,21 +175,6 @@ void ek_norm_pass_line(ek_norm_pass *pass)
 
 /* ---- joining partial sums ---- */
 
-/* Returns the value of a tensor at `at`. */
-static double pass_value(const ek_norm_pass *pass, int tensor, int64_t at)
-{
-    const void *data = pass->data[tensor];
-    return pass->is_f64    ? ((const double *)data)[at]
-           : pass->is_bf16 ? (double)ek_float_of_bf16(((const uint16_t *)data)[at])
-                           : (double)((const float *)data)[at];
-}
-
-/* Returns the offset of the first value after a sample's last joined row. */
-static int64_t pass_rest(const ek_norm_plan *plan, int64_t sample)
-{
-    return sample * plan->sample_stride + plan->rows * plan->row_stride;
-}
-
 static ek_moments pass_join(ek_moments a, ek_moments b)
 {
     if (b.count == 0)
@@ -212,33 +191,15 @@ ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
     if (plan->planes)
         return (ek_moments){(double)(plan->outer * plan->inner), pass->first[column],
                             pass->second[column]};
-    ek_moments sum = {0, 0, 0}, rest = {0, 0, 0};
+    ek_moments sum = {0, 0, 0};
     for (int64_t block = 0; block < plan->blocks; block++) {
-        double rows = (double)ek_smaller(plan->rows - block * plan->block_rows, plan->block_rows);
-        int64_t begin = (sample * plan->blocks + block) * plan->width;
-        for (int64_t at = begin + c; at < begin + plan->width; at += plan->channels)
+        double rows = (double)ek_norm_block_rows(plan, block);
+        int64_t begin = (sample * plan->blocks + block) * plan->width,
+                end = begin + ek_norm_block_width(plan, block);
+        for (int64_t at = begin + c; at < end; at += plan->channels)
             sum = pass_join(sum, (ek_moments){rows, pass->first[at], pass->second[at]});
     }
-    for (int64_t i = c; i < plan->rest; i += plan->channels) {
-        double x = pass_value(pass, EK_NORM_X, pass_rest(plan, sample) + i);
-        rest = pass_join(rest, (ek_moments){1, x, 0});
-    }
-    return pass_join(sum, rest);
-}
-
-/* Returns true if the ReLU cuts y at element `at`, whose column has the parameters `own`. */
-static bool pass_cuts(const ek_norm_pass *pass, int64_t at, int64_t own)
-{
-    void *const *of = pass->parameters;
-    if (pass->is_f64)
-        return EK_NORM_CUT(((const double *)pass->data[EK_NORM_X])[at],
-                           ((const double *)of[EK_NORM_CENTER])[own],
-                           ((const double *)of[EK_NORM_SCALE])[own],
-                           ((const double *)of[EK_NORM_BIAS])[own]);
-    return EK_NORM_CUT(((const float *)pass->data[EK_NORM_X])[at],
-                       ((const float *)of[EK_NORM_CENTER])[own],
-                       ((const float *)of[EK_NORM_SCALE])[own],
-                       ((const float *)of[EK_NORM_BIAS])[own]);
+    return sum;
 }
 
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
@@ -247,24 +208,11 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
     const ek_norm_plan *plan = &pass->plan;
     *first = *second = 0;
     for (int64_t block = 0; block < plan->blocks; block++) {
-        int64_t begin = (sample * plan->blocks + block) * plan->width;
-        for (int64_t at = begin + c; at < begin + plan->width; at += plan->channels) {
+        int64_t begin = (sample * plan->blocks + block) * plan->width,
+                end = begin + (plan->planes ? plan->width : ek_norm_block_width(plan, block));
+        for (int64_t at = begin + c; at < end; at += plan->channels) {
             *first += pass->first[at];
             *second += pass->second[at];
         }
-    }
-    const int64_t own = sample * plan->width + c;
-    const void *centers = pass->parameters[EK_NORM_CENTER];
-    double center =
-        pass->is_f64 ? ((const double *)centers)[own] : (double)((const float *)centers)[own];
-    for (int64_t i = c; i < plan->rest; i += plan->channels) {
-        int64_t at = pass_rest(plan, sample) + i;
-        if (pass->data[EK_NORM_MASK] && pass_value(pass, EK_NORM_MASK, at) <= 0)
-            continue;
-        if (pass->again && pass_cuts(pass, at, own))
-            continue;
-        double dy = pass_value(pass, EK_NORM_DY, at);
-        *first += dy;
-        *second += dy * (pass_value(pass, EK_NORM_X, at) - center);
     }
 }

@@ -12,7 +12,6 @@
 #ifndef EK_REAL
 #include <math.h>
 
-#include "host/host.h"
 #include "host/norm.h"
 
 enum {
