@@ -23,6 +23,12 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
     return t;
 }
 
+/* Returns true if rows of so many columns are contiguous and don't overlap. */
+static bool gemm_by_rows(const ek_matrices *matrices, int64_t columns)
+{
+    return matrices->column_stride == 1 && matrices->row_stride >= columns;
+}
+
 /* Returns true if oneDNN's f32 product is faster: with AVX-512, if all matrices are row-major and k
  * isn't short. For many rows it isn't with a bias, which takes it a further pass over c. Before
  * gemm_blocked.c read b in place, oneDNN and it reached 88 and 60 GFLOP/s on a Zen 5 core for (8,
@@ -31,7 +37,8 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
 static bool gemm_dnn_is_faster(const ek_gemm *g)
 {
     enum { MANY_ROWS = 64 };
-    bool by_rows = g->a.column_stride == 1 && g->b.column_stride == 1 && g->c.column_stride == 1;
+    bool by_rows =
+        gemm_by_rows(&g->a, g->k) && gemm_by_rows(&g->b, g->m) && gemm_by_rows(&g->c, g->m);
     bool passes = g->n >= MANY_ROWS && g->bias;
     return g->dtype == EK_F32 && by_rows && g->k >= 64 && !passes && ek_host_isa() == EK_ISA_AVX512;
 }
