@@ -11,6 +11,7 @@
 #include "host/gemm_blocked.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "host/gemm_kernel.h"
 #include "host/host.h"
@@ -86,6 +87,11 @@ static gemm_tile gemm_tile_at(const job *j, int64_t tile)
     return t;
 }
 
+/* What a thread has packed of b last. */
+typedef struct gemm_packed {
+    int64_t batch, column, first;
+} gemm_packed;
+
 /* Returns the pace at which all lines are prefetched within `steps` steps along k. */
 static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
 {
@@ -156,7 +162,8 @@ static void gemm_choose_tiles(job *j, int threads)
     const int64_t panels = ek_divide_up(j->gemm->m, j->panel_columns);
     const int64_t products = j->shares_a ? 1 : j->gemm->batch, count = products * j->groups;
     const int64_t equal = gemm_round_up(j->groups, threads);
-    const int64_t many = j->rows / (j->direct_b ? FEW_ROWS : MANY_ROWS);
+    const bool packs_once = j->groups == 1 && j->group_depth >= j->gemm->k;
+    const int64_t many = j->rows / (j->direct_b || packs_once ? FEW_ROWS : MANY_ROWS);
     j->row_tiles = 1;
     if (threads > 1 && products == 1 && j->groups > 1 && equal <= panels && count < 8 * threads &&
         !j->packs_chunks)
@@ -411,25 +418,31 @@ static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
                                   t.row_end - t.row, t.k, a->row_stride, a->column_stride);
 }
 
-/* Packs what the tile needs of b from `first` on, and returns b if the rest is read in place, else
- * NULL. */
+/* Packs what the tile needs of b from `first` on, unless it is packed already. Returns b if the
+ * rest is read in place, else NULL. */
 static const EK_REAL *EK_NAME(gemm_begin_group)(const job *j, const gemm_tile *t, int64_t first,
-                                                int64_t depth, EK_REAL *packed_b)
+                                                int64_t depth, EK_REAL *packed_b,
+                                                gemm_packed *packed)
 {
     const ek_matrices *b = &j->gemm->b;
+    const gemm_packed wanted = {b->batch_stride == 0 ? 0 : t->batch, t->column, first};
+    const bool there = memcmp(packed, &wanted, sizeof wanted) == 0;
     const int64_t nr = j->panel_columns, vector = j->kernel->columns / 2;
     const int64_t tail = j->direct_b && t->columns % nr == vector ? 0 : t->columns % nr;
     const int64_t in_place = j->direct_b || j->copies_b ? t->columns - tail : 0;
-    if (in_place < t->columns)
+    if (in_place < t->columns && !there)
         EK_NAME(gemm_pack_b)
     (j, packed_b, j->direct_b ? nr : gemm_round_up(t->columns, nr), j->copies_b ? in_place : 0,
      t->batch, t->column + in_place, t->columns - in_place, j->first + first, depth);
-    return j->direct_b || j->copies_b ? (const EK_REAL *)b->data + t->batch * b->batch_stride +
-                                            (j->first + first) * b->row_stride + t->column
-                                      : NULL;
+    *packed = wanted;
+    return j->direct_b || (j->copies_b && !there)
+               ? (const EK_REAL *)b->data + t->batch * b->batch_stride +
+                     (j->first + first) * b->row_stride + t->column
+               : NULL;
 }
 
-static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *packed_b)
+static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *packed_b,
+                                       gemm_packed *packed)
 {
     const ek_gemm *g = j->gemm;
     const int nr = (int)j->panel_columns;
@@ -449,7 +462,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     /* If k is 0, one empty iteration writes the zeros. */
     for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
         const int64_t depth = ek_smaller(j->group_depth, t.k - first);
-        const EK_REAL *b = EK_NAME(gemm_begin_group)(j, &t, first, depth, packed_b);
+        const EK_REAL *b = EK_NAME(gemm_begin_group)(j, &t, first, depth, packed_b, packed);
         ek_gemm_ahead next_b = first + depth < t.k ? EK_NAME(gemm_next_b)(j, tile, first + depth)
                                                    : EK_NAME(gemm_next_b)(j, tile + j->threads, 0);
         next_b.pace = gemm_pace(&next_b, kernels * depth);
@@ -503,9 +516,10 @@ static void EK_NAME(gemm_compute_tiles)(void *context, int64_t begin, int64_t en
     (void)begin, (void)end;
     int thread = atomic_fetch_add(&j->next_thread, 1);
     EK_REAL *packed_b = (EK_REAL *)(j->workspace + (size_t)thread * j->workspace_stride);
+    gemm_packed packed = {.batch = -1};
     int64_t tile;
     while ((tile = atomic_fetch_add(&j->next_tile, 1)) < j->tiles)
-        EK_NAME(gemm_compute_tile)(j, tile, packed_b);
+        EK_NAME(gemm_compute_tile)(j, tile, packed_b, &packed);
 }
 
 #endif
