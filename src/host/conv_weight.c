@@ -32,10 +32,13 @@ typedef struct positions {
 
 enum { MOST_ROWS = 12 };
 
+/* How a kernel leaves its sums: it writes them, adds them, or writes them past the caches. */
+typedef enum weight_store { WEIGHT_WRITE, WEIGHT_ADD, WEIGHT_STREAM } weight_store;
+
 /* Computes out[r * out_stride + c] = the sum over all positions of y[r] x[c], for the kernel's rows
- * r and columns c. With `add` the sum is added to `out`. */
+ * r and columns c. */
 typedef void weight_kernel(const positions *p, const float *y, const float *x, float *out,
-                           int64_t out_stride, bool add);
+                           int64_t out_stride, weight_store store);
 
 /* Entry n - 1 of `run` computes n rows. */
 typedef struct weight_kernels {
@@ -46,39 +49,44 @@ typedef struct weight_kernels {
 #if defined(__x86_64__)
 
 /* ROWS x 2 vectors of sums stay in registers. */
-#define KERNEL(NAME, TARGET, ROWS, VECTOR, P, MULTIPLY)                                  \
-    __attribute__((target(TARGET))) static void NAME(const positions *p, const float *y, \
-                                                     const float *x, float *out,         \
-                                                     int64_t out_stride, bool add)       \
-    {                                                                                    \
-        enum { WIDTH = sizeof(VECTOR) / sizeof(float) };                                 \
-        int64_t y_step = p->y_stride[2], x_step = p->x_stride[2];                        \
-        VECTOR sum[ROWS][2];                                                             \
-        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] =  \
-            P##_setzero_ps();                                                            \
-        for (int64_t n = 0; n < p->count[0]; n++)                                        \
-            for (int64_t i = 0; i < p->count[1]; i++) {                                  \
-                const float *a = y + n * p->y_stride[0] + i * p->y_stride[1];            \
-                const float *b = x + n * p->x_stride[0] + i * p->x_stride[1];            \
-                for (int64_t j = p->count[2]; j > 0; j--, a += y_step, b += x_step) {    \
-                    VECTOR b0 = P##_loadu_ps(b), b1 = P##_loadu_ps(b + WIDTH);           \
-                    _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)              \
-                    {                                                                    \
-                        VECTOR s = P##_set1_ps(a[r]);                                    \
-                        sum[r][0] = MULTIPLY(s, b0, sum[r][0]);                          \
-                        sum[r][1] = MULTIPLY(s, b1, sum[r][1]);                          \
-                    }                                                                    \
-                }                                                                        \
-            }                                                                            \
-        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++, out += out_stride)       \
-        {                                                                                \
-            if (add) {                                                                   \
-                sum[r][0] = P##_add_ps(sum[r][0], P##_loadu_ps(out));                    \
-                sum[r][1] = P##_add_ps(sum[r][1], P##_loadu_ps(out + WIDTH));            \
-            }                                                                            \
-            P##_storeu_ps(out, sum[r][0]);                                               \
-            P##_storeu_ps(out + WIDTH, sum[r][1]);                                       \
-        }                                                                                \
+#define KERNEL(NAME, TARGET, ROWS, VECTOR, P, MULTIPLY)                                      \
+    __attribute__((target(TARGET))) static void NAME(const positions *p, const float *y,     \
+                                                     const float *x, float *out,             \
+                                                     int64_t out_stride, weight_store store) \
+    {                                                                                        \
+        enum { WIDTH = sizeof(VECTOR) / sizeof(float) };                                     \
+        int64_t y_step = p->y_stride[2], x_step = p->x_stride[2];                            \
+        VECTOR sum[ROWS][2];                                                                 \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] =      \
+            P##_setzero_ps();                                                                \
+        for (int64_t n = 0; n < p->count[0]; n++)                                            \
+            for (int64_t i = 0; i < p->count[1]; i++) {                                      \
+                const float *a = y + n * p->y_stride[0] + i * p->y_stride[1];                \
+                const float *b = x + n * p->x_stride[0] + i * p->x_stride[1];                \
+                for (int64_t j = p->count[2]; j > 0; j--, a += y_step, b += x_step) {        \
+                    VECTOR b0 = P##_loadu_ps(b), b1 = P##_loadu_ps(b + WIDTH);               \
+                    _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                  \
+                    {                                                                        \
+                        VECTOR s = P##_set1_ps(a[r]);                                        \
+                        sum[r][0] = MULTIPLY(s, b0, sum[r][0]);                              \
+                        sum[r][1] = MULTIPLY(s, b1, sum[r][1]);                              \
+                    }                                                                        \
+                }                                                                            \
+            }                                                                                \
+        _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++, out += out_stride)           \
+        {                                                                                    \
+            if (store == WEIGHT_ADD) {                                                       \
+                sum[r][0] = P##_add_ps(sum[r][0], P##_loadu_ps(out));                        \
+                sum[r][1] = P##_add_ps(sum[r][1], P##_loadu_ps(out + WIDTH));                \
+            }                                                                                \
+            if (store == WEIGHT_STREAM) {                                                    \
+                P##_stream_ps(out, sum[r][0]);                                               \
+                P##_stream_ps(out + WIDTH, sum[r][1]);                                       \
+                continue;                                                                    \
+            }                                                                                \
+            P##_storeu_ps(out, sum[r][0]);                                                   \
+            P##_storeu_ps(out + WIDTH, sum[r][1]);                                           \
+        }                                                                                    \
     }
 EK_ROWS_KERNELS(weight)
 
@@ -145,6 +153,10 @@ static void weight_pair_rows(float *to, int64_t width, const uint16_t *even, con
  * or more. */
 enum { PIECE_NBYTES = 256 << 10, PIECE_POSITIONS = 256, FAR = 1024, OFTEN = 8 };
 
+/* A gradient of so many bytes or more, whose positions are one piece, is written past the caches:
+ * else each of its lines would be read before it is written. */
+enum { STREAM_NBYTES = 1 << 20, LINE = 64 };
+
 typedef struct job {
     const weight_kernels *kernels;
     const float *x, *y;
@@ -155,7 +167,7 @@ typedef struct job {
     int64_t window[2], stride[2], padding[2], dilation[2];
     int64_t row_blocks, panels;        /* blocks of outputs, and panels of channels */
     int64_t piece_samples, piece_rows; /* a piece is some samples, or some rows of one */
-    bool copies_x, copies_y;
+    bool copies_x, copies_y, streams;
     float *copies;
     size_t copies_stride; /* elements of one part's copies */
     atomic_int next_part;
@@ -278,11 +290,12 @@ static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel,
         y += y_row * at.y_stride[1] + from[1] * y_width;
         x = p->x ? weight_copy_x(j, p, &at, first) : x + first;
     }
+    const weight_store store = j->streams ? WEIGHT_STREAM : p->first ? WEIGHT_WRITE : WEIGHT_ADD;
     for (int64_t block = begin; block < end; block++) {
         int64_t count = ek_smaller(rows, j->outputs - block * rows);
         j->kernels->run[count - 1](&at, y + block * (p->y ? p->samples * at.y_stride[0] : rows), x,
                                    j->w + (block * rows * j->taps + tap) * j->channels + channel,
-                                   j->taps * j->channels, !p->first);
+                                   j->taps * j->channels, store);
     }
 }
 
@@ -311,6 +324,7 @@ static void weight_compute(void *context, int64_t begin, int64_t end)
                 weight_add(j, &p, pair / j->panels, pair % j->panels, block, block + next - i);
             }
         }
+    atomic_thread_fence(memory_order_seq_cst); /* stores past the caches are else unordered */
 }
 
 static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
@@ -370,6 +384,8 @@ static int weight_run(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const
     j.piece_samples = ek_smaller(ek_larger(at_once / j.out[0], 1), j.samples);
     j.copies_y = j.narrow_y || (j.outputs * size >= FAR && j.taps * j.panels >= OFTEN);
     j.copies_x = j.narrow_x || (j.stride[1] * j.channels * size >= FAR && j.row_blocks >= OFTEN);
+    j.streams = j.piece_samples == j.samples && j.piece_rows == j.out[0] &&
+                ek_count(w) * size >= STREAM_NBYTES && (uintptr_t)j.w % LINE == 0;
     int64_t blocks = j.taps * j.panels * j.row_blocks;
     int64_t parts = ek_smaller(ek_parallel_threads(dev), blocks);
     int64_t count = j.piece_samples * j.piece_rows * j.out[1];

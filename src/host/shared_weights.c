@@ -15,32 +15,41 @@ static size_t shared_nbytes;
 static void shared_destroy(ek_object *object)
 {
     ek_shared_weights *shared = (ek_shared_weights *)object;
-    ek_lock(&shared_lock);
-    shared_nbytes -= shared->nbytes;
-    ek_unlock(&shared_lock);
-    ek_dev_free(shared->dev, shared->data, shared->nbytes, EK_MEMORY_WORKSPACE);
+    if (shared->data) {
+        ek_lock(&shared_lock);
+        shared_nbytes -= shared->nbytes;
+        ek_unlock(&shared_lock);
+        ek_dev_free(shared->dev, shared->data, shared->nbytes, EK_MEMORY_WORKSPACE);
+    }
     free(shared);
 }
 
-/* Returns new values, or NULL if they would take too much memory. The lock is held. */
-static ek_shared_weights *shared_new(const ek_shared_key *key, size_t nbytes, size_t most)
+/* Makes an entry without values, for the device that asks first. The lock is held. */
+static ek_shared_weights *shared_new(const ek_shared_key *key)
 {
-    ek_event *none;
-    ek_dev *dev = shared_nbytes + nbytes <= most ? ek_dev_get(ek_cpu()) : NULL;
+    ek_dev *dev = ek_dev_get(ek_cpu());
     ek_shared_weights *shared = dev ? calloc(1, sizeof *shared) : NULL;
-    if (!shared || ek_dev_try_alloc_for(dev, EK_STREAM_COMPUTE, nbytes, EK_MEMORY_WORKSPACE,
-                                        &shared->data, &none) != 1) {
-        free(shared);
+    if (!shared)
         return NULL;
-    }
     ek_object_init(&shared->value.object, shared_destroy);
     shared->key = *key;
     shared->dev = dev;
-    shared->nbytes = nbytes;
-    shared_nbytes += nbytes;
     return shared;
 }
 
+/* Gives the entry memory for its values, if all entries together then take at most `most` bytes.
+ * The lock is held. */
+static void shared_allocate(ek_shared_weights *shared, size_t nbytes, size_t most)
+{
+    ek_event *none;
+    if (shared_nbytes + nbytes <= most &&
+        ek_dev_try_alloc_for(shared->dev, EK_STREAM_COMPUTE, nbytes, EK_MEMORY_WORKSPACE,
+                             &shared->data, &none) == 1)
+        shared_nbytes += shared->nbytes = nbytes;
+}
+
+/* A device that has to make values of its own counts as a use of the entry, which goes with the
+ * last. Else the values that others share would stay until the twins go, and leave no room. */
 ek_shared_weights *ek_shared_weights_take(const ek_tensor *w, ek_shared_key key, size_t nbytes,
                                           size_t each)
 {
@@ -51,18 +60,18 @@ ek_shared_weights *ek_shared_weights_take(const ek_tensor *w, ek_shared_key key,
     ek_twin_value **at = &twins->values;
     while (*at && memcmp(&((ek_shared_weights *)*at)->key, &key, sizeof key) != 0)
         at = &(*at)->next;
-    ek_shared_weights *shared = (ek_shared_weights *)*at;
-    if (!shared) {
-        shared = shared_new(&key, nbytes, (size_t)twins->places * each);
-        *at = shared ? &shared->value : NULL;
-    }
-    ek_object_retain(shared);
-    bool last = shared && ++shared->uses == twins->places;
-    if (last)
+    if (!*at)
+        *at = (ek_twin_value *)shared_new(&key);
+    ek_shared_weights *shared = (ek_shared_weights *)*at, *ended = NULL;
+    if (shared && ++shared->uses == twins->places) {
         *at = shared->value.next;
+        ended = shared;
+    }
+    if (shared && !shared->data && !ended) /* nobody would share the last one's */
+        shared_allocate(shared, nbytes, (size_t)twins->places * each);
+    shared = shared && shared->data ? ek_object_retain(shared) : NULL;
     ek_unlock(&shared_lock);
-    if (last)
-        ek_object_release(shared);
+    ek_object_release(ended);
     ek_object_release(twins);
     return shared;
 }

@@ -226,13 +226,19 @@ static double winograd_cost_of_direct(const ek_winograd *plan)
 }
 
 /* Returns true if the plan pays. A weight gradient of a strided 3 x 3 window gains less than its
- * cost suggests. The limits were measured on a Zen 5 core, with AVX-512 and with AVX2, that of
- * tiles on an Emerald Rapids Xeon. */
+ * cost suggests, an input gradient with a stride and few samples more: ek_conv_implicit leaves it
+ * to oneDNN, which reaches half the speed. The limits were measured on a Zen 5 core, with AVX-512
+ * and with AVX2, those of tiles and samples on an Emerald Rapids Xeon. */
 static bool winograd_pays(ek_conv_kind kind, const ek_winograd *plan, double cost, double direct)
 {
+    enum { FEW_SAMPLES = 8 };
+    const bool wide = ek_host_isa() == EK_ISA_AVX512;
+    const bool strided = plan->line[0].out_stride > 1;
+    if (kind == EK_CONV_INPUT_GRADIENT && strided && plan->samples < FEW_SAMPLES && wide)
+        return cost < 2 * direct;
     if (kind != EK_CONV_WEIGHT_GRADIENT || ek_winograd_whole(plan))
         return cost < direct;
-    return 1.15 * cost < direct && (ek_host_isa() != EK_ISA_AVX512 || plan->tiles >= 256);
+    return 1.15 * cost < direct && (!wide || plan->tiles >= 256);
 }
 
 int ek_conv_winograd_side(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,

@@ -201,6 +201,7 @@ static const conv_case implicit_cases[] = {
     {"pieces of rows", 2, 2, 32, 24, 1, {41, 39}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
     {"far channels", 2, 9, 256, 270, 1, {6, 7}, {2, 2}, {1, 1}, {0, 1}, {1, 1}},
     {"far channels, rows", 2, 1, 256, 270, 1, {24, 14}, {2, 1}, {1, 1}, {1, 0}, {1, 1}},
+    {"few positions", 2, 2, 128, 260, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
 };
 enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
 

@@ -223,6 +223,23 @@ TEST(keys)
         ek_object_release(all[i]);
 }
 
+/* A device for which there was no room counts as one that has used the values, so that the others'
+ * go after the last use, and leave room for those of the next layer. */
+TEST(a_device_without_room)
+{
+    const ek_shared_key key = {&key, 0, {1}};
+    replicas r = make_replicas(EK_CONV_FORWARD, 3, 1);
+    make_twins(&r);
+    ck_assert_ptr_null(ek_shared_weights_take(r.at[0].w, key, 64, 1));
+    for (int d = 1; d < PLACES; d++) {
+        ek_shared_weights *shared = ek_shared_weights_take(r.at[d].w, key, 64, 64);
+        ck_assert_ptr_nonnull(shared);
+        ck_assert_uint_gt(workspace(ek_cpu(), false), 0);
+        ek_object_release(shared);
+    }
+    ck_assert_uint_eq(workspace(ek_cpu(), false), 0);
+}
+
 /* Returns x's twins without a reference. */
 static const ek_twins *twins_of(const ek_tensor *x, int64_t *offset)
 {
