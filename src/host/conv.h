@@ -44,28 +44,18 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);
 
-/* Writes the sum of y's gradient (f32 or bf16, two dimensions) over all dimensions but its channels
- * to bias. */
-void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
-
-/* Adds `count` rows, which lie `stride` elements apart, to one total per column. */
-void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t stride,
-                      int64_t columns);
+/* Writes the sum of y's gradient over all dimensions but its channels to bias. */
+int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
 
 /* ---- f32 images and windows of one element, without padding ---- */
 
-/* Returns true if ek_conv_point can compute this convolution: two dimensions, one group, windows of
- * one element without padding, f32 (or bf16 that is staged as f32). Layouts don't matter. */
+/* Returns true for two dimensions, one group, windows of one element without padding, and f32 (or
+ * bf16 that is staged as f32). Layouts don't matter. */
 bool ek_conv_point_can(const ek_tensor *x, const ek_tensor *w, const ek_conv_params *params);
 
-/* Returns true if ek_conv_point can compute this convolution and was measured to be faster than
- * ek_dnn_conv. */
-bool ek_conv_point_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                        const ek_tensor *y, const ek_conv_params *params);
-
-/* Computes f32. No tensor is empty. */
-int ek_conv_point(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                  const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
+/* Computes the weight gradient in f32. No tensor is empty. */
+int ek_conv_point_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
+                         const ek_tensor *y, const ek_conv_params *params);
 
 /* ---- f32 images by Winograd's algorithms: winograd.h ---- */
 

@@ -146,42 +146,17 @@ static void columns_scatter_rows(void *context, int64_t begin, int64_t end)
         columns_scatter_f64(c, first, last - first);
 }
 
-/* ---- bias ---- */
-
-typedef struct bias_job {
-    const geometry *g;
-    void *bias, *y;
-} bias_job;
-
-static void columns_bias_spread(void *context, int64_t begin, int64_t end)
-{
-    const bias_job *job = context;
-    size_t nbytes = (size_t)job->g->outputs * job->g->size;
-    for (int64_t row = begin; row < end; row++)
-        memcpy((char *)job->y + (size_t)row * nbytes, job->bias, nbytes);
-}
-
-#define BIAS_SUM(NAME, TYPE)                                              \
-    static void NAME(void *context, int64_t begin, int64_t end)           \
-    {                                                                     \
-        const bias_job *job = context;                                    \
-        const geometry *g = job->g;                                       \
-        for (int64_t o = begin; o < end; o++) {                           \
-            double sum = 0;                                               \
-            for (int64_t row = 0; row < g->samples * g->positions; row++) \
-                sum += ((const TYPE *)job->y)[row * g->outputs + o];      \
-            ((TYPE *)job->bias)[o] = (TYPE)sum;                           \
-        }                                                                 \
-    }
-BIAS_SUM(columns_bias_sum_f32, float)
-BIAS_SUM(columns_bias_sum_f64, double)
-
 /* ---- the three products ---- */
 
+/* Forward, adds a bias, which may be NULL. Weight gradients are added to w. */
 static int columns_multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, int64_t rows,
-                            ek_matrices x, ek_matrices w, ek_matrices y, bool accumulate)
+                            ek_matrices x, ek_matrices w, ek_matrices y, const void *bias)
 {
-    ek_gemm gemm = {.dtype = g->dtype, .batch = 1, .accumulate = accumulate};
+    ek_gemm gemm = {.dtype = g->dtype,
+                    .batch = 1,
+                    .accumulate = kind == EK_CONV_WEIGHT_GRADIENT,
+                    .bias = bias,
+                    .bias_stride = 1};
     ek_matrices w_transposed = {w.data, 0, w.column_stride, w.row_stride};
     ek_matrices y_transposed = {y.data, 0, y.column_stride, y.row_stride};
     if (kind == EK_CONV_FORWARD) { /* y (rows, O) = x (rows, K) w' (K, O) */
@@ -200,7 +175,7 @@ static int columns_multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, i
 }
 
 static int columns_run_chunk(ek_dev *dev, chunk *c, ek_conv_kind kind, char *w, char *y,
-                             bool accumulate)
+                             const char *bias)
 {
     const geometry *g = c->g;
     int64_t k = g->k > 1 ? g->k : 1;
@@ -211,7 +186,7 @@ static int columns_run_chunk(ek_dev *dev, chunk *c, ek_conv_kind kind, char *w, 
         ek_parallel_for(dev, c->count, 1 + 8192 / k, columns_gather_rows, c);
     ek_matrices mw = {w, 0, k, 1};
     ek_matrices my = {y + (size_t)(c->first * g->outputs) * g->size, 0, g->outputs, 1};
-    EK_TRY(columns_multiply(dev, g, kind, c->count, x, mw, my, accumulate));
+    EK_TRY(columns_multiply(dev, g, kind, c->count, x, mw, my, bias));
     if (kind == EK_CONV_INPUT_GRADIENT && !g->pointwise)
         ek_parallel_for(dev, (g->group_channels + SCATTER_CHANNELS - 1) / SCATTER_CHANNELS, 1,
                         columns_scatter_rows, c);
@@ -224,13 +199,9 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     geometry g = columns_geometry_of(x, w, y, params);
     char *px = ek_tensor_address(x), *pw = ek_tensor_address(w), *py = ek_tensor_address(y);
     int64_t rows = g.samples * g.positions;
-    bias_job bias_rows = {&g, bias ? ek_tensor_address(bias) : NULL, py};
-    if (bias && kind == EK_CONV_FORWARD)
-        ek_parallel_for(dev, rows, 1 + 16384 / (g.outputs + 1), columns_bias_spread, &bias_rows);
-    else if (bias)
-        ek_parallel_for(dev, g.outputs, 8,
-                        g.dtype == EK_F32 ? columns_bias_sum_f32 : columns_bias_sum_f64,
-                        &bias_rows);
+    const char *start = bias && kind == EK_CONV_FORWARD ? ek_tensor_address(bias) : NULL;
+    if (bias && !start)
+        EK_TRY(ek_conv_bias_gradient(dev, bias, y));
     if (kind == EK_CONV_INPUT_GRADIENT)
         memset(px, 0, (size_t)ek_count(x) * g.size);
     if (kind == EK_CONV_WEIGHT_GRADIENT)
@@ -245,14 +216,14 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
         nbytes = (size_t)step * row_nbytes;
         EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &columns));
     }
-    bool accumulate = kind == EK_CONV_WEIGHT_GRADIENT || (bias && kind == EK_CONV_FORWARD);
     int rc = 0;
     for (int64_t first = 0; first < rows && rc >= 0; first += step) {
         for (int64_t i = 0; i < g.groups && rc >= 0; i++) {
             chunk c = {&g, px + (size_t)(i * g.group_channels) * g.size, columns, first,
                        step < rows - first ? step : rows - first};
             rc = columns_run_chunk(dev, &c, kind, pw + (size_t)(i * g.group_outputs * g.k) * g.size,
-                                   py + (size_t)(i * g.group_outputs) * g.size, accumulate);
+                                   py + (size_t)(i * g.group_outputs) * g.size,
+                                   start ? start + (size_t)(i * g.group_outputs) * g.size : NULL);
         }
     }
     if (columns)

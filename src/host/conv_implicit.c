@@ -465,8 +465,8 @@ bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_t
 enum { LEAST_SAMPLES = 8 };
 
 /* The limits were measured on Zen 3 (AVX2) and Zen 5 (AVX-512) cores against oneDNN 2.6. With fewer
- * channels, panels are half empty or taps are too short. Windows of one tap have a faster algorithm
- * (conv_point.c). Windows of 2, 3, 4, 5 and 7 gain alike. */
+ * channels, panels are half empty or taps are too short. Windows of one tap have faster algorithms
+ * (conv.c). Windows of 2, 3, 4, 5 and 7 gain alike. */
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params)
 {

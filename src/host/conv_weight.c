@@ -145,94 +145,6 @@ static void weight_pair_rows(float *to, int64_t width, const uint16_t *even, con
 
 #endif
 
-/* ---- bias ---- */
-
-enum { BIAS_COLUMNS = 16, BIAS_ROWS = 256 };
-
-typedef struct bias_sum {
-    const void *y;
-    void *bias;
-    bool is_bf16; /* y and bias are bf16, else both are f32 */
-    int64_t rows, outputs;
-} bias_sum;
-
-/* As many columns as are summed at once. */
-typedef float weight_lanes __attribute__((vector_size(64), aligned(4), may_alias));
-
-EK_MULTIVERSION static void weight_add_rows(double *totals, const float *rows, int64_t count,
-                                            int64_t stride, int64_t columns)
-{
-    for (; columns >= BIAS_COLUMNS; columns -= BIAS_COLUMNS) {
-        weight_lanes sum = {0};
-        for (int64_t i = 0; i < count; i++)
-            sum += *(const weight_lanes *)(rows + i * stride);
-        for (int c = 0; c < BIAS_COLUMNS; c++)
-            totals[c] += sum[c];
-        rows += BIAS_COLUMNS;
-        totals += BIAS_COLUMNS;
-    }
-    for (int64_t c = 0; c < columns; c++) {
-        float sum = 0;
-        for (int64_t i = 0; i < count; i++)
-            sum += rows[i * stride + c];
-        totals[c] += sum;
-    }
-}
-
-void ek_conv_add_rows(double *totals, const float *rows, int64_t count, int64_t stride,
-                      int64_t columns)
-{
-    weight_add_rows(totals, rows, count, stride, columns);
-}
-
-/* Does what ek_conv_add_rows does, for bf16 and at most BIAS_COLUMNS columns. */
-EK_MULTIVERSION static void weight_add_rows_bf16(double *totals, const uint16_t *rows,
-                                                 int64_t count, int64_t stride, int64_t columns)
-{
-    float sum[BIAS_COLUMNS] = {0};
-    for (int64_t i = 0; i < count; i++, rows += stride) {
-        if (columns == BIAS_COLUMNS)
-            for (int c = 0; c < BIAS_COLUMNS; c++)
-                sum[c] += ek_float_of_bf16(rows[c]);
-        else
-            for (int64_t c = 0; c < columns; c++)
-                sum[c] += ek_float_of_bf16(rows[c]);
-    }
-    for (int64_t c = 0; c < columns; c++)
-        totals[c] += sum[c];
-}
-
-static void weight_sum_bias(void *context, int64_t begin, int64_t end)
-{
-    const bias_sum *b = context;
-    for (int64_t first = begin * BIAS_COLUMNS; first < ek_smaller(end * BIAS_COLUMNS, b->outputs);
-         first += BIAS_COLUMNS) {
-        const int64_t columns = ek_smaller(BIAS_COLUMNS, b->outputs - first);
-        double total[BIAS_COLUMNS] = {0};
-        for (int64_t row = 0; row < b->rows; row += BIAS_ROWS) {
-            int64_t at = row * b->outputs + first, count = ek_smaller(BIAS_ROWS, b->rows - row);
-            if (b->is_bf16)
-                weight_add_rows_bf16(total, (const uint16_t *)b->y + at, count, b->outputs,
-                                     columns);
-            else
-                weight_add_rows(total, (const float *)b->y + at, count, b->outputs, columns);
-        }
-        for (int64_t c = 0; c < columns; c++) {
-            if (b->is_bf16)
-                ((uint16_t *)b->bias)[first + c] = ek_bf16_of((float)total[c]);
-            else
-                ((float *)b->bias)[first + c] = (float)total[c];
-        }
-    }
-}
-
-void ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y)
-{
-    bias_sum sum = {ek_tensor_address(y), ek_tensor_address(bias), y->dtype == EK_BF16,
-                    y->shape[0] * y->shape[2] * y->shape[3], y->shape[1]};
-    ek_parallel_for(dev, ek_divide_up(sum.outputs, BIAS_COLUMNS), 1, weight_sum_bias, &sum);
-}
-
 /* ---- the gradient ---- */
 
 /* A piece takes PIECE_NBYTES of x and y's gradient, a part of the level 2 cache, and at least
@@ -493,7 +405,7 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
 {
     ek_stage wide;
     if (bias)
-        ek_conv_bias_gradient(dev, bias, y);
+        EK_TRY(ek_conv_bias_gradient(dev, bias, y));
     EK_TRY(ek_stage_begin(&wide, dev, w, EK_F32, 1, w->dtype == EK_F32, false));
     int rc = weight_run(dev, x, wide.tensor, y, params);
     return ek_stage_end(&wide, dev, true, rc);

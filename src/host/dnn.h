@@ -19,7 +19,8 @@ typedef enum ek_conv_kind {
 int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                 const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
-/* Computes f32 matrix products. k may be 0; the other sizes may not. */
+/* Computes f32 matrix products without a bias. Rows of all matrices are contiguous and don't
+ * overlap. No size is 0. */
 int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm);
 
 /* Computes the slot matmul for x and y that are both f32 or both bf16. out and bias are f32 or of

@@ -62,157 +62,53 @@ static area matmul_area(const division *d, int64_t i)
 
 /* ---- sgemm ---- */
 
-/* One matrix in the form that sgemm takes: rows with unit stride, or transposed. */
-typedef struct sgemm_operand {
-    const float *data;
-    char transposed; /* 'N' or 'T' */
-    int64_t leading;
-} sgemm_operand;
-
-/* Describes one matrix of a batch. Returns false if neither dimension has unit stride. The stride
- * of a dimension of size 1 doesn't matter. */
-static bool sgemm_describe(sgemm_operand *o, const ek_matrices *m, int64_t rows, int64_t columns,
-                           int64_t batch)
-{
-    o->data = (const float *)m->data + batch * m->batch_stride;
-    if ((m->column_stride == 1 || columns == 1) && (m->row_stride >= columns || rows == 1)) {
-        o->transposed = 'N';
-        o->leading = rows == 1 ? columns : m->row_stride;
-        return columns == 1 ? o->leading >= 1 : true;
-    }
-    if ((m->row_stride == 1 || rows == 1) && (m->column_stride >= rows || columns == 1)) {
-        o->transposed = 'T';
-        o->leading = columns == 1 ? rows : m->column_stride;
-        return true;
-    }
-    return false;
-}
-
-/* Copies a matrix to `dense`, row by row; with `back`, copies `dense` to the matrix. */
-static void sgemm_copy(float *dense, const ek_matrices *m, int64_t rows, int64_t columns,
-                       int64_t batch, bool back)
-{
-    float *matrix = (float *)m->data + batch * m->batch_stride;
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++, dense++) {
-            float *at = matrix + i * m->row_stride + j * m->column_stride;
-            *(back ? at : dense) = *(back ? dense : at);
-        }
-}
-
 typedef struct sgemm_job {
     const ek_gemm *gemm;
     division division;
-    float *workspace; /* for each part: copies of operands that sgemm can't address */
-    int64_t workspace_stride, b_at, c_at;
-    bool copy_a, copy_b, copy_c, transpose_c;
-    atomic_int next_part;
     atomic_int status; /* the first failure */
 } sgemm_job;
 
-static void sgemm_move(ek_matrices *m, int64_t row, int64_t column)
+static float *sgemm_at(const ek_matrices *m, int64_t batch, int64_t row, int64_t column)
 {
-    m->data = (float *)m->data + row * m->row_stride + column * m->column_stride;
+    return (float *)m->data + batch * m->batch_stride + row * m->row_stride + column;
 }
 
-/* Computes part `unit`. Parts are counted through all products. */
-static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t unit, float *workspace)
+/* Computes the parts [begin, end), which are counted through all products. */
+static void sgemm_parts(void *context, int64_t begin, int64_t end)
 {
-    const int64_t parts = p->division.row_parts * p->division.column_parts, batch = unit / parts;
-    const area at = matmul_area(&p->division, unit % parts);
-    ek_gemm part = *p->gemm, *g = &part;
-    g->n = at.n;
-    g->m = at.m;
-    sgemm_move(&g->a, at.row, 0);
-    sgemm_move(&g->b, 0, at.column);
-    sgemm_move(&g->c, at.row, at.column);
-    sgemm_operand a = {workspace, 'N', g->k}, b = {workspace + p->b_at, 'N', g->m};
-    if (p->copy_a)
-        sgemm_copy(workspace, &g->a, g->n, g->k, batch, false);
-    else
-        sgemm_describe(&a, &g->a, g->n, g->k, batch);
-    if (p->copy_b)
-        sgemm_copy(workspace + p->b_at, &g->b, g->k, g->m, batch, false);
-    else
-        sgemm_describe(&b, &g->b, g->k, g->m, batch);
-    sgemm_operand c = {workspace + p->c_at, 'N', g->m};
-    if (!p->copy_c)
-        sgemm_describe(&c, &g->c, g->n, g->m, batch);
-    else if (g->accumulate)
-        sgemm_copy(workspace + p->c_at, &g->c, g->n, g->m, batch, false);
-
-    float beta = g->accumulate ? 1.0f : 0.0f, *out = (float *)(uintptr_t)c.data;
-    dnnl_status_t status;
-    if (c.transposed == 'T') /* c is transposed: c' = b' a' */
-        status =
-            dnnl_sgemm(b.transposed == 'N' ? 'T' : 'N', a.transposed == 'N' ? 'T' : 'N', g->m, g->n,
-                       g->k, 1.0f, b.data, b.leading, a.data, a.leading, beta, out, c.leading);
-    else
-        status = dnnl_sgemm(a.transposed, b.transposed, g->n, g->m, g->k, 1.0f, a.data, a.leading,
-                            b.data, b.leading, beta, out, c.leading);
-    if (status == dnnl_success && p->copy_c)
-        sgemm_copy(workspace + p->c_at, &g->c, g->n, g->m, batch, true);
-    if (status == dnnl_success && g->finish)
-        g->finish(g->finish_context,
-                  &(ek_gemm_area){(float *)g->c.data + batch * g->c.batch_stride, g->c.row_stride,
-                                  g->c.column_stride, batch, at.row, at.n, at.column, at.m});
-    return status;
-}
-
-static void sgemm_part(void *context, int64_t begin, int64_t end)
-{
-    sgemm_job *p = context;
-    int part = atomic_fetch_add(&p->next_part, 1);
+    sgemm_job *job = context;
+    const ek_gemm *g = job->gemm;
+    const int64_t parts = job->division.row_parts * job->division.column_parts;
     for (int64_t unit = begin; unit < end; unit++) {
-        dnnl_status_t status = sgemm_run(p, unit, p->workspace + part * p->workspace_stride);
+        const int64_t batch = unit / parts;
+        const area at = matmul_area(&job->division, unit % parts);
         int none = dnnl_success;
+        const dnnl_status_t status =
+            dnnl_sgemm('N', 'N', at.n, at.m, g->k, 1.0f, sgemm_at(&g->a, batch, at.row, 0),
+                       g->a.row_stride, sgemm_at(&g->b, batch, 0, at.column), g->b.row_stride,
+                       g->accumulate ? 1.0f : 0.0f, sgemm_at(&g->c, batch, at.row, at.column),
+                       g->c.row_stride);
         if (status != dnnl_success)
-            atomic_compare_exchange_strong(&p->status, &none, (int)status);
+            atomic_compare_exchange_strong(&job->status, &none, (int)status);
+        else if (g->finish)
+            g->finish(g->finish_context,
+                      &(ek_gemm_area){sgemm_at(&g->c, batch, at.row, at.column), g->c.row_stride, 1,
+                                      batch, at.row, at.n, at.column, at.m});
     }
-}
-
-static void sgemm_zero(const ek_gemm *g)
-{
-    for (int64_t batch = 0; batch < g->batch; batch++)
-        for (int64_t i = 0; i < g->n; i++)
-            for (int64_t j = 0; j < g->m; j++)
-                ((float *)g->c.data)[batch * g->c.batch_stride + i * g->c.row_stride +
-                                     j * g->c.column_stride] = 0;
 }
 
 int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
 {
-    if (gemm->k == 0) {
-        if (!gemm->accumulate)
-            sgemm_zero(gemm);
-        return 0;
-    }
-    sgemm_job p = {.gemm = gemm};
-    sgemm_operand probe;
-    p.copy_a = !sgemm_describe(&probe, &gemm->a, gemm->n, gemm->k, 0);
-    p.copy_b = !sgemm_describe(&probe, &gemm->b, gemm->k, gemm->m, 0);
-    p.copy_c = !sgemm_describe(&probe, &gemm->c, gemm->n, gemm->m, 0);
-    p.b_at = p.copy_a ? gemm->n * gemm->k : 0;
-    p.c_at = p.b_at + (p.copy_b ? gemm->k * gemm->m : 0);
-    p.workspace_stride = p.c_at + (p.copy_c ? gemm->n * gemm->m : 0);
-
-    const int threads = ek_parallel_threads(dev);
-    p.division = (division){gemm->n, gemm->m, 1, 1};
-    if (p.workspace_stride == 0)
-        p.division = matmul_divide(gemm->batch, gemm->n, gemm->m, gemm->k, threads);
-    int64_t parts = p.division.row_parts * p.division.column_parts, units = gemm->batch * parts;
-    size_t nbytes = (size_t)(ek_smaller(threads, units) * p.workspace_stride) * sizeof(float);
-    void *workspace = NULL;
-    if (nbytes)
-        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
-    p.workspace = workspace;
-    double work = (double)gemm->n * (double)gemm->m * (double)gemm->k / (double)parts;
+    sgemm_job job = {.gemm = gemm,
+                     .division = matmul_divide(gemm->batch, gemm->n, gemm->m, gemm->k,
+                                               ek_parallel_threads(dev))};
+    const int64_t parts = job.division.row_parts * job.division.column_parts;
+    const double work = (double)gemm->n * (double)gemm->m * (double)gemm->k / (double)parts;
     int before = ek_parallel_alone_begin();
-    ek_parallel_for(dev, units, work < 100000 ? 1 + (int64_t)(100000 / work) : 1, sgemm_part, &p);
+    ek_parallel_for(dev, gemm->batch * parts, work < 100000 ? 1 + (int64_t)(100000 / work) : 1,
+                    sgemm_parts, &job);
     ek_parallel_alone_end(before);
-    if (nbytes)
-        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
-    int status = atomic_load(&p.status);
+    int status = atomic_load(&job.status);
     if (status == dnnl_success)
         return 0;
     char what[160];

@@ -23,6 +23,12 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
     return t;
 }
 
+/* Returns true if rows of so many columns are contiguous and don't overlap. */
+static bool gemm_by_rows(const ek_matrices *matrices, int64_t columns)
+{
+    return matrices->column_stride == 1 && matrices->row_stride >= columns;
+}
+
 /* Returns true if oneDNN's f32 product is faster: with AVX-512, if all matrices are row-major and k
  * isn't short. For many rows it isn't with a bias, which takes it a further pass over c. Before
  * gemm_blocked.c read b in place, oneDNN and it reached 88 and 60 GFLOP/s on a Zen 5 core for (8,
@@ -31,9 +37,27 @@ static ek_gemm gemm_transposed(const ek_gemm *g)
 static bool gemm_dnn_is_faster(const ek_gemm *g)
 {
     enum { MANY_ROWS = 64 };
-    bool by_rows = g->a.column_stride == 1 && g->b.column_stride == 1 && g->c.column_stride == 1;
+    bool by_rows =
+        gemm_by_rows(&g->a, g->k) && gemm_by_rows(&g->b, g->m) && gemm_by_rows(&g->c, g->m);
     bool passes = g->n >= MANY_ROWS && g->bias;
     return g->dtype == EK_F32 && by_rows && g->k >= 64 && !passes && ek_host_isa() == EK_ISA_AVX512;
+}
+
+/* Returns true if the product is faster with exchanged factors, which doesn't pay for a short k
+ * because the result is written transposed. Few rows times a b whose columns lie far apart need
+ * no packing of b. Where columns of a lie far apart and b is narrow, as for weight gradients, wide
+ * panels of a are packed on the way; rows of a would be packed before, which took a third of the
+ * time for (768, 4096) x (4096, 32). */
+static bool gemm_exchanges(const ek_gemm *g)
+{
+    enum { FAR = 1024 };
+    const int64_t size = (int64_t)ek_dtype_size(g->dtype), nbytes = g->k * size;
+    const int columns = ek_gemm_kernel_best(g->dtype)->columns;
+    if (g->b.row_stride == 1)
+        return g->n <= 2 * columns && g->n < g->m && nbytes >= EK_GEMM_BLOCK_NBYTES / 2;
+    return g->dtype == EK_F32 && g->a.row_stride == 1 && g->a.column_stride * size > FAR &&
+           g->b.column_stride == 1 && g->m <= 6 * columns && g->n >= 3 * g->m &&
+           nbytes >= EK_GEMM_BLOCK_NBYTES;
 }
 
 static ek_matrices gemm_matrices_of(const ek_tensor *t)
@@ -65,11 +89,7 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
         g.batch = 1;
     }
     const bool by_dnn = gemm_dnn_is_faster(&g);
-    /* A few rows times a b with contiguous columns: if the factors are exchanged, b needs no
-     * packing. The result is then written transposed, which doesn't pay for a short k. */
-    bool few = g.n <= 2 * ek_gemm_kernel_best(g.dtype)->columns && g.n < g.m;
-    const bool transposed = !by_dnn && few && g.b.row_stride == 1 &&
-                            g.k * (int64_t)ek_dtype_size(g.dtype) >= EK_GEMM_BLOCK_NBYTES / 2;
+    const bool transposed = !by_dnn && gemm_exchanges(&g);
     /* The innermost loop begins with a contiguous bias. Others are written to c before. */
     if (g.bias && (by_dnn || transposed || g.accumulate || g.bias_stride != 1)) {
         ek_parallel_for(dev, g.batch * g.n, 1 + 16384 / g.m,

@@ -11,6 +11,7 @@
 #include "host/gemm_blocked.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "host/gemm_kernel.h"
 #include "host/host.h"
@@ -45,6 +46,7 @@ typedef struct job {
     bool packs_chunks; /* a thread packs chunks of rows of a for itself */
     bool far_a;        /* rows of a are read in place, and prefetched */
     bool direct_b;     /* b isn't packed, except columns that don't fill a vector */
+    bool copies_b;     /* the first rows of a tile read b in place and pack it on their way */
     int64_t chunk_rows;
     bool transposed; /* rows and columns of c are exchanged */
     int64_t batch, row, rows, first, depth;
@@ -84,6 +86,11 @@ static gemm_tile gemm_tile_at(const job *j, int64_t tile)
     t.k = j->shares_a ? j->depth : g->k;
     return t;
 }
+
+/* What a thread has packed of b last. */
+typedef struct gemm_packed {
+    int64_t batch, column, first;
+} gemm_packed;
 
 /* Returns the pace at which all lines are prefetched within `steps` steps along k. */
 static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
@@ -135,6 +142,7 @@ static void gemm_choose_blocks(job *j)
     j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES;
     j->direct_b = g->b.column_stride == 1 &&
                   (g->n <= 2 * most_rows || g->b.row_stride * size <= DIRECT_STRIDE);
+    j->copies_b = g->b.column_stride == 1 && !j->direct_b;
     if (j->packs_chunks)
         j->group_depth = j->block;
     j->chunk_rows = ek_larger(1, CHUNK_NBYTES / size / depth / j->panel_rows) * j->panel_rows;
@@ -154,7 +162,8 @@ static void gemm_choose_tiles(job *j, int threads)
     const int64_t panels = ek_divide_up(j->gemm->m, j->panel_columns);
     const int64_t products = j->shares_a ? 1 : j->gemm->batch, count = products * j->groups;
     const int64_t equal = gemm_round_up(j->groups, threads);
-    const int64_t many = j->rows / (j->direct_b ? FEW_ROWS : MANY_ROWS);
+    const bool packs_once = j->groups == 1 && j->group_depth >= j->gemm->k;
+    const int64_t many = j->rows / (j->direct_b || packs_once ? FEW_ROWS : MANY_ROWS);
     j->row_tiles = 1;
     if (threads > 1 && products == 1 && j->groups > 1 && equal <= panels && count < 8 * threads &&
         !j->packs_chunks)
@@ -254,19 +263,20 @@ static void EK_NAME(gemm_pack_a)(void *context, int64_t begin, int64_t end)
     EK_NAME(gemm_pack_rows)(j, j->packed_a, padded, row, rows, a, j->depth);
 }
 
-/* Packs a group of b's columns, block by block. */
-static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t batch, int64_t column,
-                                 int64_t columns, int64_t first, int64_t depth)
+/* Packs columns of b, block by block, behind `before` of `padded` ones. */
+static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t padded, int64_t before,
+                                 int64_t batch, int64_t column, int64_t columns, int64_t first,
+                                 int64_t depth)
 {
     const ek_gemm *g = j->gemm;
     const int nr = (int)j->panel_columns;
     const EK_REAL *b = (const EK_REAL *)g->b.data + batch * g->b.batch_stride;
-    const int64_t padded = gemm_round_up(columns, nr);
     for (int64_t d = 0; d < depth; d += j->block) {
         const int64_t length = ek_smaller(j->block, depth - d);
         EK_NAME(ek_gemm_pack)
-        (to + d * padded, b + (first + d) * g->b.row_stride + column * g->b.column_stride, columns,
-         length, nr, g->b.column_stride, g->b.row_stride);
+        (to + d * padded + before * length,
+         b + (first + d) * g->b.row_stride + column * g->b.column_stride, columns, length, nr,
+         g->b.column_stride, g->b.row_stride);
     }
 }
 
@@ -276,11 +286,21 @@ static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, int64_t column_s
                                 int64_t columns, bool add, const EK_REAL *bias)
 {
     if (row_stride == 1 && column_stride != 1) {
-        for (int64_t j = 0; j < columns; j++)
-            for (int64_t i = 0; i < rows; i++) {
-                EK_REAL *at = c + i + j * column_stride;
-                *at = (add ? *at : bias ? bias[j] : 0) + acc[i * acc_stride + j];
-            }
+        enum { TRANSPOSED = 32 / sizeof(EK_REAL), WIDTH = 16 };
+        EK_REAL turned[EK_GEMM_COLUMNS * WIDTH];
+        int64_t done = 0;
+        for (int64_t i = 0; i < rows; i += TRANSPOSED)
+            done = EK_NAME(ek_gemm_transpose)(turned + i, WIDTH, acc + i * acc_stride,
+                                              ek_smaller(TRANSPOSED, rows - i), acc_stride,
+                                              gemm_round_up(columns, TRANSPOSED));
+        for (int64_t j = done; j < columns; j++)
+            for (int64_t i = 0; i < rows; i++)
+                turned[j * WIDTH + i] = acc[i * acc_stride + j];
+        for (int64_t j = 0; j < columns; j++, c += column_stride) {
+            const EK_REAL *line = turned + j * WIDTH, first = bias ? bias[j] : 0;
+            for (int64_t i = 0; i < rows; i++)
+                c[i] = (add ? c[i] : first) + line[i];
+        }
         return;
     }
     for (int64_t i = 0; i < rows; i++)
@@ -307,8 +327,8 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
     return ahead;
 }
 
-/* Multiplies a panel of rows by all columns of a group, over one block of k. `direct` is the
- * group's part of a b that isn't packed, except the columns that don't fill a vector. */
+/* Multiplies a panel of rows by all columns of a group, over one block of k. `direct`, if it isn't
+ * NULL, is the group's part of a b that isn't packed yet, except columns at the end. */
 static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, int64_t rows,
                                          int64_t columns, const EK_REAL *direct)
 {
@@ -317,7 +337,8 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
     const bool add = call->add;
     const EK_REAL *bias = call->addend;
     EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
-    const EK_REAL *packed = call->b;
+    EK_REAL *packed = call->packed;
+    const bool copies = direct && j->copies_b, skips = direct && !copies;
     if (j->shares_a) { /* prefetches the next panel of rows */
         const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
         *call->next_a = (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
@@ -333,27 +354,30 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
     int64_t column = 0;
     if (g->c.column_stride == 1) { /* whole panels */
         ek_gemm_inner *inner = j->kernel->inner[nr / vector - 1][rows - 1];
-        const int64_t step = direct ? nr : nr * call->k;
+        const int64_t step = direct ? nr : nr * call->k, packed_step = skips ? 0 : nr * call->k;
         call->b = direct ? direct : packed;
         call->b_depth = direct ? g->b.row_stride : nr;
         call->c_row = g->c.row_stride;
         for (; column + nr <= columns; column += nr) {
             call->c = c + column;
+            call->packed = copies ? packed : NULL;
             inner(call);
             call->b = (const EK_REAL *)call->b + step;
+            packed += packed_step;
             if (bias)
                 call->addend = bias + column + nr;
         }
-        packed = direct ? packed : call->b;
     }
     for (; column < columns; column += nr) {
         const int64_t width = ek_smaller(nr, columns - column);
         const int vectors = width > vector ? 2 : 1;
-        const bool filled = width == vectors * vector, in_place = direct && filled;
+        const bool filled = width == vectors * vector;
+        const bool in_place = skips ? filled : copies && width == nr;
         const bool whole = g->c.column_stride == 1 && filled;
         call->b = in_place ? direct + column : packed;
         call->b_depth = in_place ? g->b.row_stride : nr;
-        packed += in_place ? 0 : nr * call->k;
+        call->packed = in_place && copies ? packed : NULL;
+        packed += in_place && skips ? 0 : nr * call->k;
         call->c = whole ? c + column : acc;
         call->c_row = whole ? g->c.row_stride : nr;
         call->add = whole && add;
@@ -394,23 +418,31 @@ static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
                                   t.row_end - t.row, t.k, a->row_stride, a->column_stride);
 }
 
-/* Packs what the tile needs of b from `first` on, and returns b if its filled vectors are read in
- * place, else NULL. */
+/* Packs what the tile needs of b from `first` on, unless it is packed already. Returns b if the
+ * rest is read in place, else NULL. */
 static const EK_REAL *EK_NAME(gemm_begin_group)(const job *j, const gemm_tile *t, int64_t first,
-                                                int64_t depth, EK_REAL *packed_b)
+                                                int64_t depth, EK_REAL *packed_b,
+                                                gemm_packed *packed)
 {
     const ek_matrices *b = &j->gemm->b;
-    const int64_t tail = t->columns % j->panel_columns, vector = j->kernel->columns / 2;
-    const int64_t filled = !j->direct_b ? 0 : t->columns - (tail == vector ? 0 : tail);
-    if (filled < t->columns)
+    const gemm_packed wanted = {b->batch_stride == 0 ? 0 : t->batch, t->column, first};
+    const bool there = memcmp(packed, &wanted, sizeof wanted) == 0;
+    const int64_t nr = j->panel_columns, vector = j->kernel->columns / 2;
+    const int64_t tail = j->direct_b && t->columns % nr == vector ? 0 : t->columns % nr;
+    const int64_t in_place = j->direct_b || j->copies_b ? t->columns - tail : 0;
+    if (in_place < t->columns && !there)
         EK_NAME(gemm_pack_b)
-    (j, packed_b, t->batch, t->column + filled, t->columns - filled, j->first + first, depth);
-    return j->direct_b ? (const EK_REAL *)b->data + t->batch * b->batch_stride +
-                             (j->first + first) * b->row_stride + t->column
-                       : NULL;
+    (j, packed_b, j->direct_b ? nr : gemm_round_up(t->columns, nr), j->copies_b ? in_place : 0,
+     t->batch, t->column + in_place, t->columns - in_place, j->first + first, depth);
+    *packed = wanted;
+    return j->direct_b || (j->copies_b && !there)
+               ? (const EK_REAL *)b->data + t->batch * b->batch_stride +
+                     (j->first + first) * b->row_stride + t->column
+               : NULL;
 }
 
-static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *packed_b)
+static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *packed_b,
+                                       gemm_packed *packed)
 {
     const ek_gemm *g = j->gemm;
     const int nr = (int)j->panel_columns;
@@ -430,7 +462,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     /* If k is 0, one empty iteration writes the zeros. */
     for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
         const int64_t depth = ek_smaller(j->group_depth, t.k - first);
-        const EK_REAL *b = EK_NAME(gemm_begin_group)(j, &t, first, depth, packed_b);
+        const EK_REAL *b = EK_NAME(gemm_begin_group)(j, &t, first, depth, packed_b, packed);
         ek_gemm_ahead next_b = first + depth < t.k ? EK_NAME(gemm_next_b)(j, tile, first + depth)
                                                    : EK_NAME(gemm_next_b)(j, tile + j->threads, 0);
         next_b.pace = gemm_pace(&next_b, kernels * depth);
@@ -451,7 +483,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                 ek_gemm_call call = {.k = k,
                                      .a_row = 1,
                                      .a_depth = j->panel_rows,
-                                     .b = packed_b + d * (b ? nr : padded_columns),
+                                     .packed = packed_b + d * (j->direct_b ? nr : padded_columns),
                                      .next_a = &next_a,
                                      .next_b = &next_b,
                                      .add = g->accumulate || j->first + at > 0};
@@ -468,7 +500,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                     call.addend = (const EK_REAL *)g->bias + t.column;
                 EK_NAME(gemm_multiply_panel)
                 (j, &call, c + row * g->c.row_stride, rows, t.columns,
-                 b ? b + d * g->b.row_stride : NULL);
+                 b && (j->direct_b || row == t.row) ? b + d * g->b.row_stride : NULL);
             }
             in_chunk = (in_chunk + j->panel_rows) % j->chunk_rows;
             if (g->finish && j->first + first + depth == g->k)
@@ -484,9 +516,10 @@ static void EK_NAME(gemm_compute_tiles)(void *context, int64_t begin, int64_t en
     (void)begin, (void)end;
     int thread = atomic_fetch_add(&j->next_thread, 1);
     EK_REAL *packed_b = (EK_REAL *)(j->workspace + (size_t)thread * j->workspace_stride);
+    gemm_packed packed = {.batch = -1};
     int64_t tile;
     while ((tile = atomic_fetch_add(&j->next_tile, 1)) < j->tiles)
-        EK_NAME(gemm_compute_tile)(j, tile, packed_b);
+        EK_NAME(gemm_compute_tile)(j, tile, packed_b, &packed);
 }
 
 #endif

@@ -36,6 +36,7 @@ typedef struct ek_gemm_call {
     bool add;
     const void *addend; /* NULL: none. Not together with `add`. */
     int64_t addend_row;
+    void *packed; /* where to write b as a panel of as many columns as c has; NULL: nowhere */
     ek_gemm_ahead *next_a, *next_b;
 } ek_gemm_call;
 

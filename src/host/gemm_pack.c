@@ -19,7 +19,7 @@ static inline __attribute__((always_inline)) void
 EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
                          int width, int64_t line_stride, int64_t depth_stride)
 {
-    enum { AHEAD = 16, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL) };
+    enum { AHEAD = 16, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL), SLICE = 64 };
     while (line_stride == 1 && lines >= width) { /* a few panels' part of a row after the other */
         const int64_t panels = ek_smaller(lines / width, SIDE_BY_SIDE);
         for (int64_t d = 0; d < depth; d++) {
@@ -41,11 +41,15 @@ EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t line
                 for (int64_t l = count; l < width; l++)
                     to[d * width + l] = 0;
         if (depth_stride == 1 && count >= TRANSPOSED)
-            for (int64_t l = 0; l < count; l += TRANSPOSED) { /* the last ones may overlap */
-                int64_t line = ek_smaller(l, count - TRANSPOSED);
-                done = EK_NAME(ek_gemm_transpose)(to + line, width, from + line * line_stride,
-                                                  TRANSPOSED, line_stride, depth);
-            }
+            /* A slice's lines are written in several passes: it stays in level 1 cache. */
+            for (int64_t d = 0; d == done && d < depth; d += SLICE)
+                for (int64_t l = 0; l < count; l += TRANSPOSED) { /* the last ones may overlap */
+                    int64_t line = ek_smaller(l, count - TRANSPOSED);
+                    done =
+                        d + EK_NAME(ek_gemm_transpose)(to + d * width + line, width,
+                                                       from + line * line_stride + d, TRANSPOSED,
+                                                       line_stride, ek_smaller(SLICE, depth - d));
+                }
         else if (depth_stride == 1 && count == width && 2 * count >= TRANSPOSED)
             /* The next vector overwrites what this one writes beyond its lines. */
             done = EK_NAME(ek_gemm_transpose)(to, width, from, count, line_stride, depth - 1);

@@ -38,18 +38,20 @@ static void norm_store(ek_tensor *out, int64_t i, double value)
         ((float *)data)[norm_offset(out, i)] = (float)value;
 }
 
-/* Begins a pass over args->x. `parameter` is a weight, a bias or a weight's gradient that is given,
- * or NULL. */
-static int norm_begin(ek_norm_pass *pass, const ek_norm_args *args, const ek_tensor *parameter,
-                      const ek_tensor *out)
+/* Returns true if x is normalised by runs. `parameter` is a weight, a bias or a weight's gradient
+ * that is given, or NULL. */
+static bool norm_has_runs(const ek_norm_args *args, const ek_tensor *parameter)
 {
     const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
-    const bool runs = ek_norm_has_runs(&g, args->x, parameter);
+    return ek_norm_has_runs(&g, args->x, parameter);
+}
+
+/* Begins a pass over args->x. */
+static int norm_begin(ek_norm_pass *pass, const ek_norm_args *args, const ek_tensor *out)
+{
+    const ek_norm_geometry g = ek_norm_geometry_of(args->x, args->mean, args->invstd);
     pass->args = args;
-    pass->kind = g.batch                             ? EK_NORM_BATCH
-                 : !runs                             ? EK_NORM_SAMPLES
-                 : pass->moments[0] && g.groups == 1 ? EK_NORM_PIECES
-                                                     : EK_NORM_RUNS;
+    pass->batch = g.batch;
     return ek_norm_pass_begin(pass, g.groups, out);
 }
 
@@ -117,10 +119,16 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
     }
     const ek_norm_args args = {.x = x, .mean = mean};
     ek_norm_pass pass = {.dev = dev, .moments = {mean, var}};
-    EK_TRY(norm_begin(&pass, &args, NULL, NULL));
-    ek_norm_pass_sum(&pass);
-    norm_over_samples(&pass, norm_join_moments);
-    return ek_norm_pass_end(&pass, update ? norm_update(dev, mean, var, update) : 0);
+    int rc;
+    if (norm_has_runs(&args, NULL)) {
+        rc = ek_norm_runs(dev, NULL, mean, var, &args, -1);
+    } else {
+        EK_TRY(norm_begin(&pass, &args, NULL));
+        ek_norm_pass_sum(&pass);
+        norm_over_samples(&pass, norm_join_moments);
+        rc = ek_norm_pass_end(&pass, 0);
+    }
+    return rc >= 0 && update ? norm_update(dev, mean, var, update) : rc;
 }
 
 /* Returns element c of chunk k. */
@@ -159,23 +167,19 @@ static void norm_set_parameters(void *context, int64_t begin, int64_t end)
     ek_norm_pass *pass = context;
     const ek_norm_args *args = pass->args;
     const ek_norm_plan *plan = &pass->plan;
-    const bool runs = pass->kind == EK_NORM_RUNS;
-    const ek_tensor *weight = runs ? NULL : args->weight, *bias = runs ? NULL : args->bias;
     for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
         int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
         double mean = norm_value(args->mean, i, 0), invstd = norm_value(args->invstd, i, 1);
         double sum = norm_value(args->sum, i, 0), product = norm_value(args->sum_xhat, i, 0);
         for (int64_t c = first; c < first + plan->each; c++) {
-            double scale = invstd * norm_value(weight, c, 1);
+            double scale = invstd * norm_value(args->weight, c, 1);
             /* The sums of a batch don't contain the weight. They are multiplied by it if invstd is
              * given. */
-            double share = pass->kind == EK_NORM_BATCH && args->invstd ? scale : invstd;
+            double share = pass->batch && args->invstd ? scale : invstd;
             share = args->sum_xhat ? share / args->count : 0;
-            double shift = args->sum_xhat ? share * sum : norm_value(bias, c, 0);
-            /* The order of the factors decides the rounding; runs have another order than rows and
-             * planes. */
-            double slope = runs ? share * invstd * product : share * product * invstd;
-            const double of[] = {mean, scale, shift, slope, norm_value(bias, c, 0)};
+            double shift = args->sum_xhat ? share * sum : norm_value(args->bias, c, 0);
+            const double of[] = {mean, scale, shift, share * product * invstd,
+                                 norm_value(args->bias, c, 0)};
             ek_norm_pass_set(pass, sample, c, of);
         }
     }
@@ -186,7 +190,10 @@ int ek_host_norm_line(ek_dev *dev, ek_tensor *out, const ek_norm_args *args)
     ek_norm_pass pass = {.dev = dev};
     if (ek_count(args->x) == 0)
         return 0;
-    EK_TRY(norm_begin(&pass, args, args->weight ? args->weight : args->bias, out));
+    if (norm_has_runs(args, args->weight ? args->weight : args->bias))
+        return args->dy ? ek_norm_runs_gradient(dev, out, &(const ek_norm_sums){0}, args, false)
+                        : ek_norm_runs(dev, out, NULL, NULL, args, 0);
+    EK_TRY(norm_begin(&pass, args, out));
     norm_over_samples(&pass, norm_set_parameters);
     ek_norm_pass_line(&pass);
     return ek_norm_pass_end(&pass, 0);
@@ -198,12 +205,11 @@ static void norm_join_groups(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_pass *pass = context;
     const ek_norm_plan *plan = &pass->plan;
-    const ek_tensor *weight = pass->kind == EK_NORM_RUNS ? NULL : pass->args->weight;
     for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
         int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
         double sum = 0, product = 0;
         for (int64_t c = first; c < first + plan->each; c++) {
-            double own_sum, own_product, factor = norm_value(weight, c, 1);
+            double own_sum, own_product, factor = norm_value(pass->args->weight, c, 1);
             ek_norm_sums_of(pass, sample, c, &own_sum, &own_product);
             sum += factor * own_sum;
             product += factor * own_product;
@@ -259,13 +265,13 @@ int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_arg
     ek_norm_pass pass = {.dev = dev, .sums = sums};
     if (ek_count(args->x) == 0)
         return norm_fill_zero(dev, sums);
-    EK_TRY(norm_begin(&pass, args, args->weight ? args->weight : sums->dweight, NULL));
+    if (norm_has_runs(args, args->weight ? args->weight : sums->dweight))
+        return ek_norm_runs_gradient(dev, NULL, sums, args, sums->sum);
+    EK_TRY(norm_begin(&pass, args, NULL));
     norm_over_samples(&pass, norm_set_parameters);
     ek_norm_pass_sum(&pass);
     if (sums->sum)
         norm_over_samples(&pass, norm_join_groups);
-    if (sums->dweight && pass.kind == EK_NORM_RUNS)
-        return ek_norm_pass_end(&pass, ek_norm_store_elements(&pass));
     if (sums->dweight)
         ek_parallel_for(dev, pass.plan.channels, 1 + GRAIN / pass.plan.samples, norm_join_channels,
                         &pass);

@@ -1,8 +1,9 @@
 /* norm.h: a pass over memory, which a slot of normalisation (norm.c) makes. norm_pass.c has its
- * geometry and workspace, norm_loops.c its loops over rows and planes, norm_runs.c those over runs.
+ * geometry and workspace, norm_loops.c its loops over rows and planes. Statistics whose parameters
+ * are per element (layer norm) don't need passes: norm_rows.c.
  *
- * Sums and parameters are per column: a channel of the whole batch (batch norm), a channel of one
- * sample (group norm), or a run, which is a group of a sample in one piece of memory (layer norm).
+ * Sums and parameters are per column: a channel of the whole batch (batch norm), or a channel of
+ * one sample (group norm).
  * Memory is rows or planes. Rows are `rows` of C contiguous channels (channels-last, and (N, C)).
  * If C is small and rows follow each other without gaps, `lanes` of them are joined to one row of
  * lanes * C elements, so that loops over a row are long enough for vectors. A joined row has the
@@ -18,14 +19,6 @@
 #include "kernels/stage.h"
 #include "kernels/walk.h"
 
-/* What the columns of a pass are. */
-typedef enum ek_norm_kind {
-    EK_NORM_BATCH,   /* the channels of the batch */
-    EK_NORM_SAMPLES, /* the channels of each sample */
-    EK_NORM_RUNS,    /* the groups of each sample: runs, with parameters per element */
-    EK_NORM_PIECES /* moments of samples that are one run and one group: equal pieces of the run */
-} ek_norm_kind;
-
 typedef struct ek_norm_plan {
     int64_t samples, sample_stride; /* samples whose columns are separate; 1 for the batch */
     int64_t channels;               /* columns of a sample */
@@ -39,15 +32,11 @@ typedef struct ek_norm_plan {
     int64_t block_rows;       /* rows of a block */
     /* planes */
     int64_t outer, outer_stride, channel_stride, inner;
-    /* runs, whose blocks are EK_NORM_PART elements */
-    int64_t block_samples, sample_blocks; /* samples that share sums by element; blocks of these */
 } ek_norm_plan;
 
 enum {
-    EK_NORM_COLUMNS = 256,  /* channels of one task */
-    EK_NORM_LANES = 64,     /* elements of a joined row */
-    EK_NORM_PART = 1024,    /* elements of a run that are one task */
-    EK_NORM_SHORT_RUNS = 32 /* runs that are summed in the tensor's own type, then in f64 */
+    EK_NORM_COLUMNS = 256, /* channels of one task */
+    EK_NORM_LANES = 64     /* elements of a joined row */
 };
 
 /* The tensors of a pass. Only the first is written. */
@@ -61,12 +50,12 @@ enum {
     EK_NORM_PARAMETERS
 };
 
-/* One pass. Its tensors have one layout and one dtype: f64, f32, or bf16 if all are bf16 and the
- * pass isn't over runs. Parameters are f64 for f64, else f32. */
+/* One pass. Its tensors have one layout and one dtype: f64, f32, or bf16 if all are bf16.
+ * Parameters are f64 for f64, else f32. */
 typedef struct ek_norm_pass {
     ek_dev *dev;
     const ek_norm_args *args;
-    ek_norm_kind kind;
+    bool batch;               /* Columns are channels of the batch. */
     const ek_norm_sums *sums; /* where sums by group and by parameter are stored, or NULL */
     ek_tensor *moments[2];    /* where mean and variance are stored, or NULL */
     bool is_f64, is_bf16;
@@ -75,9 +64,7 @@ typedef struct ek_norm_pass {
     ek_stage stage[EK_NORM_TENSORS];
     void *data[EK_NORM_TENSORS];          /* NULL if absent */
     void *parameters[EK_NORM_PARAMETERS]; /* [sample][width] */
-    void *weight, *bias;                  /* runs: [group][element], or NULL */
     double *first, *second;               /* partial sums, [sample][block][width] */
-    double *dweight, *dbias;              /* runs: partial sums, [sample block][group][element] */
     void *room;                           /* the workspace of all the arrays above */
     size_t room_bytes;
 } ek_norm_pass;
@@ -93,8 +80,8 @@ int ek_norm_pass_end(ek_norm_pass *pass, int rc);
 void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
                       const double of[EK_NORM_PARAMETERS]);
 
-/* Sums dy and dy * (x - center) by column, and for runs by element. With a mask, only elements
- * count whose mask is positive or NaN. Without dy, the sums are moments of x. */
+/* Sums dy and dy * (x - center) by column. With a mask, only elements count whose mask is positive
+ * or NaN. Without dy, the sums are moments of x. */
 void ek_norm_pass_sum(ek_norm_pass *pass);
 /* Return the moments or sums of a column. */
 typedef struct ek_moments {
@@ -105,8 +92,7 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
                      double *second);
 
 /* Writes scale * dy - shift - (x - center) * slope, or scale * dy if args->sum_xhat is NULL.
- * Without dy writes (x - center) * scale + shift, and with `relu` 0 for negative values. In runs,
- * weight multiplies `scale`, and bias replaces `shift` in y. */
+ * Without dy writes (x - center) * scale + shift, and with `relu` 0 for negative values. */
 void ek_norm_pass_line(ek_norm_pass *pass);
 
 /* ---- for the loops ---- */
@@ -129,20 +115,23 @@ static inline int64_t ek_norm_rows_ahead(int64_t columns)
     return (511 + columns) / (columns > 0 ? columns : 1);
 }
 
-/* The loops, each over a part of a pass's tasks. The sum loops fill `first` and `second` (those
- * over runs `dweight` and `dbias`, too), the line loops write y or dx. */
+/* The loops, each over a part of a pass's tasks. The sum loops fill `first` and `second`, the line
+ * loops write y or dx. */
 ek_parallel_body ek_norm_sum_rows_f32, ek_norm_sum_rows_f64, ek_norm_sum_rows_bf16;
 ek_parallel_body ek_norm_sum_planes_f32, ek_norm_sum_planes_f64, ek_norm_sum_planes_bf16;
 ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64, ek_norm_line_rows_bf16;
 ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64, ek_norm_line_planes_bf16;
-ek_parallel_body ek_norm_sum_runs_f32, ek_norm_sum_runs_f64;
-ek_parallel_body ek_norm_line_runs_f32, ek_norm_line_runs_f64;
 
-/* ---- parameters per element ---- */
+/* ---- runs: groups whose elements have a parameter each (ek_norm_has_runs), as the kernels of the
+ * table norm them. They return 1 or an error. ---- */
 
-/* Copies weight and bias into a pass over runs. */
-int ek_norm_load_elements(const ek_norm_pass *pass);
-/* Stores the sums by element into dweight and dbias. */
-int ek_norm_store_elements(ek_norm_pass *pass);
+/* Writes the statistics of x to mean and invstd; with a negative eps, the variance instead of
+ * invstd. An invstd of NULL means that those of args are read. Writes y if it isn't NULL. */
+int ek_norm_runs(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *invstd,
+                 const ek_norm_args *args, double eps);
+/* Writes dx, which may be NULL, and `sums`. With `adds`, computes the sums of weight dy and weight
+ * dy xhat, else reads those of args. */
+int ek_norm_runs_gradient(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
+                          const ek_norm_args *args, bool adds);
 
 #endif

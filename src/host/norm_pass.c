@@ -4,10 +4,7 @@
 #include "host/host.h"
 #include "host/norm.h"
 
-enum {
-    GRAIN = 16384,
-    BLOCKS = 64 /* most blocks of samples with sums by element */
-};
+enum { GRAIN = 16384 };
 
 static int64_t pass_quotient(int64_t a, int64_t b)
 {
@@ -16,7 +13,7 @@ static int64_t pass_quotient(int64_t a, int64_t b)
 
 /* ---- geometry ---- */
 
-static bool pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
+static void pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
 {
     int64_t channels = plan->channels;
     bool join =
@@ -31,65 +28,32 @@ static bool pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
     int64_t steps = 32768 / (step * columns);
     plan->block_rows = step * (steps > 0 ? steps : 1);
     plan->blocks = pass_quotient(plan->rows, plan->block_rows);
-    return true;
 }
 
-/* Returns the largest number of pieces, at most 64, that divides `length` and leaves pieces long
- * enough for a task; 1 if there is none. */
-static int64_t pass_pieces(int64_t length)
+/* Makes a plan of x. Returns false if x's memory has neither rows nor planes. */
+static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, bool batch, int64_t groups)
 {
-    int64_t pieces = 1;
-    for (int64_t n = 2; n <= 64 && length / n >= GRAIN / 2; n++)
-        if (length % n == 0)
-            pieces = n;
-    return pieces;
-}
-
-static bool pass_plan_planes(ek_norm_plan *plan, int64_t inner, int64_t channel_stride)
-{
-    plan->planes = true;
-    plan->blocks = plan->outer = 1;
-    plan->width = plan->channels;
-    plan->inner = inner;
-    plan->channel_stride = channel_stride;
-    return true;
-}
-
-static bool pass_plan_run(ek_norm_plan *plan, int64_t length, ek_norm_kind kind)
-{
-    plan->channels = kind == EK_NORM_PIECES ? pass_pieces(length) : plan->groups;
-    pass_plan_planes(plan, length / plan->channels, length / plan->channels);
-    if (kind == EK_NORM_PIECES)
-        return true;
-    plan->blocks = pass_quotient(plan->inner, EK_NORM_PART);
-    plan->block_samples = ek_larger(pass_quotient(plan->samples, BLOCKS), EK_NORM_SHORT_RUNS);
-    plan->sample_blocks = pass_quotient(plan->samples, plan->block_samples);
-    return true;
-}
-
-/* Makes a plan of x. Returns false if x's memory doesn't have the form that the kind requires. */
-static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, ek_norm_kind kind, int64_t groups)
-{
-    const bool runs = kind >= EK_NORM_RUNS;
     *plan = (ek_norm_plan){.channels = x->shape[1], .samples = 1, .groups = groups};
-    if (kind != EK_NORM_BATCH) {
+    if (!batch) {
         plan->samples = x->shape[0];
         plan->sample_stride = x->stride[0];
     }
     int64_t shape[EK_MAX_DIMS] = {0};
     for (int d = 0; d < x->ndim; d++)
-        shape[d] = (d == 1 && !runs) || (d == 0 && kind != EK_NORM_BATCH) ? 1 : x->shape[d];
+        shape[d] = d == 1 || (d == 0 && !batch) ? 1 : x->shape[d];
     ek_walk walk;
     ek_walk_init_raw(&walk, 1, x->ndim, shape, (const int64_t *[]){x->stride});
-    if (runs)
-        return walk.ndim == 1 && (walk.count == 1 || walk.stride[0][0] == 1) &&
-               pass_plan_run(plan, walk.count, kind);
-    if (walk.ndim == 1 && (x->stride[1] == 1 || plan->channels == 1))
-        return pass_plan_rows(plan, walk.count,
-                              walk.count == 1 ? plan->channels : walk.stride[0][0]);
+    if (walk.ndim == 1 && (x->stride[1] == 1 || plan->channels == 1)) {
+        pass_plan_rows(plan, walk.count, walk.count == 1 ? plan->channels : walk.stride[0][0]);
+        return true;
+    }
     if (walk.ndim > 2 || walk.stride[0][walk.ndim - 1] != 1)
         return false;
-    pass_plan_planes(plan, walk.shape[walk.ndim - 1], x->stride[1]);
+    plan->planes = true;
+    plan->blocks = 1;
+    plan->width = plan->channels;
+    plan->inner = walk.shape[walk.ndim - 1];
+    plan->channel_stride = x->stride[1];
     plan->outer = walk.ndim == 2 ? walk.shape[0] : 1;
     plan->outer_stride = walk.ndim == 2 ? walk.stride[0][0] : 0;
     return true;
@@ -118,33 +82,24 @@ static int pass_take_room(ek_norm_pass *pass)
 {
     const ek_norm_plan *plan = &pass->plan;
     const size_t real = pass->is_f64 ? sizeof(double) : sizeof(float);
-    const int64_t columns = plan->samples * plan->width, sample = plan->channels * plan->inner;
-    const ek_norm_args *args = pass->args;
-    const bool runs = pass->kind == EK_NORM_RUNS;
+    const int64_t columns = plan->samples * plan->width;
     const int64_t partial = pass->sums || pass->moments[0] ? columns * plan->blocks : 0;
-    const int64_t elements =
-        runs && pass->sums && pass->sums->dweight ? plan->sample_blocks * sample : 0;
-    const int64_t affine = runs && (args->weight || args->bias) ? sample : 0;
-    pass->room_bytes = (size_t)(2 * partial + 2 * elements) * sizeof(double) +
-                       (size_t)(EK_NORM_PARAMETERS * columns + 2 * affine) * real;
+    pass->room_bytes =
+        (size_t)(2 * partial) * sizeof(double) + (size_t)(EK_NORM_PARAMETERS * columns) * real;
     EK_TRY(ek_dev_alloc(pass->dev, pass->room_bytes, EK_MEMORY_WORKSPACE, &pass->room));
     char *room = pass->room;
     pass->first = pass_take(&room, partial, sizeof(double));
     pass->second = pass_take(&room, partial, sizeof(double));
-    pass->dweight = pass_take(&room, elements, sizeof(double));
-    pass->dbias = pass_take(&room, elements, sizeof(double));
     for (int i = 0; i < EK_NORM_PARAMETERS; i++)
         pass->parameters[i] = pass_take(&room, columns, real);
-    pass->weight = runs && args->weight ? pass_take(&room, affine, real) : NULL;
-    pass->bias = runs && args->bias ? pass_take(&room, affine, real) : NULL;
-    return runs ? ek_norm_load_elements(pass) : 0;
+    return 0;
 }
 
 int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out)
 {
     const ek_norm_args *args = pass->args;
     const ek_dtype dtype = args->x->dtype;
-    bool keep = pass_plan(&pass->plan, args->x, pass->kind, groups);
+    bool keep = pass_plan(&pass->plan, args->x, pass->batch, groups);
     /* 16 bits may hold a small positive y as 0. */
     pass->again = args->y_again && keep && !pass->plan.planes && !ek_dtype_is_narrow(dtype) &&
                   args->y_relu->dtype == dtype;
@@ -153,7 +108,7 @@ int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out)
         if (tensors[i])
             keep = keep && tensors[i]->dtype == dtype && ek_same_layout(tensors[i], args->x);
     pass->is_f64 = dtype == EK_F64;
-    pass->is_bf16 = keep && dtype == EK_BF16 && pass->kind < EK_NORM_RUNS;
+    pass->is_bf16 = keep && dtype == EK_BF16;
     keep = keep && (pass->is_bf16 || !ek_dtype_is_narrow(dtype));
     int rc = 0;
     for (int i = 0; i < EK_NORM_TENSORS && rc >= 0; i++) {
@@ -164,7 +119,7 @@ int ek_norm_pass_begin(ek_norm_pass *pass, int64_t groups, const ek_tensor *out)
     }
     if (rc < 0)
         return ek_norm_pass_end(pass, rc);
-    pass_plan(&pass->plan, pass->stage[EK_NORM_X].tensor, pass->kind, groups);
+    pass_plan(&pass->plan, pass->stage[EK_NORM_X].tensor, pass->batch, groups);
     pass->plan.each = pass->plan.channels / groups;
     rc = pass_take_room(pass);
     return rc < 0 ? ek_norm_pass_end(pass, rc) : 0;
@@ -195,11 +150,7 @@ void ek_norm_pass_sum(ek_norm_pass *pass)
     const ek_norm_plan *plan = &pass->plan;
     int64_t parts = pass_quotient(plan->width, EK_NORM_COLUMNS), tasks, size;
     ek_parallel_body *body;
-    if (pass->kind == EK_NORM_RUNS && pass->args->dy) {
-        tasks = plan->sample_blocks * plan->groups * plan->blocks;
-        size = plan->block_samples * ek_smaller(plan->inner, EK_NORM_PART);
-        body = pass->is_f64 ? ek_norm_sum_runs_f64 : ek_norm_sum_runs_f32;
-    } else if (plan->planes) {
+    if (plan->planes) {
         tasks = plan->samples * plan->channels;
         size = plan->outer * plan->inner;
         body = PASS_BODY(pass, ek_norm_sum_planes);
@@ -216,11 +167,7 @@ void ek_norm_pass_line(ek_norm_pass *pass)
     const ek_norm_plan *plan = &pass->plan;
     int64_t tasks, size;
     ek_parallel_body *body;
-    if (pass->kind == EK_NORM_RUNS) {
-        tasks = plan->samples * plan->groups * plan->blocks;
-        size = ek_smaller(plan->inner, EK_NORM_PART);
-        body = pass->is_f64 ? ek_norm_line_runs_f64 : ek_norm_line_runs_f32;
-    } else if (plan->planes) {
+    if (plan->planes) {
         tasks = plan->samples * plan->outer * plan->channels;
         size = plan->inner;
         body = PASS_BODY(pass, ek_norm_line_planes);

@@ -1,5 +1,7 @@
-/* test_host_gemm.c: matrix products on plain memory: an epilogue sees each element once, with its
- * final sum, and processors with FMA compute the same bits on any number of threads. */
+/* test_host_gemm.c: matrix products on plain memory: elements are near their sums in f64, an
+ * epilogue sees each of them once, with its final sum, and processors with FMA compute the same
+ * bits on any number of threads. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,6 +128,28 @@ static void *computed(ek_dev *dev, ek_gemm g, const shape *s, const void *before
     return g.c.data;
 }
 
+/* Fails unless an element is near the sum in f64. */
+static void check_sum(const ek_gemm *g, const void *before, const void *sums, int64_t batch,
+                      int64_t row, int64_t column)
+{
+    const ek_dtype t = g->dtype;
+    const int64_t at =
+        batch * g->c.batch_stride + row * g->c.row_stride + column * g->c.column_stride;
+    double sum = g->accumulate ? value_at(t, before, at) : 0;
+    if (g->bias)
+        sum += value_at(t, g->bias, column * g->bias_stride);
+    for (int64_t d = 0; d < g->k; d++)
+        sum +=
+            value_at(t, g->a.data,
+                     batch * g->a.batch_stride + row * g->a.row_stride + d * g->a.column_stride) *
+            value_at(t, g->b.data,
+                     batch * g->b.batch_stride + d * g->b.row_stride + column * g->b.column_stride);
+    const double limit = (t == EK_F32 ? 1e-6 : 1e-14) * (double)(g->k + 8);
+    if (!(fabs(value_at(t, sums, at) - sum) <= limit))
+        ck_abort_msg("(%d, %d) is %g instead of %g", (int)row, (int)column, value_at(t, sums, at),
+                     sum);
+}
+
 static void limit_isa(ek_isa isa)
 {
     static const char *const names[] = {"plain", "avx2", "avx512"};
@@ -159,6 +183,8 @@ static void check(const shape *s, ek_dtype dtype, int form, int bias_stride, boo
             for (int64_t b = 0; b < s->batch; b++)
                 for (int64_t i = 0; i < s->n; i++)
                     for (int64_t j = 0; j < s->m; j++) {
+                        if ((i * 31 + j) % 61 == 0 || j + 1 == s->m)
+                            check_sum(&g, before, sums, b, i, j);
                         const int64_t at =
                             b * g.c.batch_stride + i * g.c.row_stride + j * g.c.column_stride;
                         double sum = value_at(dtype, sums, at);

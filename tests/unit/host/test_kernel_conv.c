@@ -1,6 +1,7 @@
 /* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
  * with the GPU's libraries; test_kernel_conv_own.c does without these. */
 #include "conv_isas.h"
+#include "host/host.h"
 
 static const conv_case cases[] = {
     {"3x3", 2, 2, 16, 24, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
@@ -238,7 +239,8 @@ TEST_LOOP(implicit_leaves_the_last_windows_out, 0, 3 + IMPLICIT_CASES)
         check_implicit(&few[_i], 2);
 }
 
-/* ---- windows of one element, on the host ---- */
+/* ---- windows of one element, on the host: products, and an algorithm of their weight gradients.
+ * Products are taken for 64 channels and more. ---- */
 
 static const conv_case point_cases[] = {
     {"1x1", 2, 2, 32, 64, 1, {6, 8}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
@@ -247,19 +249,19 @@ static const conv_case point_cases[] = {
     {"1x1, one channel", 2, 2, 1, 3, 1, {7, 5}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1, half a panel", 2, 5, 48, 40, 1, {6, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1, one position", 2, 7, 64, 33, 1, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
-    {"1x1, deep sums", 2, 2, 1040, 100, 1, {4, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, deep sums", 2, 2, 1040, 112, 1, {4, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1, many outputs", 2, 2, 130, 1056, 1, {4, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
-    {"1x1, several groups", 2, 1, 520, 300, 1, {5, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1, several groups", 2, 1, 528, 304, 1, {5, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1, deep sums to odd sizes", 2, 1, 1030, 150, 1, {5, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1, several blocks of positions", 2, 3, 40, 24, 1, {17, 13}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
-    {"1x1 stride 2", 2, 3, 32, 48, 1, {14, 14}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 2", 2, 3, 64, 128, 1, {14, 14}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
     {"1x1 stride 2, odd sizes", 2, 3, 11, 21, 1, {15, 13}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
     {"1x1 stride 2, wide", 2, 1, 16, 24, 1, {5, 57}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
-    {"1x1 stride 2, deep sums", 2, 2, 530, 1030, 1, {4, 6}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 2, deep sums", 2, 2, 528, 1040, 1, {4, 6}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
     {"1x1 stride 2, several blocks", 2, 6, 24, 40, 1, {15, 26}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
-    {"1x1 strides 1 and 2", 2, 2, 16, 24, 1, {8, 9}, {1, 1}, {1, 2}, {0, 0}, {1, 1}},
-    {"1x1 strides 3 and 1", 2, 2, 24, 16, 1, {8, 9}, {1, 1}, {3, 1}, {0, 0}, {1, 1}},
-    {"1x1 stride 2 to one position", 2, 9, 16, 24, 1, {2, 2}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 strides 1 and 2", 2, 2, 80, 128, 1, {8, 9}, {1, 1}, {1, 2}, {0, 0}, {1, 1}},
+    {"1x1 strides 3 and 1", 2, 2, 128, 64, 1, {8, 9}, {1, 1}, {3, 1}, {0, 0}, {1, 1}},
+    {"1x1 stride 2 to one position", 2, 9, 64, 144, 1, {2, 2}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
 };
 enum { POINT_CASES = sizeof point_cases / sizeof *point_cases };
 
@@ -273,7 +275,10 @@ static int run_point(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *
                      const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
                      const ek_conv_params *params)
 {
-    return ek_conv_point(dev, kind, x, w, bias, y, params);
+    ek_tensor *dx = (ek_tensor *)(uintptr_t)x, *out = (ek_tensor *)(uintptr_t)y;
+    return kind == EK_CONV_FORWARD          ? ek_host_conv_forward(dev, out, x, w, bias, params)
+           : kind == EK_CONV_INPUT_GRADIENT ? ek_host_conv_input_gradient(dev, dx, y, w, params)
+                                            : ek_conv_point_weight(dev, x, w, bias, y, params);
 }
 
 static void check_point(const conv_case *c, int64_t unread, bool with_bias)

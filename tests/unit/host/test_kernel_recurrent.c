@@ -58,14 +58,26 @@ static bool gated(ek_recurrent_cell cell)
     return cell == EK_CELL_LSTM || cell == EK_CELL_GRU;
 }
 
+/* A matrix: row by row, or with `strided` column by column, with gaps between the columns. */
+static ek_tensor *drawn_matrix(ek_dtype dtype, int64_t rows, int64_t columns, bool strided,
+                               unsigned seed)
+{
+    if (!strided)
+        return drawn(dtype, 2, (int64_t[]){rows, columns}, seed);
+    ek_tensor *x = drawn(dtype, 2, (int64_t[]){columns, rows + 3}, seed);
+    x->shape[0] = rows, x->shape[1] = columns;
+    x->stride[0] = 1, x->stride[1] = rows + 3;
+    return x;
+}
+
 static sequence make(int c, ek_recurrent_cell cell, ek_dtype dtype)
 {
     const int64_t steps = cases[c].steps, samples = cases[c].samples, hidden = cases[c].hidden,
                   parts = parts_of(cell);
     const bool lstm = cell == EK_CELL_LSTM, keeps = cases[c].keeps;
     sequence s = {.call = {.cell = cell, .reverse = cases[c].reverse}};
-    ek_tensor *weight = drawn(dtype, 2, (int64_t[]){parts * hidden, hidden}, 1),
-              *input = drawn(dtype, 2, (int64_t[]){parts * hidden, cases[c].input}, 13);
+    ek_tensor *weight = drawn_matrix(dtype, parts * hidden, hidden, c % 2, 1),
+              *input = drawn_matrix(dtype, parts * hidden, cases[c].input, c % 3 == 1, 13);
     for (int64_t i = 0; i < ek_count(weight); i++)
         case_set(weight, i, case_get(weight, i) / 16);
     for (int64_t i = 0; i < ek_count(input); i++)
