@@ -1,6 +1,7 @@
 /* storage.c: blocks of device memory, residences, and versions, which count the writes. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "core/cells.h"
 #include "core/fork.h"
@@ -14,6 +15,11 @@ void ek_storage_lend(ek_storage *storage, ek_storage *lender, size_t offset)
     *loan = (ek_loan){ek_object_retain(lender), storage->data};
     storage->loan = loan;
     storage->data = (char *)lender->data + offset;
+    /* The whole pages of its own memory go back to the system until they are written. */
+    enum { PAGE = 1 << 16 };
+    char *own = loan->own, *first = own + (PAGE - (uintptr_t)own % PAGE) % PAGE;
+    if (own + storage->nbytes >= first + PAGE)
+        madvise(first, (size_t)(own + storage->nbytes - first) / PAGE * PAGE, MADV_DONTNEED);
 }
 
 static void storage_end_loan(ek_storage *storage)
