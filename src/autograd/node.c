@@ -165,7 +165,7 @@ static int node_save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tenso
     saved->tensor = ek_tensor_alias_owned(tensor);
     if (!saved->tensor)
         return ek_error_pending();
-    saved->version = ek_tensor_writes(tensor);
+    saved->version = atomic_load_explicit(&tensor->version->count, memory_order_relaxed);
     for (int i = 0; i < node->output_count && saved->output < 0; i++)
         if (tensor == outputs[i])
             saved->output = i;
@@ -272,7 +272,6 @@ int ek_check_in_place(const char *operation, const ek_tensor *x)
 {
     if (ek_checks_for(EK_CHECK_ANOMALY))
         ek_anomaly_note(x);
-    ek_tensor_repay(x);
     if (!x->requires_grad || (ek_thread_self()->modes.flags & EK_MODE_NO_GRAD))
         return 0;
     char text[200];
@@ -338,16 +337,21 @@ void ek_node_free_saved(ek_node *node)
 
 /* ---- saved tensors ---- */
 
+static uint64_t saved_version(const ek_saved *saved)
+{
+    return atomic_load_explicit(&saved->tensor->version->count, memory_order_relaxed);
+}
+
 bool ek_node_saved_is_current(const ek_node *node, int index)
 {
     const ek_saved *saved = &node->saved[index];
-    return !saved->tensor || ek_tensor_writes(saved->tensor) == saved->version;
+    return !saved->tensor || saved_version(saved) == saved->version;
 }
 
 static int saved_check(const ek_node *node, const ek_saved *saved)
 {
     const ek_write_count *version = saved->tensor->version;
-    const uint64_t now = ek_tensor_writes(saved->tensor);
+    const uint64_t now = saved_version(saved);
     if (now == saved->version)
         return 0;
     const char *writer = atomic_load_explicit(&version->writer, memory_order_relaxed);

@@ -128,7 +128,6 @@ static void loan_describe(dl_loan *loan, const ek_tensor *tensor)
         loan->shape[i] = tensor->shape[i];
         loan->strides[i] = tensor->shape[i] == 1 ? 1 : tensor->stride[i];
     }
-    ek_tensor_repay(tensor);
     const dl_tensor described = {.data = ek_tensor_address(tensor),
                                  .device = device,
                                  .ndim = tensor->ndim,

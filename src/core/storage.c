@@ -1,45 +1,13 @@
 /* storage.c: blocks of device memory, residences, and versions, which count the writes. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "core/cells.h"
 #include "core/fork.h"
 #include "core/tensor.h"
 
-void ek_storage_lend(ek_storage *storage, ek_storage *lender, size_t offset)
-{
-    ek_loan *loan = calloc(1, sizeof *loan);
-    if (!loan)
-        return;
-    *loan = (ek_loan){ek_object_retain(lender), storage->data};
-    storage->loan = loan;
-    storage->data = (char *)lender->data + offset;
-    /* The whole pages of its own memory go back to the system until they are written. */
-    enum { PAGE = 1 << 16 };
-    char *own = loan->own, *first = own + (PAGE - (uintptr_t)own % PAGE) % PAGE;
-    if (own + storage->nbytes >= first + PAGE)
-        madvise(first, (size_t)(own + storage->nbytes - first) / PAGE * PAGE, MADV_DONTNEED);
-}
-
-static void storage_end_loan(ek_storage *storage)
-{
-    storage->data = storage->loan->own;
-    ek_object_release(storage->loan->lender);
-    free(storage->loan);
-    storage->loan = NULL;
-}
-
-void ek_storage_repay(ek_storage *storage)
-{
-    memcpy(storage->loan->own, storage->data, storage->nbytes);
-    storage_end_loan(storage);
-}
-
 static void storage_free_memory(ek_storage *storage)
 {
-    if (storage->loan)
-        storage_end_loan(storage);
     if (!storage->data) /* the residence has taken it */
         return;
     if (storage->owner) {
@@ -224,9 +192,8 @@ void ek_storage_assign(ek_storage *storage, ek_memory_category category, const c
     const bool foreign = storage->owner || storage->pinned_by;
     if (storage->category != category)
         ek_object_release(atomic_exchange(&storage->derived, NULL));
-    const void *own = storage->loan ? storage->loan->own : storage->data;
-    ek_dev_assign(storage->dev, foreign ? NULL : own, storage->nbytes, storage->category, category,
-                  path);
+    ek_dev_assign(storage->dev, foreign ? NULL : storage->data, storage->nbytes, storage->category,
+                  category, path);
     storage->category = category;
     storage->path = path;
 }
@@ -234,7 +201,6 @@ void ek_storage_assign(ek_storage *storage, ek_memory_category category, const c
 static void version_destroy(ek_object *object)
 {
     ek_object_release(((ek_write_count *)object)->twins);
-    ek_object_release(((ek_write_count *)object)->lender);
     ek_cell_free(object, sizeof(ek_write_count));
 }
 
@@ -248,7 +214,6 @@ ek_write_count *ek_version_new(void)
         atomic_init(&version->writer, NULL);
         atomic_init(&version->recorded, 0);
         version->twins = NULL;
-        version->lender = NULL;
     }
     return version;
 }

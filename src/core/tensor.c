@@ -420,11 +420,10 @@ int64_t ek_tensor_count(const ek_tensor *tensor)
 
 void *ek_tensor_data(const ek_tensor *tensor)
 {
-    if (!tensor_is_usable("tensor_data", tensor) || !ek_dev_is_host(tensor->storage->dev) ||
-        ek_tensor_hold(tensor) < 0)
-        return NULL;
-    ek_tensor_repay(tensor);
-    return ek_tensor_address(tensor);
+    return tensor_is_usable("tensor_data", tensor) && ek_dev_is_host(tensor->storage->dev) &&
+                   ek_tensor_hold(tensor) >= 0
+               ? ek_tensor_address(tensor)
+               : NULL;
 }
 
 char *ek_tensor_text(const ek_tensor *tensor, char text[200])

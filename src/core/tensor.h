@@ -31,12 +31,6 @@ typedef struct ek_residence {
         holder; /* the thread whose scope held the storage first; NULL: none */
 } ek_residence;
 
-/* What a storage shows in place of its own memory, which stays allocated and counted. */
-typedef struct ek_loan {
-    struct ek_storage *lender; /* one reference */
-    void *own;
-} ek_loan;
-
 typedef struct ek_storage {
     ek_object object;
     ek_dev *dev;
@@ -52,7 +46,6 @@ typedef struct ek_storage {
     ek_event *event;         /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
                               EK_STREAM_UPLOAD after the copy into it */
     bool arriving;           /* EK_STREAM_COMPUTE has yet to wait for `event` */
-    ek_loan *loan;           /* NULL: `data` is the storage's own memory */
     ek_residence *residence; /* one reference; NULL: the storage always has its memory */
 } ek_storage;
 
@@ -84,8 +77,6 @@ typedef struct ek_write_count {
      */
     _Atomic(ek_arrival *) arrival;
     atomic_uint_fast64_t count;
-    struct ek_write_count *lender; /* one reference to the count of the elements that a loan shows,
-                                      or showed; NULL: none */
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
     atomic_uint_fast64_t recorded; /* how many writes a graph recorded; older views are stale */
     /* Guarded by a lock of storage.c. The twins are outdated unless `count` is `twins_count`. */
@@ -151,12 +142,6 @@ ek_storage *ek_storage_new_foreign(ek_dev *dev, size_t nbytes, ek_object *owner,
  * frees the old memory. Handles of the storage stay valid, but nobody may use them during the
  * call. */
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
-/* Makes a storage of the host, which has no loan, show the lender's memory from `offset` on, which
- * stays where it is and has room for the storage. Does nothing if memory is short.
- * ek_storage_repay copies what it shows to its own memory, and ends the loan. Nobody may use the
- * storage during the calls. */
-void ek_storage_lend(ek_storage *storage, ek_storage *lender, size_t offset);
-void ek_storage_repay(ek_storage *storage);
 /* Returns the storage's derived object (borrowed). If the storage has none, `fresh` (may be NULL)
  * becomes its derived object. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
@@ -205,21 +190,6 @@ void ek_tensor_rebind(ek_tensor *tensor, const ek_tensor *source);
 static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
 {
     return tensor->storage->dev;
-}
-
-/* Ends the loan of a tensor that a program is about to write. */
-static inline void ek_tensor_repay(const ek_tensor *tensor)
-{
-    if (tensor->storage->loan)
-        ek_storage_repay(tensor->storage);
-}
-
-/* Returns how many writes the tensor's elements have had, those to a lender's included. */
-static inline uint64_t ek_tensor_writes(const ek_tensor *tensor)
-{
-    const ek_write_count *version = tensor->version, *lender = version->lender;
-    return atomic_load_explicit(&version->count, memory_order_relaxed) +
-           (lender ? atomic_load_explicit(&lender->count, memory_order_relaxed) : 0);
 }
 
 /* Makes sure that the tensor has memory and elements until the calling thread's scope ends. Called

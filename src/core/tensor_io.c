@@ -138,7 +138,6 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
     /* With FROM_ROWS the caller's memory is only read. */
     ek_scope scope = ek_scope_begin(); /* holds the tensor until the write has been recorded */
     int rc = ek_tensor_hold(tensor);
-    ek_tensor_repay(tensor);
     if (rc >= 0)
         rc = io_copy(tensor, (char *)(uintptr_t)data, needed, FROM_ROWS);
     if (rc >= 0)

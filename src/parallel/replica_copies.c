@@ -136,33 +136,6 @@ static int copies_make_parameters(const ek_replica_set *set, int d, ek_tensor **
                                 tensors);
 }
 
-/* Returns true if device d's copy of entry i shows its source's memory. */
-static bool copies_shows(const ek_replica_set *set, int d, int i)
-{
-    const ek_tensor *source = set->sources[i], *copy = set->copies[d].tensors[i];
-    return copy->storage->loan && ek_same_layout(copy, source) &&
-           ek_tensor_address(copy) == ek_tensor_address(source);
-}
-
-/* Lets device d's copies show the parameters' memory (Note [Loans]), if both lie on the host in
- * slabs of one order. Programs may write to copies that replicas own, and shards' owners to those
- * of sharded parameters. */
-static void copies_lend(const ek_replica_set *set, int d)
-{
-    const int count = set->apart || set->shards || set->gatherer ? 0 : set->parameters;
-    for (int i = 0; i < count; i++) {
-        const ek_tensor *source = set->sources[i], *copy = set->copies[d].tensors[i];
-        ek_storage *from = source->storage, *to = copy->storage;
-        const int64_t at = (source->offset - copy->offset) * (int64_t)ek_dtype_size(copy->dtype);
-        if (!to->loan && !from->loan && !from->residence && ek_dev_is_host(to->dev) &&
-            ek_dev_is_host(from->dev) && at >= 0 && (size_t)at + to->nbytes <= from->nbytes)
-            ek_storage_lend(to, from, (size_t)at);
-    }
-    for (int i = 0; i < count; i++)
-        if (!copies_shows(set, d, i))
-            ek_tensor_repay(set->copies[d].tensors[i]);
-}
-
 int ek_copies_allocate(ek_replica_set *set, int d)
 {
     ek_copies *copies = &set->copies[d];
@@ -187,8 +160,6 @@ int ek_copies_allocate(ek_replica_set *set, int d)
             ek_copies_note(set, d, i, true);
     if (rc < 0)
         copies_free(set, copies);
-    else
-        copies_lend(set, d);
     return rc;
 }
 
@@ -205,16 +176,6 @@ void ek_copies_note(ek_replica_set *set, int d, int i, bool known)
     if (known && i < set->parameters && !ek_copies_gathers(set, i) &&
         ek_dev_is_host(ek_tensor_dev(source)))
         ek_tensor_make_twin(copy, source, set->devices);
-}
-
-/* Notes that a copy that shows its source's elements has got them. */
-static void copies_follow(ek_replica_set *set, int d, int i)
-{
-    ek_write_count *version = set->copies[d].tensors[i]->version, *before = version->lender;
-    version->lender = ek_object_retain(set->sources[i]->version);
-    ek_object_release(before);
-    ek_tensor_written(set->copies[d].tensors[i], "the broadcast to replicas");
-    ek_copies_note(set, d, i, true);
 }
 
 static bool copies_is_stale(const ek_replica_set *set, int d, int i)
@@ -292,16 +253,11 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int be
                 continue;
             if ((rc = ek_tensor_hold(set->sources[i])) < 0) /* sharded by a wrapper inside */
                 break;
-            if (copies_shows(set, d, i)) {
-                copies_follow(set, d, i);
-            } else {
-                ek_tensor_repay(set->copies[d].tensors[i]);
-                moves[n++] = (ek_move){set->copies[d].tensors[i], set->sources[i]};
-            }
+            moves[n++] = (ek_move){set->copies[d].tensors[i], set->sources[i]};
             *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
         }
     }
-    if (rc >= 0 && n > 0)
+    if (rc >= 0 && parameters + buffers > 0)
         rc = copies_send_stale(set, ranks, moves, first, ahead);
     free(moves);
     EK_TRY(rc);

@@ -2,7 +2,6 @@
 #include "core/tensor.h"
 #include "kit/models.h"
 #include "nn/module_table.h"
-#include "parallel/replica_copies.h"
 #include "parallel/replica_set.h"
 #include "parallel_setup.h"
 
@@ -172,76 +171,6 @@ TEST(only_what_was_written_is_sent)
     ck_assert_uint_eq(versions[0][1], versions[1][1]);
     ck_assert_uint_gt(versions[2][1], versions[1][1]);
     ck_assert_ptr_eq(data[0], data[2]); /* the memory persists */
-    ek_replica_set_free(set);
-}
-
-/* On the host copies show the parameters' memory, until a program writes to one of them. */
-TEST(copies_show_parameters_until_they_are_written)
-{
-    const bool shows = test_kind() == EK_HOST;
-    ek_module *net = held(make_bn_net()), *replicas[2];
-    assert_ok(ek_module_to_device(net, test_device(0)));
-    assert_ok(ek_flatten_parameters(net, false));
-    ek_dev *devs[] = {ek_dev_get(test_device(0)), ek_dev_get(test_device(1))};
-    const ek_rank_list ranks = {2, {0, 1}};
-    ek_replica_set *set = ek_replica_set_new(net, 2, true);
-    ek_tensor *weight = part(net, 0, 0), *bias = part(net, 0, 1);
-    const bool before = ek_set_grad_enabled(false);
-    for (int round = 0; round < 3; round++) {
-        const double value = 3 + round;
-        assert_made(ek_fill_(bias, value)); /* after the last round's replicas */
-        assert_ok(ek_replica_set_make(set, devs, &ranks, replicas));
-        ek_tensor *copies[] = {part(replicas[1], 0, 0), part(replicas[1], 0, 1)};
-        const bool loan = shows && round < 2;
-        ck_assert_int_eq(ek_tensor_address(copies[0]) == ek_tensor_address(weight), loan);
-        ck_assert_int_eq(ek_tensor_address(copies[1]) == ek_tensor_address(bias), loan);
-        ck_assert_double_eq(element(copies[1], 2), value);
-        const uint64_t writes = ek_tensor_writes(copies[1]);
-        ek_tensor_touch(bias);
-        ck_assert_int_eq(ek_tensor_writes(copies[1]) > writes, shows);
-        if (round > 0)
-            assert_made(ek_fill_(copies[1], value + 10));
-        ck_assert_double_eq(element(bias, 2), value);
-        ck_assert_double_eq(element(copies[1], 2), round > 0 ? value + 10 : value);
-        assert_close(ek_to_device(copies[0], ek_cpu()), ek_to_device(weight, ek_cpu()), 0, 0);
-        ek_module_free(replicas[0]);
-        ek_module_free(replicas[1]);
-    }
-    ek_set_grad_enabled(before);
-    ek_replica_set_free(set);
-    /* Replicas that outlive the set have memory of their own. */
-    ek_device_list devices = ek_devices(test_kind(), 2);
-    assert_ok(ek_replicate(net, &devices, replicas));
-    ck_assert_ptr_ne(ek_tensor_address(part(replicas[1], 0, 0)), ek_tensor_address(weight));
-    ek_module_free(replicas[0]);
-    ek_module_free(replicas[1]);
-}
-
-/* What else than an operation may write. */
-TEST_LOOP(a_loan_ends_before_every_write, 0, 3)
-{
-    const float values[4] = {1, 2, 3, 4};
-    ek_module *net = held(make_bn_net()), *replicas[2];
-    assert_ok(ek_module_to_device(net, test_device(0)));
-    assert_ok(ek_flatten_parameters(net, false));
-    ek_dev *devs[] = {ek_dev_get(test_device(0)), ek_dev_get(test_device(1))};
-    const ek_rank_list ranks = {2, {0, 1}};
-    ek_replica_set *set = ek_replica_set_new(net, 2, true);
-    assert_ok(ek_replica_set_make(set, devs, &ranks, replicas));
-    ek_tensor *bias = part(net, 0, 1), *copy = part(replicas[1], 0, 1);
-    const double first = element(bias, 0);
-    const bool before = ek_set_grad_enabled(false);
-    if (_i == 0)
-        assert_ok(ek_set_data(copy, values, sizeof values));
-    else if (_i == 1)
-        assert_ok(ek_uniform_(copy, 5, 6, NULL));
-    else if (test_kind() == EK_HOST)
-        *(float *)ek_tensor_data(copy) = 7;
-    ek_set_grad_enabled(before);
-    ck_assert_double_eq(element(bias, 0), first);
-    ck_assert_ptr_ne(ek_tensor_address(copy), ek_tensor_address(bias));
-    ek_module_free(replicas[0]);
-    ek_module_free(replicas[1]);
     ek_replica_set_free(set);
 }
 
