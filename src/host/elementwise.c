@@ -344,17 +344,17 @@ enum { ADD_DEPTH = 7 }; /* entries of the stack of a sum (core/sum_order.h) */
 _Static_assert(EK_MAX_DEVICES < 1 << ADD_DEPTH, "the stack has room for EK_MAX_DEVICES addends");
 
 /* Returns elements [at, at + n) of an addend: NULL if the addend is absent, else the addend's
- * memory or `tile`. Prefetches as many after them, because the processor follows one addend's
- * memory, not those of many in turn. */
+ * memory or `tile`. Also prefetches the n elements after them: the processor's own prefetching
+ * doesn't follow many addends in turn. */
 static const void *add_load(const add_job *job, int k, int64_t at, int64_t n, ek_tile *tile)
 {
     const ek_tensor *x = job->inputs[(ptrdiff_t)k * job->step];
     if (!x)
         return NULL;
-    const char *source = (char *)ek_tensor_address(x) + (size_t)at * ek_dtype_size(x->dtype);
-    const char *next = source + (size_t)n * ek_dtype_size(x->dtype);
-    for (int64_t i = 0; i < next - source; i += LINE)
-        __builtin_prefetch(next + i);
+    const size_t size = ek_dtype_size(x->dtype), nbytes = (size_t)n * size;
+    const char *source = (char *)ek_tensor_address(x) + (size_t)at * size;
+    for (size_t i = 0; i < nbytes; i += LINE)
+        __builtin_prefetch(source + nbytes + i);
     if (ek_class_is_dtype(job->type, x->dtype))
         return source;
     ek_row_load(job->type, tile, x->dtype, source, 1, n);

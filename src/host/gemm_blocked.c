@@ -447,6 +447,8 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     const ek_gemm *g = j->gemm;
     const int nr = (int)j->panel_columns;
     const gemm_tile t = gemm_tile_at(j, tile);
+    if (t.row == t.row_end) /* the last part of a product has few rows */
+        return;
     const int64_t padded_rows = gemm_round_up(j->rows, j->panel_rows);
     const int64_t padded_columns = gemm_round_up(t.columns, nr);
     const int64_t row_panels = ek_divide_up(t.row_end - t.row, j->panel_rows);

@@ -48,8 +48,8 @@ static void shared_allocate(ek_shared_weights *shared, size_t nbytes, size_t mos
         shared_nbytes += shared->nbytes = nbytes;
 }
 
-/* A device that has to make values of its own counts as a use of the entry, which goes with the
- * last. Else the values that others share would stay until the twins go, and leave no room. */
+/* A call for which there was no room counts as a use, too. Otherwise values that others share would
+ * stay until the twins go, and leave no room. */
 ek_shared_weights *ek_shared_weights_take(const ek_tensor *w, ek_shared_key key, size_t nbytes,
                                           size_t each)
 {

@@ -21,7 +21,7 @@ typedef struct ek_shared_weights {
     ek_twin_value value;
     ek_shared_key key;
     ek_dev *dev; /* `cpu` */
-    void *data;
+    void *data;  /* NULL: there was no room */
     size_t nbytes;
     int uses; /* guarded by the lock of shared_weights.c */
     _Atomic int64_t next, made;

@@ -226,9 +226,9 @@ static double winograd_cost_of_direct(const ek_winograd *plan)
 }
 
 /* Returns true if the plan pays. A weight gradient of a strided 3 x 3 window gains less than its
- * cost suggests, an input gradient with a stride and few samples more: ek_conv_implicit leaves it
- * to oneDNN, which reaches half the speed. The limits were measured on a Zen 5 core, with AVX-512
- * and with AVX2, those of tiles and samples on an Emerald Rapids Xeon. */
+ * cost suggests. An input gradient with a stride and few samples gains more, because its rival is
+ * oneDNN, which reaches half the speed of ek_conv_implicit. The limits were measured on a Zen 5
+ * core, with AVX-512 and with AVX2, those of tiles and samples on an Emerald Rapids Xeon. */
 static bool winograd_pays(ek_conv_kind kind, const ek_winograd *plan, double cost, double direct)
 {
     enum { FEW_SAMPLES = 8 };

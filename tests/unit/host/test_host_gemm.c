@@ -214,3 +214,23 @@ TEST_LOOP(epilogues_and_bits, 0, 2 * SHAPES)
         check(s, _i % 2 ? EK_F64 : EK_F32, form, form % 3 ? (form + _i / 2) % 3 : 1,
               (form / 3 + _i) % 2);
 }
+
+/* Rows of a that threads pack together form two parts, of which the last has fewer panels of rows
+ * than a part has tiles. */
+TEST(tiles_without_rows)
+{
+    enum { THREADS = 24, ROUNDS = 300 };
+    const shape s = {1, 2048, 384, 512, false};
+    ek_gemm g = describe(&s, EK_F32, 1);
+    const size_t nbytes = sizeof(float) * (size_t)c_nelements(&s);
+    g.a.data = random_elements(EK_F32, s.n * s.k, 1);
+    g.b.data = random_elements(EK_F32, s.k * s.m, 2);
+    void *before = random_elements(EK_F32, c_nelements(&s), 3);
+    void *once = computed(case_device(1), g, &s, before, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        void *sums = computed(case_device(THREADS), g, &s, before, NULL);
+        ck_assert_int_eq(memcmp(sums, once, nbytes), 0);
+        free(sums);
+    }
+    free(once), free(before), free(g.a.data), free(g.b.data);
+}

@@ -181,6 +181,43 @@ TEST(no_gradients_no_graph)
     ck_assert(!ek_tensor_requires_grad(out));
 }
 
+typedef struct writing {
+    ek_module module;
+    ek_tensor *weight;
+} writing;
+
+static ek_value writing_forward(ek_module *module, const ek_args *args)
+{
+    writing *self = (writing *)module;
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    if (ek_tensor_device(x).index == 0 && !ek_fill_(self->weight, 3))
+        return ek_value_error();
+    return ek_value_of_tensor(ek_mul(x, self->weight));
+}
+
+static const ek_module_type writing_type = {.name = "writing",
+                                            .size = sizeof(writing),
+                                            .forward = writing_forward};
+
+/* What the first device writes to a parameter in its forward is the module's, and reaches no other
+ * device before the next forward. */
+TEST(a_forward_may_write_to_parameters)
+{
+    writing *net = (writing *)ek_module_new(&writing_type);
+    assert_ok(ek_register_parameter(&net->module, "weight", &net->weight, ek_ones(EK_SHAPE(1))));
+    ek_module *model = held(ek_data_parallel(&net->module, ek_devices(test_kind(), 2)));
+    const bool before = ek_set_grad_enabled(false);
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 1));
+    for (int i = 0; i < 20; i++) {
+        assert_made(ek_fill_(net->weight, 10 + i));
+        const float *y = ek_tensor_data(ek_to_device(ek_apply(model, x), ek_cpu()));
+        ck_assert_double_eq(y[0], 3);
+        ck_assert_double_eq(y[1], 10 + i);
+        ck_assert_double_eq(element(net->weight, 0), 3);
+    }
+    ek_set_grad_enabled(before);
+}
+
 TEST(a_wrapper_within_a_wrapper)
 {
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), EK_F64, ek_cpu());
