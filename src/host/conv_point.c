@@ -9,6 +9,7 @@
 
 #include "core/multiversion.h"
 #include "host/conv.h"
+#include "host/gemm_blocked.h"
 #include "host/gemm_kernel.h"
 #include "host/host.h"
 #include "host/parallel.h"
@@ -92,36 +93,16 @@ static unit point_unit_at(const point_job *j, int64_t index)
     return u;
 }
 
-/* Copies a panel's channels of some positions of x. It is inlined for each width, so that it copies
- * vectors. */
-static inline __attribute__((always_inline)) void point_copy_width(const point_job *j, float *to,
-                                                                   int64_t position, int64_t count,
-                                                                   int64_t channel,
-                                                                   int64_t channels, int64_t width)
-{
-    for (int64_t i = 0, next; i < count; i = next) { /* positions that lie equally far apart */
-        next = j->dense ? count : ek_smaller(count, i + j->out[1] - (position + i) % j->out[1]);
-        const float *from = j->x + point_of(j, position + i) * j->channels + channel;
-        const int64_t step = (j->dense ? 1 : j->stride[1]) * j->channels;
-        for (int64_t k = i; k < next; k++, to += width, from += step)
-            memcpy(to, from, (size_t)channels * sizeof *to);
-    }
-}
-
+/* Copies a panel's channels of some positions of x. */
 static void point_copy_panel(const point_job *j, float *to, int64_t position, int64_t count,
                              int64_t panel)
 {
-    const int64_t width = j->kernel->columns, channel = panel * width;
-    const int64_t channels = ek_smaller(width, j->channels - channel);
-    if (channels < width) {
-        memset(to, 0, (size_t)(count * width) * sizeof *to);
-        point_copy_width(j, to, position, count, channel, channels, width);
-    } else if (width == 32) {
-        point_copy_width(j, to, position, count, channel, 32, 32);
-    } else if (width == 16) {
-        point_copy_width(j, to, position, count, channel, 16, 16);
-    } else {
-        point_copy_width(j, to, position, count, channel, width, width);
+    const int width = j->kernel->columns;
+    const int64_t channel = panel * width, channels = ek_smaller(width, j->channels - channel);
+    for (int64_t i = 0, next; i < count; i = next) { /* positions that lie equally far apart */
+        next = j->dense ? count : ek_smaller(count, i + j->out[1] - (position + i) % j->out[1]);
+        ek_gemm_pack_f32(to + i * width, j->x + point_of(j, position + i) * j->channels + channel,
+                         channels, next - i, width, 1, (j->dense ? 1 : j->stride[1]) * j->channels);
     }
 }
 
@@ -132,10 +113,9 @@ static void point_copy_outputs(const point_job *j, const unit *u, float *to, int
     for (int64_t tile = u->tile; tile < u->tile + u->tiles; tile++) {
         const int64_t output = ek_part_of(j->outputs, tile, j->row_tiles);
         const int64_t rows = ek_part_of(j->outputs, tile + 1, j->row_tiles) - output;
-        const float *from = j->y + position * j->outputs + output;
-        for (int64_t i = 0; i < count; i++, to += rows, from += j->outputs)
-            for (int64_t r = 0; r < rows; r++)
-                to[r] = from[r];
+        ek_gemm_pack_f32(to, j->y + position * j->outputs + output, rows, count, (int)rows, 1,
+                         j->outputs);
+        to += rows * count;
     }
 }
 
