@@ -15,11 +15,11 @@
 #include "host/parallel.h"
 
 enum {
-    POSITIONS_AT_ONCE = 256, /* positions of one sum: their panel stays in level 1 cache */
-    BLOCK = 512,             /* the most channels, or outputs, of a block of weights */
-    OFTEN = 8,               /* a copy pays if it is read at least so many times */
-    FAR = 1024,              /* floats between rows that share one set of level 1 cache */
-    LINE = 16                /* floats in a cache line */
+    POINT_POSITIONS = 256, /* positions of one sum: their panel stays in level 1 cache */
+    POINT_BLOCK = 512,     /* the most channels, or outputs, of a block of weights */
+    POINT_OFTEN = 8,       /* a copy pays if it is read at least so many times */
+    POINT_FAR = 1024,      /* floats between rows that share one set of level 1 cache */
+    POINT_LINE = 16        /* floats in a cache line */
 };
 
 typedef struct point_job {
@@ -59,7 +59,7 @@ static ek_gemm_ahead point_ahead(const point_job *j, bool of_x, int64_t position
     const float *from = of_x ? j->x + point_of(j, position) * all : j->y + position * all;
     ek_gemm_ahead ahead = {.run = (const char *)(from + first),
                            .runs = count,
-                           .lines = ek_divide_up(channels, LINE),
+                           .lines = ek_divide_up(channels, POINT_LINE),
                            .stride = nbytes};
     if (of_x && !j->dense) {
         ahead.stride = j->stride[1] * nbytes;
@@ -126,14 +126,14 @@ typedef float point_lanes __attribute__((vector_size(64), aligned(4), may_alias)
 EK_MULTIVERSION static void point_add_rows(double *totals, const float *rows, int64_t count,
                                            int64_t stride, int64_t columns)
 {
-    for (; columns >= LINE; columns -= LINE) {
+    for (; columns >= POINT_LINE; columns -= POINT_LINE) {
         point_lanes sum = {0};
         for (int64_t i = 0; i < count; i++)
             sum += *(const point_lanes *)(rows + i * stride);
-        for (int c = 0; c < LINE; c++)
+        for (int c = 0; c < POINT_LINE; c++)
             totals[c] += sum[c];
-        rows += LINE;
-        totals += LINE;
+        rows += POINT_LINE;
+        totals += POINT_LINE;
     }
     for (int64_t c = 0; c < columns; c++) {
         float sum = 0;
@@ -192,8 +192,8 @@ static void point_compute_units(void *context, int64_t begin, int64_t end)
     const int64_t blocks = j->position_blocks, width = j->kernel->columns;
     float *own = (float *)(void *)(j->workspace + (size_t)atomic_fetch_add(&j->next_part, 1) *
                                                       j->workspace_stride),
-          *copy = own + POSITIONS_AT_ONCE * width;
-    double *totals = (double *)(copy + (j->copies_y ? POSITIONS_AT_ONCE * j->block_outputs : 0));
+          *copy = own + POINT_POSITIONS * width;
+    double *totals = (double *)(copy + (j->copies_y ? POINT_POSITIONS * j->block_outputs : 0));
     for (int64_t i = begin * blocks; i < end * blocks; i++) {
         const int64_t position = ek_part_of(j->positions, i % blocks, blocks);
         const int64_t count = ek_part_of(j->positions, i % blocks + 1, blocks) - position;
@@ -262,18 +262,18 @@ int ek_conv_point_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, co
     const int threads = ek_parallel_threads(dev);
     j.panels = ek_divide_up(j.channels, width);
     j.row_tiles = ek_divide_up(j.outputs, rows);
-    j.panel_blocks = ek_divide_up(j.panels * width, BLOCK);
-    j.row_blocks = ek_divide_up(j.outputs, BLOCK);
-    j.position_blocks = ek_divide_up(j.positions, POSITIONS_AT_ONCE);
-    j.copies_y = j.outputs >= FAR && j.panels / j.panel_blocks >= OFTEN;
-    j.copies_x = !j.dense || j.row_tiles >= OFTEN || j.channels % (width / 2) != 0;
+    j.panel_blocks = ek_divide_up(j.panels * width, POINT_BLOCK);
+    j.row_blocks = ek_divide_up(j.outputs, POINT_BLOCK);
+    j.position_blocks = ek_divide_up(j.positions, POINT_POSITIONS);
+    j.copies_y = j.outputs >= POINT_FAR && j.panels / j.panel_blocks >= POINT_OFTEN;
+    j.copies_x = !j.dense || j.row_tiles >= POINT_OFTEN || j.channels % (width / 2) != 0;
     if (j.panel_blocks * j.row_blocks % threads != 0)
         j.row_blocks = ek_smaller(ek_divide_up(j.row_blocks, threads) * threads, j.row_tiles);
     j.block_outputs = ek_divide_up(j.row_tiles, j.row_blocks) * rows;
     const int64_t copies = width + (j.copies_y ? j.block_outputs : 0),
                   units = j.panel_blocks * j.row_blocks, parts = ek_smaller(threads, units),
                   work = j.positions * j.channels * j.outputs;
-    j.workspace_stride = ek_round_up((size_t)(POSITIONS_AT_ONCE * copies) * sizeof(float) +
+    j.workspace_stride = ek_round_up((size_t)(POINT_POSITIONS * copies) * sizeof(float) +
                                      (size_t)j.block_outputs * sizeof(double));
     const size_t nbytes = (size_t)parts * j.workspace_stride;
     void *workspace;
