@@ -137,7 +137,7 @@ ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64, ek_norm_line_rows
 ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64, ek_norm_line_planes_bf16;
 
 /* ---- runs: groups whose elements have a parameter each (ek_norm_has_runs), as the kernels of the
- * table norm them. They return 1 or an error. ---- */
+ * table norm them. They return 0 or an error. ---- */
 
 /* Writes the statistics of x to mean and invstd; with a negative eps, the variance instead of
  * invstd. An invstd of NULL means that those of args are read. Writes y if it isn't NULL. */

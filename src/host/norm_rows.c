@@ -80,14 +80,14 @@ static void *rows_address(const ek_tensor *tensor)
     return tensor ? ek_tensor_address(tensor) : NULL;
 }
 
-/* Frees what a job has taken, and stores its outputs. Returns 1, or an error. */
+/* Frees what a job has taken. Stores its outputs if rc is 0. Returns 0 or an error. */
 static int rows_end(rows_job *job, int rc)
 {
     for (int k = 0; k < ROWS_TENSORS; k++)
         rc = ek_stage_end(&job->stage[k], job->dev, k >= ROWS_OUT, rc);
     if (job->room)
         ek_dev_free(job->dev, job->room, job->room_nbytes, EK_MEMORY_WORKSPACE);
-    return rc < 0 ? rc : 1;
+    return rc;
 }
 
 /* Stages the tensors, and cuts x. */
@@ -137,7 +137,7 @@ static int rows_begin(rows_job *job, ek_dev *dev, const ek_norm_args *args, cons
     return rc < 0 ? rows_end(job, rc) : 0;
 }
 
-/* Runs a job, and ends it. Returns 1, or an error. */
+/* Runs a job, and ends it. Returns 0 or an error. */
 static int rows_run(rows_job *job)
 {
     const bool dy = job->data[ROWS_DY], writes = job->writes, wide = job->is_f64;
@@ -201,7 +201,8 @@ int ek_host_norm_rows(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *inv
         own.x = own.total;
         own.residual = own.total = NULL;
     }
-    return ek_norm_runs(dev, y, mean, invstd, &own, eps);
+    EK_TRY(ek_norm_runs(dev, y, mean, invstd, &own, eps));
+    return 1;
 }
 
 int ek_norm_runs_gradient(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
