@@ -464,22 +464,25 @@ static void EK_NAME(rows_gradient)(void *context, int64_t begin, int64_t end)
 
 /* ---- joins ---- */
 
-/* Joins the moments (Chan et al. 1983) or sums of the pieces of runs [begin, end). */
+/* Joins the moments or sums of the pieces of runs [begin, end). */
 static void EK_NAME(rows_join_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;
     const bool dy = job->data[ROWS_DY];
     for (int64_t run = begin; run < end; run++) {
-        double count = 0, two[2] = {0, 0};
-        for (int64_t piece = 0; piece < job->pieces; piece++) {
-            const double *part = job->parts + 2 * (run * job->pieces + piece);
-            const double n = (double)ek_smaller(job->piece, job->size - piece * job->piece),
-                         delta = part[0] - two[0];
-            two[1] += part[1] + (dy ? 0 : delta * delta * count * n / (count + n));
-            count += n;
-            two[0] += dy ? part[0] : delta * n / count;
+        const double *part = job->parts + 2 * run * job->pieces;
+        double sums[2] = {0, 0};
+        ek_moments all = {0, 0, 0};
+        for (int64_t piece = 0; piece < job->pieces; piece++, part += 2) {
+            const int64_t n = ek_smaller(job->piece, job->size - piece * job->piece);
+            if (dy) {
+                sums[0] += part[0];
+                sums[1] += part[1];
+            } else {
+                all = ek_moments_join(all, (ek_moments){(double)n, part[0], part[1]});
+            }
         }
-        EK_NAME(rows_keep)(job, run, -1, two, dy);
+        EK_NAME(rows_keep)(job, run, -1, dy ? sums : (const double[]){all.mean, all.deviation}, dy);
     }
 }
 
