@@ -265,7 +265,7 @@ int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_arg
     if (ek_count(args->x) == 0)
         return norm_fill_zero(dev, sums);
     if (norm_has_runs(args, args->weight ? args->weight : sums->dweight))
-        return ek_norm_runs_gradient(dev, NULL, sums, args, sums->sum);
+        return ek_norm_runs_gradient(dev, NULL, sums, args, sums->sum != NULL);
     EK_TRY(norm_begin(&pass, args, NULL));
     norm_over_samples(&pass, norm_set_parameters);
     ek_norm_pass_sum(&pass);

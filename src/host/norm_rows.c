@@ -72,6 +72,15 @@ static rows_task rows_task_of(const rows_job *job, int64_t i)
     return task;
 }
 
+/* Stores two moments, or with dy two sums, of a piece of a run that has several. */
+static inline void rows_keep_part(const rows_job *job, int64_t run, int64_t piece,
+                                  const double two[2])
+{
+    double *part = job->parts + 2 * (run * job->pieces + piece);
+    part[0] = two[0];
+    part[1] = two[1];
+}
+
 #define EK_FOR_REALS "host/norm_rows.c"
 #include "kernels/for_reals.h"
 
@@ -183,8 +192,8 @@ int ek_norm_runs(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *invstd,
     EK_TRY(rows_begin(&job, dev, args, mean ? mean : args->mean, invstd ? invstd : args->invstd, y,
                       &(const ek_norm_sums){0}));
     job.eps = eps;
-    job.adds = invstd;
-    job.writes = y;
+    job.adds = invstd != NULL;
+    job.writes = y != NULL;
     return rows_run(&job);
 }
 
@@ -225,7 +234,7 @@ int ek_host_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *s
     if (ek_count(own.x) == 0)
         return 0;
     own.residual = apart ? NULL : own.residual;
-    EK_TRY(ek_norm_runs_gradient(dev, dx, sums, &own, dx));
+    EK_TRY(ek_norm_runs_gradient(dev, dx, sums, &own, dx != NULL));
     if (apart)
         EK_TRY(ek_host_binary(dev, EK_BINARY_ADD, dx, dx, args->residual, 1));
     return 1;
@@ -268,16 +277,11 @@ EK_FORMULA void EK_NAME(rows_put)(void *values, int64_t run, double value)
         ((EK_REAL *)values)[run] = (EK_REAL)value;
 }
 
-/* Stores two moments, or with dy two sums: of a run, or of a piece of it if piece isn't negative
- * and runs have several. */
-EK_FORMULA void EK_NAME(rows_keep)(const rows_job *job, int64_t run, int64_t piece,
-                                   const double two[2], bool dy)
+/* Stores two moments, or with dy two sums, of a run. */
+EK_FORMULA void EK_NAME(rows_keep)(const rows_job *job, int64_t run, const double two[2], bool dy)
 {
     const double square = two[1] / (double)job->size;
-    if (piece >= 0 && job->pieces > 1) {
-        job->parts[2 * (run * job->pieces + piece)] = two[0];
-        job->parts[2 * (run * job->pieces + piece) + 1] = two[1];
-    } else if (dy) {
+    if (dy) {
         EK_NAME(rows_put)(job->sum, run, two[0]);
         EK_NAME(rows_put)(job->product, run, two[1]);
     } else {
@@ -320,7 +324,10 @@ static void EK_NAME(rows_apply)(void *context, int64_t begin, int64_t end)
             if (job->mean)
                 moments[0] = EK_NAME(rows_power)(x, n, 0, false) / (double)n;
             moments[1] = EK_NAME(rows_power)(x, n, moments[0], true);
-            EK_NAME(rows_keep)(job, run, task.piece, moments, false);
+            if (job->pieces > 1)
+                rows_keep_part(job, run, task.piece, moments);
+            else
+                EK_NAME(rows_keep)(job, run, moments, false);
         }
         if (!job->writes)
             continue;
@@ -430,7 +437,10 @@ static void EK_NAME(rows_gradient)(void *context, int64_t begin, int64_t end)
                 else
                     EK_NAME(rows_sum)(n, dy, x, NULL, center, own);
                 own[1] *= (double)scale;
-                EK_NAME(rows_keep)(job, run, task.piece, own, true);
+                if (job->pieces > 1)
+                    rows_keep_part(job, run, task.piece, own);
+                else
+                    EK_NAME(rows_keep)(job, run, own, true);
                 own[0] = job->mean ? own[0] : 0;
             }
             if (!job->writes)
@@ -482,7 +492,7 @@ static void EK_NAME(rows_join_parts)(void *context, int64_t begin, int64_t end)
                 all = ek_moments_join(all, (ek_moments){(double)n, part[0], part[1]});
             }
         }
-        EK_NAME(rows_keep)(job, run, -1, dy ? sums : (const double[]){all.mean, all.deviation}, dy);
+        EK_NAME(rows_keep)(job, run, dy ? sums : (const double[]){all.mean, all.deviation}, dy);
     }
 }
 
