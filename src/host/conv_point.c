@@ -15,26 +15,26 @@
 #include "host/parallel.h"
 
 enum {
-    POINT_POSITIONS = 256, /* positions of one sum: their panel stays in level 1 cache */
-    POINT_BLOCK = 512,     /* the most channels, or outputs, of a block of weights */
-    POINT_OFTEN = 8,       /* a copy pays if it is read at least so many times */
-    POINT_FAR = 1024,      /* floats between rows that share one set of level 1 cache */
-    POINT_LINE = 16        /* floats in a cache line */
+    POINT_POSITIONS = 256, /* Positions of one sum: their panel stays in level 1 cache. */
+    POINT_BLOCK = 512,     /* The most channels, or outputs, of a block of weights. */
+    POINT_OFTEN = 8,       /* A copy pays if it is read at least so many times. */
+    POINT_FAR = 1024,      /* Floats between rows that share one set of level 1 cache. */
+    POINT_LINE = 16        /* Floats in a cache line. */
 };
 
 typedef struct point_job {
     const ek_gemm_kernel *kernel;
     float *x, *y, *w, *bias;
     int64_t channels, outputs, in[2], out[2], stride[2];
-    int64_t positions; /* of all of y */
-    bool dense;        /* position p of y is position p of x */
-    int64_t panels;    /* as wide as the kernel */
+    int64_t positions; /* All positions of y. */
+    bool dense;        /* Position p of y is position p of x. */
+    int64_t panels;    /* Their width is the kernel's. */
     /* A tile has a kernel's outputs. A unit is a block of panels of channels times a block of
      * tiles. */
     int64_t row_tiles, row_blocks, panel_blocks, position_blocks;
-    int64_t block_outputs; /* the most outputs of a block */
+    int64_t block_outputs; /* The most outputs of a block. */
     bool copies_x, copies_y;
-    char *workspace; /* of each part */
+    char *workspace; /* Parts lie workspace_stride bytes apart. */
     size_t workspace_stride;
     atomic_int next_part;
 } point_job;

@@ -1,6 +1,6 @@
 /* norm.c: the slots of normalisation. A slot is one pass over memory (norm.h): statistics are sums
  * per column that are joined by group, and y and dx are lines whose parameters are set per
- * column. */
+ * column. Runs (layer norm) go to norm_rows.c. */
 #include <math.h>
 
 #include "host/norm.h"

@@ -1,6 +1,6 @@
 /* norm.h: a pass over memory, which a slot of normalisation (norm.c) makes. norm_pass.c has its
  * geometry and workspace, norm_loops.c its loops over rows and planes. Statistics whose parameters
- * are per element (layer norm) don't need passes: norm_rows.c.
+ * are per element (layer norm) are computed by norm_rows.c instead.
  *
  * Sums and parameters are per column: a channel of the whole batch (batch norm), or a channel of
  * one sample (group norm).
@@ -21,23 +21,23 @@
 #include "kernels/walk.h"
 
 typedef struct ek_norm_plan {
-    int64_t samples, sample_stride; /* samples whose columns are separate; 1 for the batch */
-    int64_t channels;               /* columns of a sample */
-    int64_t groups, each;           /* statistics of a sample; columns of a statistic */
-    int64_t blocks;                 /* parts of a column that are summed separately */
+    int64_t samples, sample_stride; /* Samples whose columns are separate; 1 for the batch. */
+    int64_t channels;               /* A sample's columns. */
+    int64_t groups, each;           /* A sample's statistics, and the columns of each. */
+    int64_t blocks;                 /* Parts of a column that are summed separately. */
     bool planes;
-    /* rows */
-    int64_t rows, row_stride; /* number of joined rows; elements from one to the next */
-    int64_t lanes, width;     /* width = lanes * channels; planes: channels */
-    int64_t rest;             /* elements after the last joined row (lanes > 1) */
-    int64_t block_rows;       /* rows of a block */
-    /* planes */
+    /* Rows. */
+    int64_t rows, row_stride; /* Number of joined rows, and elements from one to the next. */
+    int64_t lanes, width;     /* The width is lanes * channels; of planes, channels. */
+    int64_t rest;             /* Elements after the last joined row (lanes > 1). */
+    int64_t block_rows;       /* Rows of a block. */
+    /* Planes. */
     int64_t outer, outer_stride, channel_stride, inner;
 } ek_norm_plan;
 
 enum {
-    EK_NORM_COLUMNS = 256, /* channels of one task */
-    EK_NORM_LANES = 64     /* elements of a joined row */
+    EK_NORM_COLUMNS = 256, /* Channels of one task. */
+    EK_NORM_LANES = 64     /* Elements of a joined row. */
 };
 
 /* The tensors of a pass. Only the first is written. */
@@ -57,16 +57,16 @@ typedef struct ek_norm_pass {
     ek_dev *dev;
     const ek_norm_args *args;
     bool batch;               /* Columns are channels of the batch. */
-    const ek_norm_sums *sums; /* where sums by group and by parameter are stored, or NULL */
-    ek_tensor *moments[2];    /* where mean and variance are stored, or NULL */
+    const ek_norm_sums *sums; /* Sums by group and by parameter are stored here, or NULL. */
+    ek_tensor *moments[2];    /* Mean and variance are stored here, or NULL. */
     bool is_f64, is_bf16;
-    bool again; /* the ReLU's mask is computed from x, and EK_NORM_MASK is absent */
+    bool again; /* The ReLU's mask is computed from x, and EK_NORM_MASK is absent. */
     ek_norm_plan plan;
     ek_stage stage[EK_NORM_TENSORS];
-    void *data[EK_NORM_TENSORS];          /* NULL if absent */
-    void *parameters[EK_NORM_PARAMETERS]; /* [sample][width] */
-    double *first, *second;               /* partial sums, [sample][block][width] */
-    void *room;                           /* the workspace of all the arrays above */
+    void *data[EK_NORM_TENSORS];          /* NULL if absent. */
+    void *parameters[EK_NORM_PARAMETERS]; /* Indexed by [sample][width]. */
+    double *first, *second;               /* Partial sums, indexed by [sample][block][width]. */
+    void *room;                           /* The workspace of all the arrays above. */
     size_t room_bytes;
 } ek_norm_pass;
 
@@ -85,7 +85,7 @@ void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
  * or NaN. Without dy, the sums are moments of x. */
 void ek_norm_pass_sum(ek_norm_pass *pass);
 typedef struct ek_moments {
-    double count, mean, deviation; /* deviation: the sum of (x - mean)^2 */
+    double count, mean, deviation; /* The deviation is the sum of (x - mean)^2. */
 } ek_moments;
 /* Returns the moments of the values of a and b together (Chan et al. 1983). */
 static inline ek_moments ek_moments_join(ek_moments a, ek_moments b)

@@ -1,6 +1,6 @@
 /* norm_rows.c: normalisation over runs with parameters per element: layer norm, RMS norm, and group
  * norm of channels of one value. A run is a group of a sample, whose elements follow each other in
- * memory; other orders and 16 bits are staged.
+ * memory; other orders are staged, and 16 bits but for the residual of y.
  *
  * A run of at most ROWS_LONGEST elements is one piece: its moments or sums are computed, and its
  * line is written, while level 1 cache holds it. A longer run is cut into pieces, over which a
@@ -40,16 +40,16 @@ enum {
 typedef struct rows_job {
     ek_dev *dev;
     bool is_f64;
-    int64_t runs, groups, size; /* Groups of a sample; elements of a run. */
-    int64_t piece, pieces;
-    int64_t block, blocks; /* Samples of a block. */
+    int64_t runs, groups, size; /* All runs, a sample's groups, and a run's elements. */
+    int64_t piece, pieces;      /* A piece's elements, and a run's pieces. */
+    int64_t block, blocks;      /* A block's samples, and the number of blocks. */
     ek_stage stage[ROWS_TENSORS];
-    void *data[ROWS_TENSORS]; /* NULL if absent. */
+    void *data[ROWS_TENSORS]; /* The elements of the staged tensors, NULL if absent. */
     ek_dtype narrow;          /* The dtype of a residual of 16 bits, else f32. */
-    double eps;               /* Negative: the variance is stored instead of invstd. */
-    bool adds, writes;        /* Moments or sums are computed; lines are written. */
+    double eps;               /* If negative, the variance is stored instead of invstd. */
+    bool adds, writes;        /* Moments or sums are computed, and lines are written. */
     void *mean, *invstd;      /* Statistics of runs, or NULL. */
-    void *sum, *product;      /* Of runs: weight dy and weight dy xhat; zeros if NULL. */
+    void *sum, *product;      /* Sums of weight dy and weight dy xhat by run, zeros if NULL. */
     double *parts;            /* Two moments or sums of each piece of each run. */
     double *by_element;       /* The sums of dy xhat, then of dy, of each block, or NULL. */
     void *room;               /* The workspace of sums. */
@@ -59,7 +59,7 @@ typedef struct rows_job {
 /* Task i is a piece of a group, in all samples of a block. */
 typedef struct rows_task {
     int64_t piece, group, first, last;
-    int64_t at, n; /* The piece's first element in a sample; its elements. */
+    int64_t at, n; /* The piece's first element in a sample, and its elements. */
 } rows_task;
 
 static rows_task rows_task_of(const rows_job *job, int64_t i)
@@ -305,7 +305,7 @@ EK_FORMULA void EK_NAME(rows_add_residual)(const rows_job *job, int64_t at, int6
             total[i] = x[i] + residual[i];
 }
 
-/* Blocks of y are single samples. */
+/* A task of y is a piece of one sample. */
 EK_MULTIVERSION
 static void EK_NAME(rows_apply)(void *context, int64_t begin, int64_t end)
 {

@@ -221,9 +221,9 @@ typedef struct ek_norm_sums {
 /* Reads x, mean, invstd, weight, dy and y_relu of args, and bias with y_again. */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_norm_args *args);
 
-/* ---- normalisation of rows in one pass over memory, for statistics (N, 1) with weight and bias
- * per element. A backend that doesn't serve a size, dtype or layout writes nothing and returns 0,
- * and the caller takes the slots above. Otherwise the kernels return 1. ---- */
+/* ---- normalisation of rows in as few passes as possible, for statistics (N, 1) with weight and
+ * bias per element. A backend that doesn't serve a size, dtype or layout writes nothing and returns
+ * 0, and the caller takes the slots above. Otherwise the kernels return 1. ---- */
 
 /* Writes the statistics to mean and invstd, and y. If the mean is NULL, invstd is
  * 1 / sqrt(mean(x^2) + eps). Reads x, weight and bias of args. If a residual is given, writes

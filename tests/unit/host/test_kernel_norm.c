@@ -514,7 +514,7 @@ TEST_LOOP(repeats, 0, 14)
     twin_repeats(dx, norm_line, ON(dx), &args[side]);
 }
 
-/* ---- rows in one pass ---- */
+/* ---- rows with parameters per element ---- */
 
 typedef struct rows_case {
     int64_t rows, size;
