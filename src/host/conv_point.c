@@ -9,16 +9,17 @@
 
 #include "core/multiversion.h"
 #include "host/conv.h"
+#include "host/gemm_blocked.h"
 #include "host/gemm_kernel.h"
 #include "host/host.h"
 #include "host/parallel.h"
 
 enum {
-    POSITIONS_AT_ONCE = 256, /* positions of one sum: their panel stays in level 1 cache */
-    BLOCK = 512,             /* the most channels, or outputs, of a block of weights */
-    OFTEN = 8,               /* a copy pays if it is read at least so many times */
-    FAR = 1024,              /* floats between rows that share one set of level 1 cache */
-    LINE = 16                /* floats in a cache line */
+    POINT_POSITIONS = 256, /* positions of one sum: their panel stays in level 1 cache */
+    POINT_BLOCK = 512,     /* the most channels, or outputs, of a block of weights */
+    POINT_OFTEN = 8,       /* a copy pays if it is read at least so many times */
+    POINT_FAR = 1024,      /* floats between rows that share one set of level 1 cache */
+    POINT_LINE = 16        /* floats in a cache line */
 };
 
 typedef struct point_job {
@@ -58,7 +59,7 @@ static ek_gemm_ahead point_ahead(const point_job *j, bool of_x, int64_t position
     const float *from = of_x ? j->x + point_of(j, position) * all : j->y + position * all;
     ek_gemm_ahead ahead = {.run = (const char *)(from + first),
                            .runs = count,
-                           .lines = ek_divide_up(channels, LINE),
+                           .lines = ek_divide_up(channels, POINT_LINE),
                            .stride = nbytes};
     if (of_x && !j->dense) {
         ahead.stride = j->stride[1] * nbytes;
@@ -92,36 +93,16 @@ static unit point_unit_at(const point_job *j, int64_t index)
     return u;
 }
 
-/* Copies a panel's channels of some positions of x. It is inlined for each width, so that it copies
- * vectors. */
-static inline __attribute__((always_inline)) void point_copy_width(const point_job *j, float *to,
-                                                                   int64_t position, int64_t count,
-                                                                   int64_t channel,
-                                                                   int64_t channels, int64_t width)
-{
-    for (int64_t i = 0, next; i < count; i = next) { /* positions that lie equally far apart */
-        next = j->dense ? count : ek_smaller(count, i + j->out[1] - (position + i) % j->out[1]);
-        const float *from = j->x + point_of(j, position + i) * j->channels + channel;
-        const int64_t step = (j->dense ? 1 : j->stride[1]) * j->channels;
-        for (int64_t k = i; k < next; k++, to += width, from += step)
-            memcpy(to, from, (size_t)channels * sizeof *to);
-    }
-}
-
+/* Copies a panel's channels of some positions of x. */
 static void point_copy_panel(const point_job *j, float *to, int64_t position, int64_t count,
                              int64_t panel)
 {
-    const int64_t width = j->kernel->columns, channel = panel * width;
-    const int64_t channels = ek_smaller(width, j->channels - channel);
-    if (channels < width) {
-        memset(to, 0, (size_t)(count * width) * sizeof *to);
-        point_copy_width(j, to, position, count, channel, channels, width);
-    } else if (width == 32) {
-        point_copy_width(j, to, position, count, channel, 32, 32);
-    } else if (width == 16) {
-        point_copy_width(j, to, position, count, channel, 16, 16);
-    } else {
-        point_copy_width(j, to, position, count, channel, width, width);
+    const int width = j->kernel->columns;
+    const int64_t channel = panel * width, channels = ek_smaller(width, j->channels - channel);
+    for (int64_t i = 0, next; i < count; i = next) { /* positions that lie equally far apart */
+        next = j->dense ? count : ek_smaller(count, i + j->out[1] - (position + i) % j->out[1]);
+        ek_gemm_pack_f32(to + i * width, j->x + point_of(j, position + i) * j->channels + channel,
+                         channels, next - i, width, 1, (j->dense ? 1 : j->stride[1]) * j->channels);
     }
 }
 
@@ -132,10 +113,9 @@ static void point_copy_outputs(const point_job *j, const unit *u, float *to, int
     for (int64_t tile = u->tile; tile < u->tile + u->tiles; tile++) {
         const int64_t output = ek_part_of(j->outputs, tile, j->row_tiles);
         const int64_t rows = ek_part_of(j->outputs, tile + 1, j->row_tiles) - output;
-        const float *from = j->y + position * j->outputs + output;
-        for (int64_t i = 0; i < count; i++, to += rows, from += j->outputs)
-            for (int64_t r = 0; r < rows; r++)
-                to[r] = from[r];
+        ek_gemm_pack_f32(to, j->y + position * j->outputs + output, rows, count, (int)rows, 1,
+                         j->outputs);
+        to += rows * count;
     }
 }
 
@@ -146,14 +126,14 @@ typedef float point_lanes __attribute__((vector_size(64), aligned(4), may_alias)
 EK_MULTIVERSION static void point_add_rows(double *totals, const float *rows, int64_t count,
                                            int64_t stride, int64_t columns)
 {
-    for (; columns >= LINE; columns -= LINE) {
+    for (; columns >= POINT_LINE; columns -= POINT_LINE) {
         point_lanes sum = {0};
         for (int64_t i = 0; i < count; i++)
             sum += *(const point_lanes *)(rows + i * stride);
-        for (int c = 0; c < LINE; c++)
+        for (int c = 0; c < POINT_LINE; c++)
             totals[c] += sum[c];
-        rows += LINE;
-        totals += LINE;
+        rows += POINT_LINE;
+        totals += POINT_LINE;
     }
     for (int64_t c = 0; c < columns; c++) {
         float sum = 0;
@@ -212,8 +192,8 @@ static void point_compute_units(void *context, int64_t begin, int64_t end)
     const int64_t blocks = j->position_blocks, width = j->kernel->columns;
     float *own = (float *)(void *)(j->workspace + (size_t)atomic_fetch_add(&j->next_part, 1) *
                                                       j->workspace_stride),
-          *copy = own + POSITIONS_AT_ONCE * width;
-    double *totals = (double *)(copy + (j->copies_y ? POSITIONS_AT_ONCE * j->block_outputs : 0));
+          *copy = own + POINT_POSITIONS * width;
+    double *totals = (double *)(copy + (j->copies_y ? POINT_POSITIONS * j->block_outputs : 0));
     for (int64_t i = begin * blocks; i < end * blocks; i++) {
         const int64_t position = ek_part_of(j->positions, i % blocks, blocks);
         const int64_t count = ek_part_of(j->positions, i % blocks + 1, blocks) - position;
@@ -282,18 +262,18 @@ int ek_conv_point_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, co
     const int threads = ek_parallel_threads(dev);
     j.panels = ek_divide_up(j.channels, width);
     j.row_tiles = ek_divide_up(j.outputs, rows);
-    j.panel_blocks = ek_divide_up(j.panels * width, BLOCK);
-    j.row_blocks = ek_divide_up(j.outputs, BLOCK);
-    j.position_blocks = ek_divide_up(j.positions, POSITIONS_AT_ONCE);
-    j.copies_y = j.outputs >= FAR && j.panels / j.panel_blocks >= OFTEN;
-    j.copies_x = !j.dense || j.row_tiles >= OFTEN || j.channels % (width / 2) != 0;
+    j.panel_blocks = ek_divide_up(j.panels * width, POINT_BLOCK);
+    j.row_blocks = ek_divide_up(j.outputs, POINT_BLOCK);
+    j.position_blocks = ek_divide_up(j.positions, POINT_POSITIONS);
+    j.copies_y = j.outputs >= POINT_FAR && j.panels / j.panel_blocks >= POINT_OFTEN;
+    j.copies_x = !j.dense || j.row_tiles >= POINT_OFTEN || j.channels % (width / 2) != 0;
     if (j.panel_blocks * j.row_blocks % threads != 0)
         j.row_blocks = ek_smaller(ek_divide_up(j.row_blocks, threads) * threads, j.row_tiles);
     j.block_outputs = ek_divide_up(j.row_tiles, j.row_blocks) * rows;
     const int64_t copies = width + (j.copies_y ? j.block_outputs : 0),
                   units = j.panel_blocks * j.row_blocks, parts = ek_smaller(threads, units),
                   work = j.positions * j.channels * j.outputs;
-    j.workspace_stride = ek_round_up((size_t)(POSITIONS_AT_ONCE * copies) * sizeof(float) +
+    j.workspace_stride = ek_round_up((size_t)(POINT_POSITIONS * copies) * sizeof(float) +
                                      (size_t)j.block_outputs * sizeof(double));
     const size_t nbytes = (size_t)parts * j.workspace_stride;
     void *workspace;

@@ -84,10 +84,19 @@ void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
 /* Sums dy and dy * (x - center) by column. With a mask, only elements count whose mask is positive
  * or NaN. Without dy, the sums are moments of x. */
 void ek_norm_pass_sum(ek_norm_pass *pass);
-/* Return the moments or sums of a column. */
 typedef struct ek_moments {
     double count, mean, deviation; /* deviation: the sum of (x - mean)^2 */
 } ek_moments;
+/* Returns the moments of the values of a and b together (Chan et al. 1983). */
+static inline ek_moments ek_moments_join(ek_moments a, ek_moments b)
+{
+    if (b.count == 0)
+        return a;
+    const double count = a.count + b.count, delta = b.mean - a.mean, part = b.count / count;
+    return (ek_moments){count, a.mean + delta * part,
+                        a.deviation + b.deviation + delta * delta * a.count * part};
+}
+/* Return the moments or sums of a column. */
 ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c);
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
                      double *second);
@@ -137,7 +146,7 @@ ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64, ek_norm_line_rows
 ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64, ek_norm_line_planes_bf16;
 
 /* ---- runs: groups whose elements have a parameter each (ek_norm_has_runs), as the kernels of the
- * table norm them. They return 1 or an error. ---- */
+ * table norm them. They return 0 or an error. ---- */
 
 /* Writes the statistics of x to mean and invstd; with a negative eps, the variance instead of
  * invstd. An invstd of NULL means that those of args are read. Writes y if it isn't NULL. */

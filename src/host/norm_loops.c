@@ -121,13 +121,12 @@ static inline double EK_NAME(norm_run_power)(const EK_ELEMENT *x, int64_t n, dou
     return sum;
 }
 
-/* Computes the mean and deviation of at most EK_TILE elements. */
+/* Returns the moments of at most EK_TILE elements. */
 EK_MULTIVERSION
-static void EK_NAME(norm_moments_run)(const EK_ELEMENT *x, int64_t n, double *mean,
-                                      double *deviation)
+static ek_moments EK_NAME(norm_moments_run)(const EK_ELEMENT *x, int64_t n)
 {
-    *mean = EK_NAME(norm_run_power)(x, n, 0, false) / (double)n;
-    *deviation = EK_NAME(norm_run_power)(x, n, *mean, true);
+    const double mean = EK_NAME(norm_run_power)(x, n, 0, false) / (double)n;
+    return (ek_moments){(double)n, mean, EK_NAME(norm_run_power)(x, n, mean, true)};
 }
 
 /* Computes the moments of column c. */
@@ -135,19 +134,13 @@ static void EK_NAME(norm_moments_plane)(const ek_norm_pass *pass, int64_t c)
 {
     const ek_norm_plan *plan = &pass->plan;
     const EK_ELEMENT *x = EK_NAME(norm_at)(pass, EK_NORM_X, norm_plane_of(plan, c));
-    double count = 0, mean = 0, deviation = 0;
+    ek_moments sum = {0, 0, 0};
     for (int64_t o = 0; o < plan->outer; o++, x += plan->outer_stride)
-        for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
-            int64_t n = ek_smaller(plan->inner - i, EK_TILE);
-            double own = (double)n, own_mean, own_deviation;
-            EK_NAME(norm_moments_run)(x + i, n, &own_mean, &own_deviation);
-            double delta = own_mean - mean;
-            deviation += own_deviation + delta * delta * count * own / (count + own);
-            count += own;
-            mean += delta * own / count;
-        }
-    pass->first[c] = mean;
-    pass->second[c] = deviation;
+        for (int64_t i = 0; i < plan->inner; i += EK_TILE)
+            sum = ek_moments_join(sum, EK_NAME(norm_moments_run)(x + i, ek_smaller(plan->inner - i,
+                                                                                   EK_TILE)));
+    pass->first[c] = sum.mean;
+    pass->second[c] = sum.deviation;
 }
 
 /* ---- sums of dy and dy * (x - center) ---- */

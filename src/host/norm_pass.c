@@ -175,15 +175,6 @@ void ek_norm_pass_line(ek_norm_pass *pass)
 
 /* ---- joining partial sums ---- */
 
-static ek_moments pass_join(ek_moments a, ek_moments b)
-{
-    if (b.count == 0)
-        return a;
-    double count = a.count + b.count, delta = b.mean - a.mean, part = b.count / count;
-    return (ek_moments){count, a.mean + delta * part,
-                        a.deviation + b.deviation + delta * delta * a.count * part};
-}
-
 ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
 {
     const ek_norm_plan *plan = &pass->plan;
@@ -197,7 +188,7 @@ ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
         int64_t begin = (sample * plan->blocks + block) * plan->width,
                 end = begin + ek_norm_block_width(plan, block);
         for (int64_t at = begin + c; at < end; at += plan->channels)
-            sum = pass_join(sum, (ek_moments){rows, pass->first[at], pass->second[at]});
+            sum = ek_moments_join(sum, (ek_moments){rows, pass->first[at], pass->second[at]});
     }
     return sum;
 }

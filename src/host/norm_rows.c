@@ -80,14 +80,14 @@ static void *rows_address(const ek_tensor *tensor)
     return tensor ? ek_tensor_address(tensor) : NULL;
 }
 
-/* Frees what a job has taken, and stores its outputs. Returns 1, or an error. */
+/* Frees what a job has taken. Stores its outputs if rc is 0. Returns 0 or an error. */
 static int rows_end(rows_job *job, int rc)
 {
     for (int k = 0; k < ROWS_TENSORS; k++)
         rc = ek_stage_end(&job->stage[k], job->dev, k >= ROWS_OUT, rc);
     if (job->room)
         ek_dev_free(job->dev, job->room, job->room_nbytes, EK_MEMORY_WORKSPACE);
-    return rc < 0 ? rc : 1;
+    return rc;
 }
 
 /* Stages the tensors, and cuts x. */
@@ -137,7 +137,7 @@ static int rows_begin(rows_job *job, ek_dev *dev, const ek_norm_args *args, cons
     return rc < 0 ? rows_end(job, rc) : 0;
 }
 
-/* Runs a job, and ends it. Returns 1, or an error. */
+/* Runs a job, and ends it. Returns 0 or an error. */
 static int rows_run(rows_job *job)
 {
     const bool dy = job->data[ROWS_DY], writes = job->writes, wide = job->is_f64;
@@ -201,7 +201,8 @@ int ek_host_norm_rows(ek_dev *dev, ek_tensor *y, ek_tensor *mean, ek_tensor *inv
         own.x = own.total;
         own.residual = own.total = NULL;
     }
-    return ek_norm_runs(dev, y, mean, invstd, &own, eps);
+    EK_TRY(ek_norm_runs(dev, y, mean, invstd, &own, eps));
+    return 1;
 }
 
 int ek_norm_runs_gradient(ek_dev *dev, ek_tensor *dx, const ek_norm_sums *sums,
@@ -463,22 +464,25 @@ static void EK_NAME(rows_gradient)(void *context, int64_t begin, int64_t end)
 
 /* ---- joins ---- */
 
-/* Joins the moments (Chan et al. 1983) or sums of the pieces of runs [begin, end). */
+/* Joins the moments or sums of the pieces of runs [begin, end). */
 static void EK_NAME(rows_join_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;
     const bool dy = job->data[ROWS_DY];
     for (int64_t run = begin; run < end; run++) {
-        double count = 0, two[2] = {0, 0};
-        for (int64_t piece = 0; piece < job->pieces; piece++) {
-            const double *part = job->parts + 2 * (run * job->pieces + piece);
-            const double n = (double)ek_smaller(job->piece, job->size - piece * job->piece),
-                         delta = part[0] - two[0];
-            two[1] += part[1] + (dy ? 0 : delta * delta * count * n / (count + n));
-            count += n;
-            two[0] += dy ? part[0] : delta * n / count;
+        const double *part = job->parts + 2 * run * job->pieces;
+        double sums[2] = {0, 0};
+        ek_moments all = {0, 0, 0};
+        for (int64_t piece = 0; piece < job->pieces; piece++, part += 2) {
+            const int64_t n = ek_smaller(job->piece, job->size - piece * job->piece);
+            if (dy) {
+                sums[0] += part[0];
+                sums[1] += part[1];
+            } else {
+                all = ek_moments_join(all, (ek_moments){(double)n, part[0], part[1]});
+            }
         }
-        EK_NAME(rows_keep)(job, run, -1, two, dy);
+        EK_NAME(rows_keep)(job, run, -1, dy ? sums : (const double[]){all.mean, all.deviation}, dy);
     }
 }
 

@@ -644,6 +644,29 @@ TEST_LOOP(rows_repeat, 0, 4)
         free(once[i]);
 }
 
+/* Slots return 0, also where runs are normed: 1 is an answer of norm_rows alone. */
+TEST_LOOP(slots_return_zero, 0, 2)
+{
+    static const norm_shape some[] = {{2, {150, 40}, 1, 1}, {4, {5, 6, 3, 4}, 0, 0}};
+    const norm_case c = case_of(&some[_i], EK_F32, TWIN_ROWS, TWIN_ROWS);
+    const twin var = statistic(&c), dx = like_x(&c, TWIN_ROWS);
+    const twin weight = parameter(&c, 0.5, 1.5, 3), dbias = parameter(&c, 0, 0, 0);
+    const ek_kernels *kernels = twin_host();
+    ek_dev *dev = twin_dev(EK_HOST);
+    ck_assert_int_eq(kernels->norm_moments(dev, c.mean.host, var.host, c.x.host, NULL), 0);
+    ek_norm_args args = {.x = c.x.host,
+                         .mean = c.mean.host,
+                         .invstd = var.host,
+                         .weight = weight.host};
+    ck_assert_int_eq(kernels->norm_line(dev, dx.host, &args), 0);
+    args.dy = c.dy.host;
+    args.count = (double)c.values;
+    ck_assert_int_eq(kernels->norm_line(dev, dx.host, &args), 0);
+    const ek_norm_sums sums = {.dweight = weight.host, .dbias = dbias.host};
+    args.weight = NULL;
+    ck_assert_int_eq(kernels->norm_reduce(dev, &sums, &args), 0);
+}
+
 /* Statistics of no values are NaN, sums are 0. */
 TEST_LOOP(no_values, 0, 3)
 {
