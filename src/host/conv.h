@@ -11,6 +11,10 @@
 int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
 
+/* Writes the sum of y's gradient over all dimensions but its channels to bias. Any dtype; y may be
+ * empty. */
+int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
+
 /* ---- f32 or bf16 images, read in place, for processors with AVX2 and FMA ---- */
 
 /* Returns true if ek_conv_implicit can compute this convolution on this processor: two dimensions,
@@ -44,13 +48,10 @@ int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);
 
-/* Writes the sum of y's gradient over all dimensions but its channels to bias. */
-int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y);
+/* ---- windows of one element, without padding ---- */
 
-/* ---- f32 images and windows of one element, without padding ---- */
-
-/* Returns true for two dimensions, one group, windows of one element without padding, and f32 (or
- * bf16 that is staged as f32). Layouts don't matter. */
+/* Returns true for two dimensions, one group, windows of one element without padding, and f32, bf16
+ * or f16. Layouts don't matter. */
 bool ek_conv_point_can(const ek_tensor *x, const ek_tensor *w, const ek_conv_params *params);
 
 /* Computes the weight gradient in f32. No tensor is empty. */

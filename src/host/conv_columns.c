@@ -148,7 +148,7 @@ static void columns_scatter_rows(void *context, int64_t begin, int64_t end)
 
 /* ---- the three products ---- */
 
-/* Forward, adds a bias, which may be NULL. Weight gradients are added to w. */
+/* In forward, `bias` (NULL: none) is added. Weight gradients are added to w. */
 static int columns_multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, int64_t rows,
                             ek_matrices x, ek_matrices w, ek_matrices y, const void *bias)
 {
@@ -199,8 +199,8 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     geometry g = columns_geometry_of(x, w, y, params);
     char *px = ek_tensor_address(x), *pw = ek_tensor_address(w), *py = ek_tensor_address(y);
     int64_t rows = g.samples * g.positions;
-    const char *start = bias && kind == EK_CONV_FORWARD ? ek_tensor_address(bias) : NULL;
-    if (bias && !start)
+    const char *forward_bias = bias && kind == EK_CONV_FORWARD ? ek_tensor_address(bias) : NULL;
+    if (bias && !forward_bias)
         EK_TRY(ek_conv_bias_gradient(dev, bias, y));
     if (kind == EK_CONV_INPUT_GRADIENT)
         memset(px, 0, (size_t)ek_count(x) * g.size);
@@ -223,7 +223,9 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
                        step < rows - first ? step : rows - first};
             rc = columns_run_chunk(dev, &c, kind, pw + (size_t)(i * g.group_outputs * g.k) * g.size,
                                    py + (size_t)(i * g.group_outputs) * g.size,
-                                   start ? start + (size_t)(i * g.group_outputs) * g.size : NULL);
+                                   forward_bias
+                                       ? forward_bias + (size_t)(i * g.group_outputs) * g.size
+                                       : NULL);
         }
     }
     if (columns)

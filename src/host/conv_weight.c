@@ -148,14 +148,19 @@ static void weight_pair_rows(float *to, int64_t width, const uint16_t *even, con
 /* ---- the gradient ---- */
 
 /* A piece takes PIECE_NBYTES of x and y's gradient, a part of the level 2 cache, and at least
- * PIECE_POSITIONS positions, so that w is rarely read and written. Lines that lie FAR bytes or
- * more apart share few sets of the level 1 cache. They are copied if a copy is read OFTEN times
- * or more. */
-enum { PIECE_NBYTES = 256 << 10, PIECE_POSITIONS = 256, FAR = 1024, OFTEN = 8 };
+ * PIECE_POSITIONS positions, so that w is rarely read and written. Lines that lie
+ * WEIGHT_FAR_NBYTES or more apart share few sets of the level 1 cache. They are copied if a copy is
+ * read WEIGHT_OFTEN times or more. */
+enum {
+    PIECE_NBYTES = 256 << 10,
+    PIECE_POSITIONS = 256,
+    WEIGHT_FAR_NBYTES = 1024,
+    WEIGHT_OFTEN = 8
+};
 
-/* A gradient of so many bytes or more, whose positions are one piece, is written past the caches:
- * else each of its lines would be read before it is written. */
-enum { STREAM_NBYTES = 1 << 20, LINE = 64 };
+/* A gradient of WEIGHT_STREAM_NBYTES or more whose positions are one piece is written past the
+ * caches, because an ordinary store would first read each line. */
+enum { WEIGHT_STREAM_NBYTES = 1 << 20, WEIGHT_LINE_NBYTES = 64 };
 
 typedef struct job {
     const weight_kernels *kernels;
@@ -324,7 +329,7 @@ static void weight_compute(void *context, int64_t begin, int64_t end)
                 weight_add(j, &p, pair / j->panels, pair % j->panels, block, block + next - i);
             }
         }
-    atomic_thread_fence(memory_order_seq_cst); /* stores past the caches are else unordered */
+    atomic_thread_fence(memory_order_seq_cst); /* orders stores past the caches */
 }
 
 static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
@@ -382,10 +387,13 @@ static int weight_run(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const
     int64_t at_once = ek_larger(PIECE_NBYTES / row, ek_divide_up(PIECE_POSITIONS, j.out[1]));
     j.piece_rows = ek_smaller(at_once, j.out[0]);
     j.piece_samples = ek_smaller(ek_larger(at_once / j.out[0], 1), j.samples);
-    j.copies_y = j.narrow_y || (j.outputs * size >= FAR && j.taps * j.panels >= OFTEN);
-    j.copies_x = j.narrow_x || (j.stride[1] * j.channels * size >= FAR && j.row_blocks >= OFTEN);
+    j.copies_y =
+        j.narrow_y || (j.outputs * size >= WEIGHT_FAR_NBYTES && j.taps * j.panels >= WEIGHT_OFTEN);
+    j.copies_x = j.narrow_x || (j.stride[1] * j.channels * size >= WEIGHT_FAR_NBYTES &&
+                                j.row_blocks >= WEIGHT_OFTEN);
     j.streams = j.piece_samples == j.samples && j.piece_rows == j.out[0] &&
-                ek_count(w) * size >= STREAM_NBYTES && (uintptr_t)j.w % LINE == 0;
+                ek_count(w) * size >= WEIGHT_STREAM_NBYTES &&
+                (uintptr_t)j.w % WEIGHT_LINE_NBYTES == 0;
     int64_t blocks = j.taps * j.panels * j.row_blocks;
     int64_t parts = ek_smaller(ek_parallel_threads(dev), blocks);
     int64_t count = j.piece_samples * j.piece_rows * j.out[1];

@@ -105,8 +105,7 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
     const int64_t parts = job.division.row_parts * job.division.column_parts;
     const double work = (double)gemm->n * (double)gemm->m * (double)gemm->k / (double)parts;
     int before = ek_parallel_alone_begin();
-    ek_parallel_for(dev, gemm->batch * parts, work < 100000 ? 1 + (int64_t)(100000 / work) : 1,
-                    sgemm_parts, &job);
+    ek_parallel_for(dev, gemm->batch * parts, 1 + (int64_t)(100000 / work), sgemm_parts, &job);
     ek_parallel_alone_end(before);
     int status = atomic_load(&job.status);
     if (status == dnnl_success)

@@ -43,21 +43,21 @@ static bool gemm_dnn_is_faster(const ek_gemm *g)
     return g->dtype == EK_F32 && by_rows && g->k >= 64 && !passes && ek_host_isa() == EK_ISA_AVX512;
 }
 
-/* Returns true if the product is faster with exchanged factors, which doesn't pay for a short k
- * because the result is written transposed. Few rows times a b whose columns lie far apart need
- * no packing of b. Where columns of a lie far apart and b is narrow, as for weight gradients, wide
- * panels of a are packed on the way; rows of a would be packed before, which took a third of the
- * time for (768, 4096) x (4096, 32). */
+/* Returns true if the product is faster as c' = b' a'. c is then written transposed, which costs
+ * too much for a short k. If b has contiguous columns and a has few rows, b then needs no packing.
+ * If a's columns are contiguous and far apart and b is narrow, as for weight gradients, the first
+ * rows pack a while they use it; packing it as panels of 12 rows took a third of the time of (768,
+ * 4096) x (4096, 32). The limits on m were measured on an Emerald Rapids Xeon: from 256 columns on
+ * it is slower. */
 static bool gemm_exchanges(const ek_gemm *g)
 {
-    enum { FAR = 1024 };
     const int64_t size = (int64_t)ek_dtype_size(g->dtype), nbytes = g->k * size;
     const int columns = ek_gemm_kernel_best(g->dtype)->columns;
     if (g->b.row_stride == 1)
         return g->n <= 2 * columns && g->n < g->m && nbytes >= EK_GEMM_BLOCK_NBYTES / 2;
-    return g->dtype == EK_F32 && g->a.row_stride == 1 && g->a.column_stride * size > FAR &&
-           g->b.column_stride == 1 && g->m <= 6 * columns && g->n >= 3 * g->m &&
-           nbytes >= EK_GEMM_BLOCK_NBYTES;
+    return g->dtype == EK_F32 && g->a.row_stride == 1 &&
+           g->a.column_stride * size > EK_GEMM_NEAR_NBYTES && g->b.column_stride == 1 &&
+           g->m <= 6 * columns && g->n >= 3 * g->m && nbytes >= EK_GEMM_BLOCK_NBYTES;
 }
 
 static ek_matrices gemm_matrices_of(const ek_tensor *t)

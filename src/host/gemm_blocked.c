@@ -4,9 +4,10 @@
  * of a and b are packed so that the innermost kernel reads both in order, from level 2 and level 1
  * cache. What lies well in memory is read in place. If many columns read a packed a, all threads
  * pack it together. Then each thread takes one tile of c after another. A tile is some rows of c,
- * or all, times a group of columns; the thread packs the group's part of b, and rows of a that have
- * not been packed for all. An element's sum runs over k in blocks of fixed length, so that the sum
- * doesn't depend on the tiles or the number of threads. */
+ * or all, times a group of columns. The thread packs the group's part of b, or the first rows pack
+ * it while they use it. It also packs rows of a that have not been packed for all. An element's sum
+ * runs over k in blocks of fixed length, so that the sum doesn't depend on the tiles or the number
+ * of threads. */
 #ifndef EK_REAL
 #include "host/gemm_blocked.h"
 
@@ -23,13 +24,10 @@ enum {
     SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
     DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
-    /* The largest stride along k that is read in place again and again: larger ones use few sets of
-     * the level 1 cache. */
-    DIRECT_STRIDE = 1024,
     PAGE = 4096,    /* lines so far apart, or several times as far, share a set of that cache */
     FEW_GROUPS = 2, /* so few groups of columns read an a that isn't packed for all threads */
-    /* Each tile packs its part of b. A tile has at least MANY_ROWS rows, or FEW_ROWS if threads
-     * would have nothing to do. */
+    /* A tile that packs b has at least MANY_ROWS rows. If b is read in place, or packed once for
+     * all tiles of a thread, or if threads would have nothing to do, FEW_ROWS are enough. */
     MANY_ROWS = 192,
     FEW_ROWS = 48
 };
@@ -46,7 +44,7 @@ typedef struct job {
     bool packs_chunks; /* a thread packs chunks of rows of a for itself */
     bool far_a;        /* rows of a are read in place, and prefetched */
     bool direct_b;     /* b isn't packed, except columns that don't fill a vector */
-    bool copies_b;     /* the first rows of a tile read b in place and pack it on their way */
+    bool copies_b;     /* the first rows of a tile read b in place and pack it */
     int64_t chunk_rows;
     bool transposed; /* rows and columns of c are exchanged */
     int64_t batch, row, rows, first, depth;
@@ -115,8 +113,9 @@ static void gemm_finish(const job *j, const gemm_tile *t, void *c, int64_t row, 
 #include "kernels/for_reals.h"
 
 /* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if few groups
- * of columns read it and it lies well in memory. b isn't packed if its rows are contiguous and near
- * each other, or if few rows of a pass by. */
+ * of columns read it and it lies well in memory. b with contiguous rows
+ * isn't packed if they are near each other or if few rows of a pass by; otherwise a tile's first
+ * rows pack it. */
 static void gemm_choose_blocks(job *j)
 {
     const ek_gemm *g = j->gemm;
@@ -135,13 +134,13 @@ static void gemm_choose_blocks(job *j)
     const bool by_rows = g->a.column_stride == 1, few = j->groups <= FEW_GROUPS;
     const bool collides = by_rows && g->m >= most_columns && g->a.row_stride * size % PAGE == 0;
     bool packs = nbytes > (by_rows && !collides ? DIRECT_ROWS_NBYTES : DIRECT_NBYTES);
-    if (few && (by_rows ? !collides : g->a.column_stride * size <= DIRECT_STRIDE))
+    if (few && (by_rows ? !collides : g->a.column_stride * size <= EK_GEMM_NEAR_NBYTES))
         packs = false;
     j->packs_chunks = packs && j->groups == 1;
     j->shares_a = packs && !j->packs_chunks;
     j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES;
     j->direct_b = g->b.column_stride == 1 &&
-                  (g->n <= 2 * most_rows || g->b.row_stride * size <= DIRECT_STRIDE);
+                  (g->n <= 2 * most_rows || g->b.row_stride * size <= EK_GEMM_NEAR_NBYTES);
     j->copies_b = g->b.column_stride == 1 && !j->direct_b;
     if (j->packs_chunks)
         j->group_depth = j->block;
@@ -327,8 +326,8 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
     return ahead;
 }
 
-/* Multiplies a panel of rows by all columns of a group, over one block of k. `direct`, if it isn't
- * NULL, is the group's part of a b that isn't packed yet, except columns at the end. */
+/* Multiplies a panel of rows by all columns of a group, over one block of k. `direct` is the
+ * group's part of b where it lies, but for columns at the end. NULL: b is packed. */
 static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, int64_t rows,
                                          int64_t columns, const EK_REAL *direct)
 {
@@ -419,7 +418,7 @@ static ek_gemm_ahead EK_NAME(gemm_next_a)(const job *j, int64_t tile)
 }
 
 /* Packs what the tile needs of b from `first` on, unless it is packed already. Returns b if the
- * rest is read in place, else NULL. */
+ * rest is read in place, else NULL. What the first rows will pack counts as packed. */
 static const EK_REAL *EK_NAME(gemm_begin_group)(const job *j, const gemm_tile *t, int64_t first,
                                                 int64_t depth, EK_REAL *packed_b,
                                                 gemm_packed *packed)

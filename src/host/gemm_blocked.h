@@ -9,6 +9,10 @@
  * blocks, have the bits of these products. */
 enum { EK_GEMM_BLOCK_NBYTES = 2048 };
 
+/* The largest stride along k, in bytes, that is read in place again and again. Larger ones use few
+ * sets of the level 1 cache. */
+enum { EK_GEMM_NEAR_NBYTES = 1024 };
+
 /* Computes the products. c isn't empty. A bias is contiguous, and there is none with `accumulate`.
  * With `transposed`, the epilogue gets areas whose rows and columns are exchanged. */
 int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed);

@@ -27,10 +27,10 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
 
 /* ---- the innermost loop, for AVX-512, AVX2 with FMA, and any processor ---- */
 
-/* The compiler, which can't look into this, forgets what it knows of a pointer. It would else keep
- * addresses from the prologue to the epilogue, and compute those of a stretch's end in advance. For
- * want of registers it would keep them in vector registers and in memory, and taking them back
- * waits for the multiplications of the kernel before: 5 % with AVX-512, 10 % with AVX2. */
+/* The compiler, which can't look into this, forgets what it knows of a pointer. Otherwise
+ * the compiler keeps addresses from the prologue to the epilogue, and computes those of a stretch's
+ * end in advance: for want of registers in vector registers and in memory. Reading them back takes
+ * 5 % of the time with AVX-512, 10 % with AVX2. */
 #define FORGET(POINTER) __asm__ volatile("" : "+r"(POINTER))
 
 /* Before each third row, steps to the next three. */
