@@ -19,47 +19,6 @@ static void open_gpus(void)
     assert_ok(ek_cuda_devices_configure("0,1,2,3"));
 }
 
-typedef struct writing {
-    ek_module module;
-    ek_tensor *weight;
-} writing;
-
-/* Multiplies by the weight; on the first device, by 3 from now on. */
-static ek_value writing_forward(ek_module *module, const ek_args *args)
-{
-    writing *self = (writing *)module;
-    ek_tensor *x = ek_arg_tensor(args, 0);
-    if (ek_tensor_device(x).index == 0 && !ek_fill_(self->weight, 3))
-        return ek_value_error();
-    return ek_value_of_tensor(ek_mul(x, self->weight));
-}
-
-static const ek_module_type writing_type = {.name = "writing",
-                                            .size = sizeof(writing),
-                                            .forward = writing_forward};
-
-/* A forward that writes to a parameter doesn't overtake the parameter's broadcast. */
-TEST(a_forward_may_write_to_parameters)
-{
-    open_gpus();
-    ek_scope scope = ek_scope_begin();
-    writing *net = (writing *)ek_module_new(&writing_type);
-    assert_ok(ek_register_parameter(&net->module, "weight", &net->weight, ek_ones(EK_SHAPE(1))));
-    ek_module *model = ek_data_parallel(&net->module, ek_devices(EK_CUDA, DEVICES));
-    assert_made(model);
-    bool before = ek_set_grad_enabled(false);
-    ek_tensor *x = ek_add_scalar(ek_zeros(EK_SHAPE(2, 1)), 1);
-    for (int i = 0; i < 3; i++) {
-        assert_made(ek_fill_(net->weight, 10 + i));
-        const float *y = ek_tensor_data(ek_to_device(ek_apply(model, x), ek_cpu()));
-        ck_assert_double_eq(y[0], 3);
-        ck_assert_double_eq(y[1], 10 + i);
-    }
-    ek_set_grad_enabled(before);
-    ek_module_free(model);
-    ek_scope_end(&scope);
-}
-
 /* Chunks of a batch of the host go straight to their GPUs. */
 TEST(a_batch_of_the_host_passes_no_other_gpu)
 {
