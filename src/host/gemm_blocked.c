@@ -24,7 +24,7 @@ enum {
     SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
     DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
-    PAGE = 4096,    /* lines so far apart, or several times as far, share a set of that cache */
+    PAGE = 4096,    /* lines so far apart, or several times as far, share a set of level 1 cache */
     FEW_GROUPS = 2, /* so few groups of columns read an a that isn't packed for all threads */
     /* A tile that packs b has at least MANY_ROWS rows. If b is read in place, or packed once for
      * all tiles of a thread, or if threads would have nothing to do, FEW_ROWS are enough. */
@@ -85,7 +85,7 @@ static gemm_tile gemm_tile_at(const job *j, int64_t tile)
     return t;
 }
 
-/* What a thread has packed of b last. */
+/* The part of b that a thread has packed last. */
 typedef struct gemm_packed {
     int64_t batch, column, first;
 } gemm_packed;
@@ -113,9 +113,8 @@ static void gemm_finish(const job *j, const gemm_tile *t, void *c, int64_t row, 
 #include "kernels/for_reals.h"
 
 /* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if few groups
- * of columns read it and it lies well in memory. b with contiguous rows
- * isn't packed if they are near each other or if few rows of a pass by; otherwise a tile's first
- * rows pack it. */
+ * of columns read it and it lies well in memory. b with contiguous rows isn't packed if they are
+ * near each other or if few rows of a pass by. Otherwise a tile's first rows pack such a b. */
 static void gemm_choose_blocks(job *j)
 {
     const ek_gemm *g = j->gemm;

@@ -199,8 +199,8 @@ static const ek_module_type writing_type = {.name = "writing",
                                             .size = sizeof(writing),
                                             .forward = writing_forward};
 
-/* What the first device writes to a parameter in its forward is the module's. It reaches no other
- * device before the next forward: the write doesn't overtake the parameter's broadcast. */
+/* The first device's write to a parameter in its forward is the module's. It reaches no other
+ * device before the next forward, because it doesn't overtake the parameter's broadcast. */
 TEST(a_forward_may_write_to_parameters)
 {
     writing *net = (writing *)ek_module_new(&writing_type);
