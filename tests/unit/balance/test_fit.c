@@ -110,8 +110,8 @@ static ek_fit_result plain_training(void)
     return plain;
 }
 
-/* The largest peak of a training, with the means or without. */
-/* Returns the largest peak of a few trainings, because peaks vary with the order of threads. */
+/* Returns the largest peak of a few trainings, with the means or without. Peaks vary with the order
+ * of threads. */
 static uint64_t peak_of(int means, int64_t batch, ek_dtype dtype)
 {
     uint64_t most = 0;
@@ -195,7 +195,8 @@ TEST_LOOP(a_means_is_chosen_where_it_is_needed, 0, MEANS)
     used = batch == FEW ? 2 : 1;
     uint64_t plain = peak_of(MEANS, batch, dtype), with_it = peak_of(_i, batch, dtype);
     ck_assert_uint_lt(with_it + 2000, plain);
-    uint64_t capacity = with_it + (plain - with_it) / 10;
+    /* Halfway, because a rare order of threads adds up to a fifth to the peak with the means. */
+    uint64_t capacity = with_it + (plain - with_it) / 2;
     set_capacities(capacity, capacity);
     assert_ok(fit_with(&fit, _i, batch, false, dtype));
     assert_chosen(&fit, _i, batch, dtype, capacity);
