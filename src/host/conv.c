@@ -2,6 +2,7 @@
  * of a table. */
 #include "host/conv.h"
 
+#include "host/gemm_blocked.h"
 #include "host/host.h"
 #include "host/isa.h"
 #include "kernels/stage.h"
@@ -99,6 +100,9 @@ int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y
     return ek_host_reduce(dev, EK_REDUCE_SUM, &row, &positions);
 }
 
+/* Input gradients of f32 leave oneDNN's product aside. It would compute them in 0.96 of the time,
+ * but takes memory that the ledger doesn't see: 4 MB of code, and copies of large operands for each
+ * thread. */
 static int conv_product_dense(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x,
                               const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y)
 {
@@ -110,7 +114,10 @@ static int conv_product_dense(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x
         return ek_host_linear_weight_gradient(dev, &mw, &sum, &mx, &my);
     ek_tensor out = ek_batch_of_matrix(&mx, false), left = ek_batch_of_matrix(&my, false);
     ek_tensor right = ek_batch_of_matrix(&mw, false);
-    return ek_host_matmul(dev, &out, &left, &right, NULL, false);
+    if (x->dtype != EK_F32)
+        return ek_host_matmul(dev, &out, &left, &right, NULL, false);
+    const ek_gemm gemm = ek_gemm_of(&out, &left, &right);
+    return ek_gemm_run_blocked(dev, &gemm, false);
 }
 
 /* Returns some rows of some images. For kernels only. */
