@@ -243,6 +243,12 @@ static inline uint32_t twin_random(uint32_t *state)
     return *state;
 }
 
+/* Element i of the host's tensor, or `otherwise` of twin_none. */
+static inline double twin_value(twin t, int64_t i, double otherwise)
+{
+    return t.host ? case_get(t.host, i) : otherwise;
+}
+
 /* In [low, high); bf16 by truncation. */
 static inline twin twin_uniform(twin t, double low, double high, unsigned seed)
 {
