@@ -90,60 +90,40 @@ typedef struct weight_kernels {
     }
 EK_ROWS_KERNELS(weight)
 
-/* Makes `count` words of two samples; 16 if `count` is larger. If the second sample is NULL, it
- * counts as zeros. */
-static inline __attribute__((always_inline, target(EK_TARGET_BF16))) void
-weight_pair_16(float *to, const uint16_t *even, const uint16_t *odd, int64_t count)
-{
-    __mmask16 mask = count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff;
-    __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even));
-    if (odd) {
-        __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd));
-        words = _mm512_or_si512(words, _mm512_slli_epi32(high, 16));
-    }
-    _mm512_mask_storeu_epi32(to, mask, words);
-}
-
-/* Makes words of `rows` runs of `count` elements. The runs lie `stride` elements apart, their words
- * `width` words apart. */
-__attribute__((target(EK_TARGET_BF16))) static void
-weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t *odd,
-                 int64_t stride, int64_t rows, int64_t count)
-{
-    for (int64_t r = 0; r < rows; r++, to += width, even += stride, odd += odd ? stride : 0)
-        for (int64_t i = 0; i < count; i += 16)
-            weight_pair_16(to + i, even + i, odd ? odd + i : NULL, count - i);
-}
+#endif
 
 /* Returns the kernels for `channels` channels of f32 or bf16; NULL if there are none. */
 static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
 {
-    static const weight_kernels avx2 = {6, 16, {EK_ROWS_NAMES_AVX2(weight)}};
-    static const weight_kernels avx512 = {12, 32, {EK_ROWS_NAMES_AVX512(weight)}};
-    static const weight_kernels bf16 = {12, 32, {EK_ROWS_NAMES_BF16(weight)}};
+#if defined(__x86_64__)
+    static const weight_kernels avx2 = {6, 16, {EK_ROWS_TO_6(EK_ROWS_NAME, weight_avx2)}};
+    static const weight_kernels avx512 = {12, 32, {EK_ROWS_TO_12(EK_ROWS_NAME, weight_avx512)}};
+    static const weight_kernels bf16 = {12, 32, {EK_ROWS_TO_12(EK_ROWS_NAME, weight_bf16)}};
     if (dtype == EK_BF16)
         return ek_host_has_bf16() && channels % bf16.columns == 0 ? &bf16 : NULL;
     ek_isa isa = ek_host_isa();
     if (isa == EK_ISA_AVX512 && channels % avx512.columns == 0)
         return &avx512;
     return isa >= EK_ISA_AVX2 && channels % avx2.columns == 0 ? &avx2 : NULL;
-}
-
 #else
-
-static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
-{
     (void)dtype, (void)channels;
     return NULL;
+#endif
 }
 
+/* Makes words of `rows` runs of `count` elements of two samples. If the second sample is NULL, it
+ * counts as zeros. The runs lie `stride` elements apart, their words `width` words apart. */
+EK_MULTIVERSION
 static void weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t *odd,
                              int64_t stride, int64_t rows, int64_t count)
 {
-    (void)to, (void)width, (void)even, (void)odd, (void)stride, (void)rows, (void)count;
+    typedef uint32_t __attribute__((may_alias)) word;
+    for (int64_t r = 0; r < rows; r++, to += width, even += stride, odd += odd ? stride : 0) {
+        word *restrict words = (word *)to;
+        for (int64_t i = 0; i < count; i++)
+            words[i] = even[i] | (odd ? (uint32_t)odd[i] << 16 : 0);
+    }
 }
-
-#endif
 
 /* ---- the gradient ---- */
 
@@ -358,21 +338,9 @@ static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor
     return j;
 }
 
-bool ek_conv_implicit_weight_can(const ek_tensor *x)
+bool ek_conv_implicit_weight_can(ek_dtype dtype, const ek_tensor *x)
 {
-    return weight_kernels_for(EK_F32, x->shape[1]) != NULL;
-}
-
-bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x)
-{
-    return weight_kernels_for(EK_BF16, x->shape[1]) != NULL;
-}
-
-/* The limits were measured on Zen 5 with AVX2 and with AVX-512: oneDNN 2.6 takes 1.1 to 1.9 times
- * as long. */
-bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y)
-{
-    return ek_conv_implicit_weight_can(x) && x->shape[1] >= 32 && y->shape[1] >= 16;
+    return weight_kernels_for(dtype, x->shape[1]) != NULL;
 }
 
 /* Computes w, which is f32. */
