@@ -64,7 +64,10 @@ template <typename C, bool Factors> struct scan_joining {
             const int64_t exponent = next.exponent < -most  ? -most
                                      : next.exponent > most ? most
                                                             : next.exponent;
-            map.fraction = scan_fused(x.fraction, next.fraction, C(0));
+            /* After a factor 0 all is b, which infinite factors multiply, instead of 0. If b is 0,
+             * both give NaN. */
+            if (x.fraction != 0 || x.b == 0)
+                map.fraction = scan_fused(x.fraction, next.fraction, C(0));
             map.exponent += next.exponent;
             /* Elements without a line's beginning and without addends have b = 0, which infinite
              * factors leave 0. */

@@ -2,6 +2,7 @@
  * is a single row or matrix. */
 #include "host/conv.h"
 #include "host/host.h"
+#include "host/isa.h"
 #include "host_cases.h"
 
 static void begin(const ek_dev *dev)
@@ -138,5 +139,68 @@ TEST_LOOP(winograd, 0, 6)
         assert_ok(ek_conv_winograd(dev, (ek_conv_kind)kind, 2, x, w, NULL, y, &params));
         int64_t bound = kind == EK_CONV_WEIGHT_GRADIENT ? direct + groups : 2 * direct + at_hand;
         at_most(dev, bound + (1 << 16), "Winograd's forms");
+    }
+}
+
+/* Returns the sum of products over all channels of the image `a` at a position and all rows, or
+ * with `columns` all columns, of w. */
+static double point_sum(const ek_tensor *a, int64_t sample, int64_t row, int64_t column,
+                        const ek_tensor *w, int64_t line, bool columns)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < a->shape[1]; c++) {
+        const int64_t at = ((sample * a->shape[1] + c) * a->shape[2] + row) * a->shape[3] + column;
+        sum += case_get(a, at) *
+               case_get(w, columns ? line * w->shape[1] + c : c * w->shape[1] + line);
+    }
+    return sum;
+}
+
+/* Strided windows of one element: the elements that they reach are copied, 2 MiB at a time. The
+ * product has its packing beside them. Some results of all copies are looked at. */
+TEST_LOOP(strided_points, 0, 4)
+{
+    enum { CHANNELS = 64, OUTPUTS = 128, SIDE = 128, EACH = 997 };
+    const bool images = _i < 2, narrow = _i % 2;
+    const int64_t samples = images ? 4 : 1, height = images ? SIDE : 2 * SIDE, width = SIDE * 2;
+    const ek_conv_params params = {.stride = {images ? 2 : 1, images ? 1 : 2},
+                                   .dilation = {1, 1},
+                                   .groups = 1,
+                                   .dims = 2};
+    const ek_dtype dtype = narrow ? EK_BF16 : EK_F32;
+    const int64_t x_shape[] = {samples, CHANNELS, height, width};
+    const int64_t y_shape[] = {samples, OUTPUTS, height / params.stride[0],
+                               width / params.stride[1]};
+    if (narrow ? ek_host_bf16_is_fast() : ek_host_isa() < EK_ISA_AVX2)
+        return; /* other algorithms */
+    ek_dev *dev = case_device(2);
+    ek_tensor *x = case_tensor(dev, dtype, 4, x_shape, CASE_LAST);
+    ek_tensor *w =
+        case_tensor(dev, dtype, 4, (const int64_t[]){OUTPUTS, CHANNELS, 1, 1}, CASE_LAST);
+    ek_tensor *y = case_tensor(dev, dtype, 4, y_shape, CASE_LAST);
+    case_fill(x, 1);
+    case_fill(w, 2);
+    begin(dev);
+    assert_ok(ek_host_conv_forward(dev, y, x, w, NULL, &params));
+    at_most(dev, 3 << 20, "strided windows of one element");
+    const double tolerance = narrow ? 1.0 / 256 : 1e-5;
+    for (int64_t i = 0; i < ek_count(y); i += EACH) {
+        const int64_t column = i % y->shape[3], row = i / y->shape[3] % y->shape[2];
+        const int64_t image = i / y->shape[3] / y->shape[2];
+        const double wanted = point_sum(x, image / OUTPUTS, row * params.stride[0],
+                                        column * params.stride[1], w, image % OUTPUTS, true);
+        case_must(fabs(case_get(y, i) - wanted) <= tolerance * (1 + fabs(wanted)));
+    }
+    begin(dev);
+    assert_ok(ek_host_conv_input_gradient(dev, x, y, w, &params));
+    at_most(dev, 3 << 20, "input gradient of strided windows of one element");
+    for (int64_t i = 0; i < ek_count(x); i += EACH) {
+        const int64_t column = i % width, row = i / width % height, image = i / width / height;
+        const bool reached = row % params.stride[0] == 0 && column % params.stride[1] == 0;
+        const double wanted = reached
+                                  ? point_sum(y, image / CHANNELS, row / params.stride[0],
+                                              column / params.stride[1], w, image % CHANNELS, false)
+                                  : 0;
+        case_must(fabs(case_get(x, i) - wanted) <= tolerance * (1 + fabs(wanted)));
     }
 }
