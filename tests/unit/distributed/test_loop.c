@@ -3,6 +3,8 @@
 
 #include "kit/loop.h"
 
+NAMES_DEVICES
+
 enum { SEEDS = 12, LARGE = 20000 };
 
 static const char *wait_for(ek_request **request, int *source)

@@ -5,6 +5,8 @@
 #include "kit/ranks.h"
 #include "link/post.h"
 
+NAMES_DEVICES
+
 enum { RANKS = 3 };
 
 /* How many ranks have had their error: others wait for that and not for a time, so that the tests

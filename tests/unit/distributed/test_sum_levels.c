@@ -4,6 +4,8 @@
 #include "kit/models.h"
 #include "kit/ranks.h"
 
+NAMES_DEVICES
+
 /* Puts `per_machine` ranks on each machine, in this rank's view. */
 static void put_on_machines(const ek_process_group *world, int per_machine)
 {
