@@ -91,7 +91,8 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
     const bool by_dnn = gemm_dnn_is_faster(&g);
     const bool transposed = !by_dnn && gemm_exchanges(&g);
     /* The innermost loop begins with a contiguous bias. Others are written to c before. */
-    if (g.bias && (by_dnn || transposed || g.accumulate || g.bias_stride != 1)) {
+    if (g.bias &&
+        (by_dnn || transposed || g.accumulate || g.bias_stride != 1 || g.c.column_stride != 1)) {
         ek_parallel_for(dev, g.batch * g.n, 1 + 16384 / g.m,
                         g.dtype == EK_F32 ? gemm_write_bias_f32 : gemm_write_bias_f64, &g);
         g.accumulate = true;
