@@ -25,8 +25,10 @@ enum {
     SHARED_NBYTES = 4 << 20,   /* packed a: stays in level 3 cache */
     DIRECT_NBYTES = 64 << 10,  /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
-    PAGE = 4096,    /* lines so far apart, or several times as far, share a set of level 1 cache */
-    FEW_GROUPS = 2, /* so few groups of columns read an a that isn't packed for all threads */
+    PAGE = 4096, /* lines so far apart, or several times as far, share a set of level 1 cache */
+    /* So few groups of columns read an a that isn't packed: with contiguous rows, or columns. */
+    FEW_GROUPS = 2,
+    MORE_GROUPS = 8,
     /* A tile that packs b has at least MANY_ROWS rows. If b is read in place, or packed once for
      * all tiles of a thread, or if threads would have nothing to do, FEW_ROWS are enough. */
     MANY_ROWS = 192,
@@ -148,12 +150,13 @@ static void gemm_choose_blocks(job *j)
     }
     j->panel_rows = ek_divide_up(g->n, ek_divide_up(g->n, most_rows));
     const int64_t nbytes = g->n * k * size;
-    const bool by_rows = g->a.column_stride == 1, few = j->groups <= FEW_GROUPS;
+    const bool by_rows = g->a.column_stride == 1;
+    const bool few = j->groups <= (by_rows ? FEW_GROUPS : MORE_GROUPS);
     const bool collides = by_rows && g->m >= most_columns && g->a.row_stride * size % PAGE == 0;
     bool packs = nbytes > (by_rows && !collides ? DIRECT_ROWS_NBYTES : DIRECT_NBYTES);
     if (few && (by_rows ? !collides : g->a.column_stride * size <= EK_GEMM_NEAR_NBYTES))
         packs = false;
-    j->packs_chunks = packs && j->groups == 1;
+    j->packs_chunks = packs && j->groups == 1 && !j->streams_b;
     j->shares_a = packs && !j->packs_chunks;
     j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES;
     j->direct_b = j->streams_b || (g->b.column_stride == 1 && near);
@@ -165,7 +168,9 @@ static void gemm_choose_blocks(job *j)
     j->depth = k;
     if (j->shares_a) {
         const int64_t shared = SHARED_NBYTES / size;
-        j->rows = ek_smaller(g->n, ek_larger(1, shared / depth / j->panel_rows) * j->panel_rows);
+        const int64_t most_shared = gemm_round_up(ek_larger(1, shared / depth), j->panel_rows);
+        j->rows = ek_divide_up(g->n, ek_divide_up(g->n, most_shared));
+        j->rows = ek_smaller(gemm_round_up(j->rows, j->panel_rows), g->n);
         const int64_t blocks = shared / gemm_round_up(j->rows, j->panel_rows) / j->block;
         j->depth = ek_smaller(k, ek_larger(1, blocks) * j->block);
     }
@@ -180,13 +185,18 @@ static void gemm_choose_tiles(job *j, int threads)
     const bool packs_once = j->groups == 1 && j->group_depth >= j->gemm->k;
     const int64_t many = j->rows / (j->direct_b || packs_once ? FEW_ROWS : MANY_ROWS);
     j->row_tiles = 1;
-    if (threads > 1 && products == 1 && j->groups > 1 && equal <= panels && count < 8 * threads &&
+    /* Otherwise each thread would pack all of b for its rows. */
+    const bool by_columns =
+        j->groups > 1 || j->streams_b || (!j->direct_b && j->gemm->n <= j->gemm->m);
+    if (threads > 1 && products == 1 && by_columns && equal <= panels && count < 8 * threads &&
         !j->packs_chunks)
         j->groups = equal;
     else if (threads > 1 && count < 8 * threads)
         j->row_tiles =
             ek_larger(1, ek_larger(ek_smaller(ek_divide_up(4 * threads, count), many),
                                    ek_smaller(ek_divide_up(threads, count), j->rows / FEW_ROWS)));
+    if (j->row_tiles > threads)
+        j->row_tiles -= j->row_tiles % threads;
     j->tiles = products * j->row_tiles * j->groups;
     j->threads = ek_smaller(threads, j->tiles);
 }
