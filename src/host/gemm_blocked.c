@@ -33,9 +33,9 @@ enum {
      * all tiles of a thread, or if threads would have nothing to do, FEW_ROWS are enough. */
     MANY_ROWS = 192,
     FEW_ROWS = 48,
-    /* So many panels of rows of a read b in place by STREAM_DEPTH rows at a time, of at most
-     * STREAM_NBYTES each: the processor prefetches so many streams by itself. */
-    STREAM_PANELS = 3,
+    /* So few rows of a read b in place: STREAM_DEPTH rows of b at a time, of at most STREAM_NBYTES
+     * each. The processor prefetches so many streams by itself. */
+    STREAM_ROWS = 36,
     STREAM_DEPTH = 32,
     STREAM_NBYTES = 4096
 };
@@ -138,7 +138,7 @@ static void gemm_choose_blocks(job *j)
     j->panel_columns = 2 * g->m <= most_columns ? most_columns / 2 : most_columns;
     const int64_t panels = ek_divide_up(g->m, j->panel_columns);
     const bool near = g->b.row_stride * size <= EK_GEMM_NEAR_NBYTES;
-    j->streams_b = g->b.column_stride == 1 && !near && g->n <= STREAM_PANELS * most_rows;
+    j->streams_b = g->b.column_stride == 1 && !near && g->n <= STREAM_ROWS;
     const int64_t most = GROUP_NBYTES / size / depth / j->panel_columns;
     j->groups = ek_divide_up(panels, ek_larger(1, most));
     j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;

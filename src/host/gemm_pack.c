@@ -37,7 +37,7 @@ static inline __attribute__((always_inline)) void
 EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
                          int width, int64_t line_stride, int64_t depth_stride)
 {
-    enum { AHEAD = 16, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL) };
+    enum { AHEAD = 8, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL) };
     while (line_stride == 1 && lines >= width) { /* a few panels' part of a row after the other */
         const int64_t panels = ek_smaller(lines / width, SIDE_BY_SIDE);
         for (int64_t d = 0; d < depth; d++) {
