@@ -158,10 +158,11 @@ static void gemm_choose_blocks(job *j)
         packs = false;
     j->packs_chunks = packs && j->groups == 1 && !j->streams_b;
     j->shares_a = packs && !j->packs_chunks;
-    j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES;
+    j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES && panels > 1 &&
+               !j->streams_b;
     j->direct_b = j->streams_b || (g->b.column_stride == 1 && near);
     j->copies_b = g->b.column_stride == 1 && !j->direct_b;
-    if (j->packs_chunks && !j->streams_b)
+    if (j->packs_chunks)
         j->group_depth = j->block;
     j->chunk_rows = ek_larger(1, CHUNK_NBYTES / size / depth / j->panel_rows) * j->panel_rows;
     j->rows = g->n;
@@ -397,22 +398,6 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
     (c + column, c_row, acc, nr, rows, width, add, bias ? bias + column : NULL);
 }
 
-/* Prefetches the next part of a large a while `panels` panels of columns are multiplied by this
- * one. The next part lies `next` elements behind, if a isn't packed. */
-static void EK_NAME(gemm_look_ahead_in_a)(const job *j, ek_gemm_call *call, int64_t rows,
-                                          int64_t panels, int64_t next)
-{
-    const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
-    if (j->streams_b || !(j->shares_a || (j->far_a && panels > 1)))
-        return;
-    *call->next_a = j->shares_a ? (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
-                                                  .lines = nbytes / 64,
-                                                  .runs = nbytes >= 64}
-                                : EK_NAME(gemm_ahead_of)((const EK_REAL *)call->a + next, rows,
-                                                         call->k, call->a_row, 1);
-    call->next_a->pace = gemm_pace(call->next_a, panels * call->k);
-}
-
 /* Returns the columns of b from `first` on that the next tile will pack, for prefetching; nothing
  * if there is no next tile, or if the processor prefetches b. */
 static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t first)
@@ -541,8 +526,12 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                 }
                 if (g->bias && ends && j->first + begin == 0)
                     call.addend = (const EK_REAL *)g->bias + t.column;
-                EK_NAME(gemm_look_ahead_in_a)
-                (j, &call, rows, padded_columns / nr, d + k < depth ? k : rows * call.a_row - d);
+                if (j->far_a) { /* the rows' next block, or the first one of the next rows */
+                    const int64_t next = d + k < depth ? k : rows * call.a_row - d;
+                    next_a = EK_NAME(gemm_ahead_of)((const EK_REAL *)call.a + next, rows, k,
+                                                    call.a_row, 1);
+                    next_a.pace = gemm_pace(&next_a, padded_columns / nr * k);
+                }
                 EK_NAME(gemm_multiply_panel)
                 (j, &call, ends ? out : sums, padded || !ends, rows, t.columns,
                  b && (j->direct_b || row == t.row) ? b + d * g->b.row_stride : NULL);
