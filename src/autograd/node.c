@@ -165,7 +165,7 @@ static int node_save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tenso
     saved->tensor = ek_tensor_alias_owned(tensor);
     if (!saved->tensor)
         return ek_error_pending();
-    saved->version = atomic_load_explicit(&tensor->version->count, memory_order_relaxed);
+    saved->version = ek_version_writes(tensor->version);
     for (int i = 0; i < node->output_count && saved->output < 0; i++)
         if (tensor == outputs[i])
             saved->output = i;
@@ -273,7 +273,7 @@ int ek_check_in_place(const char *operation, const ek_tensor *x)
     if (ek_checks_for(EK_CHECK_ANOMALY))
         ek_anomaly_note(x);
     if (!x->requires_grad || (ek_thread_self()->modes.flags & EK_MODE_NO_GRAD))
-        return 0;
+        return ek_tensor_part(x);
     char text[200];
     if (!x->history)
         return EK_FAIL(
@@ -286,7 +286,7 @@ int ek_check_in_place(const char *operation, const ek_tensor *x)
                        "%s would modify a view that has a history (%s) in place; use the operation "
                        "that makes a new tensor",
                        operation, ek_tensor_text(x, text));
-    return 0;
+    return ek_tensor_part(x);
 }
 
 /* ---- looking at nodes ---- */
@@ -339,7 +339,7 @@ void ek_node_free_saved(ek_node *node)
 
 static uint64_t saved_version(const ek_saved *saved)
 {
-    return atomic_load_explicit(&saved->tensor->version->count, memory_order_relaxed);
+    return ek_version_writes(saved->tensor->version);
 }
 
 bool ek_node_saved_is_current(const ek_node *node, int index)
@@ -354,6 +354,8 @@ static int saved_check(const ek_node *node, const ek_saved *saved)
     const uint64_t now = saved_version(saved);
     if (now == saved->version)
         return 0;
+    if (now != atomic_load(&version->count)) /* written since the borrower got the elements */
+        version = version->lender;
     const char *writer = atomic_load_explicit(&version->writer, memory_order_relaxed);
     char text[200];
     return EK_FAIL(

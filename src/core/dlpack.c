@@ -142,7 +142,8 @@ static void loan_describe(dl_loan *loan, const ek_tensor *tensor)
 
 static dl_loan *loan_new(const ek_tensor *tensor, void *stream)
 {
-    dl_loan *loan = loan_check(tensor) < 0 ? NULL : ek_calloc(1, sizeof *loan);
+    dl_loan *loan =
+        loan_check(tensor) < 0 || ek_tensor_expose(tensor) < 0 ? NULL : ek_calloc(1, sizeof *loan);
     if (!loan)
         return NULL;
     ek_storage_receive(tensor->storage);

@@ -1,15 +1,141 @@
-/* storage.c: blocks of device memory, residences, and versions, which count the writes. */
+/* storage.c: blocks of device memory, loans of them, residences, and versions, which count the
+ * writes. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "core/cells.h"
 #include "core/fork.h"
 #include "core/tensor.h"
 
+/* ---- loans ---- */
+
+static void loan_destroy(ek_object *object)
+{
+    ek_loan *loan = (ek_loan *)object;
+    if (loan->data) {
+        ek_dev_count_foreign(loan->dev, loan->nbytes, loan->category, true);
+        ek_dev_free(loan->dev, loan->data, loan->nbytes, loan->category);
+    }
+    ek_cell_free(loan, sizeof *loan);
+}
+
+/* Gives the whole pages of memory back to the system, until they are written. */
+static void storage_unmap_pages(void *memory, size_t nbytes)
+{
+    enum { PAGE = 1 << 16 };
+    char *first = (char *)memory + (PAGE - (uintptr_t)memory % PAGE) % PAGE;
+    char *end = (char *)memory + nbytes;
+    if (end >= first + PAGE)
+        madvise(first, (size_t)(end - first) / PAGE * PAGE, MADV_DONTNEED);
+}
+
+/* Returns true if the storage has memory of the host, for good, that it got from its device. */
+static bool storage_is_plain(const ek_storage *storage)
+{
+    return ek_dev_is_host(storage->dev) && !storage->residence && !storage->owner &&
+           !storage->pinned_by && !storage->own && !atomic_load(&storage->alone);
+}
+
+bool ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower)
+{
+    if (!storage_is_plain(lender) || !storage_is_plain(borrower) || borrower->loan ||
+        offset > lender->nbytes || borrower->nbytes > lender->nbytes - offset)
+        return false;
+    if (!lender->loan) {
+        if (!(lender->loan = ek_cell_new(sizeof *lender->loan)))
+            return false;
+        ek_object_init(&lender->loan->object, loan_destroy);
+    }
+    borrower->loan = ek_object_retain(lender->loan);
+    borrower->own = borrower->data;
+    borrower->data = (char *)lender->data + offset;
+    storage_unmap_pages(borrower->own, borrower->nbytes);
+    return true;
+}
+
+void ek_storage_repay(ek_storage *borrower, bool copies)
+{
+    if (copies)
+        memcpy(borrower->own, borrower->data, borrower->nbytes);
+    borrower->data = borrower->own;
+    borrower->own = NULL;
+    ek_object_release(borrower->loan);
+    borrower->loan = NULL;
+}
+
+/* Leaves the lender's memory to the borrowers, the last of which frees it. It is counted no longer:
+ * their own memory is, which has given its pages back. */
+static void storage_leave(ek_storage *lender)
+{
+    ek_loan *loan = lender->loan;
+    loan->dev = lender->dev;
+    loan->data = lender->data;
+    loan->nbytes = lender->nbytes;
+    loan->category = lender->category;
+    lender->data = NULL;
+    lender->loan = NULL;
+    ek_object_release(loan);
+}
+
+/* Leaves the lender's memory to the borrowers, and gives the lender a copy. */
+static int storage_leave_with_copy(ek_storage *lender)
+{
+    ek_dev *dev = lender->dev;
+    const ek_memory_category category = lender->category;
+    const size_t nbytes = lender->nbytes;
+    void *copy;
+    ek_dev_count_foreign(dev, nbytes, category, false);
+    int rc = ek_dev_alloc(dev, nbytes, category, &copy);
+    if (rc < 0) {
+        ek_dev_count_foreign(dev, nbytes, category, true);
+        return rc;
+    }
+    ek_dev_assign(dev, copy, nbytes, category, category, lender->path);
+    memcpy(copy, lender->data, nbytes);
+    storage_leave(lender);
+    lender->data = copy;
+    atomic_store(&lender->alone, true);
+    return 0;
+}
+
+/* Acquire: a borrower that no longer shows the memory has read it to the end. */
+int ek_storage_part(ek_storage *storage, bool exposed)
+{
+    if (storage->own) {
+        ek_storage_repay(storage, true);
+        return 0;
+    }
+    if (atomic_load_explicit(&storage->loan->object.references, memory_order_acquire) == 1) {
+        ek_object_release(storage->loan);
+        storage->loan = NULL;
+        return 0;
+    }
+    return exposed || ek_thread_in_job() ? storage_leave_with_copy(storage) : 0;
+}
+
+void ek_tensor_follow(ek_tensor *copy, const ek_tensor *source)
+{
+    ek_write_count *version = copy->version, *before = version->lender;
+    atomic_store(&version->count, ek_version_writes(version));
+    version->lender = ek_object_retain(source->version);
+    version->lender_seen = atomic_load(&source->version->lent);
+    ek_object_release(before);
+}
+
+/* ---- storages ---- */
+
 static void storage_free_memory(ek_storage *storage)
 {
+    if (storage->own)
+        ek_storage_repay(storage, false);
     if (!storage->data) /* the residence has taken it */
         return;
+    if (storage->loan) {
+        ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
+        storage_leave(storage);
+        return;
+    }
     if (storage->owner) {
         ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
         ek_object_release(storage->owner);
@@ -192,8 +318,9 @@ void ek_storage_assign(ek_storage *storage, ek_memory_category category, const c
     const bool foreign = storage->owner || storage->pinned_by;
     if (storage->category != category)
         ek_object_release(atomic_exchange(&storage->derived, NULL));
-    ek_dev_assign(storage->dev, foreign ? NULL : storage->data, storage->nbytes, storage->category,
-                  category, path);
+    const void *own = storage->own ? storage->own : storage->data;
+    ek_dev_assign(storage->dev, foreign ? NULL : own, storage->nbytes, storage->category, category,
+                  path);
     storage->category = category;
     storage->path = path;
 }
@@ -201,6 +328,7 @@ void ek_storage_assign(ek_storage *storage, ek_memory_category category, const c
 static void version_destroy(ek_object *object)
 {
     ek_object_release(((ek_write_count *)object)->twins);
+    ek_object_release(((ek_write_count *)object)->lender);
     ek_cell_free(object, sizeof(ek_write_count));
 }
 
@@ -213,6 +341,8 @@ ek_write_count *ek_version_new(void)
         atomic_init(&version->arrival, NULL);
         atomic_init(&version->writer, NULL);
         atomic_init(&version->recorded, 0);
+        atomic_init(&version->lent, 0);
+        version->lender = NULL;
         version->twins = NULL;
     }
     return version;
@@ -222,6 +352,8 @@ void ek_tensor_written(ek_tensor *tensor, const char *writer)
 {
     atomic_store_explicit(&tensor->version->writer, writer, memory_order_relaxed);
     atomic_fetch_add_explicit(&tensor->version->count, 1, memory_order_release);
+    if (tensor->storage->loan && !tensor->storage->own)
+        atomic_fetch_add_explicit(&tensor->version->lent, 1, memory_order_release);
     ek_derived *derived = atomic_load(&tensor->storage->derived);
     if (derived)
         derived->outdated(derived);
@@ -260,9 +392,7 @@ static pthread_mutex_t twins_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Returns the version's twins, or NULL if its range was written since. The lock is held. */
 static ek_twins *twins_of(const ek_write_count *version)
 {
-    const bool outdated =
-        version->twins &&
-        atomic_load_explicit(&version->count, memory_order_acquire) != version->twins_count;
+    const bool outdated = version->twins && ek_version_writes(version) != version->twins_count;
     return outdated ? NULL : version->twins;
 }
 
@@ -272,7 +402,7 @@ static ek_twins *twins_assign(ek_write_count *version, ek_twins *twins, int64_t 
 {
     ek_twins *before = version->twins;
     version->twins = ek_object_retain(twins);
-    version->twins_count = atomic_load_explicit(&version->count, memory_order_acquire);
+    version->twins_count = ek_version_writes(version);
     version->twins_offset = offset;
     return before;
 }

@@ -421,7 +421,7 @@ int64_t ek_tensor_count(const ek_tensor *tensor)
 void *ek_tensor_data(const ek_tensor *tensor)
 {
     return tensor_is_usable("tensor_data", tensor) && ek_dev_is_host(tensor->storage->dev) &&
-                   ek_tensor_hold(tensor) >= 0
+                   ek_tensor_hold(tensor) >= 0 && ek_tensor_expose(tensor) >= 0
                ? ek_tensor_address(tensor)
                : NULL;
 }

@@ -31,6 +31,17 @@ typedef struct ek_residence {
         holder; /* the thread whose scope held the storage first; NULL: none */
 } ek_residence;
 
+/* Memory of the host that several storages show: its lender, and borrowers, which have elements
+ * equal to the lender's. Each holds a reference. */
+typedef struct ek_loan {
+    ek_object object;
+    /* The memory, if its lender has left it to the borrowers; else `data` is NULL. */
+    ek_dev *dev;
+    void *data;
+    size_t nbytes;
+    ek_memory_category category;
+} ek_loan;
+
 typedef struct ek_storage {
     ek_object object;
     ek_dev *dev;
@@ -47,6 +58,11 @@ typedef struct ek_storage {
                               EK_STREAM_UPLOAD after the copy into it */
     bool arriving;           /* EK_STREAM_COMPUTE has yet to wait for `event` */
     ek_residence *residence; /* one reference; NULL: the storage always has its memory */
+    ek_loan *loan;           /* one reference; NULL: no other storage shows `data` */
+    void *own;               /* A borrower's own memory, allocated and counted; NULL: `data` is. */
+    /* The storage doesn't lend any more, because a program may have kept the address of elements,
+     * or wrote to them while others showed them. */
+    atomic_bool alone;
 } ek_storage;
 
 /* A copy into a device's memory that another stream makes. Work on the elements waits for `event`.
@@ -77,6 +93,10 @@ typedef struct ek_write_count {
      */
     _Atomic(ek_arrival *) arrival;
     atomic_uint_fast64_t count;
+    atomic_uint_fast64_t lent; /* how many of the writes borrowers have seen */
+    /* The version of the elements that a borrower shows, one reference; NULL: it never did. */
+    struct ek_write_count *lender;
+    uint64_t lender_seen;          /* the lender's `lent` when the borrower last got its elements */
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
     atomic_uint_fast64_t recorded; /* how many writes a graph recorded; older views are stale */
     /* Guarded by a lock of storage.c. The twins are outdated unless `count` is `twins_count`. */
@@ -142,6 +162,15 @@ ek_storage *ek_storage_new_foreign(ek_dev *dev, size_t nbytes, ek_object *owner,
  * frees the old memory. Handles of the storage stay valid, but nobody may use them during the
  * call. */
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
+/* Makes the borrower show the lender's memory from byte `offset` on. Its own memory stays allocated
+ * and counted, but gives its pages back to the system. Returns false, and changes nothing, if one
+ * of them can't (residence, pinned or foreign memory, another loan, `alone`, a short lender) or if
+ * memory is short. Nobody may use the borrower during the call. */
+bool ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower);
+/* Ends the borrower's loan. Its own memory gets the elements only if `copies`. */
+void ek_storage_repay(ek_storage *borrower, bool copies);
+/* ek_tensor_part, or if `exposed` ek_tensor_expose, for a storage with a loan. */
+int ek_storage_part(ek_storage *storage, bool exposed);
 /* Returns the storage's derived object (borrowed). If the storage has none, `fresh` (may be NULL)
  * becomes its derived object. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
@@ -191,6 +220,36 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
 {
     return tensor->storage->dev;
 }
+
+/* Called before a program writes to the tensor, so that the write reaches only storages that may
+ * see it. A borrower gets its own memory. A lender's write outside of jobs reaches its borrowers,
+ * which older graphs report (ek_version_writes). In a job, where borrowers may be read meanwhile,
+ * the lender leaves its memory to them, and gets a copy. 0, or EK_E_OUT_OF_MEMORY. */
+static inline int ek_tensor_part(const ek_tensor *tensor)
+{
+    return tensor->storage->loan ? ek_storage_part(tensor->storage, false) : 0;
+}
+
+/* Called before a program gets the address of the elements, which it may keep and write to. The
+ * storage shares its memory no longer, and never again. 0, or EK_E_OUT_OF_MEMORY. */
+static inline int ek_tensor_expose(const ek_tensor *tensor)
+{
+    if (!atomic_load_explicit(&tensor->storage->alone, memory_order_relaxed))
+        atomic_store_explicit(&tensor->storage->alone, true, memory_order_relaxed);
+    return tensor->storage->loan ? ek_storage_part(tensor->storage, true) : 0;
+}
+
+/* Returns how many writes the elements have had, those to a lender's included. */
+static inline uint64_t ek_version_writes(const ek_write_count *version)
+{
+    const ek_write_count *lender = version->lender;
+    const uint64_t own = atomic_load_explicit(&version->count, memory_order_acquire);
+    return lender ? own + atomic_load_explicit(&lender->lent, memory_order_acquire) -
+                        version->lender_seen
+                  : own;
+}
+/* Notes that `copy`, which shows the elements of `source`, has those of now. */
+void ek_tensor_follow(ek_tensor *copy, const ek_tensor *source);
 
 /* Makes sure that the tensor has memory and elements until the calling thread's scope ends. Called
  * for the operands of operations, for saved tensors and before copies. 0 or a negative status:

@@ -139,6 +139,8 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
     ek_scope scope = ek_scope_begin(); /* holds the tensor until the write has been recorded */
     int rc = ek_tensor_hold(tensor);
     if (rc >= 0)
+        rc = ek_tensor_part(tensor);
+    if (rc >= 0)
         rc = io_copy(tensor, (char *)(uintptr_t)data, needed, FROM_ROWS);
     if (rc >= 0)
         ek_tensor_written(tensor, "set_data");

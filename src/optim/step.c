@@ -204,6 +204,14 @@ static void part_note_update(const ek_part *part, double carried)
         ek_tensor_written(slot->parameter, writer);
 }
 
+/* Called before addresses of parameters are taken, by the thread that steps. */
+static int step_part(const ek_optimizer *optimizer)
+{
+    for (int i = 0; i < optimizer->slot_count; i++)
+        EK_TRY(ek_tensor_part(optimizer->slots[i]->parameter));
+    return 0;
+}
+
 /* Updates all devices. Writes whether any device was updated. */
 static int step_update(step *this, bool *any)
 {
@@ -263,6 +271,8 @@ int ek_step(ek_optimizer *optimizer)
     ek_scope scope = ek_scope_begin();
     bool any;
     int status = step_enter(&this);
+    if (status >= 0)
+        status = step_part(optimizer);
     if (status >= 0)
         status = ek_step_plan_make(&this.plan, optimizer);
     status = status < 0 ? step_tell(optimizer, status) : step_agree(&this);

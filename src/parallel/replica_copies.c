@@ -209,6 +209,13 @@ void ek_replica_set_join(ek_replica_set *set)
     set->arrivals = NULL;
 }
 
+/* Notes that device d's copy of entry i was written, and has its source's elements if `known`. */
+static void copies_note_sent(ek_replica_set *set, int d, int i, bool known)
+{
+    ek_tensor_written(set->copies[d].tensors[i], "the broadcast to replicas");
+    ek_copies_note(set, d, i, known);
+}
+
 /* Does the moves; moves[first[k] .. first[k + 1]) go to the device ranks->at[k]. The copies count
  * as written even after an error, so that older graphs which saved them report the modification. */
 static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, const ek_move *moves,
@@ -227,13 +234,60 @@ static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, con
         for (int i = 0; i < set->count && next < first[k + 1]; i++) {
             if (set->copies[d].tensors[i] != moves[next].to)
                 continue;
-            ek_tensor_written(moves[next++].to, "the broadcast to replicas");
-            ek_copies_note(set, d, i, rc >= 0);
+            copies_note_sent(set, d, i, rc >= 0);
+            next++;
         }
     }
     if (rc < 0)
         ek_error_prefix(before, "sending parameters from %s", set->devs[0]->name);
     return rc;
+}
+
+/* ---- loans ---- */
+
+/* Returns true if device d's copy of entry i shows its source's elements. */
+static bool copies_shows(const ek_replica_set *set, int d, int i)
+{
+    const ek_tensor *source = set->sources[i], *copy = set->copies[d].tensors[i];
+    return copy->storage->own && !atomic_load(&source->storage->alone) &&
+           ek_same_layout(copy, source) && ek_tensor_address(copy) == ek_tensor_address(source);
+}
+
+/* Returns true if device d's copies in the slab of copy i lie there as their sources do in one of
+ * the module's slabs, from byte *at on. */
+static bool copies_lie_alike(const ek_replica_set *set, int d, int i, size_t *at)
+{
+    ek_tensor *const *copies = set->copies[d].tensors, *const *sources = set->sources;
+    const int64_t offset = sources[i]->offset - copies[i]->offset;
+    *at = (size_t)offset * ek_dtype_size(copies[i]->dtype);
+    for (int k = 0; k < set->parameters; k++)
+        if (copies[k]->storage == copies[i]->storage &&
+            (sources[k]->storage != sources[i]->storage ||
+             sources[k]->offset - copies[k]->offset != offset ||
+             !ek_same_layout(copies[k], sources[k])))
+            return false;
+    return offset >= 0;
+}
+
+/* Lets device d's copies show the parameters' memory (Note [Loans]), and ends loans that no longer
+ * show it. Shards' owners write to copies of sharded parameters. */
+static void copies_lend(ek_replica_set *set, int d)
+{
+    const ek_copies *copies = &set->copies[d];
+    size_t at;
+    if (set->apart || set->shards || set->gatherer || !ek_dev_is_host(set->devs[d]))
+        return;
+    for (int i = 0; i < set->parameters; i++)
+        if (copies->tensors[i]->storage->own && !copies_shows(set, d, i))
+            ek_storage_repay(copies->tensors[i]->storage, true);
+    for (int i = 0; i < set->parameters; i++) {
+        ek_storage *storage = copies->tensors[i]->storage;
+        const bool begins = i == 0 || storage != copies->tensors[i - 1]->storage;
+        if (begins && !storage->loan && copies_lie_alike(set, d, i, &at))
+            ek_storage_lend(set->sources[i]->storage, at, storage);
+        if (copies_shows(set, d, i) && !copies->tensors[i]->version->lender)
+            ek_tensor_follow(copies->tensors[i], set->sources[i]);
+    }
 }
 
 /* Sends the stale tensors among entries [begin, end). */
@@ -248,16 +302,24 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int be
     for (int k = 0; k < ranks->count && rc >= 0; first[++k] = n) {
         int d = ranks->at[k];
         rc = d > 0 ? ek_copies_allocate(set, d) : 0;
+        if (begin == 0 && d > 0 && rc >= 0)
+            copies_lend(set, d);
         for (int i = begin; i < end && d > 0 && rc >= 0; i++) {
             if (!copies_is_stale(set, d, i))
                 continue;
             if ((rc = ek_tensor_hold(set->sources[i])) < 0) /* sharded by a wrapper inside */
                 break;
-            moves[n++] = (ek_move){set->copies[d].tensors[i], set->sources[i]};
+            ek_tensor *copy = set->copies[d].tensors[i];
+            if (copies_shows(set, d, i)) {
+                ek_tensor_follow(copy, set->sources[i]);
+                copies_note_sent(set, d, i, true);
+            } else {
+                moves[n++] = (ek_move){copy, set->sources[i]};
+            }
             *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
         }
     }
-    if (rc >= 0 && parameters + buffers > 0)
+    if (rc >= 0 && n > 0)
         rc = copies_send_stale(set, ranks, moves, first, ahead);
     free(moves);
     EK_TRY(rc);

@@ -19,7 +19,19 @@
  * there. A program may also change gradients before the step, all of whose copies would have to
  * follow. So the step stays on one device. A sharded step (EK_SHARD_OPTIMIZER) waits for 1 / N of
  * the step and for the broadcast, and has 2 P / N bytes of state on each device; but parameters
- * then have no whole gradient, so that a program has to ask for it. */
+ * then have no whole gradient, so that a program has to ask for it.
+ *
+ * Note [Loans]
+ *
+ * On the host's devices copies of whole parameters show the parameters' memory (ek_storage_lend),
+ * because replicas only read them. Each step would copy P (N - 1) bytes, and N processors would
+ * read N copies. The copies' own memory stays allocated, so that ledgers and capacities are those
+ * of devices that have memory of their own.
+ *
+ * A replica that writes to a parameter, or asks for its address, gets memory of its own first
+ * (ek_tensor_part), so that no device sees another's write. If the replica is the module, it never
+ * lends again. A write outside of jobs reaches the copies at once. Graphs that saved them report
+ * it, as they do on the module's device. */
 #ifndef EK_PARALLEL_REPLICA_COPIES_H
 #define EK_PARALLEL_REPLICA_COPIES_H
 
@@ -46,6 +58,7 @@ struct ek_replica_set {
     ek_dev *devs[EK_MAX_DEVICES]; /* the devices, looked up for the forward that is being made */
     int devices;
     bool broadcast_buffers;
+    bool apart; /* Copies have memory of their own, because they outlive the set. */
     /* The module's tensors, each once: parameters, then buffers, in order of registration. */
     ek_tensor **sources; /* borrowed from copies[0], which holds the originals */
     int count, parameters;

@@ -42,13 +42,15 @@ static ek_tensor *loss_of_all(ek_value out)
     return ek_reduce_add(losses, ek_value_length(out), ek_tensor_device(losses[0]));
 }
 
-/* The pending error says that `operation` saved a tensor on `device` and `writer` modified it. */
+/* The pending error says that `operation` saved a tensor on `device` (NULL: any of them) and
+ * `writer` modified it. */
 static void assert_modified(const char *operation, const char *device, const char *writer)
 {
     char part[200];
     snprintf(part, sizeof part, "%s saved f64[", operation);
     ck_assert_msg(strstr(ek_error_message(), part), "no \"%s\" in: %s", part, ek_error_message());
-    snprintf(part, sizeof part, "on %s for its backward at version ", device_text(device));
+    snprintf(part, sizeof part, "%s%s for its backward at version ", device ? "on " : "",
+             device ? device_text(device) : "");
     ck_assert_msg(strstr(ek_error_message(), part), "no \"%s\" in: %s", part, ek_error_message());
     snprintf(part, sizeof part, ", but %s modified it in place since (version ", writer);
     assert_error(EK_E_MODIFIED, part);
@@ -65,7 +67,7 @@ TEST(by_the_optimizer)
     ck_assert_int_lt(ek_backward(loss_of(second, 0)), 0);
     assert_modified("linear", "host:0", "the optimizer's step");
     ck_assert_int_lt(ek_backward(loss_of_all(third)), 0);
-    assert_modified("linear", "host:0", "the optimizer's step");
+    assert_modified("linear", NULL, "the optimizer's step"); /* Copies may show the parameters. */
     ek_zero_grad(optimizer);
     assert_ok(ek_backward(loss_of_all(ek_forward(model, inputs(6)))));
 }
@@ -138,7 +140,7 @@ TEST_LOOP(by_a_write_to_a_parameter, 0, WRITERS)
     ek_value old = ek_forward(model, inputs(6));
     write_without_history(_i, weight);
     ck_assert_int_lt(ek_backward(loss_of_all(old)), 0);
-    assert_modified("linear", "host:0", writers[_i].writer);
+    assert_modified("linear", NULL, writers[_i].writer);
 }
 
 TEST_LOOP(by_a_write_to_a_replicas_output, 0, WRITERS)

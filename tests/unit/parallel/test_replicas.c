@@ -1,7 +1,10 @@
 /* Replicas: what persists, what is shared, what is sent again, where parameters live. */
 #include "core/tensor.h"
+#include "core/worker.h"
+#include "dlpack_abi.h"
 #include "kit/models.h"
 #include "nn/module_table.h"
+#include "parallel/replica_copies.h"
 #include "parallel/replica_set.h"
 #include "parallel_setup.h"
 
@@ -172,6 +175,227 @@ TEST(only_what_was_written_is_sent)
     ck_assert_uint_gt(versions[2][1], versions[1][1]);
     ck_assert_ptr_eq(data[0], data[2]); /* the memory persists */
     ek_replica_set_free(set);
+}
+
+/* ---- copies that show the parameters' memory ---- */
+
+/* A module on device 0 and a set of its replicas on devices 0 and 1. */
+typedef struct lent {
+    ek_module *net;
+    ek_replica_set *set;
+    ek_tensor *weight, *bias;
+    ek_module *replicas[2];
+    ek_tensor *copies[2]; /* of weight and bias, on device 1 */
+    ek_dev *devs[2];
+} lent;
+
+static void lent_begin(lent *l)
+{
+    ek_module *net = held(make_bn_net());
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    assert_ok(ek_flatten_parameters(net, false));
+    *l = (lent){.net = net,
+                .set = ek_replica_set_new(net, 2, true),
+                .weight = part(net, 0, 0),
+                .bias = part(net, 0, 1),
+                .devs = {ek_dev_get(test_device(0)), ek_dev_get(test_device(1))}};
+}
+
+/* Makes new replicas in place of the last ones. */
+static void lent_make(lent *l)
+{
+    const ek_rank_list ranks = {2, {0, 1}};
+    for (int d = 0; d < 2; d++)
+        ek_module_free(l->replicas[d]);
+    assert_ok(ek_replica_set_make(l->set, l->devs, &ranks, l->replicas));
+    for (int i = 0; i < 2; i++)
+        l->copies[i] = part(l->replicas[1], 0, i);
+}
+
+static bool lent_shows(const lent *l)
+{
+    const bool weight = ek_tensor_address(l->copies[0]) == ek_tensor_address(l->weight);
+    ck_assert_int_eq(ek_tensor_address(l->copies[1]) == ek_tensor_address(l->bias), weight);
+    return weight;
+}
+
+static void lent_end(lent *l)
+{
+    for (int d = 0; d < 2; d++)
+        ek_module_free(l->replicas[d]);
+    ek_replica_set_free(l->set);
+}
+
+static uint64_t in_use(int d)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get_stats(test_device(d), &stats));
+    return stats.in_use;
+}
+
+TEST(copies_show_parameters_until_they_are_written)
+{
+    const bool shows = test_kind() == EK_HOST, before = ek_set_grad_enabled(false);
+    lent l;
+    lent_begin(&l);
+    for (int round = 0; round < 4; round++) {
+        const double value = 3 + round;
+        assert_made(ek_fill_(l.bias, value));
+        lent_make(&l);
+        ck_assert_int_eq(lent_shows(&l), shows);
+        ck_assert_double_eq(element(l.copies[1], 2), value);
+        const uint64_t writes = ek_version_writes(l.copies[1]->version);
+        ek_tensor_touch(l.bias);
+        ck_assert_int_eq(ek_version_writes(l.copies[1]->version) > writes, shows);
+        ck_assert_uint_eq(ek_version_writes(l.copies[0]->version), 1);
+        if (round < 2)
+            continue;
+        assert_made(ek_fill_(l.copies[1], value + 10));
+        ck_assert(!lent_shows(&l));
+        ck_assert_double_eq(element(l.bias, 2), value);
+        ck_assert_double_eq(element(l.copies[1], 2), value + 10);
+        assert_close(ek_to_device(l.copies[0], ek_cpu()), ek_to_device(l.weight, ek_cpu()), 0, 0);
+    }
+    ek_set_grad_enabled(before);
+    lent_end(&l);
+}
+
+TEST(replicas_that_outlive_the_set_have_memory_of_their_own)
+{
+    ek_module *net = held(make_bn_net()), *replicas[2];
+    ek_device_list devices = ek_devices(test_kind(), 2);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    assert_ok(ek_flatten_parameters(net, false));
+    assert_ok(ek_replicate(net, &devices, replicas));
+    ck_assert_ptr_ne(ek_tensor_address(part(replicas[1], 0, 0)),
+                     ek_tensor_address(part(net, 0, 0)));
+    ek_module_free(replicas[0]);
+    ek_module_free(replicas[1]);
+}
+
+/* Ways to write to a tensor, or to get an address to write to. */
+enum { BY_DATA, BY_RANDOM, BY_COPY, BY_STATISTICS, BY_ADDRESS, BY_DLPACK, WAYS };
+
+static void write_by(int way, ek_tensor *to)
+{
+    static const float values[4] = {1, 2, 3, 4};
+    ek_tensor *x = ek_to_device(normal(3, EK_SHAPE(6, 4), EK_F32, ek_cpu()),
+                                ek_tensor_device(to)); /* of no parameter */
+    if (way == BY_DATA)
+        assert_ok(ek_set_data(to, values, sizeof values));
+    else if (way == BY_RANDOM)
+        assert_ok(ek_uniform_(to, 5, 6, NULL));
+    else if (way == BY_COPY)
+        assert_made(ek_copy_(to, ek_select(x, 0, 0)));
+    else if (way == BY_STATISTICS)
+        assert_made(ek_f_batch_norm(x, .running_mean = to, .running_var = ek_ones_like(to),
+                                    .training = true));
+    else if (way == BY_ADDRESS && ek_tensor_device(to).kind == EK_HOST)
+        *(float *)ek_tensor_data(to) = 7;
+    else if (way == BY_DLPACK) {
+        DLManagedTensorVersioned *taken = ek_to_dlpack(ek_detach(to), NULL);
+        ck_assert_ptr_nonnull(taken);
+        taken->deleter(taken);
+    }
+}
+
+TEST_LOOP(a_borrower_has_its_own_memory_before_a_write, 0, WAYS)
+{
+    const bool before = ek_set_grad_enabled(false), addressed = _i >= BY_ADDRESS;
+    const bool shows = test_kind() == EK_HOST;
+    lent l;
+    lent_begin(&l);
+    lent_make(&l);
+    const double first = element(l.bias, 0), second = element(l.copies[0], 1);
+    write_by(_i, l.copies[1]);
+    ck_assert(!lent_shows(&l));
+    ck_assert_double_eq(element(l.bias, 0), first);
+    ck_assert_double_eq(element(l.copies[0], 1), second);
+    lent_make(&l);
+    ck_assert_int_eq(lent_shows(&l), shows && !addressed);
+    ek_set_grad_enabled(before);
+    lent_end(&l);
+}
+
+typedef struct lent_write {
+    lent *l;
+    int way;
+} lent_write;
+
+static int write_in_job(void *user, int index)
+{
+    const lent_write *write = user;
+    ek_scope scope = ek_scope_begin();
+    ek_set_grad_enabled(false);
+    if (index == 0)
+        write_by(write->way, write->l->bias);
+    ek_scope_end(&scope);
+    return 0;
+}
+
+/* What device 0 writes in a job reaches no other device before the next forward. Ledgers are those
+ * of devices that never shared memory. */
+TEST_LOOP(a_lender_leaves_its_memory_before_a_write_in_a_job, 0, WAYS)
+{
+    const bool before = ek_set_grad_enabled(false), shows = test_kind() == EK_HOST;
+    lent l;
+    lent_begin(&l);
+    lent_make(&l);
+    ck_assert_int_eq(lent_shows(&l), shows);
+    const uint64_t used[2] = {in_use(0), in_use(1)};
+    const uint64_t writes = ek_version_writes(l.copies[1]->version);
+    const double first = element(l.copies[1], 0), second = element(l.weight, 1);
+    assert_ok(ek_jobs_run(l.devs, 2, write_in_job, &(lent_write){&l, _i}, NULL));
+    ck_assert_ptr_ne(ek_tensor_address(l.copies[1]), ek_tensor_address(l.bias));
+    ck_assert_double_eq(element(l.copies[1], 0), first);
+    ck_assert_double_eq(element(l.weight, 1), second);
+    ck_assert_uint_eq(ek_version_writes(l.copies[1]->version), writes);
+    ck_assert_uint_eq(in_use(0), used[0]);
+    ck_assert_uint_eq(in_use(1), used[1]);
+    ek_tensor_touch(l.bias);
+    lent_make(&l);
+    ck_assert(!lent_shows(&l));
+    ck_assert_double_eq(element(l.copies[1], 0), element(l.bias, 0));
+    ck_assert_double_eq(element(l.copies[0], 1), second);
+    ck_assert_uint_eq(in_use(0), used[0]);
+    ck_assert_uint_eq(in_use(1), used[1]);
+    ek_set_grad_enabled(before);
+    lent_end(&l);
+}
+
+/* A program may keep an address of the module's. */
+TEST(an_address_stays_valid)
+{
+    const bool before = ek_set_grad_enabled(false);
+    lent l;
+    lent_begin(&l);
+    lent_make(&l);
+    float *address = ek_tensor_data(l.bias);
+    ck_assert(!lent_shows(&l));
+    assert_ok(ek_jobs_run(l.devs, 2, write_in_job, &(lent_write){&l, BY_DATA}, NULL));
+    ck_assert(!address || address[2] == 3);
+    lent_make(&l);
+    ck_assert(!lent_shows(&l));
+    ck_assert_ptr_eq(ek_tensor_data(l.bias), address);
+    ek_set_grad_enabled(before);
+    lent_end(&l);
+}
+
+/* A lender's memory is not counted where the lender no longer is. */
+TEST(a_lender_may_move)
+{
+    lent l;
+    lent_begin(&l);
+    lent_make(&l);
+    const uint64_t used = in_use(1);
+    ek_tensor *weight = ek_keep(ek_to_device(ek_detach(l.weight), ek_cpu()));
+    const uint64_t parameters = in_use(0);
+    assert_ok(ek_module_to_device(l.net, test_device(2)));
+    ck_assert_uint_lt(in_use(0), parameters);
+    ck_assert_uint_eq(in_use(1), used);
+    assert_close(ek_to_device(ek_detach(l.copies[0]), ek_cpu()), weight, 0, 0);
+    ek_release(weight);
+    lent_end(&l);
 }
 
 TEST(a_module_that_changes_is_looked_at_again)
