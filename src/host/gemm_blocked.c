@@ -234,15 +234,6 @@ static void gemm_run_parts(ek_dev *dev, job *j)
     }
 }
 
-/* Returns the rows of which a thread has copies: a tile's if k takes several passes over a tile, so
- * that c is written once; unless they take too much memory. */
-static int64_t gemm_copied_rows(const job *j, int64_t tile_rows)
-{
-    const int64_t nbytes = tile_rows * j->group_columns * (int64_t)ek_dtype_size(j->gemm->dtype);
-    const bool once = j->group_depth >= j->depth;
-    return !once && (j->streams_b || nbytes <= COPIES_NBYTES) ? tile_rows : j->panel_rows;
-}
-
 int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
 {
     job j = {.gemm = gemm, .kernel = ek_gemm_kernel_best(gemm->dtype), .transposed = transposed};
@@ -252,8 +243,11 @@ int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
     const int64_t depth = ek_smaller(j.group_depth, gemm->k);
     const int64_t tile_rows =
         ek_divide_up(ek_divide_up(j.rows, j.panel_rows), j.row_tiles) * j.panel_rows;
-    if (gemm->c.column_stride != 1)
-        j.copied_rows = gemm_copied_rows(&j, tile_rows);
+    if (gemm->c.column_stride != 1) { /* all of a tile's, so that c is written once */
+        const bool fits = tile_rows * j.group_columns * (int64_t)size <= COPIES_NBYTES;
+        const bool once = j.group_depth >= j.depth;
+        j.copied_rows = !once && (fits || j.streams_b) ? tile_rows : j.panel_rows;
+    }
     j.started_rows = j.streams_b && gemm->k > depth ? tile_rows : 0;
     size_t shared = 0;
     if (j.shares_a)
@@ -321,16 +315,21 @@ static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t padded, int6
     }
 }
 
-/* `bias`, if it isn't NULL, is added to each row. */
-static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, const EK_REAL *acc,
-                                int64_t acc_stride, int64_t rows, int64_t columns, bool add,
-                                const EK_REAL *bias)
+/* Copies rows x columns elements between matrices of any strides. */
+static void EK_NAME(gemm_copy)(EK_REAL *to, int64_t to_row, int64_t to_column, const EK_REAL *from,
+                               int64_t from_row, int64_t from_column, int64_t rows, int64_t columns)
 {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) {
-            EK_REAL *at = c + i * row_stride + j;
-            *at = (add ? *at : bias ? bias[j] : 0) + acc[i * acc_stride + j];
-        }
+    enum { TRANSPOSED = 32 / sizeof(EK_REAL) };
+    int64_t done = 0;
+    for (int64_t i = 0; i < rows && rows >= TRANSPOSED && to_row == 1 && from_column == 1;
+         i += TRANSPOSED) {
+        const int64_t row = ek_smaller(i, rows - TRANSPOSED); /* the last ones may overlap */
+        done = EK_NAME(ek_gemm_transpose)(to + row, to_column, from + row * from_row, TRANSPOSED,
+                                          from_row, columns);
+    }
+    for (int64_t j = done; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++)
+            to[i * to_row + j * to_column] = from[i * from_row + j * from_column];
 }
 
 static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, int64_t depth,
@@ -393,9 +392,11 @@ static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_RE
     call->add = whole && add;
     call->addend = whole ? call->addend : NULL;
     j->kernel->inner[vectors - 1][rows - 1](call);
-    if (!whole)
-        EK_NAME(gemm_store)
-    (c + column, c_row, acc, nr, rows, width, add, bias ? bias + column : NULL);
+    for (int64_t i = 0; i < rows && !whole; i++)
+        for (int64_t at = 0; at < width; at++) {
+            EK_REAL *to = c + i * c_row + column + at;
+            *to = (add ? *to : bias ? bias[column + at] : 0) + acc[i * nr + at];
+        }
 }
 
 /* Returns the columns of b from `first` on that the next tile will pack, for prefetching; nothing
@@ -495,7 +496,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
             if (padded) {
                 out = copies + (keeps ? (row - t.row) * padded_columns : 0);
                 if ((first == 0 || !keeps) && (g->accumulate || j->first + first > 0))
-                    EK_NAME(ek_gemm_copy)
+                    EK_NAME(gemm_copy)
                 (out, 1, padded_columns, at_c, g->c.column_stride, g->c.row_stride, t.columns,
                  rows);
             }
@@ -537,7 +538,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                  b && (j->direct_b || row == t.row) ? b + d * g->b.row_stride : NULL);
             }
             if (padded && (!keeps || first + depth >= t.k))
-                EK_NAME(ek_gemm_copy)
+                EK_NAME(gemm_copy)
             (at_c, g->c.row_stride, g->c.column_stride, out, padded_columns, 1, rows, t.columns);
             in_chunk = (in_chunk + j->panel_rows) % j->chunk_rows;
             if (g->finish && j->first + first + depth == g->k)

@@ -25,10 +25,4 @@ void ek_gemm_pack_f32(float *to, const float *from, int64_t lines, int64_t depth
 void ek_gemm_pack_f64(double *to, const double *from, int64_t lines, int64_t depth, int width,
                       int64_t line_stride, int64_t depth_stride);
 
-/* Copies rows x columns elements between matrices of any strides. */
-void ek_gemm_copy_f32(float *to, int64_t to_row, int64_t to_column, const float *from,
-                      int64_t from_row, int64_t from_column, int64_t rows, int64_t columns);
-void ek_gemm_copy_f64(double *to, int64_t to_row, int64_t to_column, const double *from,
-                      int64_t from_row, int64_t from_column, int64_t rows, int64_t columns);
-
 #endif

@@ -14,30 +14,12 @@
 
 #else /* for each EK_REAL */
 
-/* Copies element d of line l, at from + l * line_stride + d, to to + d * width + l, for as many
- * lines as fill 32 bytes, or more. Returns how many elements of each line have been copied. A
- * slice's lines are written in several passes, while it is in level 1 cache. */
-static inline int64_t EK_NAME(gemm_pack_slices)(EK_REAL *to, const EK_REAL *from, int64_t lines,
-                                                int64_t depth, int64_t width, int64_t line_stride)
-{
-    enum { TRANSPOSED = 32 / sizeof(EK_REAL), SLICE = 64 };
-    int64_t done = 0;
-    for (int64_t d = 0; d == done && d < depth; d += SLICE)
-        for (int64_t l = 0; l < lines; l += TRANSPOSED) { /* the last ones may overlap */
-            int64_t line = ek_smaller(l, lines - TRANSPOSED);
-            done = d + EK_NAME(ek_gemm_transpose)(to + d * width + line, width,
-                                                  from + line * line_stride + d, TRANSPOSED,
-                                                  line_stride, ek_smaller(SLICE, depth - d));
-        }
-    return done;
-}
-
 /* Inlined for each width, so that the inner loops unroll. */
 static inline __attribute__((always_inline)) void
 EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
                          int width, int64_t line_stride, int64_t depth_stride)
 {
-    enum { AHEAD = 8, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL) };
+    enum { AHEAD = 8, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL), SLICE = 64 };
     while (line_stride == 1 && lines >= width) { /* a few panels' part of a row after the other */
         const int64_t panels = ek_smaller(lines / width, SIDE_BY_SIDE);
         for (int64_t d = 0; d < depth; d++) {
@@ -57,7 +39,15 @@ EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t line
         if (count < width)
             memset(to, 0, (size_t)(width * depth) * sizeof(EK_REAL));
         if (depth_stride == 1 && count >= TRANSPOSED)
-            done = EK_NAME(gemm_pack_slices)(to, from, count, depth, width, line_stride);
+            /* A slice's lines are written in several passes: it stays in level 1 cache. */
+            for (int64_t d = 0; d == done && d < depth; d += SLICE)
+                for (int64_t l = 0; l < count; l += TRANSPOSED) { /* the last ones may overlap */
+                    int64_t line = ek_smaller(l, count - TRANSPOSED);
+                    done =
+                        d + EK_NAME(ek_gemm_transpose)(to + d * width + line, width,
+                                                       from + line * line_stride + d, TRANSPOSED,
+                                                       line_stride, ek_smaller(SLICE, depth - d));
+                }
         else if (depth_stride == 1 && count == width && 2 * count >= TRANSPOSED)
             /* The next vector overwrites what this one writes beyond its lines. */
             done = EK_NAME(ek_gemm_transpose)(to, width, from, count, line_stride, depth - 1);
@@ -89,17 +79,6 @@ void EK_NAME(ek_gemm_pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, int6
     PACK(32)
     EK_NAME(gemm_pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
 #undef PACK
-}
-
-void EK_NAME(ek_gemm_copy)(EK_REAL *to, int64_t to_row, int64_t to_column, const EK_REAL *from,
-                           int64_t from_row, int64_t from_column, int64_t rows, int64_t columns)
-{
-    int64_t done = 0;
-    if (to_row == 1 && from_column == 1 && rows * (int64_t)sizeof(EK_REAL) >= 32)
-        done = EK_NAME(gemm_pack_slices)(to, from, rows, columns, to_column, from_row);
-    for (int64_t j = done; j < columns; j++)
-        for (int64_t i = 0; i < rows; i++)
-            to[i * to_row + j * to_column] = from[i * from_row + j * from_column];
 }
 
 #endif
