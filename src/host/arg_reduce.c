@@ -107,34 +107,29 @@ static void arg_outputs(const arg_job *job, int64_t n, const char *x, int64_t *i
 
 /* ---- one output ---- */
 
-#define JOIN_LANES(numbers)                                                                     \
-    for (int64_t j = 0; j < n; j++) {                                                           \
-        const int64_t at = arg_row(job, lanes, j) * LANES + j;                                  \
-        if (found >= 0) {                                                                       \
-            const bool better = job->smallest                                                   \
-                                    ? lanes->best.numbers[j] < lanes->best.numbers[best]        \
-                                    : lanes->best.numbers[j] > lanes->best.numbers[best];       \
-            const bool is_nan = lanes->best.numbers[j] != lanes->best.numbers[j],               \
-                       best_is_nan = lanes->best.numbers[best] != lanes->best.numbers[best];    \
-            const bool equal =                                                                  \
-                lanes->best.numbers[j] == lanes->best.numbers[best] || (is_nan && best_is_nan); \
-            if (!(equal ? at < found : !best_is_nan && (better || is_nan)))                     \
-                continue;                                                                       \
-        }                                                                                       \
-        best = j;                                                                               \
-        found = at;                                                                             \
-    }
+/* Returns true if lane i's element is better than lane j's. */
+static bool arg_is_better(const arg_job *job, const ek_tile *best, int64_t i, int64_t j)
+{
+    if (job->type == EK_CLASS_I64)
+        return job->smallest ? best->i64[i] < best->i64[j] : best->i64[i] > best->i64[j];
+    const bool is_f32 = job->type == EK_CLASS_F32;
+    const double a = is_f32 ? (double)best->f32[i] : best->f64[i],
+                 b = is_f32 ? (double)best->f32[j] : best->f64[j];
+    return b == b && (a != a || (job->smallest ? a < b : a > b));
+}
 
 /* Returns the position of the best element of n lanes. */
 static int64_t arg_join(const arg_job *job, int64_t n, const arg_lanes *lanes)
 {
-    int64_t best = 0, found = -1;
-    if (job->type == EK_CLASS_F32)
-        JOIN_LANES(f32)
-    else if (job->type == EK_CLASS_F64)
-        JOIN_LANES(f64)
-    else
-        JOIN_LANES(i64)
+    int64_t best = 0, found = arg_row(job, lanes, 0) * LANES;
+    for (int64_t j = 1; j < n; j++) {
+        const int64_t at = arg_row(job, lanes, j) * LANES + j;
+        if (arg_is_better(job, &lanes->best, j, best) ||
+            (at < found && !arg_is_better(job, &lanes->best, best, j))) {
+            best = j;
+            found = at;
+        }
+    }
     return found;
 }
 
@@ -154,13 +149,9 @@ static int64_t arg_output(const arg_job *job, const char *x)
         }
         if (start == 0)
             arg_start(job, ek_smaller(n, LANES), row, &lanes);
-        if (rows > 1 || start > 0)
-            arg_take(job->type, job->smallest, rows, LANES, LANES, row, start / LANES, &lanes);
-        if (rows > 0 && n % LANES != 0)
-            arg_take(job->type, job->smallest, 1, 0, n % LANES, row + rows * LANES * lane_size,
-                     start / LANES + rows, &lanes);
-        else if (start > 0 && rows == 0)
-            arg_take(job->type, job->smallest, 1, 0, n, row, start / LANES, &lanes);
+        arg_take(job->type, job->smallest, rows, LANES, LANES, row, start / LANES, &lanes);
+        arg_take(job->type, job->smallest, 1, 0, n % LANES, row + rows * LANES * lane_size,
+                 start / LANES + rows, &lanes);
     }
     return arg_join(job, ek_smaller(job->size, LANES), &lanes);
 }

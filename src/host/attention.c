@@ -33,18 +33,21 @@ ek_attention_operand ek_attention_operand_of(const ek_tensor *x)
                               x->stride[3]};
 }
 
-void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t key,
-                       int64_t keys, void *values)
+void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t rows,
+                       int64_t key, int64_t keys, void *values)
 {
     const ek_draw *all = job->params->dropout;
-    const int64_t first = (head * job->rows + row) * job->keys + key;
-    ek_draw part = *all;
-    part.first = all->first + first + first / all->row * all->gap;
-    part.row = INT64_MAX;
-    part.gap = 0;
     const ek_dtype dtype = job->type == EK_CLASS_F64 ? EK_F64 : EK_F32;
-    const ek_drawn_rows rows = {.out = values, .x = values, .dtype = dtype, .x_dtype = dtype};
-    ek_draw_fill(&part, job->philox, &rows, 0, keys);
+    for (int64_t r = row; all && r < row + rows; r++) {
+        const int64_t first = (head * job->rows + r) * job->keys + key;
+        ek_draw part = *all;
+        part.first = all->first + first + first / all->row * all->gap;
+        part.row = INT64_MAX;
+        part.gap = 0;
+        void *at = (char *)values + (size_t)((r - row) * job->block_keys) * job->element;
+        const ek_drawn_rows drawn = {.out = at, .x = at, .dtype = dtype, .x_dtype = dtype};
+        ek_draw_fill(&part, job->philox, &drawn, 0, ek_attention_seen(job, r, key, keys));
+    }
 }
 
 #define EK_FOR_REALS "host/attention.c"
@@ -308,9 +311,7 @@ static void EK_NAME(attention_forward_keys)(const ek_attention_job *job,
                                   .seen = row - key + 1});
     EK_NAME(attention_exponentials)
     (job, rows, row, key, keys, b->scores, mask, mask_stride, b->states, b->sums, width);
-    for (int64_t r = 0; r < rows && job->params->dropout; r++)
-        ek_attention_drop(job, head, row + r, key, ek_attention_seen(job, row + r, key, keys),
-                          b->scores + r * stride);
+    ek_attention_drop(job, head, row, rows, key, keys, b->scores);
     const EK_REAL *values = (const EK_REAL *)(const void *)(packed + job->values_at);
     for (int64_t c = 0; c < width; c += job->panel) {
         const int64_t columns = ek_smaller(job->panel, width - c);

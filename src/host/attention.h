@@ -116,9 +116,10 @@ typedef struct ek_attention_product {
     int64_t seen;
 } ek_attention_product;
 
-/* Multiplies part of a row of probabilities, or of their gradients, by dropout's factors. */
-void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t key,
-                       int64_t keys, void *values);
+/* Multiplies a block of probabilities, or of their gradients, by dropout's factors, if there is
+ * dropout. */
+void ek_attention_drop(const ek_attention_job *job, int64_t head, int64_t row, int64_t rows,
+                       int64_t key, int64_t keys, void *values);
 
 /* Returns a job whose sizes and operands are set. A block has at most `block_keys` keys in f32,
  * half as many in f64. */

@@ -176,14 +176,10 @@ static void EK_NAME(attention_gradient_scores)(const ek_attention_job *job,
     scores.b = b->values_packed;
     scores.b_panel = job->panel * job->width;
     EK_NAME(ek_attention_multiply)(job, &scores);
-    for (int64_t r = 0; r < rows && job->params->dropout; r++)
-        ek_attention_drop(job, head, row + r, key, ek_attention_seen(job, row + r, key, keys),
-                          b->ds + r * stride);
+    ek_attention_drop(job, head, row, rows, key, keys, b->ds);
     EK_NAME(attention_probabilities)
     (job, rows, row, key, keys, b->p, b->ds, mask, mask_stride, lse, b->sums);
-    for (int64_t r = 0; r < rows && job->params->dropout; r++)
-        ek_attention_drop(job, head, row + r, key, ek_attention_seen(job, row + r, key, keys),
-                          b->p + r * stride);
+    ek_attention_drop(job, head, row, rows, key, keys, b->p);
     EK_NAME(ek_attention_multiply)
     (job, &(ek_attention_product){.rows = rows,
                                   .columns = job->padded_depth,

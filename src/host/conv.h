@@ -17,33 +17,23 @@ int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y
 
 /* ---- f32 or bf16 images, read in place, for processors with AVX2 and FMA ---- */
 
-/* Returns true if ek_conv_implicit can compute this convolution on this processor: two dimensions,
- * one group, f32 (or bf16 that is staged as f32). Layouts don't matter. */
-bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params);
+/* Returns true if ek_conv_implicit can compute this convolution on this processor in f32 or bf16:
+ * two dimensions, one group; in bf16, an even number of channels; for the weight gradient, channels
+ * of x that fill a kernel's columns. Layouts don't matter. */
+bool ek_conv_implicit_can(ek_conv_kind kind, ek_dtype dtype, const ek_tensor *x, const ek_tensor *y,
+                          const ek_conv_params *params);
+bool ek_conv_implicit_weight_can(ek_dtype dtype, const ek_tensor *x);
 
-/* Returns true if ek_conv_implicit can compute this convolution and was measured to be faster than
- * ek_dnn_conv. */
+/* Both return true if ek_conv_implicit can compute this convolution, in f32 and in bf16, and was
+ * measured to be faster than ek_dnn_conv. */
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params);
-
-/* Returns true if ek_conv_implicit can compute this convolution in bf16. */
-bool ek_conv_implicit_bf16_can(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *y,
-                               const ek_conv_params *params);
-
-/* Returns true if ek_conv_implicit can compute this convolution in bf16 and was measured to be
- * faster than ek_dnn_conv. */
 bool ek_conv_implicit_bf16_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *y, const ek_conv_params *params);
 
 /* Computes f32, or bf16 with sums in f32. No tensor is empty. */
 int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                      const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
-
-/* These functions do for the weight gradient what those above do. It can be computed if the number
- * of x's channels is a multiple of a kernel's columns. */
-bool ek_conv_implicit_weight_can(const ek_tensor *x);
-bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x);
-bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y);
 int ek_conv_implicit_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w,
                             const ek_tensor *bias, const ek_tensor *y,
                             const ek_conv_params *params);

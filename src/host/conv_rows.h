@@ -33,12 +33,7 @@
     EK_ROWS_TO_12(EK_ROWS_AVX512, prefix) \
     EK_ROWS_TO_12(EK_ROWS_BF16, prefix)
 
-/* EK_ROWS_NAMES_... list the kernels' names, as initializers of a table of functions. */
-#define EK_ROWS_NAME_AVX2(prefix, ROWS) prefix##_avx2_##ROWS,
-#define EK_ROWS_NAME_AVX512(prefix, ROWS) prefix##_avx512_##ROWS,
-#define EK_ROWS_NAME_BF16(prefix, ROWS) prefix##_bf16_##ROWS,
-#define EK_ROWS_NAMES_AVX2(prefix) EK_ROWS_TO_6(EK_ROWS_NAME_AVX2, prefix)
-#define EK_ROWS_NAMES_AVX512(prefix) EK_ROWS_TO_12(EK_ROWS_NAME_AVX512, prefix)
-#define EK_ROWS_NAMES_BF16(prefix) EK_ROWS_TO_12(EK_ROWS_NAME_BF16, prefix)
+/* Names a kernel, as an initializer of a table of functions. */
+#define EK_ROWS_NAME(prefix, ROWS) prefix##_##ROWS,
 
 #endif

@@ -90,60 +90,40 @@ typedef struct weight_kernels {
     }
 EK_ROWS_KERNELS(weight)
 
-/* Makes `count` words of two samples; 16 if `count` is larger. If the second sample is NULL, it
- * counts as zeros. */
-static inline __attribute__((always_inline, target(EK_TARGET_BF16))) void
-weight_pair_16(float *to, const uint16_t *even, const uint16_t *odd, int64_t count)
-{
-    __mmask16 mask = count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff;
-    __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even));
-    if (odd) {
-        __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd));
-        words = _mm512_or_si512(words, _mm512_slli_epi32(high, 16));
-    }
-    _mm512_mask_storeu_epi32(to, mask, words);
-}
-
-/* Makes words of `rows` runs of `count` elements. The runs lie `stride` elements apart, their words
- * `width` words apart. */
-__attribute__((target(EK_TARGET_BF16))) static void
-weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t *odd,
-                 int64_t stride, int64_t rows, int64_t count)
-{
-    for (int64_t r = 0; r < rows; r++, to += width, even += stride, odd += odd ? stride : 0)
-        for (int64_t i = 0; i < count; i += 16)
-            weight_pair_16(to + i, even + i, odd ? odd + i : NULL, count - i);
-}
+#endif
 
 /* Returns the kernels for `channels` channels of f32 or bf16; NULL if there are none. */
 static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
 {
-    static const weight_kernels avx2 = {6, 16, {EK_ROWS_NAMES_AVX2(weight)}};
-    static const weight_kernels avx512 = {12, 32, {EK_ROWS_NAMES_AVX512(weight)}};
-    static const weight_kernels bf16 = {12, 32, {EK_ROWS_NAMES_BF16(weight)}};
+#if defined(__x86_64__)
+    static const weight_kernels avx2 = {6, 16, {EK_ROWS_TO_6(EK_ROWS_NAME, weight_avx2)}};
+    static const weight_kernels avx512 = {12, 32, {EK_ROWS_TO_12(EK_ROWS_NAME, weight_avx512)}};
+    static const weight_kernels bf16 = {12, 32, {EK_ROWS_TO_12(EK_ROWS_NAME, weight_bf16)}};
     if (dtype == EK_BF16)
         return ek_host_has_bf16() && channels % bf16.columns == 0 ? &bf16 : NULL;
     ek_isa isa = ek_host_isa();
     if (isa == EK_ISA_AVX512 && channels % avx512.columns == 0)
         return &avx512;
     return isa >= EK_ISA_AVX2 && channels % avx2.columns == 0 ? &avx2 : NULL;
-}
-
 #else
-
-static const weight_kernels *weight_kernels_for(ek_dtype dtype, int64_t channels)
-{
     (void)dtype, (void)channels;
     return NULL;
+#endif
 }
 
+/* Makes words of `rows` runs of `count` elements of two samples. If the second sample is NULL, it
+ * counts as zeros. The runs lie `stride` elements apart, their words `width` words apart. */
+EK_MULTIVERSION
 static void weight_pair_rows(float *to, int64_t width, const uint16_t *even, const uint16_t *odd,
                              int64_t stride, int64_t rows, int64_t count)
 {
-    (void)to, (void)width, (void)even, (void)odd, (void)stride, (void)rows, (void)count;
+    typedef uint32_t __attribute__((may_alias)) word;
+    for (int64_t r = 0; r < rows; r++, to += width, even += stride, odd += odd ? stride : 0) {
+        word *restrict words = (word *)to;
+        for (int64_t i = 0; i < count; i++)
+            words[i] = even[i] | (odd ? (uint32_t)odd[i] << 16 : 0);
+    }
 }
-
-#endif
 
 /* ---- the gradient ---- */
 
@@ -164,11 +144,12 @@ enum { WEIGHT_STREAM_NBYTES = 1 << 20, WEIGHT_LINE_NBYTES = 64 };
 
 typedef struct job {
     const weight_kernels *kernels;
-    const float *x, *y;
-    const uint16_t *narrow_x, *narrow_y; /* if bf16, instead of x and y */
+    const void *x, *y;
     float *w;
-    int64_t narrow_samples; /* if bf16; `samples` counts their pairs then */
-    int64_t samples, channels, outputs, in[2], out[2], taps;
+    int64_t all_samples;
+    int64_t together; /* Samples with an element in a word: 2 if bf16, else 1. */
+    int64_t samples;  /* Counted in words. */
+    int64_t channels, outputs, in[2], out[2], taps;
     int64_t window[2], stride[2], padding[2], dilation[2];
     int64_t row_blocks, panels;        /* blocks of outputs, and panels of channels */
     int64_t piece_samples, piece_rows; /* a piece is some samples, or some rows of one */
@@ -197,49 +178,36 @@ static void weight_range_of(const job *j, int d, int64_t k, int64_t *begin, int6
     *end = ek_larger(*begin, ek_smaller(*end, j->out[d]));
 }
 
-/* Makes words of the piece's positions of y. */
-static void weight_pair_y(const job *j, const piece *p)
+/* Copies `rows` runs of `count` elements, which lie `stride` apart, to rows of `width`. The
+ * elements are those of `from`, of x or y, from `first` on, in sample `sample`; of bf16, words are
+ * made of them and those of the next sample, which lies `apart` elements further. */
+static void weight_copy_rows(const job *j, float *to, int64_t width, const void *from,
+                             int64_t first, int64_t sample, int64_t apart, int64_t stride,
+                             int64_t rows, int64_t count)
 {
-    int64_t width = j->kernels->rows, count = p->rows * j->out[1];
-    int64_t sample = j->out[0] * j->out[1] * j->outputs;
-    for (int64_t block = 0; block < j->row_blocks; block++) {
-        int64_t length = ek_smaller(width, j->outputs - block * width);
-        for (int64_t n = 0; n < p->samples; n++) {
-            int64_t even = 2 * (p->sample + n);
-            const uint16_t *from =
-                j->narrow_y + even * sample + p->row * j->out[1] * j->outputs + block * width;
-            weight_pair_rows(p->y + (block * p->samples + n) * count * width, width, from,
-                             even + 1 < j->narrow_samples ? from + sample : NULL, j->outputs, count,
-                             length);
-        }
+    if (j->together == 2) {
+        const uint16_t *even = (const uint16_t *)from + first;
+        const bool both = 2 * sample + 1 < j->all_samples;
+        weight_pair_rows(to, width, even, both ? even + apart : NULL, stride, rows, count);
+        return;
     }
+    const float *row = (const float *)from + first;
+    for (int64_t r = 0; r < rows; r++, row += stride, to += width)
+        memcpy(to, row, (size_t)count * sizeof *to);
 }
 
+/* Copies the piece's positions of y. */
 static void weight_copy_y(const job *j, const piece *p)
 {
-    int64_t width = j->kernels->rows, count = p->samples * p->rows * j->out[1];
-    const float *from = j->y + (p->sample * j->out[0] + p->row) * j->out[1] * j->outputs;
-    for (int64_t block = 0; block < j->row_blocks; block++) {
-        int64_t length = ek_smaller(width, j->outputs - block * width);
-        float *to = p->y + block * count * width;
-        for (int64_t i = 0; i < count; i++, to += width)
-            memcpy(to, from + i * j->outputs + block * width, (size_t)length * sizeof *to);
-    }
-}
-
-/* Makes words of the positions `at` of x. `first` is the first position's element of the even
- * sample. */
-static void weight_pair_x(const job *j, const piece *p, const positions *at, int64_t first)
-{
-    int64_t width = j->kernels->columns;
-    float *to = p->x;
-    for (int64_t n = 0; n < at->count[0]; n++)
-        for (int64_t i = 0; i < at->count[1]; i++, to += at->count[2] * width) {
-            const uint16_t *even =
-                j->narrow_x + first + 2 * n * at->x_stride[0] + i * at->x_stride[1];
-            bool both = 2 * (p->sample + n) + 1 < j->narrow_samples;
-            weight_pair_rows(to, width, even, both ? even + at->x_stride[0] : NULL, at->x_stride[2],
-                             at->count[2], width);
+    const int64_t width = j->kernels->rows, count = p->rows * j->out[1],
+                  apart = j->out[0] * j->out[1] * j->outputs;
+    for (int64_t block = 0; block < j->row_blocks; block++)
+        for (int64_t n = 0; n < p->samples; n++) {
+            const int64_t sample = p->sample + n,
+                          first = j->together * sample * apart + p->row * j->out[1] * j->outputs;
+            weight_copy_rows(j, p->y + (block * p->samples + n) * count * width, width, j->y,
+                             first + block * width, sample, apart, j->outputs, count,
+                             ek_smaller(width, j->outputs - block * width));
         }
 }
 
@@ -247,16 +215,13 @@ static void weight_pair_x(const job *j, const piece *p, const positions *at, int
  * the copy. */
 static const float *weight_copy_x(const job *j, const piece *p, positions *at, int64_t first)
 {
-    int64_t width = j->kernels->columns;
+    const int64_t width = j->kernels->columns;
     float *to = p->x;
-    if (j->narrow_x)
-        weight_pair_x(j, p, at, first);
-    for (int64_t n = 0; n < at->count[0] && !j->narrow_x; n++)
-        for (int64_t i = 0; i < at->count[1]; i++) {
-            const float *from = j->x + first + n * at->x_stride[0] + i * at->x_stride[1];
-            for (int64_t k = 0; k < at->count[2]; k++, from += at->x_stride[2], to += width)
-                memcpy(to, from, (size_t)width * sizeof *to);
-        }
+    for (int64_t n = 0; n < at->count[0]; n++)
+        for (int64_t i = 0; i < at->count[1]; i++, to += at->count[2] * width)
+            weight_copy_rows(j, to, width, j->x,
+                             first + j->together * n * at->x_stride[0] + i * at->x_stride[1],
+                             p->sample + n, at->x_stride[0], at->x_stride[2], at->count[2], width);
     at->x_stride[2] = width;
     at->x_stride[1] = at->count[2] * width;
     at->x_stride[0] = at->count[1] * at->x_stride[1];
@@ -289,9 +254,8 @@ static void weight_add(const job *j, const piece *p, int64_t tap, int64_t panel,
     if (none) {
         at.count[0] = 0;
     } else {
-        int64_t sample = j->narrow_x ? 2 * p->sample : p->sample;
-        int64_t first =
-            sample * at.x_stride[0] + (in[0] * j->in[1] + in[1]) * j->channels + channel;
+        int64_t first = j->together * p->sample * at.x_stride[0] +
+                        (in[0] * j->in[1] + in[1]) * j->channels + channel;
         y += y_row * at.y_stride[1] + from[1] * y_width;
         x = p->x ? weight_copy_x(j, p, &at, first) : x + first;
     }
@@ -319,7 +283,7 @@ static void weight_compute(void *context, int64_t begin, int64_t end)
                        .first = sample == 0 && row == 0,
                        .y = j->copies_y ? copies : NULL};
             if (p.y)
-                (j->narrow_y ? weight_pair_y : weight_copy_y)(j, &p);
+                weight_copy_y(j, &p);
             if (j->copies_x)
                 p.x = copies +
                       (p.y ? j->row_blocks * j->kernels->rows * p.samples * p.rows * j->out[1] : 0);
@@ -335,15 +299,14 @@ static void weight_compute(void *context, int64_t begin, int64_t end)
 static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
                          const ek_conv_params *params)
 {
-    bool is_bf16 = x->dtype == EK_BF16;
+    const int64_t together = x->dtype == EK_BF16 ? 2 : 1;
     job j = {.kernels = weight_kernels_for(x->dtype, x->shape[1]),
-             .x = is_bf16 ? NULL : ek_tensor_address(x),
-             .y = is_bf16 ? NULL : ek_tensor_address(y),
-             .narrow_x = is_bf16 ? ek_tensor_address(x) : NULL,
-             .narrow_y = is_bf16 ? ek_tensor_address(y) : NULL,
+             .x = ek_tensor_address(x),
+             .y = ek_tensor_address(y),
              .w = ek_tensor_address(w),
-             .narrow_samples = x->shape[0],
-             .samples = is_bf16 ? ek_divide_up(x->shape[0], 2) : x->shape[0],
+             .together = together,
+             .all_samples = x->shape[0],
+             .samples = ek_divide_up(x->shape[0], together),
              .channels = x->shape[1],
              .outputs = y->shape[1],
              .taps = w->shape[2] * w->shape[3]};
@@ -358,21 +321,9 @@ static job weight_job_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor
     return j;
 }
 
-bool ek_conv_implicit_weight_can(const ek_tensor *x)
+bool ek_conv_implicit_weight_can(ek_dtype dtype, const ek_tensor *x)
 {
-    return weight_kernels_for(EK_F32, x->shape[1]) != NULL;
-}
-
-bool ek_conv_implicit_weight_bf16_can(const ek_tensor *x)
-{
-    return weight_kernels_for(EK_BF16, x->shape[1]) != NULL;
-}
-
-/* The limits were measured on Zen 5 with AVX2 and with AVX-512: oneDNN 2.6 takes 1.1 to 1.9 times
- * as long. */
-bool ek_conv_implicit_weight_wins(const ek_tensor *x, const ek_tensor *y)
-{
-    return ek_conv_implicit_weight_can(x) && x->shape[1] >= 32 && y->shape[1] >= 16;
+    return weight_kernels_for(dtype, x->shape[1]) != NULL;
 }
 
 /* Computes w, which is f32. */
@@ -387,10 +338,10 @@ static int weight_run(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const
     int64_t at_once = ek_larger(PIECE_NBYTES / row, ek_divide_up(PIECE_POSITIONS, j.out[1]));
     j.piece_rows = ek_smaller(at_once, j.out[0]);
     j.piece_samples = ek_smaller(ek_larger(at_once / j.out[0], 1), j.samples);
-    j.copies_y =
-        j.narrow_y || (j.outputs * size >= WEIGHT_FAR_NBYTES && j.taps * j.panels >= WEIGHT_OFTEN);
-    j.copies_x = j.narrow_x || (j.stride[1] * j.channels * size >= WEIGHT_FAR_NBYTES &&
-                                j.row_blocks >= WEIGHT_OFTEN);
+    j.copies_y = j.together > 1 ||
+                 (j.outputs * size >= WEIGHT_FAR_NBYTES && j.taps * j.panels >= WEIGHT_OFTEN);
+    j.copies_x = j.together > 1 || (j.stride[1] * j.channels * size >= WEIGHT_FAR_NBYTES &&
+                                    j.row_blocks >= WEIGHT_OFTEN);
     j.streams = j.piece_samples == j.samples && j.piece_rows == j.out[0] &&
                 ek_count(w) * size >= WEIGHT_STREAM_NBYTES &&
                 (uintptr_t)j.w % WEIGHT_LINE_NBYTES == 0;

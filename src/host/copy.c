@@ -65,28 +65,24 @@ typedef struct copy_job {
     int64_t blocks_outer, blocks_inner;
 } copy_job;
 
+/* Calls X(size, type) for an unsigned integer of each size that elements have. */
+#define COPY_SIZES(X) X(1, uint8_t) X(2, uint16_t) X(4, uint32_t) X(8, uint64_t)
+
 /* Copies a row backwards; `from` is its last element. */
-#define DEFINE_BACK(type)                                                   \
+#define DEFINE_BACK(size, type)                                             \
     EK_MULTIVERSION                                                         \
-    static void copy_back_##type(void *to, const void *from, int64_t count) \
+    static void copy_back_##size(void *to, const void *from, int64_t count) \
     {                                                                       \
         type *restrict out = to;                                            \
         const type *restrict x = (const type *)from - (count - 1);          \
         for (int64_t i = 0; i < count; i++)                                 \
             out[i] = x[count - 1 - i];                                      \
     }
-DEFINE_BACK(uint8_t)
-DEFINE_BACK(uint16_t)
-DEFINE_BACK(uint32_t)
-DEFINE_BACK(uint64_t)
+COPY_SIZES(DEFINE_BACK)
 
 /* The functions by the size of an element. */
-static void (*const copy_backs[])(void *, const void *, int64_t) = {
-    [1] = copy_back_uint8_t,
-    [2] = copy_back_uint16_t,
-    [4] = copy_back_uint32_t,
-    [8] = copy_back_uint64_t,
-};
+#define BACK(size, type) [size] = copy_back_##size,
+static void (*const copy_backs[])(void *, const void *, int64_t) = {COPY_SIZES(BACK)};
 
 /* Copies row by row. Rows of one dtype are copied as bytes, forwards or backwards, if their strides
  * allow it. Long contiguous rows are converted directly if one of them has the class's type. Other
@@ -96,14 +92,13 @@ static void copy_part(void *context, int64_t begin, int64_t end)
     const copy_job *job = context;
     const ek_walk *walk = &job->walk;
     size_t size = ek_dtype_size(job->out.dtype);
-    bool bytes = job->out.dtype == job->x.dtype && walk->stride[0][walk->ndim - 1] == 1 &&
-                 walk->stride[1][walk->ndim - 1] == 1;
-    bool runs = walk->stride[0][walk->ndim - 1] == 1 && walk->stride[1][walk->ndim - 1] == 1;
-    bool back = job->out.dtype == job->x.dtype && walk->stride[0][walk->ndim - 1] == 1 &&
-                walk->stride[1][walk->ndim - 1] == -1; /* a flip */
+    const int last = walk->ndim - 1;
+    const bool same = job->out.dtype == job->x.dtype && walk->stride[0][last] == 1,
+               runs = walk->stride[0][last] == 1 && walk->stride[1][last] == 1;
+    const bool bytes = same && runs, back = same && walk->stride[1][last] == -1; /* a flip */
     bool loads = runs && ek_class_is_dtype(job->type, job->out.dtype);
     bool stores = runs && ek_class_is_dtype(job->type, job->x.dtype);
-    bool narrow = !bytes && !back && walk->shape[walk->ndim - 1] < EK_TILE;
+    bool narrow = !bytes && !back && walk->shape[last] < EK_TILE;
     size_t x_size = ek_dtype_size(job->x.dtype);
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
@@ -125,11 +120,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
             ek_row_store(job->type, from, job->out.dtype, to, 1, n);
         } else {
             const void *row = ek_tile_load(walk, &cursor, &job->x, job->type, n, &tile);
-            if (row != &tile) { /* ek_tile_load has returned x's memory */
-                ek_row_load(job->type, &tile, job->x.dtype, row, 1, n);
-                row = &tile;
-            }
-            ek_tile_store(walk, &cursor, &job->out, job->type, n, &tile, &tile);
+            ek_tile_store(walk, &cursor, &job->out, job->type, n, row, row);
         }
         ek_tile_advance(walk, &cursor, n);
         begin += n;
@@ -138,9 +129,9 @@ static void copy_part(void *context, int64_t begin, int64_t end)
 
 /* Transposes one block: out[i][j] = x[j][i]. j is contiguous in out, i in x. Blocks of 8 x 8, and
  * dense blocks with a side of 2, have loops of constant size, which compilers vectorise. */
-#define DEFINE_TRANSPOSE(type)                                                         \
+#define DEFINE_TRANSPOSE(size, type)                                                   \
     EK_MULTIVERSION                                                                    \
-    static void copy_transpose_##type(void *to, int64_t out_stride, const void *from,  \
+    static void copy_transpose_##size(void *to, int64_t out_stride, const void *from,  \
                                       int64_t x_stride, int64_t rows, int64_t columns) \
     {                                                                                  \
         type *restrict out = to;                                                       \
@@ -165,18 +156,12 @@ static void copy_part(void *context, int64_t begin, int64_t end)
                     out[i * out_stride + j] = x[j * x_stride + i];                     \
         }                                                                              \
     }
-DEFINE_TRANSPOSE(uint8_t)
-DEFINE_TRANSPOSE(uint16_t)
-DEFINE_TRANSPOSE(uint32_t)
-DEFINE_TRANSPOSE(uint64_t)
+COPY_SIZES(DEFINE_TRANSPOSE)
 
 /* The functions by the size of an element. */
-static void (*const copy_transposes[])(void *, int64_t, const void *, int64_t, int64_t, int64_t) = {
-    [1] = copy_transpose_uint8_t,
-    [2] = copy_transpose_uint16_t,
-    [4] = copy_transpose_uint32_t,
-    [8] = copy_transpose_uint64_t,
-};
+#define TRANSPOSE(size, type) [size] = copy_transpose_##size,
+static void (*const copy_transposes[])(void *, int64_t, const void *, int64_t, int64_t,
+                                       int64_t) = {COPY_SIZES(TRANSPOSE)};
 
 /* Transposes blocks [begin, end). A block's index is (position in the other dimensions, block along
  * `across`, block along the innermost dimension). */

@@ -55,31 +55,15 @@ static int entropy_fail_target(const ek_tensor *target, int64_t classes, int64_t
                    (long long)ignore_index);
 }
 
-static void entropy_load(const entropy_job *job, const ek_cursor *cursor, const ek_operand *operand,
-                         ek_class type, int64_t rows, void *row)
+static const int64_t *entropy_load_targets(entropy_job *job, const ek_cursor *cursor, int64_t rows,
+                                           ek_tile *tile)
 {
-    ek_row_load(type, row, operand->dtype,
-                (const char *)operand->data +
-                    cursor->offset[operand->index] * (int64_t)ek_dtype_size(operand->dtype),
-                job->axis.walk.stride[operand->index][job->axis.walk.ndim - 1], rows);
-}
-
-static void entropy_store(const entropy_job *job, const ek_cursor *cursor,
-                          const ek_operand *operand, int64_t rows, const void *row)
-{
-    ek_row_store(job->axis.type, row, operand->dtype,
-                 (char *)operand->data +
-                     cursor->offset[operand->index] * (int64_t)ek_dtype_size(operand->dtype),
-                 job->axis.walk.stride[operand->index][job->axis.walk.ndim - 1], rows);
-}
-
-static void entropy_load_targets(entropy_job *job, const ek_cursor *cursor, int64_t rows,
-                                 int64_t *target)
-{
-    entropy_load(job, cursor, &job->target, EK_CLASS_I64, rows, target);
+    const int64_t *target =
+        ek_tile_load(&job->axis.walk, cursor, &job->target, EK_CLASS_I64, rows, tile);
     for (int64_t r = 0; r < rows; r++)
         if (target[r] != job->params->ignore_index && !entropy_counts(job, target[r]))
             atomic_store_explicit(&job->out_of_range, true, memory_order_relaxed);
+    return target;
 }
 
 static int entropy_begin_weights(entropy_job *job, ek_dev *dev, const ek_tensor *weight)
@@ -105,29 +89,31 @@ static void entropy_part(void *context, void *const *slots, int64_t begin, int64
 {
     entropy_job *job = context;
     const ek_axis *axis = &job->axis;
-    int64_t target[ROWS];
-    ek_tile value, lse; /* value: the loss, or the loss's gradient */
+    const ek_walk *walk = &axis->walk;
+    const ek_class type = axis->type;
+    ek_tile targets, values, lses; /* values: the losses, or the losses' gradients */
     ek_cursor cursor;
-    ek_cursor_init(&axis->walk, &cursor, begin);
+    ek_cursor_init(walk, &cursor, begin);
     while (begin < end) {
         int64_t rows = ek_axis_rows(axis, &cursor, end - begin);
         const void *x = ek_axis_load(axis, &cursor, &job->x, rows, slots[0]);
-        entropy_load_targets(job, &cursor, rows, target);
+        const int64_t *target = entropy_load_targets(job, &cursor, rows, &targets);
         if (job->gradient) {
             void *dx = ek_axis_target(axis, &cursor, &job->dx, rows, slots[4]);
-            entropy_load(job, &cursor, &job->value, axis->type, rows, &value);
-            entropy_load(job, &cursor, &job->lse, axis->type, rows, &lse);
-            (axis->type == EK_CLASS_F32
-                 ? entropy_gradient_f32
-                 : entropy_gradient_f64)(job, rows, x, target, &value, &lse, dx);
+            const void *value = ek_tile_load(walk, &cursor, &job->value, type, rows, &values),
+                       *lse = ek_tile_load(walk, &cursor, &job->lse, type, rows, &lses);
+            (type == EK_CLASS_F32 ? entropy_gradient_f32
+                                  : entropy_gradient_f64)(job, rows, x, target, value, lse, dx);
             ek_axis_store(axis, &cursor, &job->dx, rows, dx, slots[4]);
         } else {
-            (axis->type == EK_CLASS_F32 ? entropy_loss_f32 : entropy_loss_f64)(job, rows, x, target,
-                                                                               &value, &lse);
-            entropy_store(job, &cursor, &job->value, rows, &value);
-            entropy_store(job, &cursor, &job->lse, rows, &lse);
+            void *value = ek_tile_target(walk, &cursor, &job->value, type, rows, &values),
+                 *lse = ek_tile_target(walk, &cursor, &job->lse, type, rows, &lses);
+            (type == EK_CLASS_F32 ? entropy_loss_f32 : entropy_loss_f64)(job, rows, x, target,
+                                                                         value, lse);
+            ek_tile_store(walk, &cursor, &job->value, type, rows, value, &values);
+            ek_tile_store(walk, &cursor, &job->lse, type, rows, lse, &lses);
         }
-        ek_cursor_advance(&axis->walk, &cursor, rows);
+        ek_cursor_advance(walk, &cursor, rows);
         begin += rows;
     }
 }
@@ -268,10 +254,10 @@ static void EK_NAME(entropy_log_sums)(int64_t rows, EK_REAL *restrict lse,
 }
 
 static void EK_NAME(entropy_loss)(const entropy_job *job, int64_t rows, const void *in,
-                                  const int64_t *target, ek_tile *losses, ek_tile *lses)
+                                  const int64_t *target, void *losses, void *lses)
 {
     const EK_REAL *x = in;
-    EK_REAL *loss = (EK_REAL *)losses, *lse = (EK_REAL *)lses, largest[ROWS], sum[ROWS];
+    EK_REAL *loss = losses, *lse = lses, largest[ROWS], sum[ROWS];
     int64_t size = job->axis.size;
     double smoothing = job->params->label_smoothing;
     EK_NAME(ek_exp_sums)(rows, size, x, largest, sum);
@@ -313,11 +299,10 @@ static void EK_NAME(entropy_scale_row)(int64_t size, EK_REAL *restrict d, EK_REA
 }
 
 static void EK_NAME(entropy_gradient)(const entropy_job *job, int64_t rows, const void *in,
-                                      const int64_t *target, const ek_tile *gradients,
-                                      const ek_tile *lses, void *out)
+                                      const int64_t *target, const void *gradients,
+                                      const void *lses, void *out)
 {
-    const EK_REAL *x = in, *lse = (const EK_REAL *)lses;
-    const EK_REAL *gradient = (const EK_REAL *)gradients;
+    const EK_REAL *x = in, *lse = lses, *gradient = gradients;
     EK_REAL *d = out;
     int64_t size = job->axis.size;
     double smoothing = job->params->label_smoothing, share = smoothing / (double)size;

@@ -44,12 +44,8 @@ static dnnl_status_t dnn_conv_describe_weights(dnnl_memory_desc_t *desc, const e
 {
     dnnl_dims_t shape, stride;
     int64_t w_stride[EK_MAX_DIMS];
-    ek_shape w_shape = ek_tensor_shape(w);
     int ndim = 0;
-    if (ek_is_channels_last(w))
-        ek_strides_along(w->ndim, w->shape, 1, w_stride);
-    else
-        ek_strides_of(&w_shape, EK_CONTIGUOUS, w_stride);
+    ek_strides_along(w->ndim, w->shape, ek_is_channels_last(w) ? 1 : w->ndim - 1, w_stride);
     if (groups > 1) {
         shape[0] = groups;
         stride[0] = w->shape[0] / groups * w_stride[0];
@@ -100,28 +96,6 @@ static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *
     return dnnl_success;
 }
 
-static dnnl_status_t dnn_conv_describe_operation(dnnl_convolution_desc_t *operation,
-                                                 const description *d, ek_conv_kind kind)
-{
-    switch (kind) {
-    case EK_CONV_FORWARD:
-        return dnnl_dilated_convolution_forward_desc_init(operation, dnnl_forward_training,
-                                                          dnnl_convolution_direct, &d->x, &d->w,
-                                                          d->bias.ndims ? &d->bias : NULL, &d->y,
-                                                          d->stride, d->dilation, d->padding_begin,
-                                                          d->padding_end);
-    case EK_CONV_INPUT_GRADIENT:
-        return dnnl_dilated_convolution_backward_data_desc_init(operation, dnnl_convolution_direct,
-                                                                &d->x, &d->w, &d->y, d->stride,
-                                                                d->dilation, d->padding_begin,
-                                                                d->padding_end);
-    default:
-        return dnnl_dilated_convolution_backward_weights_desc_init(
-            operation, dnnl_convolution_direct, &d->x, &d->w, d->bias.ndims ? &d->bias : NULL,
-            &d->y, d->stride, d->dilation, d->padding_begin, d->padding_end);
-    }
-}
-
 /* Returns true for bf16 weight gradients that oneDNN 2.6 computes wrongly. If windows are strided
  * or of three dimensions, and the input is padded and about as small as the window, oneDNN leaves
  * out elements of the window that do lie on the input. */
@@ -166,8 +140,24 @@ static dnnl_status_t dnn_conv_choose(dnnl_primitive_desc_t *chosen, const descri
                                      const_dnnl_primitive_attr_t attributes,
                                      dnnl_primitive_desc_t forward)
 {
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    const dnnl_memory_desc_t *bias = d->bias.ndims ? &d->bias : NULL;
     dnnl_convolution_desc_t operation;
-    EK_DNN_TRY(dnn_conv_describe_operation(&operation, d, kind));
+    if (kind == EK_CONV_FORWARD)
+        EK_DNN_TRY(dnnl_dilated_convolution_forward_desc_init(&operation, dnnl_forward_training,
+                                                              direct, &d->x, &d->w, bias, &d->y,
+                                                              d->stride, d->dilation,
+                                                              d->padding_begin, d->padding_end));
+    else if (kind == EK_CONV_INPUT_GRADIENT)
+        EK_DNN_TRY(dnnl_dilated_convolution_backward_data_desc_init(&operation, direct, &d->x,
+                                                                    &d->w, &d->y, d->stride,
+                                                                    d->dilation, d->padding_begin,
+                                                                    d->padding_end));
+    else
+        EK_DNN_TRY(
+            dnnl_dilated_convolution_backward_weights_desc_init(&operation, direct, &d->x, &d->w,
+                                                                bias, &d->y, d->stride, d->dilation,
+                                                                d->padding_begin, d->padding_end));
     return dnnl_primitive_desc_create(chosen, &operation, attributes, engine, forward);
 }
 
@@ -359,20 +349,21 @@ static bool dnn_conv_take(conv_part *part, const arguments *a, const division *d
 static void dnn_conv_make_key(ek_dnn_key *key, const arguments *a)
 {
     const ek_conv_params *params = a->params;
+    const int64_t words[] = {a->kind,
+                             a->x->dtype,
+                             a->w->dtype,
+                             a->bias != NULL,
+                             params->groups,
+                             a->x->ndim,
+                             ek_is_channels_last(a->w)};
     key->count = 0;
-    ek_dnn_key_add(key, a->kind);
-    ek_dnn_key_add(key, a->x->dtype);
-    ek_dnn_key_add(key, a->w->dtype);
-    ek_dnn_key_add(key, a->bias != NULL);
-    ek_dnn_key_add(key, params->groups);
-    ek_dnn_key_add(key, a->x->ndim);
-    ek_dnn_key_add_array(key, a->x->shape, a->x->ndim);
-    ek_dnn_key_add_array(key, a->w->shape, a->w->ndim);
-    ek_dnn_key_add(key, ek_is_channels_last(a->w));
-    ek_dnn_key_add_array(key, a->y->shape, a->y->ndim);
-    ek_dnn_key_add_array(key, params->stride, params->dims);
-    ek_dnn_key_add_array(key, params->padding, params->dims);
-    ek_dnn_key_add_array(key, params->dilation, params->dims);
+    ek_dnn_key_add(key, words, sizeof words / sizeof *words);
+    ek_dnn_key_add(key, a->x->shape, a->x->ndim);
+    ek_dnn_key_add(key, a->w->shape, a->w->ndim);
+    ek_dnn_key_add(key, a->y->shape, a->y->ndim);
+    ek_dnn_key_add(key, params->stride, params->dims);
+    ek_dnn_key_add(key, params->padding, params->dims);
+    ek_dnn_key_add(key, params->dilation, params->dims);
 }
 
 /* Gives each part of a weight gradient separate f32 memory for its sums. If the gradient is f32,

@@ -224,13 +224,6 @@ static dnnl_status_t dnn_matmul_build(ek_dnn_plan *plan, dnnl_engine_t engine,
     return dnn_matmul_build_primitive(plan, engine, attributes, a);
 }
 
-static void dnn_matmul_add_operand(ek_dnn_key *key, const operand *o)
-{
-    ek_dnn_key_add(key, o->dtype);
-    ek_dnn_key_add_array(key, o->shape, 3);
-    ek_dnn_key_add_array(key, o->stride, 3);
-}
-
 static dnnl_status_t dnn_matmul_run(const ek_dnn_plan *plan, const void *user, char *scratch,
                                     dnnl_engine_t engine, dnnl_stream_t stream)
 {
@@ -246,14 +239,14 @@ static dnnl_status_t dnn_matmul_run(const ek_dnn_plan *plan, const void *user, c
 
 static void dnn_matmul_make_key(ek_dnn_key *key, const arguments *a)
 {
+    const operand *const operands[] = {&a->out, &a->x, &a->y, &a->bias};
     key->count = 0;
-    ek_dnn_key_add(key, EK_DNN_MATMUL);
-    ek_dnn_key_add(key, a->accumulate);
-    ek_dnn_key_add(key, a->bias.data != NULL);
-    dnn_matmul_add_operand(key, &a->out);
-    dnn_matmul_add_operand(key, &a->x);
-    dnn_matmul_add_operand(key, &a->y);
-    dnn_matmul_add_operand(key, &a->bias);
+    ek_dnn_key_add(key, (const int64_t[]){EK_DNN_MATMUL, a->accumulate, a->bias.data != NULL}, 3);
+    for (int i = 0; i < 4; i++) {
+        ek_dnn_key_add(key, (const int64_t[]){operands[i]->dtype}, 1);
+        ek_dnn_key_add(key, operands[i]->shape, 3);
+        ek_dnn_key_add(key, operands[i]->stride, 3);
+    }
 }
 
 /* Narrows dimension `dim` of an operand. A batch dimension of size 1, which all products share,

@@ -79,15 +79,10 @@ dnnl_status_t ek_dnn_run(dnnl_primitive_t primitive, ek_dnn_args *args, dnnl_str
     return args->status;
 }
 
-void ek_dnn_key_add(ek_dnn_key *key, int64_t word)
+void ek_dnn_key_add(ek_dnn_key *key, const int64_t *words, int count)
 {
-    key->words[key->count++] = word;
-}
-
-void ek_dnn_key_add_array(ek_dnn_key *key, const int64_t *words, int count)
-{
-    for (int i = 0; i < count; i++)
-        ek_dnn_key_add(key, words[i]);
+    memcpy(key->words + key->count, words, (size_t)count * sizeof *words);
+    key->count += count;
 }
 
 static unsigned dnn_plan_bucket_of(const ek_dnn_key *key)

@@ -16,8 +16,7 @@ typedef struct ek_dnn_key {
     int64_t words[64];
 } ek_dnn_key;
 
-void ek_dnn_key_add(ek_dnn_key *key, int64_t word);
-void ek_dnn_key_add_array(ek_dnn_key *key, const int64_t *words, int count);
+void ek_dnn_key_add(ek_dnn_key *key, const int64_t *words, int count);
 
 typedef struct ek_dnn_plan {
     struct ek_dnn_plan *next;

@@ -54,62 +54,6 @@ struct elementwise_job {
             out[i] = x[i] operator y[i]; \
         break;
 
-/* Replaces large f32 angles, which the formulas return unchanged, by their sin, cos or tan from the
- * C library. */
-static void elementwise_far_angles(int op, int64_t n, float *out)
-{
-    int far = 0;
-    for (int64_t i = 0; i < n; i++)
-        far |= fabsf(out[i]) > EK_FAR_ANGLE;
-    for (int64_t i = 0; far && i < n; i++)
-        if (fabsf(out[i]) > EK_FAR_ANGLE)
-            out[i] = op == EK_UNARY_SIN   ? sinf(out[i])
-                     : op == EK_UNARY_COS ? cosf(out[i])
-                                          : tanf(out[i]);
-}
-#define FAR_ANGLES_f32(op, n, out)                                            \
-    if ((op) == EK_UNARY_SIN || (op) == EK_UNARY_COS || (op) == EK_UNARY_TAN) \
-    elementwise_far_angles(op, n, out)
-#define FAR_ANGLES_f64(op, n, out) (void)0
-#define FAR_ANGLES_i64(op, n, out) (void)0
-
-/* Computes fmod or remainder of f32, faster than by the C library, which computes only blocks with
- * large quotients. out may be x or y. */
-EK_MULTIVERSION
-static void elementwise_remainders(int op, int64_t n, float *out, const float *x, const float *y)
-{
-    for (int64_t begin = 0; begin < n; begin += EK_TILE) {
-        const int64_t end = ek_smaller(n, begin + EK_TILE);
-        int large = 0;
-        for (int64_t i = begin; i < end; i++)
-            large |= !ek_quotient_is_small(x[i], y[i]);
-        if (large && op == EK_BINARY_FMOD) {
-            for (int64_t i = begin; i < end; i++)
-                out[i] = fmodf(x[i], y[i]);
-        } else if (large) {
-            for (int64_t i = begin; i < end; i++)
-                out[i] = ek_remainder_f32(x[i], y[i]);
-        } else if (op == EK_BINARY_FMOD) {
-            EK_IVDEP
-            for (int64_t i = begin; i < end; i++)
-                out[i] = ek_small_fmod_f32(x[i], y[i]);
-        } else {
-            EK_IVDEP
-            for (int64_t i = begin; i < end; i++) {
-                const float rest = ek_small_fmod_f32(x[i], y[i]), divisor = y[i];
-                out[i] = EK_REMAINDER_OF(rest, divisor);
-            }
-        }
-    }
-}
-#define REMAINDERS_f32(op, n, out, x, y)                         \
-    if ((op) == EK_BINARY_FMOD || (op) == EK_BINARY_REMAINDER) { \
-        elementwise_remainders(op, n, out, x, y);                \
-        return;                                                  \
-    }
-#define REMAINDERS_f64(op, n, out, x, y)
-#define REMAINDERS_i64(op, n, out, x, y)
-
 #define UNARY_OF_REALS(CASE) EK_UNARY_REALS(CASE) EK_UNARY_MATHEMATICS(CASE)
 #define BINARY_OF_REALS(CASE) EK_BINARY_REALS(CASE) EK_BINARY_MATHEMATICS(CASE)
 
@@ -127,7 +71,6 @@ static void elementwise_remainders(int op, int64_t n, float *out, const float *x
         default:                                                                      \
             break;                                                                    \
         }                                                                             \
-        FAR_ANGLES_##suffix(job->op, n, out);                                         \
     }                                                                                 \
     EK_MULTIVERSION                                                                   \
     static void binary_##suffix(const elementwise_job *job, int64_t n, void *result,  \
@@ -136,8 +79,7 @@ static void elementwise_remainders(int op, int64_t n, float *out, const float *x
         type *out = result;                                                           \
         const type *x = operands[0], *y = operands[1];                                \
         scalar a = (scalar)job->a;                                                    \
-        REMAINDERS_##suffix(job->op, n, out, x, y) switch (job->op)                   \
-        {                                                                             \
+        switch (job->op) {                                                            \
             BINARY(BINARY_CASE_##suffix)                                              \
         default:                                                                      \
             break;                                                                    \
@@ -170,6 +112,56 @@ static void elementwise_remainders(int op, int64_t n, float *out, const float *x
 DEFINE_TILES(f32, float, float, UNARY_OF_REALS, BINARY_OF_REALS)
 DEFINE_TILES(f64, double, double, UNARY_OF_REALS, BINARY_OF_REALS)
 DEFINE_TILES(i64, int64_t, double, EK_UNARY_INTEGERS, EK_BINARY_INTEGERS)
+
+/* Computes sin, cos or tan of f32. The formulas return large angles unchanged, which the C library
+ * then computes. */
+static void unary_angles_f32(const elementwise_job *job, int64_t n, void *result,
+                             const void *const *operands)
+{
+    float *out = result;
+    int far = 0;
+    unary_f32(job, n, result, operands);
+    for (int64_t i = 0; i < n; i++)
+        far |= fabsf(out[i]) > EK_FAR_ANGLE;
+    for (int64_t i = 0; far && i < n; i++)
+        if (fabsf(out[i]) > EK_FAR_ANGLE)
+            out[i] = job->op == EK_UNARY_SIN   ? sinf(out[i])
+                     : job->op == EK_UNARY_COS ? cosf(out[i])
+                                               : tanf(out[i]);
+}
+
+/* Computes fmod or remainder of f32, faster than by the C library, which computes only blocks with
+ * large quotients. */
+EK_MULTIVERSION
+static void binary_remainders_f32(const elementwise_job *job, int64_t n, void *result,
+                                  const void *const *operands)
+{
+    float *out = result;
+    const float *x = operands[0], *y = operands[1];
+    for (int64_t begin = 0; begin < n; begin += EK_TILE) {
+        const int64_t end = ek_smaller(n, begin + EK_TILE);
+        int large = 0;
+        for (int64_t i = begin; i < end; i++)
+            large |= !ek_quotient_is_small(x[i], y[i]);
+        if (large && job->op == EK_BINARY_FMOD) {
+            for (int64_t i = begin; i < end; i++)
+                out[i] = fmodf(x[i], y[i]);
+        } else if (large) {
+            for (int64_t i = begin; i < end; i++)
+                out[i] = ek_remainder_f32(x[i], y[i]);
+        } else if (job->op == EK_BINARY_FMOD) {
+            EK_IVDEP
+            for (int64_t i = begin; i < end; i++)
+                out[i] = ek_small_fmod_f32(x[i], y[i]);
+        } else {
+            EK_IVDEP
+            for (int64_t i = begin; i < end; i++) {
+                const float rest = ek_small_fmod_f32(x[i], y[i]), divisor = y[i];
+                out[i] = EK_REMAINDER_OF(rest, divisor);
+            }
+        }
+    }
+}
 
 /* The tile bodies by ek_class. */
 static tile_body *const unary_tiles[] = {unary_f32, unary_f64, unary_i64};
@@ -294,11 +286,13 @@ int ek_host_unary(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, 
     if (type == EK_CLASS_I64 && !ek_unary_has_integers(op))
         return EK_FAIL(EK_E_DTYPE, "unary operation %d takes a floating dtype, not %s", (int)op,
                        ek_dtype_name(x->dtype));
+    const bool angles = op == EK_UNARY_SIN || op == EK_UNARY_COS || op == EK_UNARY_TAN;
     elementwise_job job = {.type = type,
                            .op = (int)ek_unary_simplest(op, a),
                            .a = a,
                            .b = b,
-                           .tile = unary_tiles[type]};
+                           .tile = angles && type == EK_CLASS_F32 ? unary_angles_f32
+                                                                  : unary_tiles[type]};
     return elementwise_run(dev, &job, 2, (const ek_tensor *[]){out, x});
 }
 
@@ -309,7 +303,12 @@ int ek_host_binary(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x
     if (type == EK_CLASS_I64 && !ek_binary_has_integers(op))
         return EK_FAIL(EK_E_DTYPE, "binary operation %d takes a floating dtype, not %s", (int)op,
                        ek_dtype_name(x->dtype));
-    elementwise_job job = {.type = type, .op = (int)op, .a = a, .tile = binary_tiles[type]};
+    const bool remainders = op == EK_BINARY_FMOD || op == EK_BINARY_REMAINDER;
+    elementwise_job job = {.type = type,
+                           .op = (int)op,
+                           .a = a,
+                           .tile = remainders && type == EK_CLASS_F32 ? binary_remainders_f32
+                                                                      : binary_tiles[type]};
     return elementwise_run(dev, &job, 3, (const ek_tensor *[]){out, x, y});
 }
 

@@ -29,18 +29,20 @@ static bool gemm_by_rows(const ek_matrices *matrices, int64_t columns)
     return matrices->column_stride == 1 && matrices->row_stride >= columns;
 }
 
-/* Returns true if oneDNN's f32 product is faster: with AVX-512, if all matrices are row-major and k
- * isn't short. For many rows it isn't with a bias, which takes it a further pass over c. Before
- * gemm_blocked.c read b in place, oneDNN and it reached 88 and 60 GFLOP/s on a Zen 5 core for (8,
- * 2048) x (2048, 2048), 209 and 200 for (256, 2048) x (2048, 2048). With AVX2 they reached 42 and
- * 46 for the first product, 66 and 110 for the second. */
+/* Returns true if oneDNN's f32 product is faster: with AVX-512, for a single product of row-major
+ * matrices if k isn't short. For many rows it isn't with a bias, which takes it a further pass over
+ * c. On an Emerald Rapids Xeon oneDNN and gemm_blocked.c reached 168 and 145 GFLOP/s for (64, 2048)
+ * x (2048, 512), 170 and 154 for (392, 2048) x (2048, 512), 129 and 149 for 96 of (64, 64) x (64,
+ * 64). With AVX2 they reached 42 and 46 on a Zen 5 core for (8, 2048) x (2048, 2048), 66 and 110
+ * for (256, 2048) x (2048, 2048). */
 static bool gemm_dnn_is_faster(const ek_gemm *g)
 {
     enum { MANY_ROWS = 64 };
     bool by_rows =
         gemm_by_rows(&g->a, g->k) && gemm_by_rows(&g->b, g->m) && gemm_by_rows(&g->c, g->m);
     bool passes = g->n >= MANY_ROWS && g->bias;
-    return g->dtype == EK_F32 && by_rows && g->k >= 64 && !passes && ek_host_isa() == EK_ISA_AVX512;
+    return g->dtype == EK_F32 && g->batch == 1 && by_rows && g->k >= 64 && !passes &&
+           ek_host_isa() == EK_ISA_AVX512;
 }
 
 /* Returns true if the product is faster as c' = b' a'. c is then written transposed, which costs
@@ -91,7 +93,8 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
     const bool by_dnn = gemm_dnn_is_faster(&g);
     const bool transposed = !by_dnn && gemm_exchanges(&g);
     /* The innermost loop begins with a contiguous bias. Others are written to c before. */
-    if (g.bias && (by_dnn || transposed || g.accumulate || g.bias_stride != 1)) {
+    if (g.bias &&
+        (by_dnn || transposed || g.accumulate || g.bias_stride != 1 || g.c.column_stride != 1)) {
         ek_parallel_for(dev, g.batch * g.n, 1 + 16384 / g.m,
                         g.dtype == EK_F32 ? gemm_write_bias_f32 : gemm_write_bias_f64, &g);
         g.accumulate = true;

@@ -19,17 +19,25 @@
 #include "host/parallel.h"
 
 enum {
-    GROUP_NBYTES = 256 << 10, /* packed b: stays in level 2 cache while rows pass by */
-    CHUNK_NBYTES = 256 << 10, /* rows of a that a thread packs at a time */
-    SHARED_NBYTES = 4 << 20,  /* packed a: stays in level 3 cache */
-    DIRECT_NBYTES = 64 << 10, /* a smaller a isn't packed */
+    GROUP_NBYTES = 256 << 10,  /* packed b: stays in level 2 cache while rows pass by */
+    CHUNK_NBYTES = 256 << 10,  /* rows of a that a thread packs at a time */
+    COPIES_NBYTES = 128 << 10, /* copies of rows of c */
+    SHARED_NBYTES = 4 << 20,   /* packed a: stays in level 3 cache */
+    DIRECT_NBYTES = 64 << 10,  /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
-    PAGE = 4096,    /* lines so far apart, or several times as far, share a set of level 1 cache */
-    FEW_GROUPS = 2, /* so few groups of columns read an a that isn't packed for all threads */
+    PAGE = 4096, /* lines so far apart, or several times as far, share a set of level 1 cache */
+    /* So few groups of columns read an a that isn't packed: with contiguous rows, or columns. */
+    FEW_GROUPS = 2,
+    MORE_GROUPS = 8,
     /* A tile that packs b has at least MANY_ROWS rows. If b is read in place, or packed once for
      * all tiles of a thread, or if threads would have nothing to do, FEW_ROWS are enough. */
     MANY_ROWS = 192,
-    FEW_ROWS = 48
+    FEW_ROWS = 48,
+    /* So few rows of a read b in place: STREAM_DEPTH rows of b at a time, of at most STREAM_NBYTES
+     * each. The processor prefetches so many streams by itself. */
+    STREAM_ROWS = 36,
+    STREAM_DEPTH = 32,
+    STREAM_NBYTES = 4096
 };
 
 /* ---- a product and its tiles ---- */
@@ -45,14 +53,19 @@ typedef struct job {
     bool far_a;        /* rows of a are read in place, and prefetched */
     bool direct_b;     /* b isn't packed, except columns that don't fill a vector */
     bool copies_b;     /* the first rows of a tile read b in place and pack it */
+    bool streams_b;    /* b isn't packed, and is read by a few rows at a time */
     int64_t chunk_rows;
     bool transposed; /* rows and columns of c are exchanged */
     int64_t batch, row, rows, first, depth;
     int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
     int64_t group_columns, group_depth; /* the most of b that a thread works with at a time */
     int64_t packed_columns;             /* the most columns of them that it packs */
-    int64_t row_tiles, groups;          /* tiles of a product's part: row_tiles x groups */
-    int64_t tiles, threads;             /* tiles of the part; threads that take tiles */
+    /* If c's columns aren't contiguous, sums are written to so many rows in the thread's workspace,
+     * and from there to c; otherwise 0. */
+    int64_t copied_rows;
+    int64_t started_rows;      /* rows whose sums over a part of a block the workspace holds */
+    int64_t row_tiles, groups; /* tiles of a product's part: row_tiles x groups */
+    int64_t tiles, threads;    /* tiles of the part; threads that take tiles */
     void *packed_a;
     char *workspace; /* packed b of each thread */
     size_t workspace_stride;
@@ -124,22 +137,30 @@ static void gemm_choose_blocks(job *j)
     const int64_t depth = ek_smaller(k, j->block);
     j->panel_columns = 2 * g->m <= most_columns ? most_columns / 2 : most_columns;
     const int64_t panels = ek_divide_up(g->m, j->panel_columns);
+    const bool near = g->b.row_stride * size <= EK_GEMM_NEAR_NBYTES;
+    j->streams_b = g->b.column_stride == 1 && !near && g->n <= STREAM_ROWS;
     const int64_t most = GROUP_NBYTES / size / depth / j->panel_columns;
     j->groups = ek_divide_up(panels, ek_larger(1, most));
     j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;
     j->group_depth = ek_larger(1, GROUP_NBYTES / size / j->group_columns / j->block) * j->block;
+    if (j->streams_b) {
+        j->groups = ek_divide_up(panels * j->panel_columns * size, STREAM_NBYTES);
+        j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;
+        j->group_depth = STREAM_DEPTH;
+    }
     j->panel_rows = ek_divide_up(g->n, ek_divide_up(g->n, most_rows));
     const int64_t nbytes = g->n * k * size;
-    const bool by_rows = g->a.column_stride == 1, few = j->groups <= FEW_GROUPS;
+    const bool by_rows = g->a.column_stride == 1;
+    const bool few = j->groups <= (by_rows ? FEW_GROUPS : MORE_GROUPS);
     const bool collides = by_rows && g->m >= most_columns && g->a.row_stride * size % PAGE == 0;
     bool packs = nbytes > (by_rows && !collides ? DIRECT_ROWS_NBYTES : DIRECT_NBYTES);
     if (few && (by_rows ? !collides : g->a.column_stride * size <= EK_GEMM_NEAR_NBYTES))
         packs = false;
-    j->packs_chunks = packs && j->groups == 1;
+    j->packs_chunks = packs && j->groups == 1 && !j->streams_b;
     j->shares_a = packs && !j->packs_chunks;
-    j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES;
-    j->direct_b = g->b.column_stride == 1 &&
-                  (g->n <= 2 * most_rows || g->b.row_stride * size <= EK_GEMM_NEAR_NBYTES);
+    j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES && panels > 1 &&
+               !j->streams_b;
+    j->direct_b = j->streams_b || (g->b.column_stride == 1 && near);
     j->copies_b = g->b.column_stride == 1 && !j->direct_b;
     if (j->packs_chunks)
         j->group_depth = j->block;
@@ -148,7 +169,9 @@ static void gemm_choose_blocks(job *j)
     j->depth = k;
     if (j->shares_a) {
         const int64_t shared = SHARED_NBYTES / size;
-        j->rows = ek_smaller(g->n, ek_larger(1, shared / depth / j->panel_rows) * j->panel_rows);
+        const int64_t most_shared = gemm_round_up(ek_larger(1, shared / depth), j->panel_rows);
+        j->rows = ek_divide_up(g->n, ek_divide_up(g->n, most_shared));
+        j->rows = ek_smaller(gemm_round_up(j->rows, j->panel_rows), g->n);
         const int64_t blocks = shared / gemm_round_up(j->rows, j->panel_rows) / j->block;
         j->depth = ek_smaller(k, ek_larger(1, blocks) * j->block);
     }
@@ -163,13 +186,18 @@ static void gemm_choose_tiles(job *j, int threads)
     const bool packs_once = j->groups == 1 && j->group_depth >= j->gemm->k;
     const int64_t many = j->rows / (j->direct_b || packs_once ? FEW_ROWS : MANY_ROWS);
     j->row_tiles = 1;
-    if (threads > 1 && products == 1 && j->groups > 1 && equal <= panels && count < 8 * threads &&
+    /* Otherwise each thread would pack all of b for its rows. */
+    const bool by_columns =
+        j->groups > 1 || j->streams_b || (!j->direct_b && j->gemm->n <= j->gemm->m);
+    if (threads > 1 && products == 1 && by_columns && equal <= panels && count < 8 * threads &&
         !j->packs_chunks)
         j->groups = equal;
     else if (threads > 1 && count < 8 * threads)
         j->row_tiles =
             ek_larger(1, ek_larger(ek_smaller(ek_divide_up(4 * threads, count), many),
                                    ek_smaller(ek_divide_up(threads, count), j->rows / FEW_ROWS)));
+    if (j->row_tiles > threads)
+        j->row_tiles -= j->row_tiles % threads;
     j->tiles = products * j->row_tiles * j->groups;
     j->threads = ek_smaller(threads, j->tiles);
 }
@@ -213,12 +241,21 @@ int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
     gemm_choose_blocks(&j);
     gemm_choose_tiles(&j, ek_parallel_threads(dev));
     const int64_t depth = ek_smaller(j.group_depth, gemm->k);
+    const int64_t tile_rows =
+        ek_divide_up(ek_divide_up(j.rows, j.panel_rows), j.row_tiles) * j.panel_rows;
+    if (gemm->c.column_stride != 1) { /* all of a tile's, so that c is written once */
+        const bool fits = tile_rows * j.group_columns * (int64_t)size <= COPIES_NBYTES;
+        const bool once = j.group_depth >= j.depth;
+        j.copied_rows = !once && (fits || j.streams_b) ? tile_rows : j.panel_rows;
+    }
+    j.started_rows = j.streams_b && gemm->k > depth ? tile_rows : 0;
     size_t shared = 0;
     if (j.shares_a)
         shared = ek_round_up((size_t)(gemm_round_up(j.rows, j.panel_rows) * j.depth) * size);
     const int64_t chunk = j.packs_chunks ? j.chunk_rows * depth : 0;
     j.packed_columns = j.direct_b ? j.panel_columns : j.group_columns;
-    j.workspace_stride = ek_round_up((size_t)(j.packed_columns * depth + chunk) * size);
+    const int64_t sums = (j.copied_rows + j.started_rows) * j.group_columns;
+    j.workspace_stride = ek_round_up((size_t)(j.packed_columns * depth + sums + chunk) * size);
     size_t nbytes = shared + (size_t)j.threads * j.workspace_stride;
     void *workspace;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
@@ -278,34 +315,21 @@ static void EK_NAME(gemm_pack_b)(const job *j, EK_REAL *to, int64_t padded, int6
     }
 }
 
-/* `bias`, if it isn't NULL, is added to each row. */
-static void EK_NAME(gemm_store)(EK_REAL *c, int64_t row_stride, int64_t column_stride,
-                                const EK_REAL *acc, int64_t acc_stride, int64_t rows,
-                                int64_t columns, bool add, const EK_REAL *bias)
+/* Copies rows x columns elements between matrices of any strides. */
+static void EK_NAME(gemm_copy)(EK_REAL *to, int64_t to_row, int64_t to_column, const EK_REAL *from,
+                               int64_t from_row, int64_t from_column, int64_t rows, int64_t columns)
 {
-    if (row_stride == 1 && column_stride != 1) {
-        enum { TRANSPOSED = 32 / sizeof(EK_REAL), WIDTH = 16 };
-        EK_REAL turned[EK_GEMM_COLUMNS * WIDTH];
-        int64_t done = 0;
-        for (int64_t i = 0; i < rows; i += TRANSPOSED)
-            done = EK_NAME(ek_gemm_transpose)(turned + i, WIDTH, acc + i * acc_stride,
-                                              ek_smaller(TRANSPOSED, rows - i), acc_stride,
-                                              gemm_round_up(columns, TRANSPOSED));
-        for (int64_t j = done; j < columns; j++)
-            for (int64_t i = 0; i < rows; i++)
-                turned[j * WIDTH + i] = acc[i * acc_stride + j];
-        for (int64_t j = 0; j < columns; j++, c += column_stride) {
-            const EK_REAL *line = turned + j * WIDTH, first = bias ? bias[j] : 0;
-            for (int64_t i = 0; i < rows; i++)
-                c[i] = (add ? c[i] : first) + line[i];
-        }
-        return;
+    enum { TRANSPOSED = 32 / sizeof(EK_REAL) };
+    int64_t done = 0;
+    for (int64_t i = 0; i < rows && rows >= TRANSPOSED && to_row == 1 && from_column == 1;
+         i += TRANSPOSED) {
+        const int64_t row = ek_smaller(i, rows - TRANSPOSED); /* the last ones may overlap */
+        done = EK_NAME(ek_gemm_transpose)(to + row, to_column, from + row * from_row, TRANSPOSED,
+                                          from_row, columns);
     }
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) {
-            EK_REAL *at = c + i * row_stride + j * column_stride;
-            *at = (add ? *at : bias ? bias[j] : 0) + acc[i * acc_stride + j];
-        }
+    for (int64_t j = done; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++)
+            to[i * to_row + j * to_column] = from[i * from_row + j * from_column];
 }
 
 static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, int64_t depth,
@@ -325,75 +349,62 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
     return ahead;
 }
 
-/* Multiplies a panel of rows by all columns of a group, over one block of k. `direct` is the
- * group's part of b where it lies, but for columns at the end. NULL: b is packed. */
-static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, int64_t rows,
-                                         int64_t columns, const EK_REAL *direct)
+/* Multiplies a panel of rows by all columns of a group, over one block of k or a part of it. The
+ * results have rows of whole panels with `padded`. `direct` is the group's part of b where it lies,
+ * but for columns at the end. NULL: b is packed. */
+static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, bool padded,
+                                         int64_t rows, int64_t columns, const EK_REAL *direct)
 {
     const ek_gemm *g = j->gemm;
-    const int nr = (int)j->panel_columns;
-    const bool add = call->add;
-    const EK_REAL *bias = call->addend;
-    EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS];
-    EK_REAL *packed = call->packed;
-    const bool copies = direct && j->copies_b, skips = direct && !copies;
-    if (j->shares_a) { /* prefetches the next panel of rows */
-        const int64_t nbytes = j->panel_rows * call->k * (int64_t)sizeof(EK_REAL);
-        *call->next_a = (ek_gemm_ahead){.run = (const char *)call->a + nbytes,
-                                        .lines = nbytes / 64,
-                                        .runs = nbytes >= 64};
-        call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
-    } else if (j->far_a && columns >= 2 * nr) {
-        const EK_REAL *next = (const EK_REAL *)call->a + rows * call->a_row;
-        *call->next_a = EK_NAME(gemm_ahead_of)(next, rows, call->k, call->a_row, 1);
-        call->next_a->pace = gemm_pace(call->next_a, ek_divide_up(columns, nr) * call->k);
-    }
-    const int vector = j->kernel->columns / 2;
+    const int nr = (int)j->panel_columns, vector = j->kernel->columns / 2;
+    const bool add = call->add, copies = direct && j->copies_b, skips = direct && !copies;
+    const EK_REAL *bias = call->addend, *start = call->start;
+    const int64_t step = direct ? nr : nr * call->k, packed_step = skips ? 0 : nr * call->k;
+    EK_REAL acc[EK_GEMM_ROWS * EK_GEMM_COLUMNS], *packed = call->packed;
+    ek_gemm_inner *inner = j->kernel->inner[nr / vector - 1][rows - 1];
+    const int64_t c_row = call->c_row;
     int64_t column = 0;
-    if (g->c.column_stride == 1) { /* whole panels */
-        ek_gemm_inner *inner = j->kernel->inner[nr / vector - 1][rows - 1];
-        const int64_t step = direct ? nr : nr * call->k, packed_step = skips ? 0 : nr * call->k;
-        call->b = direct ? direct : packed;
-        call->b_depth = direct ? g->b.row_stride : nr;
-        call->c_row = g->c.row_stride;
-        for (; column + nr <= columns; column += nr) {
-            call->c = c + column;
-            call->packed = copies ? packed : NULL;
-            inner(call);
-            call->b = (const EK_REAL *)call->b + step;
-            packed += packed_step;
-            if (bias)
-                call->addend = bias + column + nr;
+    call->b = direct ? direct : packed;
+    call->b_depth = direct ? g->b.row_stride : nr;
+    for (; column + nr <= columns; column += nr) { /* whole panels */
+        call->c = c + column;
+        call->packed = copies ? packed : NULL;
+        inner(call);
+        call->b = (const EK_REAL *)call->b + step;
+        packed += packed_step;
+        if (bias)
+            call->addend = bias + column + nr;
+        if (start)
+            call->start = start + column + nr;
+    }
+    if (column == columns)
+        return;
+    const int64_t width = columns - column;
+    const int vectors = width > vector ? 2 : 1;
+    const bool whole = padded || width == vectors * vector;
+    call->packed = NULL;
+    if (!skips || width != vectors * vector) {
+        call->b = packed;
+        call->b_depth = nr;
+    }
+    call->c = whole ? c + column : acc;
+    call->c_row = whole ? c_row : nr;
+    call->add = whole && add;
+    call->addend = whole ? call->addend : NULL;
+    j->kernel->inner[vectors - 1][rows - 1](call);
+    for (int64_t i = 0; i < rows && !whole; i++)
+        for (int64_t at = 0; at < width; at++) {
+            EK_REAL *to = c + i * c_row + column + at;
+            *to = (add ? *to : bias ? bias[column + at] : 0) + acc[i * nr + at];
         }
-    }
-    for (; column < columns; column += nr) {
-        const int64_t width = ek_smaller(nr, columns - column);
-        const int vectors = width > vector ? 2 : 1;
-        const bool filled = width == vectors * vector;
-        const bool in_place = skips ? filled : copies && width == nr;
-        const bool whole = g->c.column_stride == 1 && filled;
-        call->b = in_place ? direct + column : packed;
-        call->b_depth = in_place ? g->b.row_stride : nr;
-        call->packed = in_place && copies ? packed : NULL;
-        packed += in_place && skips ? 0 : nr * call->k;
-        call->c = whole ? c + column : acc;
-        call->c_row = whole ? g->c.row_stride : nr;
-        call->add = whole && add;
-        call->addend = whole && bias ? bias + column : NULL;
-        j->kernel->inner[vectors - 1][rows - 1](call);
-        if (!whole)
-            EK_NAME(gemm_store)
-        (c + column * g->c.column_stride, g->c.row_stride, g->c.column_stride, acc, nr, rows, width,
-         add, bias ? bias + column : NULL);
-    }
 }
 
 /* Returns the columns of b from `first` on that the next tile will pack, for prefetching; nothing
- * if there is no next tile. */
+ * if there is no next tile, or if the processor prefetches b. */
 static ek_gemm_ahead EK_NAME(gemm_next_b)(const job *j, int64_t tile, int64_t first)
 {
     const ek_matrices *b = &j->gemm->b;
-    if (tile >= j->tiles)
+    if (tile >= j->tiles || j->streams_b)
         return (ek_gemm_ahead){.runs = 0};
     const gemm_tile t = gemm_tile_at(j, tile);
     const int64_t depth = ek_smaller(j->group_depth, t.k - first);
@@ -458,7 +469,10 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
     const int64_t kernels = row_panels * padded_columns / nr;
     ek_gemm_ahead next_a = EK_NAME(gemm_next_a)(j, tile + j->threads);
     next_a.pace = gemm_pace(&next_a, kernels * t.k);
-    EK_REAL *chunk = packed_b + j->packed_columns * ek_smaller(j->group_depth, g->k);
+    EK_REAL *copies = packed_b + j->packed_columns * ek_smaller(j->group_depth, g->k);
+    EK_REAL *started = copies + j->copied_rows * j->group_columns;
+    EK_REAL *chunk = started + j->started_rows * j->group_columns;
+    const bool padded = j->copied_rows > 0, keeps = j->copied_rows >= t.row_end - t.row;
     /* If k is 0, one empty iteration writes the zeros. */
     for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
         const int64_t depth = ek_smaller(j->group_depth, t.k - first);
@@ -478,17 +492,32 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                 next_a.pace =
                     gemm_pace(&next_a, count / j->panel_rows * (padded_columns / nr) * depth);
             }
+            EK_REAL *at_c = c + row * g->c.row_stride, *out = at_c;
+            if (padded) {
+                out = copies + (keeps ? (row - t.row) * padded_columns : 0);
+                if ((first == 0 || !keeps) && (g->accumulate || j->first + first > 0))
+                    EK_NAME(gemm_copy)
+                (out, 1, padded_columns, at_c, g->c.column_stride, g->c.row_stride, t.columns,
+                 rows);
+            }
             for (int64_t d = 0; d < depth || d == 0; d += j->block) {
                 const int64_t k = ek_smaller(j->block, depth - d), at = first + d;
+                const int64_t begin = at - at % j->block, end = at + k; /* of the block */
+                const bool ends = end == t.k || end % j->block == 0;
+                EK_REAL *sums = started + (row - t.row) * padded_columns;
                 ek_gemm_call call = {.k = k,
                                      .a_row = 1,
                                      .a_depth = j->panel_rows,
                                      .packed = packed_b + d * (j->direct_b ? nr : padded_columns),
+                                     .start = at > begin ? sums : NULL,
+                                     .start_row = padded_columns,
+                                     .c_row = padded || !ends ? padded_columns : g->c.row_stride,
                                      .next_a = &next_a,
                                      .next_b = &next_b,
-                                     .add = g->accumulate || j->first + at > 0};
+                                     .add = ends && (g->accumulate || j->first + begin > 0)};
                 if (j->shares_a) {
-                    call.a = a + at * padded_rows + row * k;
+                    const int64_t length = ek_smaller(j->block, t.k - begin);
+                    call.a = a + begin * padded_rows + row * length + (at - begin) * j->panel_rows;
                 } else if (j->packs_chunks) {
                     call.a = chunk + d * j->chunk_rows + in_chunk * k;
                 } else {
@@ -496,12 +525,21 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
                     call.a_row = g->a.row_stride;
                     call.a_depth = g->a.column_stride;
                 }
-                if (g->bias && j->first + at == 0)
+                if (g->bias && ends && j->first + begin == 0)
                     call.addend = (const EK_REAL *)g->bias + t.column;
+                if (j->far_a) { /* the rows' next block, or the first one of the next rows */
+                    const int64_t next = d + k < depth ? k : rows * call.a_row - d;
+                    next_a = EK_NAME(gemm_ahead_of)((const EK_REAL *)call.a + next, rows, k,
+                                                    call.a_row, 1);
+                    next_a.pace = gemm_pace(&next_a, padded_columns / nr * k);
+                }
                 EK_NAME(gemm_multiply_panel)
-                (j, &call, c + row * g->c.row_stride, rows, t.columns,
+                (j, &call, ends ? out : sums, padded || !ends, rows, t.columns,
                  b && (j->direct_b || row == t.row) ? b + d * g->b.row_stride : NULL);
             }
+            if (padded && (!keeps || first + depth >= t.k))
+                EK_NAME(gemm_copy)
+            (at_c, g->c.row_stride, g->c.column_stride, out, padded_columns, 1, rows, t.columns);
             in_chunk = (in_chunk + j->panel_rows) % j->chunk_rows;
             if (g->finish && j->first + first + depth == g->k)
                 gemm_finish(j, &t, c + row * g->c.row_stride, row, rows);

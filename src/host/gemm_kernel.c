@@ -8,12 +8,15 @@
 #include <immintrin.h>
 #endif
 
-/* Prefetches the lines of one stretch along k. */
+/* Prefetches the lines of one stretch along k. Processors fetch the other line of a pair of lines
+ * unasked; a request for it would only take one of the few places for lines under way. */
 static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahead *ahead)
 {
-    for (int64_t i = ahead->pace; i > 0 && ahead->runs > 0; i--) {
+    for (int64_t left = ahead->pace; left > 0 && ahead->runs > 0; left -= 2) {
         __builtin_prefetch(ahead->run + ahead->line * 64, 0, 2);
-        if (++ahead->line == ahead->lines) {
+        ahead->line += 2;
+        if (ahead->line >= ahead->lines) {
+            left += ahead->line - ahead->lines;
             ahead->line = 0;
             ahead->run += ahead->stride;
             ahead->runs--;
@@ -47,19 +50,19 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
     TARGET static void NAME##_##VECTORS##_##ROWS(const ek_gemm_call *call)                   \
     {                                                                                        \
         enum { WIDTH = sizeof(VECTOR) / sizeof(REAL) };                                      \
-        int64_t c_row = call->c_row;                                                         \
-        REAL *c = call->c;                                                                   \
         VECTOR sum[ROWS][VECTORS];                                                           \
         _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                              \
-        {                                                                                    \
-            NEXT_ROWS(c, r, c_row)                                                           \
-            _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; v++)                        \
+            _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; v++) sum[r][v] = SPLAT(0);  \
+        const REAL *start = call->start;                                                     \
+        if (start) {                                                                         \
+            const int64_t start_row = call->start_row;                                       \
+            _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                          \
             {                                                                                \
-                __builtin_prefetch(c + r % 3 * c_row + v * WIDTH, 1);                        \
-                sum[r][v] = SPLAT(0);                                                        \
+                NEXT_ROWS(start, r, start_row)                                               \
+                _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; v++) sum[r][v] =        \
+                    LOAD(start + r % 3 * start_row + v * WIDTH);                             \
             }                                                                                \
         }                                                                                    \
-        FORGET(call);                                                                        \
         const int64_t a_row = call->a_row, a_depth = call->a_depth, b_depth = call->b_depth; \
         const REAL *a[4], *b = call->b;                                                      \
         REAL *packed = call->packed;                                                         \
@@ -99,7 +102,7 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
             }                                                                                \
         }                                                                                    \
         FORGET(call);                                                                        \
-        c_row = call->c_row;                                                                 \
+        const int64_t c_row = call->c_row;                                                   \
         const int64_t addend_row = call->add ? c_row : call->addend_row;                     \
         const REAL *addend = call->add ? call->c : call->addend;                             \
         if (addend) {                                                                        \
@@ -110,7 +113,7 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
                     ADD(LOAD(addend + r % 3 * addend_row + v * WIDTH), sum[r][v]);           \
             }                                                                                \
         }                                                                                    \
-        c = call->c;                                                                         \
+        REAL *c = call->c;                                                                   \
         _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                              \
         {                                                                                    \
             NEXT_ROWS(c, r, c_row)                                                           \

@@ -24,7 +24,7 @@ typedef struct ek_gemm_ahead {
 } ek_gemm_ahead;
 
 /* The operands of c = a b or, with `add`, c += a b; with `addend`, c = addend + a b. Columns of b,
- * c and addend are contiguous; strides count elements. */
+ * c, start and addend are contiguous; strides count elements. */
 typedef struct ek_gemm_call {
     int64_t k;
     const void *a;
@@ -36,6 +36,9 @@ typedef struct ek_gemm_call {
     bool add;
     const void *addend; /* NULL: none. Not together with `add`. */
     int64_t addend_row;
+    const void
+        *start; /* Sums of the former part of k, at which these begin; NULL: they begin at 0. */
+    int64_t start_row;
     void *packed; /* where to write b as a panel of as many columns as c has; NULL: nowhere */
     ek_gemm_ahead *next_a, *next_b;
 } ek_gemm_call;

@@ -19,7 +19,7 @@ static inline __attribute__((always_inline)) void
 EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, int64_t depth,
                          int width, int64_t line_stride, int64_t depth_stride)
 {
-    enum { AHEAD = 16, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL), SLICE = 64 };
+    enum { AHEAD = 8, SIDE_BY_SIDE = 8, TRANSPOSED = 32 / sizeof(EK_REAL), SLICE = 64 };
     while (line_stride == 1 && lines >= width) { /* a few panels' part of a row after the other */
         const int64_t panels = ek_smaller(lines / width, SIDE_BY_SIDE);
         for (int64_t d = 0; d < depth; d++) {
@@ -37,9 +37,7 @@ EK_NAME(gemm_pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t line
     for (; lines > 0; lines -= width, to += width * depth, from += width * line_stride) {
         int64_t count = ek_smaller(lines, width), done = 0;
         if (count < width)
-            for (int64_t d = 0; d < depth; d++)
-                for (int64_t l = count; l < width; l++)
-                    to[d * width + l] = 0;
+            memset(to, 0, (size_t)(width * depth) * sizeof(EK_REAL));
         if (depth_stride == 1 && count >= TRANSPOSED)
             /* A slice's lines are written in several passes: it stays in level 1 cache. */
             for (int64_t d = 0; d == done && d < depth; d += SLICE)

@@ -19,142 +19,91 @@ typedef struct grid_job {
     void *out;                 /* y, dx or dgrid */
     int64_t size[3];           /* sizes of x */
     int64_t samples, channels, plane, places;
-    int64_t chunks; /* of channels, for the adjoint */
+    int64_t chunks; /* A sample's: of channels for the adjoint, else blocks of places. */
     bool planar;
     int taps;
 } grid_job;
 
-static int64_t grid_blocks(const grid_job *job)
-{
-    return ek_divide_up(job->places, GRID_BLOCK);
-}
-
 #define EK_FOR_REALS "host/grid_sample.c"
 #include "kernels/for_reals.h"
 
-/* The tensors of a call in the order of memory that the kernels read. */
-typedef struct grid_stages {
-    ek_stage stage[4];
-    int count;
-} grid_stages;
-
-static int grid_stage(grid_stages *stages, ek_dev *dev, const ek_tensor *x, int axis, bool keep,
-                      bool load)
+/* Stages the tensors, of which x or dy may be NULL, and runs the kernel that writes out. Images and
+ * samples keep their order of memory if they are all channels-last or all planar. */
+static int grid_run(ek_dev *dev, ek_parallel_body *f32, ek_parallel_body *f64, ek_tensor *out,
+                    const ek_tensor *x, const ek_tensor *dy, const ek_tensor *grid,
+                    const ek_grid_params *params)
 {
-    EK_TRY(ek_stage_begin(&stages->stage[stages->count], dev, x, x->dtype, axis, keep, load));
-    stages->count++;
-    return 0;
-}
-
-static int grid_stage_grid(grid_stages *stages, ek_dev *dev, const ek_tensor *grid)
-{
-    return grid_stage(stages, dev, grid, grid->ndim - 1,
-                      ek_tensor_is_contiguous(grid, EK_CONTIGUOUS), true);
-}
-
-/* Ends all stages. With `stores`, stores the first if rc isn't an error. */
-static int grid_unstage(grid_stages *stages, ek_dev *dev, bool stores, int rc)
-{
-    while (stages->count-- > 0)
-        rc = ek_stage_end(&stages->stage[stages->count], dev, stores && stages->count == 0, rc);
-    return rc;
-}
-
-/* Stages two tensors of images or of samples. The second is read, the first only with `load`. If
- * both are channels-last or both planar, they keep their order of memory. */
-static int grid_stage_pair(grid_job *job, grid_stages *stages, ek_dev *dev, const ek_tensor *a,
-                           bool load, const ek_tensor *b)
-{
+    enum { OUT, X, DY, GRID, TENSORS };
+    const ek_tensor *const tensors[TENSORS] = {out, x, dy, grid};
+    const ek_tensor *images = x ? x : out, *a = x ? x : dy, *b = x && dy ? dy : out;
     const bool last = ek_is_channels_last(a) && ek_is_channels_last(b);
-    job->planar = !last && ek_tensor_is_contiguous(a, EK_CONTIGUOUS) &&
-                  ek_tensor_is_contiguous(b, EK_CONTIGUOUS);
-    EK_TRY(grid_stage(stages, dev, a, 1, last || job->planar, load));
-    return grid_stage(stages, dev, b, 1, last || job->planar, true);
-}
-
-static int grid_begin(grid_job *job, const ek_tensor *x, const ek_tensor *grid,
-                      const ek_grid_params *params)
-{
-    const int dims = params->dims;
-    *job = (grid_job){.params = params,
-                      .samples = x->shape[0],
-                      .channels = x->shape[1],
-                      .plane = 1,
-                      .places = 1,
-                      .taps = 1};
-    for (int d = 0; d < dims; d++) {
-        job->size[d] = x->shape[2 + d];
-        job->plane *= x->shape[2 + d];
-        job->places *= grid->shape[1 + d];
-        job->taps *= ek_grid_taps(params->mode);
+    grid_job job = {.params = params,
+                    .samples = images->shape[0],
+                    .channels = images->shape[1],
+                    .plane = 1,
+                    .places = 1,
+                    .taps = 1,
+                    .planar = !last && ek_tensor_is_contiguous(a, EK_CONTIGUOUS) &&
+                              ek_tensor_is_contiguous(b, EK_CONTIGUOUS)};
+    for (int d = 0; d < params->dims; d++) {
+        job.size[d] = images->shape[2 + d];
+        job.plane *= images->shape[2 + d];
+        job.places *= grid->shape[1 + d];
+        job.taps *= ek_grid_taps(params->mode);
     }
-    if (job->plane > INT32_MAX)
+    if (job.plane > INT32_MAX)
         return EK_FAIL(EK_E_SHAPE, "images of %lld positions can't be sampled on a grid",
-                       (long long)job->plane);
-    return 0;
+                       (long long)job.plane);
+    ek_stage stages[TENSORS] = {{.nbytes = 0}};
+    void *data[TENSORS] = {NULL};
+    int rc = 0;
+    for (int k = 0; k < TENSORS && rc >= 0; k++) {
+        const ek_tensor *t = tensors[k];
+        const bool places = k == GRID || (k == OUT && x && dy);
+        if (!t)
+            continue;
+        rc = ek_stage_begin(&stages[k], dev, t, t->dtype, places ? t->ndim - 1 : 1,
+                            places ? ek_tensor_is_contiguous(t, EK_CONTIGUOUS) : last || job.planar,
+                            k != OUT);
+        data[k] = rc < 0 ? NULL : ek_tensor_address(stages[k].tensor);
+    }
+    if (rc >= 0) {
+        job.out = data[OUT];
+        job.x = data[X];
+        job.dy = data[DY];
+        job.grid = data[GRID];
+        /* Threads of the adjoint divide the samples among them, and if these are few, also the
+         * channels. Each element is computed by one thread. */
+        job.chunks =
+            x ? ek_divide_up(job.places, GRID_BLOCK)
+              : ek_smaller(ek_divide_up(ek_parallel_threads(dev), ek_larger(job.samples, 1)),
+                           job.channels);
+        ek_parallel_for(dev, job.samples * job.chunks, 1, out->dtype == EK_F64 ? f64 : f32, &job);
+    }
+    for (int k = 0; k < TENSORS; k++)
+        rc = ek_stage_end(&stages[k], dev, k == OUT, rc);
+    return rc;
 }
 
 int ek_host_grid_sample(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *grid,
                         const ek_grid_params *params)
 {
-    grid_job job;
-    grid_stages stages = {.count = 0};
-    EK_TRY(grid_begin(&job, x, grid, params));
-    int rc = grid_stage_pair(&job, &stages, dev, y, false, x);
-    rc = rc < 0 ? rc : grid_stage_grid(&stages, dev, grid);
-    if (rc >= 0) {
-        job.out = ek_tensor_address(stages.stage[0].tensor);
-        job.x = ek_tensor_address(stages.stage[1].tensor);
-        job.grid = ek_tensor_address(stages.stage[2].tensor);
-        ek_parallel_for(dev, job.samples * grid_blocks(&job), 1,
-                        x->dtype == EK_F64 ? grid_sample_part_f64 : grid_sample_part_f32, &job);
-    }
-    return grid_unstage(&stages, dev, true, rc);
+    return grid_run(dev, grid_sample_part_f32, grid_sample_part_f64, y, x, NULL, grid, params);
 }
 
 int ek_host_grid_sample_adjoint(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                 const ek_tensor *grid, const ek_grid_params *params)
 {
-    grid_job job;
-    grid_stages stages = {.count = 0};
-    EK_TRY(grid_begin(&job, dx, grid, params));
-    int rc = grid_stage_pair(&job, &stages, dev, dx, false, dy);
-    rc = rc < 0 ? rc : grid_stage_grid(&stages, dev, grid);
-    if (rc >= 0) {
-        job.out = ek_tensor_address(stages.stage[0].tensor);
-        job.dy = ek_tensor_address(stages.stage[1].tensor);
-        job.grid = ek_tensor_address(stages.stage[2].tensor);
-        /* Threads divide the samples among them, and if these are few, also the channels. Each
-         * element is computed by one thread. */
-        job.chunks = ek_smaller(ek_divide_up(ek_parallel_threads(dev), job.samples), job.channels);
-        ek_parallel_for(dev, job.samples * job.chunks, 1,
-                        dx->dtype == EK_F64 ? grid_adjoint_part_f64 : grid_adjoint_part_f32, &job);
-    }
-    return grid_unstage(&stages, dev, true, rc);
+    return grid_run(dev, grid_adjoint_part_f32, grid_adjoint_part_f64, dx, NULL, dy, grid, params);
 }
 
 int ek_host_grid_sample_slope(ek_dev *dev, ek_tensor *dgrid, const ek_tensor *dy,
                               const ek_tensor *x, const ek_tensor *grid,
                               const ek_grid_params *params)
 {
-    grid_job job;
-    grid_stages stages = {.count = 0};
-    EK_TRY(grid_begin(&job, x, grid, params));
     if (ek_count(x) == 0)
         return ek_host_fill(dev, dgrid, 0);
-    int rc = grid_stage(&stages, dev, dgrid, dgrid->ndim - 1,
-                        ek_tensor_is_contiguous(dgrid, EK_CONTIGUOUS), false);
-    rc = rc < 0 ? rc : grid_stage_pair(&job, &stages, dev, x, true, dy);
-    rc = rc < 0 ? rc : grid_stage_grid(&stages, dev, grid);
-    if (rc >= 0) {
-        job.out = ek_tensor_address(stages.stage[0].tensor);
-        job.x = ek_tensor_address(stages.stage[1].tensor);
-        job.dy = ek_tensor_address(stages.stage[2].tensor);
-        job.grid = ek_tensor_address(stages.stage[3].tensor);
-        ek_parallel_for(dev, job.samples * grid_blocks(&job), 1,
-                        x->dtype == EK_F64 ? grid_slope_part_f64 : grid_slope_part_f32, &job);
-    }
-    return grid_unstage(&stages, dev, true, rc);
+    return grid_run(dev, grid_slope_part_f32, grid_slope_part_f64, dgrid, x, dy, grid, params);
 }
 
 #else /* for each EK_REAL */
@@ -238,10 +187,9 @@ static void EK_NAME(grid_sample_block)(const grid_job *job, EK_NAME(grid_block) 
 static void EK_NAME(grid_sample_part)(void *context, int64_t begin, int64_t end)
 {
     const grid_job *job = context;
-    const int64_t blocks = grid_blocks(job);
     EK_NAME(grid_block) block;
     for (int64_t i = begin; i < end; i++) {
-        EK_NAME(grid_find)(job, i / blocks, i % blocks * GRID_BLOCK, false, &block);
+        EK_NAME(grid_find)(job, i / job->chunks, i % job->chunks * GRID_BLOCK, false, &block);
         EK_NAME(grid_sample_block)(job, &block);
     }
 }
@@ -367,12 +315,11 @@ static EK_REAL EK_NAME(grid_slope)(const grid_job *job, const EK_NAME(ek_grid_pl
 static void EK_NAME(grid_slope_part)(void *context, int64_t begin, int64_t end)
 {
     const grid_job *job = context;
-    const int64_t blocks = grid_blocks(job);
     const int dims = job->params->dims;
     EK_NAME(grid_block) block;
     EK_REAL dots[GRID_TAPS * GRID_BLOCK];
     for (int64_t unit = begin; unit < end; unit++) {
-        EK_NAME(grid_find)(job, unit / blocks, unit % blocks * GRID_BLOCK, true, &block);
+        EK_NAME(grid_find)(job, unit / job->chunks, unit % job->chunks * GRID_BLOCK, true, &block);
         EK_NAME(grid_dots)(job, &block, dots);
         EK_REAL *out = (EK_REAL *)job->out + (block.sample * job->places + block.first) * dims;
         for (int64_t i = 0; i < block.count; i++)

@@ -8,13 +8,16 @@
 
 enum { GRAIN = 16384 };
 
+/* Moves elements between lines along `dim`: an element of x at an index to the next place of out
+ * (gathers), or the next element of x to an index of out. */
 typedef struct index_job {
-    ek_walk walk; /* over all dimensions but `dim`; for gather over all */
+    ek_walk walk; /* Operands: out, index, x. It goes over lines; if it gathers, over elements. */
+    bool gathers, adds;
     char *out;
     const char *x;
     const int64_t *index;
-    int64_t index_count, index_stride; /* along dim */
-    int64_t out_stride, x_stride;      /* along dim, in elements */
+    int64_t index_count, index_stride; /* Along dim. */
+    int64_t out_stride, x_stride;      /* Along dim, in elements. */
     size_t size;
     ek_dtype dtype;
 } index_job;
@@ -24,19 +27,32 @@ static int64_t index_size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* Returns a job without its walk. index_dim is the dimension of `index` that corresponds to dim. */
+/* Returns a job. With `is_list`, the vector `index` applies to all lines. */
 static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
-                              const ek_tensor *index, int index_dim)
+                              const ek_tensor *index, bool is_list, bool gathers, bool adds)
 {
-    return (index_job){.out = ek_tensor_address(out),
-                       .x = ek_tensor_address(x),
-                       .index = ek_tensor_address(index),
-                       .index_count = index_size_along(index, index_dim),
-                       .index_stride = index->ndim == 0 ? 1 : index->stride[index_dim],
-                       .out_stride = out->ndim == 0 ? 1 : out->stride[dim],
-                       .x_stride = x->ndim == 0 ? 1 : x->stride[dim],
-                       .size = ek_dtype_size(x->dtype),
-                       .dtype = x->dtype};
+    const ek_tensor *moved = gathers ? out : is_list ? x : index;
+    const int index_dim = is_list ? 0 : dim;
+    int64_t shape[EK_MAX_DIMS], index_stride[EK_MAX_DIMS], x_stride[EK_MAX_DIMS];
+    index_job job = {.gathers = gathers,
+                     .adds = adds,
+                     .out = ek_tensor_address(out),
+                     .x = ek_tensor_address(x),
+                     .index = ek_tensor_address(index),
+                     .index_count = index_size_along(index, index_dim),
+                     .index_stride = index->ndim == 0 ? 1 : index->stride[index_dim],
+                     .out_stride = out->ndim == 0 ? 1 : out->stride[dim],
+                     .x_stride = x->ndim == 0 ? 1 : x->stride[dim],
+                     .size = ek_dtype_size(x->dtype),
+                     .dtype = x->dtype};
+    for (int d = 0; d < moved->ndim; d++) {
+        shape[d] = d == dim && !gathers ? 1 : moved->shape[d];
+        index_stride[d] = !is_list ? index->stride[d] : d == dim ? job.index_stride : 0;
+        x_stride[d] = d == dim ? 0 : x->stride[d];
+    }
+    ek_walk_init_raw(&job.walk, 3, moved->ndim, shape,
+                     (const int64_t *[]){out->stride, index_stride, x_stride});
+    return job;
 }
 
 /* Returns true if one of n indices is outside of [0, size). Indices equal to *ignored (which may be
@@ -116,12 +132,7 @@ static int index_check_bounds(const ek_tensor *index, int dim, int64_t size)
                    (long long)value, (long long)at, dim, (long long)size, (long long)size - 1);
 }
 
-/* Writes the tensor's shape with size 1 in dim, for walks over the other dimensions. */
-static void index_shape_without(const ek_tensor *tensor, int dim, int64_t shape[EK_MAX_DIMS])
-{
-    for (int d = 0; d < tensor->ndim; d++)
-        shape[d] = d == dim ? 1 : tensor->shape[d];
-}
+/* ---- runs of elements ---- */
 
 static void index_copy_run(size_t size, char *out, int64_t out_stride, const char *x,
                            int64_t x_stride, int64_t count)
@@ -156,36 +167,78 @@ static void index_add_run(ek_dtype dtype, char *out, int64_t out_stride, const c
         ADD_RUN(double);
 }
 
+#define MOVE_RUN(type, assign)                                                           \
+    for (int64_t i = 0; i < n; i++) {                                                    \
+        type *at = (type *)out + i * out_step + index[i * index_step] * to;              \
+        const type value = ((const type *)x)[i * x_step + index[i * index_step] * from]; \
+        *at assign value;                                                                \
+    }
+
+/* Moves a run of n elements. They are moved by their size, without regard to their dtype, unless
+ * they are added. */
+static void index_move_run(const index_job *job, char *out, const int64_t *index, const char *x,
+                           int64_t n)
+{
+    const ek_walk *walk = &job->walk;
+    const int last = walk->ndim - 1;
+    const int64_t out_step = walk->stride[0][last], index_step = walk->stride[1][last],
+                  x_step = walk->stride[2][last], size = (int64_t)job->size,
+                  to = job->gathers ? 0 : job->out_stride, from = job->gathers ? job->x_stride : 0;
+    if (index_step == 0) {
+        out += *index * to * size;
+        x += *index * from * size;
+        if (job->adds)
+            index_add_run(job->dtype, out, out_step, x, x_step, n);
+        else
+            index_copy_run(job->size, out, out_step, x, x_step, n);
+    } else if (job->adds && job->dtype == EK_F32) {
+        MOVE_RUN(float, +=)
+    } else if (job->adds) {
+        MOVE_RUN(double, +=)
+    } else if (size == 1) {
+        MOVE_RUN(uint8_t, =)
+    } else if (size == 2) {
+        MOVE_RUN(uint16_t, =)
+    } else if (size == 4) {
+        MOVE_RUN(uint32_t, =)
+    } else {
+        MOVE_RUN(uint64_t, =)
+    }
+}
+
+/* Moves the elements of a part of the walk, to each line of out in the order of x. */
+static void index_part(void *context, int64_t begin, int64_t end)
+{
+    const index_job *job = context;
+    const int64_t size = (int64_t)job->size, count = job->gathers ? 1 : job->index_count;
+    ek_cursor cursor;
+    ek_cursor_init(&job->walk, &cursor, begin);
+    while (begin < end) {
+        int64_t run = ek_cursor_run(&job->walk, &cursor, end - begin);
+        for (int64_t i = 0; i < count; i++)
+            index_move_run(job, job->out + cursor.offset[0] * size,
+                           job->index + cursor.offset[1] + i * job->index_stride,
+                           job->x + (cursor.offset[2] + i * job->x_stride) * size, run);
+        ek_cursor_advance(&job->walk, &cursor, run);
+        begin += run;
+    }
+}
+
+static void index_run(ek_dev *dev, index_job *job)
+{
+    ek_parallel_for(dev, job->walk.count,
+                    job->gathers ? GRAIN : 1 + GRAIN / ek_larger(job->index_count, 1), index_part,
+                    job);
+}
+
+/* ---- additions ---- */
+
 static int index_check_addable(const ek_tensor *out)
 {
     if (out->dtype == EK_F32 || out->dtype == EK_F64)
         return 0;
     return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
                    ek_dtype_name(out->dtype));
-}
-
-/* ---- index_add ---- */
-
-/* Adds the slices of x, in order, to the elements [begin, end) of out's slices. */
-static void index_add_part(void *context, int64_t begin, int64_t end)
-{
-    const index_job *job = context;
-    const ek_walk *walk = &job->walk;
-    int last = walk->ndim - 1;
-    for (int64_t i = 0; i < job->index_count; i++) {
-        int64_t to = job->index[i * job->index_stride] * job->out_stride, from = i * job->x_stride;
-        ek_cursor cursor;
-        ek_cursor_init(walk, &cursor, begin);
-        for (int64_t at = begin; at < end;) {
-            int64_t run = ek_cursor_run(walk, &cursor, end - at);
-            index_add_run(job->dtype, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
-                          walk->stride[0][last],
-                          job->x + (from + cursor.offset[1]) * (int64_t)job->size,
-                          walk->stride[1][last], run);
-            ek_cursor_advance(walk, &cursor, run);
-            at += run;
-        }
-    }
 }
 
 /* The gradient of an embedding, with contiguous rows and many indices. The indices are sorted by
@@ -265,226 +318,60 @@ static bool index_has_rows(const index_job *job, int64_t size)
     enum { LEAST = 64 };
     const ek_walk *walk = &job->walk;
     return walk->ndim == 1 && size >= LEAST && job->out_stride == walk->count &&
-           walk->stride[0][0] == 1 && walk->stride[1][0] == 1;
+           walk->stride[0][0] == 1 && walk->stride[2][0] == 1;
 }
 
 int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    int64_t shape[EK_MAX_DIMS], size = index_size_along(out, dim);
+    const int64_t size = index_size_along(out, dim);
     EK_TRY(index_check_addable(out));
     EK_TRY(index_check_bounds(index, dim, size));
     if (ek_count(x) == 0)
         return ek_host_fill(dev, out, 0);
-    index_job job = index_job_of(out, x, dim, index, 0);
-    index_shape_without(x, dim, shape);
-    ek_walk_init_raw(&job.walk, 2, x->ndim, shape, (const int64_t *[]){out->stride, x->stride});
+    index_job job = index_job_of(out, x, dim, index, true, false, true);
     if (index_has_rows(&job, size))
         return index_add_rows(dev, &job, size);
     EK_TRY(ek_host_fill(dev, out, 0));
-    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, index_add_part, &job);
+    index_run(dev, &job);
     return 0;
-}
-
-/* ---- gather ---- */
-
-/* Elements are moved by their size, without regard to their dtype. */
-#define GATHER_RUN(type)                                                 \
-    do {                                                                 \
-        for (int64_t i = 0; i < run; i++)                                \
-            memcpy((type *)out + i * walk->stride[0][last],              \
-                   (const type *)x + i * walk->stride[2][last] +         \
-                       index[i * walk->stride[1][last]] * job->x_stride, \
-                   sizeof(type));                                        \
-    } while (0)
-
-static void index_gather_part(void *context, int64_t begin, int64_t end)
-{
-    const index_job *job = context;
-    const ek_walk *walk = &job->walk;
-    int last = walk->ndim - 1;
-    int64_t size = (int64_t)job->size;
-    ek_cursor cursor;
-    ek_cursor_init(walk, &cursor, begin);
-    while (begin < end) {
-        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
-        const int64_t *index = job->index + cursor.offset[1];
-        char *out = job->out + cursor.offset[0] * size;
-        const char *x = job->x + cursor.offset[2] * size;
-        switch (size) {
-        case 1:
-            GATHER_RUN(uint8_t);
-            break;
-        case 2:
-            GATHER_RUN(uint16_t);
-            break;
-        case 4:
-            GATHER_RUN(uint32_t);
-            break;
-        default:
-            GATHER_RUN(uint64_t);
-            break;
-        }
-        ek_cursor_advance(walk, &cursor, run);
-        begin += run;
-    }
-}
-
-/* Gathers x at index into out. index_stride has the strides of the index over out's dimensions. */
-static void index_run_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                             const ek_tensor *index, int index_dim, const int64_t *index_stride)
-{
-    index_job job = index_job_of(out, x, dim, index, index_dim);
-    int64_t x_stride[EK_MAX_DIMS];
-    for (int d = 0; d < x->ndim; d++)
-        x_stride[d] = d == dim ? 0 : x->stride[d];
-    ek_walk_init_raw(&job.walk, 3, out->ndim, out->shape,
-                     (const int64_t *[]){out->stride, index_stride, x_stride});
-    ek_parallel_for(dev, job.walk.count, GRAIN, index_gather_part, &job);
-}
-
-int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
-{
-    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
-    if (ek_count(out) > 0)
-        index_run_gather(dev, out, x, dim, index, dim, index->stride);
-    return 0;
-}
-
-/* ---- index_select ---- */
-
-/* Copies the positions [begin, end). Position p is element p % walk->count of the slice for index p
- * / walk->count. */
-static void index_select_part(void *context, int64_t begin, int64_t end)
-{
-    const index_job *job = context;
-    const ek_walk *walk = &job->walk;
-    int last = walk->ndim - 1;
-    while (begin < end) {
-        int64_t i = begin / walk->count;
-        int64_t slice_end = ek_smaller((i + 1) * walk->count, end);
-        int64_t to = i * job->out_stride, from = job->index[i * job->index_stride] * job->x_stride;
-        ek_cursor cursor;
-        ek_cursor_init(walk, &cursor, begin - i * walk->count);
-        while (begin < slice_end) {
-            int64_t run = ek_cursor_run(walk, &cursor, slice_end - begin);
-            index_copy_run(job->size, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
-                           walk->stride[0][last],
-                           job->x + (from + cursor.offset[1]) * (int64_t)job->size,
-                           walk->stride[1][last], run);
-            ek_cursor_advance(walk, &cursor, run);
-            begin += run;
-        }
-    }
-}
-
-int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                         const ek_tensor *index)
-{
-    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
-    if (ek_count(out) == 0)
-        return 0;
-    if (out->ndim > 1 && out->stride[dim] == 1) { /* slices don't lie in one piece */
-        int64_t index_stride[EK_MAX_DIMS] = {0};
-        index_stride[dim] = index->stride[0];
-        index_run_gather(dev, out, x, dim, index, 0, index_stride);
-        return 0;
-    }
-    index_job job = index_job_of(out, x, dim, index, 0);
-    int64_t shape[EK_MAX_DIMS];
-    index_shape_without(out, dim, shape);
-    ek_walk_init_raw(&job.walk, 2, out->ndim, shape, (const int64_t *[]){out->stride, x->stride});
-    ek_parallel_for(dev, ek_count(out), GRAIN, index_select_part, &job);
-    return 0;
-}
-
-/* ---- scatter_add, scatter ---- */
-
-#define SCATTER_RUN(type)                                                                          \
-    do {                                                                                           \
-        type *out = (type *)job->out + cursor.offset[0];                                           \
-        const type *x = (const type *)job->x + cursor.offset[2] + j * job->x_stride;               \
-        for (int64_t i = 0; i < run; i++)                                                          \
-            out[i * walk->stride[0][last] + index[i * walk->stride[1][last]] * job->out_stride] += \
-                x[i * walk->stride[2][last]];                                                      \
-    } while (0)
-
-/* Adds to the lines [begin, end) along dim, to each line in the order of x. */
-static void index_scatter_part(void *context, int64_t begin, int64_t end)
-{
-    const index_job *job = context;
-    const ek_walk *walk = &job->walk;
-    int last = walk->ndim - 1;
-    ek_cursor cursor;
-    ek_cursor_init(walk, &cursor, begin);
-    while (begin < end) {
-        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
-        for (int64_t j = 0; j < job->index_count; j++) {
-            const int64_t *index = job->index + cursor.offset[1] + j * job->index_stride;
-            if (job->dtype == EK_F32)
-                SCATTER_RUN(float);
-            else
-                SCATTER_RUN(double);
-        }
-        ek_cursor_advance(walk, &cursor, run);
-        begin += run;
-    }
-}
-
-/* Does what index_scatter_part does, but replaces out's elements by x's. */
-static void index_assign_part(void *context, int64_t begin, int64_t end)
-{
-    const index_job *job = context;
-    const ek_walk *walk = &job->walk;
-    int last = walk->ndim - 1;
-    int64_t size = (int64_t)job->size;
-    ek_cursor cursor;
-    ek_cursor_init(walk, &cursor, begin);
-    while (begin < end) {
-        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
-        for (int64_t j = 0; j < job->index_count; j++) {
-            const int64_t *index = job->index + cursor.offset[1] + j * job->index_stride;
-            char *out = job->out + cursor.offset[0] * size;
-            const char *x = job->x + (cursor.offset[2] + j * job->x_stride) * size;
-            for (int64_t i = 0; i < run; i++)
-                memcpy(out + (i * walk->stride[0][last] +
-                              index[i * walk->stride[1][last]] * job->out_stride) *
-                                 size,
-                       x + i * walk->stride[2][last] * size, job->size);
-        }
-        ek_cursor_advance(walk, &cursor, run);
-        begin += run;
-    }
-}
-
-/* Calls the body for all lines along dim of out, index and x. */
-static void index_run_lines(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                            const ek_tensor *index, ek_parallel_body *body)
-{
-    index_job job = index_job_of(out, x, dim, index, dim);
-    int64_t shape[EK_MAX_DIMS];
-    index_shape_without(index, dim, shape);
-    ek_walk_init_raw(&job.walk, 3, index->ndim, shape,
-                     (const int64_t *[]){out->stride, index->stride, x->stride});
-    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, body, &job);
 }
 
 int ek_host_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index)
 {
+    index_job job = index_job_of(out, x, dim, index, false, false, true);
     EK_TRY(index_check_addable(out));
     EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
     EK_TRY(ek_host_fill(dev, out, 0));
-    if (ek_count(index) > 0)
-        index_run_lines(dev, out, x, dim, index, index_scatter_part);
+    index_run(dev, &job);
+    return 0;
+}
+
+/* ---- moves ---- */
+
+int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
+{
+    index_job job = index_job_of(out, x, dim, index, false, true, false);
+    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
+    index_run(dev, &job);
+    return 0;
+}
+
+int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                         const ek_tensor *index)
+{
+    index_job job = index_job_of(out, x, dim, index, true, true, false);
+    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
+    index_run(dev, &job);
     return 0;
 }
 
 int ek_host_scatter(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                     const ek_tensor *index)
 {
+    index_job job = index_job_of(out, x, dim, index, false, false, false);
     EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
-    if (ek_count(index) > 0)
-        index_run_lines(dev, out, x, dim, index, index_assign_part);
+    index_run(dev, &job);
     return 0;
 }

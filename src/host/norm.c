@@ -9,32 +9,25 @@ enum { GRAIN = 4096 };
 
 /* ---- values of a channel, sample or group ---- */
 
-/* Returns the offset of element i in row-major order. Tensors of two dimensions are contiguous. */
-static int64_t norm_offset(const ek_tensor *tensor, int64_t i)
+/* Returns the address of element i in row-major order. Tensors of two dimensions are contiguous. */
+static void *norm_address(const ek_tensor *tensor, int64_t i)
 {
-    return tensor->ndim == 1 ? i * tensor->stride[0] : i;
+    const int64_t at = tensor->ndim == 1 ? i * tensor->stride[0] : i;
+    return (char *)ek_tensor_address(tensor) + at * (int64_t)ek_dtype_size(tensor->dtype);
 }
 
-/* Returns element i, or `otherwise` if the tensor is NULL. Parameters may be bf16 or f16. */
+/* Returns element i, or `otherwise` if the tensor is NULL. */
 static double norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
 {
-    if (!tensor)
-        return otherwise;
-    const void *data = ek_tensor_address(tensor);
-    int64_t at = norm_offset(tensor, i);
-    return tensor->dtype == EK_F32 ? (double)((const float *)data)[at]
-           : tensor->dtype == EK_F64
-               ? ((const double *)data)[at]
-               : (double)ek_float_of_narrow(tensor->dtype, ((const uint16_t *)data)[at]);
+    return tensor ? ek_element_double(norm_address(tensor, i), tensor->dtype) : otherwise;
 }
 
 static void norm_store(ek_tensor *out, int64_t i, double value)
 {
-    void *data = ek_tensor_address(out);
     if (out->dtype == EK_F64)
-        ((double *)data)[norm_offset(out, i)] = value;
+        *(double *)norm_address(out, i) = value;
     else
-        ((float *)data)[norm_offset(out, i)] = (float)value;
+        *(float *)norm_address(out, i) = (float)value;
 }
 
 /* Returns true if x is normalised by runs. `parameter` is a weight, a bias or a weight's gradient
@@ -133,10 +126,11 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
 /* Returns element c of chunk k. */
 static double norm_chunk_value(const ek_tensor *values, int64_t k, int64_t c)
 {
-    int last = values->ndim - 1;
-    int64_t at = c * values->stride[last] + (last > 0 ? k * values->stride[0] : 0);
-    const void *data = ek_tensor_address(values);
-    return values->dtype == EK_F64 ? ((const double *)data)[at] : (double)((const float *)data)[at];
+    const int last = values->ndim - 1;
+    const int64_t at = c * values->stride[last] + (last > 0 ? k * values->stride[0] : 0);
+    return ek_element_double((const char *)ek_tensor_address(values) +
+                                 at * (int64_t)ek_dtype_size(values->dtype),
+                             values->dtype);
 }
 
 int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek_tensor *means,

@@ -189,13 +189,12 @@ int ek_host_max_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                               const ek_tensor *index, const ek_pool_params *params)
 {
     (void)params; /* the gradient needs the positions only */
-    return pool_run(dev, COMPUTES_X, pool_max_gradient_f32, pool_max_gradient_f64, dx, dy, index,
-                    NULL);
+    return pool_run(dev, COMPUTES_X, pool_gradient_f32, pool_gradient_f64, dx, dy, index, NULL);
 }
 
 int ek_host_max_pool_gather(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *index)
 {
-    return pool_run(dev, COMPUTES_Y, pool_max_gather_f32, pool_max_gather_f64, x, y, index, NULL);
+    return pool_run(dev, COMPUTES_Y, pool_gather_f32, pool_gather_f64, x, y, index, NULL);
 }
 
 int ek_host_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
@@ -207,8 +206,7 @@ int ek_host_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
 int ek_host_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                               const ek_pool_params *params)
 {
-    return pool_run(dev, COMPUTES_X, pool_avg_gradient_f32, pool_avg_gradient_f64, dx, dy, NULL,
-                    params);
+    return pool_run(dev, COMPUTES_X, pool_gradient_f32, pool_gradient_f64, dx, dy, NULL, params);
 }
 
 int ek_host_adaptive_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x)
@@ -302,30 +300,7 @@ EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, 
     }
 }
 
-/* Items are (sample, block of channels): no two items write the same element. */
-static void EK_NAME(pool_max_gradient)(void *context, int64_t begin, int64_t end)
-{
-    pool *p = context;
-    int64_t blocks = pool_blocks(p);
-    for (int64_t item = begin; item < end; item++) {
-        int64_t sample = item / blocks, first = item % blocks * BLOCK;
-        int64_t last = ek_smaller(first + BLOCK, p->channels);
-        EK_REAL *dx = (EK_REAL *)p->x + sample * p->in_plane * p->channels;
-        const EK_REAL *dy = (const EK_REAL *)p->y + sample * p->out_plane * p->channels;
-        const int64_t *index = p->index + sample * p->out_plane * p->channels;
-        for (int64_t i = 0; i < p->in_plane; i++)
-            memset(dx + i * p->channels + first, 0, (size_t)(last - first) * sizeof(EK_REAL));
-        for (int64_t i = 0; i < p->out_plane; i++) {
-            for (int64_t c = first; c < last; c++) {
-                int64_t at = i * p->channels + c;
-                if (pool_holds(p, index[at]))
-                    dx[index[at] * p->channels + c] += dy[at];
-            }
-        }
-    }
-}
-
-static void EK_NAME(pool_max_gather)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(pool_gather)(void *context, int64_t begin, int64_t end)
 {
     pool *p = context;
     for (int64_t item = begin; item < end; item++) {
@@ -356,22 +331,29 @@ static inline void EK_NAME(pool_avg_spread)(const pool *p, const window w[3], co
     }
 }
 
-/* Items are (sample, block of channels): no two items write the same element. */
-EK_MULTIVERSION static void EK_NAME(pool_avg_gradient)(void *context, int64_t begin, int64_t end)
+/* Computes the gradient of maxima if p->index is given, else that of averages. Items are (sample,
+ * block of channels): no two items write the same element. */
+EK_MULTIVERSION static void EK_NAME(pool_gradient)(void *context, int64_t begin, int64_t end)
 {
-    const pool *p = context;
-    int64_t blocks = pool_blocks(p);
+    pool *p = context;
+    const int64_t blocks = pool_blocks(p), channels = p->channels;
     for (int64_t item = begin; item < end; item++) {
-        int64_t sample = item / blocks, first = item % blocks * BLOCK;
-        int64_t count = p->channels - first;
-        count = ek_smaller(count, BLOCK);
-        EK_REAL *dx = (EK_REAL *)p->x + sample * p->in_plane * p->channels + first;
-        const EK_REAL *dy = (const EK_REAL *)p->y + sample * p->out_plane * p->channels + first;
+        const int64_t sample = item / blocks, first = item % blocks * BLOCK,
+                      count = ek_smaller(channels - first, BLOCK),
+                      from = sample * p->out_plane * channels + first;
+        EK_REAL *dx = (EK_REAL *)p->x + sample * p->in_plane * channels + first;
+        const EK_REAL *dy = (const EK_REAL *)p->y + from;
+        const int64_t *index = p->index ? p->index + from : NULL;
         for (int64_t i = 0; i < p->in_plane; i++)
-            memset(dx + i * p->channels, 0, (size_t)count * sizeof(EK_REAL));
-        for (int64_t i = 0; i < p->out_plane; i++, dy += p->channels) {
+            memset(dx + i * channels, 0, (size_t)count * sizeof *dx);
+        for (int64_t i = 0; i < p->out_plane; i++, dy += channels) {
             int64_t at[3];
             window w[3];
+            for (int64_t c = 0; index && c < count; c++)
+                if (pool_holds(p, index[i * channels + c]))
+                    dx[index[i * channels + c] * channels + c] += dy[c];
+            if (index)
+                continue;
             pool_window(p, i, at, w);
             if (count == BLOCK)
                 EK_NAME(pool_avg_spread)(p, w, dy, BLOCK, dx);

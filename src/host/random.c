@@ -3,6 +3,7 @@
  * A word lies in the low half of a lane of 64 bits, which has room for a product of two words.
  * Products read low halves only, so that the rounds may leave any bits in high halves. A round is
  * two products, two shifts and four exclusive ors for as many blocks as a register has lanes. */
+#ifndef LANES
 #include "core/backend.h"
 #include "core/draw.h"
 #include "host/host.h"
@@ -15,22 +16,9 @@ enum { GRAIN = 16384 };
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AVX2 __attribute__((target("avx2")))
-#define AVX512 __attribute__((target("avx512f")))
-
-/* The Philox blocks of one step. Several chains of registers hide the products' latency. */
-enum {
-    CHAINS_AVX2 = 8,
-    STEP_AVX2 = 4 * CHAINS_AVX2,
-    CHAINS_AVX512 = 4,
-    STEP_AVX512 = 8 * CHAINS_AVX512
-};
-
-#define EACH_CHAIN(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
-
-/* The keys of all rounds, each as the low half of a lane. */
+/* The keys of all rounds. */
 typedef struct random_keys {
-    long long first[EK_PHILOX_ROUNDS], second[EK_PHILOX_ROUNDS];
+    uint64_t first[EK_PHILOX_ROUNDS], second[EK_PHILOX_ROUNDS];
 } random_keys;
 
 static random_keys random_keys_of(uint64_t seed)
@@ -43,110 +31,42 @@ static random_keys random_keys_of(uint64_t seed)
     return keys;
 }
 
-/* The two functions below write whole steps, and return how many blocks they have written. */
-
-AVX2 static int64_t random_steps_avx2(const random_keys *keys, uint64_t call, uint64_t first,
-                                      int64_t count, uint32_t *words)
+/* Both write blocks, whose words come in two vectors: the first two of each block, and the others.
+ */
+__attribute__((target("avx2"))) static inline void random_store_avx2(uint32_t *words, __m256i low,
+                                                                     __m256i high)
 {
-    const __m256i m0 = _mm256_set1_epi64x(EK_PHILOX_MULTIPLIER_0);
-    const __m256i m1 = _mm256_set1_epi64x(EK_PHILOX_MULTIPLIER_1);
-    const __m256i lanes = _mm256_set_epi64x(3, 2, 1, 0);
-    int64_t done = 0;
-    for (; done + STEP_AVX2 <= count; done += STEP_AVX2) {
-        __m256i c0[CHAINS_AVX2], c1[CHAINS_AVX2], c2[CHAINS_AVX2], c3[CHAINS_AVX2];
-        EACH_CHAIN(i, CHAINS_AVX2)
-        {
-            const uint64_t at = first + (uint64_t)(done + 4 * i);
-            c0[i] = _mm256_add_epi64(_mm256_set1_epi64x((long long)at), lanes);
-            c1[i] = _mm256_srli_epi64(c0[i], 32);
-            c2[i] = _mm256_set1_epi64x((long long)(call & UINT32_MAX));
-            c3[i] = _mm256_set1_epi64x((long long)(call >> 32));
-        }
-        _Pragma("GCC unroll 10") for (int round = 0; round < EK_PHILOX_ROUNDS; round++)
-        {
-            const __m256i key0 = _mm256_set1_epi64x(keys->first[round]);
-            const __m256i key1 = _mm256_set1_epi64x(keys->second[round]);
-            EACH_CHAIN(i, CHAINS_AVX2)
-            {
-                __m256i p0 = _mm256_mul_epu32(c0[i], m0), p1 = _mm256_mul_epu32(c2[i], m1);
-                c0[i] = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c1[i], key0));
-                c2[i] = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(c3[i], key1));
-                c1[i] = p1;
-                c3[i] = p0;
-            }
-        }
-        EACH_CHAIN(i, CHAINS_AVX2)
-        {
-            __m256i low = _mm256_blend_epi32(c0[i], _mm256_slli_epi64(c1[i], 32), 0xaa);
-            __m256i high = _mm256_blend_epi32(c2[i], _mm256_slli_epi64(c3[i], 32), 0xaa);
-            __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
-            __m256i *to = (__m256i *)(words + EK_PHILOX_BLOCK * (done + 4 * i));
-            _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
-            _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
-        }
-    }
-    return done;
+    const __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
+    __m256i *to = (__m256i *)words;
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
-AVX512 static int64_t random_steps_avx512(const random_keys *keys, uint64_t call, uint64_t first,
-                                          int64_t count, uint32_t *words)
+__attribute__((target("avx512f"))) static inline void random_store_avx512(uint32_t *words,
+                                                                          __m512i low, __m512i high)
 {
-    enum { XOR_OF_THREE = 0x96 };
-    const __m512i m0 = _mm512_set1_epi64(EK_PHILOX_MULTIPLIER_0);
-    const __m512i m1 = _mm512_set1_epi64(EK_PHILOX_MULTIPLIER_1);
-    const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i front = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
-    const __m512i back = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-    int64_t done = 0;
-    for (; done + STEP_AVX512 <= count; done += STEP_AVX512) {
-        __m512i c0[CHAINS_AVX512], c1[CHAINS_AVX512], c2[CHAINS_AVX512], c3[CHAINS_AVX512];
-        EACH_CHAIN(i, CHAINS_AVX512)
-        {
-            const uint64_t at = first + (uint64_t)(done + 8 * i);
-            c0[i] = _mm512_add_epi64(_mm512_set1_epi64((long long)at), lanes);
-            c1[i] = _mm512_srli_epi64(c0[i], 32);
-            c2[i] = _mm512_set1_epi64((long long)(call & UINT32_MAX));
-            c3[i] = _mm512_set1_epi64((long long)(call >> 32));
-        }
-        _Pragma("GCC unroll 10") for (int round = 0; round < EK_PHILOX_ROUNDS; round++)
-        {
-            const __m512i key0 = _mm512_set1_epi64(keys->first[round]);
-            const __m512i key1 = _mm512_set1_epi64(keys->second[round]);
-            EACH_CHAIN(i, CHAINS_AVX512)
-            {
-                __m512i p0 = _mm512_mul_epu32(c0[i], m0), p1 = _mm512_mul_epu32(c2[i], m1);
-                c0[i] =
-                    _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c1[i], key0, XOR_OF_THREE);
-                c2[i] =
-                    _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c3[i], key1, XOR_OF_THREE);
-                c1[i] = p1;
-                c3[i] = p0;
-            }
-        }
-        EACH_CHAIN(i, CHAINS_AVX512)
-        {
-            __m512i low = _mm512_mask_blend_epi32(0xaaaa, c0[i], _mm512_slli_epi64(c1[i], 32));
-            __m512i high = _mm512_mask_blend_epi32(0xaaaa, c2[i], _mm512_slli_epi64(c3[i], 32));
-            __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high);
-            uint32_t *to = words + EK_PHILOX_BLOCK * (done + 8 * i);
-            _mm512_storeu_si512(to, _mm512_permutex2var_epi64(even, front, odd));
-            _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(even, back, odd));
-        }
-    }
-    return done;
+    const __m512i front = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0),
+                  back = _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
+    _mm512_storeu_si512(words, _mm512_permutex2var_epi64(low, front, high));
+    _mm512_storeu_si512(words + 16, _mm512_permutex2var_epi64(low, back, high));
 }
 
-#define DEFINE_BLOCKS(isa)                                                                       \
-    static void random_blocks_##isa(uint64_t seed, uint64_t call, uint64_t first, int64_t count, \
-                                    uint32_t *words)                                             \
-    {                                                                                            \
-        const random_keys keys = random_keys_of(seed);                                           \
-        int64_t done = random_steps_##isa(&keys, call, first, count, words);                     \
-        ek_philox_plain_blocks(seed, call, first + (uint64_t)done, count - done,                 \
-                               words + done * EK_PHILOX_BLOCK);                                  \
-    }
-DEFINE_BLOCKS(avx2)
-DEFINE_BLOCKS(avx512)
+/* Several chains of registers hide the products' latency. */
+#define LANES 4
+#define CHAINS 8
+#define TARGET "avx2"
+#define VECTOR __m256i
+#define MULTIPLY _mm256_mul_epu32
+#define NAME(name) name##_avx2
+#include "host/random.c"
+
+#define LANES 8
+#define CHAINS 4
+#define TARGET "avx512f"
+#define VECTOR __m512i
+#define MULTIPLY _mm512_mul_epu32
+#define NAME(name) name##_avx512
+#include "host/random.c"
 
 ek_philox_blocks *ek_host_philox_blocks(void)
 {
@@ -192,3 +112,60 @@ int ek_host_draw(ek_dev *dev, const ek_drawn *tensors, const ek_draw *draw)
 {
     return ek_stage_draw(dev, tensors, draw, random_rows);
 }
+
+#else /* for each number of LANES */
+
+typedef uint64_t NAME(lanes) __attribute__((vector_size(8 * LANES)));
+#define EACH_CHAIN(i) _Pragma("GCC unroll 8") for (int i = 0; i < CHAINS; i++)
+#define PRODUCT(a, b) ((NAME(lanes))MULTIPLY((VECTOR)(a), (VECTOR)(b)))
+
+/* Writes steps of LANES * CHAINS blocks at a time, and the rest one by one. */
+__attribute__((target(TARGET))) static void
+NAME(random_blocks)(uint64_t seed, uint64_t call, uint64_t first, int64_t count, uint32_t *words)
+{
+    const random_keys keys = random_keys_of(seed);
+    const NAME(lanes) none = {0}, word = none + UINT32_MAX, m0 = none + EK_PHILOX_MULTIPLIER_0,
+                      m1 = none + EK_PHILOX_MULTIPLIER_1;
+    NAME(lanes) own = none;
+    for (int l = 0; l < LANES; l++)
+        own[l] = (uint64_t)l;
+    int64_t done = 0;
+    for (; done + LANES * CHAINS <= count; done += LANES * CHAINS) {
+        NAME(lanes) c0[CHAINS], c1[CHAINS], c2[CHAINS], c3[CHAINS];
+        EACH_CHAIN(i)
+        {
+            c0[i] = own + (first + (uint64_t)(done + LANES * i));
+            c1[i] = c0[i] >> 32;
+            c2[i] = none + call;
+            c3[i] = none + (call >> 32);
+        }
+        _Pragma("GCC unroll 10") for (int round = 0; round < EK_PHILOX_ROUNDS; round++)
+        {
+            const NAME(lanes) key0 = none + keys.first[round], key1 = none + keys.second[round];
+            EACH_CHAIN(i)
+            {
+                const NAME(lanes) p0 = PRODUCT(c0[i], m0), p1 = PRODUCT(c2[i], m1);
+                c0[i] = (p1 >> 32) ^ c1[i] ^ key0;
+                c2[i] = (p0 >> 32) ^ c3[i] ^ key1;
+                c1[i] = p1;
+                c3[i] = p0;
+            }
+        }
+        EACH_CHAIN(i)
+        NAME(random_store)
+        (words + EK_PHILOX_BLOCK * (done + LANES * i), (VECTOR)((c0[i] & word) | c1[i] << 32),
+         (VECTOR)((c2[i] & word) | c3[i] << 32));
+    }
+    ek_philox_plain_blocks(seed, call, first + (uint64_t)done, count - done,
+                           words + done * EK_PHILOX_BLOCK);
+}
+#undef EACH_CHAIN
+#undef PRODUCT
+#undef LANES
+#undef CHAINS
+#undef TARGET
+#undef VECTOR
+#undef MULTIPLY
+#undef NAME
+
+#endif

@@ -4,8 +4,8 @@
  * Both weights are multiplied by rows of the same matrix, so that its panels are packed once, and
  * biases are summed from the panels. A panel is multiplied by a block of rows of x and of h, which
  * are read in place. All panels of a thread use the block while it stays in level 2 cache. An
- * element's sum runs over the samples of all steps in
- * blocks, as those of gemm_blocked.c. Biases are summed in f64. */
+ * element's sum runs over the samples of all steps in blocks, as those of gemm_blocked.c. Biases
+ * are summed in f64. */
 #include "core/multiversion.h"
 #include "host/gemm_blocked.h"
 #include "host/gemm_kernel.h"

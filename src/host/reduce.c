@@ -2,6 +2,7 @@
  * threads. Blocks are summed in f64 (integers in i64) and joined in order, so that results don't
  * depend on the number of threads. */
 #include <math.h>
+#include <string.h>
 
 #include "host/host.h"
 #include "host/parallel.h"
@@ -120,39 +121,23 @@ static void reduce_add_run(ek_reduce_kind kind, ek_class type, void *accumulator
 
 /* ---- accumulators ---- */
 
+/* Returns the value with which an accumulator begins: 0 for sums. */
 static value reduce_start_of(ek_reduce_kind kind, ek_class type)
 {
-    bool integer = type == EK_CLASS_I64;
-    switch (kind) {
-    case EK_REDUCE_MAX:
-        return integer ? (value){.integer = INT64_MIN} : (value){.real = -INFINITY};
-    case EK_REDUCE_MIN:
-        return integer ? (value){.integer = INT64_MAX} : (value){.real = INFINITY};
-    case EK_REDUCE_PRODUCT:
-        return integer ? (value){.integer = 1} : (value){.real = 1};
-    default:
-        return integer ? (value){.integer = 0} : (value){.real = 0};
-    }
+    static const value starts[][2] = {[EK_REDUCE_MAX] = {{.real = -INFINITY},
+                                                         {.integer = INT64_MIN}},
+                                      [EK_REDUCE_MIN] = {{.real = INFINITY},
+                                                         {.integer = INT64_MAX}},
+                                      [EK_REDUCE_PRODUCT] = {{.real = 1}, {.integer = 1}}};
+    return starts[kind][type == EK_CLASS_I64];
 }
 
-/* Joins two accumulators. Sums of squares join like sums. */
-static value reduce_join(ek_reduce_kind kind, ek_class type, value a, value b)
+/* Joins n accumulators to those of `into`. Sums of squares join like sums. */
+static void reduce_join(ek_reduce_kind kind, ek_class type, value *into, const value *from,
+                        int64_t n)
 {
-    bool integer = type == EK_CLASS_I64;
-    switch (kind) {
-    case EK_REDUCE_MAX:
-        return integer ? (value){.integer = TAKE_MAX(a.integer, b.integer)}
-                       : (value){.real = TAKE_MAX(a.real, b.real)};
-    case EK_REDUCE_MIN:
-        return integer ? (value){.integer = TAKE_MIN(a.integer, b.integer)}
-                       : (value){.real = TAKE_MIN(a.real, b.real)};
-    case EK_REDUCE_PRODUCT:
-        return integer ? (value){.integer = TAKE_PRODUCT_I64(a.integer, b.integer)}
-                       : (value){.real = a.real * b.real};
-    default:
-        return integer ? (value){.integer = TAKE_SUM_I64(a.integer, b.integer)}
-                       : (value){.real = a.real + b.real};
-    }
+    reduce_add_row(kind == EK_REDUCE_SUM_SQUARES ? EK_REDUCE_SUM : kind,
+                   type == EK_CLASS_I64 ? EK_CLASS_I64 : EK_CLASS_F64, into, from, n);
 }
 
 /* ---- the plan ---- */
@@ -249,8 +234,7 @@ static value reduce_block(const reduce_job *job, int64_t base, int64_t block)
         ek_cursor_advance(&job->reduced, &cursor, 1);
     }
     for (int width = LANES / 2; width > 0; width /= 2)
-        for (int j = 0; j < width; j++)
-            lanes[j] = reduce_join(job->kind, job->type, lanes[j], lanes[j + width]);
+        reduce_join(job->kind, job->type, lanes, lanes + width, width);
     return lanes[0];
 }
 
@@ -302,11 +286,9 @@ static void reduce_columns(const reduce_job *job, int64_t base, int64_t block, i
         ek_cursor_advance(&job->reduced, &cursor, rows);
         row += rows;
     }
-    for (int64_t j = 0; j < n; j++) {
-        result[j] = acc[j];
-        for (int g = 1; g < group; g++)
-            result[j] = reduce_join(job->kind, job->type, result[j], acc[g * n + j]);
-    }
+    for (int g = 1; g < group; g++)
+        reduce_join(job->kind, job->type, acc, acc + g * n, n);
+    memcpy(result, acc, (size_t)n * sizeof *acc);
 }
 
 static void reduce_outer(void *context, int64_t begin, int64_t end)
@@ -338,8 +320,7 @@ static void reduce_finish(void *context, int64_t begin, int64_t end)
         value *sums =
             job->partial + kept * job->blocks * width; /* the first block's sums become the total */
         for (int64_t block = 1; block < job->blocks; block++)
-            for (int64_t j = 0; j < width; j++)
-                sums[j] = reduce_join(job->kind, job->type, sums[j], sums[block * width + j]);
+            reduce_join(job->kind, job->type, sums, sums + block * width, width);
         int64_t offset = cursor.offset[1] * (int64_t)ek_dtype_size(job->out.dtype);
         ek_row_store(result, sums, job->out.dtype, (char *)job->out.data + offset, job->out_stride,
                      width);

@@ -94,18 +94,19 @@ static EK_REAL EK_NAME(softmax_largest_of)(int64_t size, const EK_REAL *row)
     return most;
 }
 
+/* Returns the sum of x, or of x y if y isn't NULL. */
 EK_MULTIVERSION
-static double EK_NAME(softmax_sum_of)(int64_t size, const EK_REAL *x)
+static double EK_NAME(softmax_sum_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)
 {
     double lane[8] = {0}, total = 0;
     int64_t c = 0;
     for (; c + 8 <= size; c += 8)
         for (int j = 0; j < 8; j++)
-            lane[j] += (double)x[c + j];
+            lane[j] += y ? (double)x[c + j] * (double)y[c + j] : (double)x[c + j];
     for (int j = 0; j < 8; j++)
         total += lane[j];
     for (; c < size; c++)
-        total += (double)x[c];
+        total += y ? (double)x[c] * (double)y[c] : (double)x[c];
     return total;
 }
 
@@ -146,7 +147,7 @@ static void EK_NAME(softmax_exponentials)(int64_t rows, int64_t size, const EK_R
     for (int64_t i = 0; i < rows * size; i++)
         e[i] = EK_NAME(ek_exp)(e[i]);
     for (int64_t r = 0; r < rows; r++)
-        sum[r] = (EK_REAL)EK_NAME(softmax_sum_of)(size, e + r * size);
+        sum[r] = (EK_REAL)EK_NAME(softmax_sum_of)(size, e + r * size, NULL);
 }
 
 /* Returns the sum of exp(x - most) over one long row, computed tile by tile. */
@@ -155,22 +156,14 @@ static EK_REAL EK_NAME(softmax_exponential_sum)(int64_t size, const EK_REAL *res
                                                 EK_REAL most)
 {
     EK_REAL e[EK_TILE];
-    double lane[8] = {0}, total = 0;
+    double total = 0;
     for (int64_t at = 0; at < size; at += EK_TILE) {
-        int64_t n = size - at < EK_TILE ? size - at : EK_TILE, c = 0;
+        const int64_t n = ek_smaller(size - at, EK_TILE);
         for (int64_t i = 0; i < n; i++)
             e[i] = row[at + i] - most;
         for (int64_t i = 0; i < n; i++)
             e[i] = EK_NAME(ek_exp)(e[i]);
-        for (; c + 8 <= n; c += 8)
-            for (int j = 0; j < 8; j++)
-                lane[j] += (double)e[c + j];
-        if (at + n < size)
-            continue;
-        for (int j = 0; j < 8; j++)
-            total += lane[j];
-        for (; c < n; c++)
-            total += (double)e[c];
+        total += EK_NAME(softmax_sum_of)(n, e, NULL);
     }
     return (EK_REAL)total;
 }
@@ -190,21 +183,6 @@ void EK_NAME(ek_exp_sums)(int64_t rows, int64_t size, const EK_REAL *x, EK_REAL 
 }
 
 /* ---- softmax ---- */
-
-EK_MULTIVERSION
-static double EK_NAME(softmax_dot_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)
-{
-    double lane[8] = {0}, total = 0;
-    int64_t c = 0;
-    for (; c + 8 <= size; c += 8)
-        for (int j = 0; j < 8; j++)
-            lane[j] += (double)x[c + j] * (double)y[c + j];
-    for (int j = 0; j < 8; j++)
-        total += lane[j];
-    for (; c < size; c++)
-        total += (double)x[c] * (double)y[c];
-    return total;
-}
 
 /* Computes y = exp(x - largest) / sum, or with `logarithm` y = x - largest - log(sum). */
 EK_MULTIVERSION
@@ -247,8 +225,7 @@ static void EK_NAME(softmax_gradient_block)(int64_t rows, int64_t size, void *ou
     for (int64_t r = 0; r < rows; r++) {
         EK_REAL *dx = (EK_REAL *)out + r * size;
         const EK_REAL *dy = (const EK_REAL *)in + r * size, *y = (const EK_REAL *)of + r * size;
-        double sum =
-            logarithm ? EK_NAME(softmax_sum_of)(size, dy) : EK_NAME(softmax_dot_of)(size, dy, y);
+        const double sum = EK_NAME(softmax_sum_of)(size, dy, logarithm ? NULL : y);
         EK_NAME(softmax_gradient_row)(size, dx, dy, y, (EK_REAL)sum, logarithm);
     }
 }

@@ -237,51 +237,30 @@ typedef struct search_job {
 
 /* Finds the first position whose element is at least the value; with `right`, the first whose
  * element is larger. A NaN is larger than all numbers, as in PyTorch. */
-#define SEARCH(type, of)                                                    \
-    do {                                                                    \
-        const type *sorted = (const type *)job->sorted + cursor->offset[2]; \
-        number value = of(((const type *)job->values)[cursor->offset[1]]);  \
-        while (low < high) {                                                \
-            int64_t middle = low + (high - low) / 2;                        \
-            number there = of(sorted[middle * job->stride]);                \
-            if (job->right ? !(there > value) : !(there >= value))          \
-                low = middle + 1;                                           \
-            else                                                            \
-                high = middle;                                              \
-        }                                                                   \
-    } while (0)
-
 static int64_t search_one(const search_job *job, const ek_cursor *cursor)
 {
+    const bool integers = job->dtype == EK_I64;
+    const int64_t size = (int64_t)ek_dtype_size(job->dtype);
+    const char *at = job->values + cursor->offset[1] * size,
+               *sorted = job->sorted + cursor->offset[2] * size;
+    const int64_t integer = integers ? *(const int64_t *)at : 0;
+    const double real = integers ? 0 : ek_element_double(at, job->dtype);
     int64_t low = 0, high = job->size;
-    if (job->dtype == EK_I64) {
-        typedef int64_t number;
-        SEARCH(int64_t, (int64_t));
-    } else {
-        typedef double number;
-        switch (job->dtype) {
-        case EK_F32:
-            SEARCH(float, (double));
-            break;
-        case EK_F64:
-            SEARCH(double, (double));
-            break;
-        case EK_BF16:
-            SEARCH(uint16_t, (double)ek_float_of_bf16);
-            break;
-        case EK_F16:
-            SEARCH(uint16_t, (double)ek_float_of_f16);
-            break;
-        case EK_I32:
-            SEARCH(int32_t, (double));
-            break;
-        case EK_BOOL:
-            SEARCH(uint8_t, (double)(bool));
-            break;
-        default:
-            SEARCH(uint8_t, (double));
-            break;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        const char *there = sorted + middle * job->stride * size;
+        bool ends;
+        if (integers) {
+            const int64_t v = *(const int64_t *)there;
+            ends = job->right ? v > integer : v >= integer;
+        } else {
+            const double v = ek_element_double(there, job->dtype);
+            ends = job->right ? v > real : v >= real;
         }
+        if (ends)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return low;
 }

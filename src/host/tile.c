@@ -111,24 +111,6 @@ static bool tile_has_conversion(ek_class type, ek_dtype dtype, int64_t stride)
            __builtin_cpu_supports("avx512vl");
 }
 
-#else
-
-static bool tile_has_conversion(ek_class type, ek_dtype dtype, int64_t stride)
-{
-    (void)type, (void)dtype, (void)stride;
-    return false;
-}
-
-static void tile_widen(float *to, const uint16_t *from, bool bf16, int64_t count)
-{
-    (void)to, (void)from, (void)bf16, (void)count;
-}
-
-static void tile_narrow(uint16_t *to, const float *from, bool bf16, int64_t count)
-{
-    (void)to, (void)from, (void)bf16, (void)count;
-}
-
 #endif
 
 EK_MULTIVERSION
@@ -178,19 +160,25 @@ static void tile_row_store(ek_class type, const void *row, ek_dtype dtype, void 
 void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, int64_t stride,
                  int64_t count)
 {
-    if (tile_has_conversion(type, dtype, stride))
+#if defined(__x86_64__)
+    if (tile_has_conversion(type, dtype, stride)) {
         tile_widen(row, source, dtype == EK_BF16, count);
-    else
-        tile_row_load(type, row, dtype, source, stride, count);
+        return;
+    }
+#endif
+    tile_row_load(type, row, dtype, source, stride, count);
 }
 
 void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, int64_t stride,
                   int64_t count)
 {
-    if (tile_has_conversion(type, dtype, stride))
+#if defined(__x86_64__)
+    if (tile_has_conversion(type, dtype, stride)) {
         tile_narrow(target, row, dtype == EK_BF16, count);
-    else
-        tile_row_store(type, row, dtype, target, stride, count);
+        return;
+    }
+#endif
+    tile_row_store(type, row, dtype, target, stride, count);
 }
 
 /* ---- tiles of a walk ---- */
@@ -236,19 +224,14 @@ const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_
     int k = operand->index;
     if (is_in_tile_place(walk, cursor, operand, type, count))
         return tile_place(operand, cursor->offset[k]);
-    int64_t stride = walk->stride[k][walk->ndim - 1];
-    if (operand->constant || count <= ek_cursor_row_rest(walk, cursor)) {
-        ek_row_load(type, tile, operand->dtype, tile_place(operand, cursor->offset[k]),
-                    operand->constant ? 0 : stride, count);
-        return tile;
-    }
+    const int64_t stride = operand->constant ? 0 : walk->stride[k][walk->ndim - 1];
     ek_cursor at = *cursor;
-    for (int64_t done = 0; done < count;) {
-        int64_t run = ek_cursor_run(walk, &at, count - done);
+    for (int64_t done = 0, run; done < count; done += run) {
+        run = operand->constant ? count : ek_cursor_run(walk, &at, count - done);
         ek_row_load(type, (char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
                     tile_place(operand, at.offset[k]), stride, run);
-        ek_cursor_advance(walk, &at, run);
-        done += run;
+        if (done + run < count)
+            ek_cursor_advance(walk, &at, run);
     }
     return tile;
 }
@@ -266,20 +249,14 @@ void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operan
 {
     if (target != tile)
         return;
-    int k = operand->index;
-    int64_t stride = walk->stride[k][walk->ndim - 1];
-    if (count <= ek_cursor_row_rest(walk, cursor)) {
-        ek_row_store(type, tile, operand->dtype, tile_place(operand, cursor->offset[k]), stride,
-                     count);
-        return;
-    }
+    const int k = operand->index;
     ek_cursor at = *cursor;
-    for (int64_t done = 0; done < count;) {
-        int64_t run = ek_cursor_run(walk, &at, count - done);
+    for (int64_t done = 0, run; done < count; done += run) {
+        run = ek_cursor_run(walk, &at, count - done);
         ek_row_store(type, (const char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
-                     tile_place(operand, at.offset[k]), stride, run);
-        ek_cursor_advance(walk, &at, run);
-        done += run;
+                     tile_place(operand, at.offset[k]), walk->stride[k][walk->ndim - 1], run);
+        if (done + run < count)
+            ek_cursor_advance(walk, &at, run);
     }
 }
 

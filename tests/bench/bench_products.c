@@ -6,13 +6,19 @@
  * prints, for each shape, GFLOP/s, the share of what the threads can do (machine.h; half of it in
  * f64), the GFLOP/s of the libraries that can be loaded, and the ratio to the faster one; at the
  * end the geometric mean of the ratios. The sides run in turn; a side's time is its best of ROUNDS
- * (8). Fails if results differ. Libraries read the instructions that they may use from
- * MKL_ENABLE_INSTRUCTIONS and OPENBLAS_CORETYPE, this library from EVENKEEL_HOST_ISA. */
+ * (8). On Linux each side's threads are pinned to processors of their own. Fails if results differ.
+ * Libraries read the instructions that they may use from MKL_ENABLE_INSTRUCTIONS and
+ * OPENBLAS_CORETYPE, this library from EVENKEEL_HOST_ISA. */
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#include <dirent.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <evenkeel/evenkeel.h>
 
@@ -244,12 +250,49 @@ static double difference(const product *p, int side)
     return largest;
 }
 
-/* Sleeps until threads of libraries that wait actively for their next work have given up. 60 ms
- * were too few for those of OpenBLAS, which then took half a processor from the next product. */
+/* ---- threads ---- */
+
+/* Sleeps until threads of libraries that wait actively for their next work have given up
+ * (main). */
 static void settle(int threads)
 {
     if (threads > 1)
-        nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+/* Pins the threads that began since the last call: the first thread of all to a processor, all
+ * others, in turn, to the others of `threads` processors. The system's scheduler otherwise lets two
+ * threads that wake each other share a processor for milliseconds. */
+static void pin_new_threads(int threads)
+{
+#if defined(__linux__)
+    static cpu_set_t may;
+    static long last;
+    int processors[CPU_SETSIZE], count = 0, next = 0;
+    if (last == 0 && sched_getaffinity(0, sizeof may, &may) < 0)
+        return;
+    for (int i = 0; i < CPU_SETSIZE && count < threads; i++)
+        if (CPU_ISSET(i, &may))
+            processors[count++] = i;
+    DIR *directory = threads > 1 && count == threads ? opendir("/proc/self/task") : NULL;
+    if (!directory)
+        return;
+    long largest = last;
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        const long thread = atol(entry->d_name);
+        if (thread <= last)
+            continue;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(processors[thread == (long)getpid() ? 0 : 1 + next++ % (threads - 1)], &one);
+        sched_setaffinity((pid_t)thread, sizeof one, &one);
+        largest = thread > largest ? thread : largest;
+    }
+    closedir(directory);
+    last = largest;
+#else
+    (void)threads;
+#endif
 }
 
 /* Writes the sides' seconds. Returns 0 or a negative status. */
@@ -258,6 +301,9 @@ static int compare(const product *p, int libraries, int threads, int rounds, dou
     int rc = 0;
     for (int side = 0; side < SIDES; side++)
         seconds[side] = INFINITY;
+    for (int side = 0; side <= libraries && rc == 0; side++)
+        rc = multiply(p, side);
+    pin_new_threads(threads);
     for (int round = 0; round < rounds; round++)
         for (int side = 0; side <= libraries && rc == 0; side++) {
             settle(threads);
@@ -279,7 +325,10 @@ int main(int argc, char **argv)
                 SHAPES);
         return 2;
     }
-    setenv("KMP_BLOCKTIME", "1", 0); /* milliseconds that MKL's threads spin after a product */
+    /* How long threads spin after a product: milliseconds in MKL, powers of two of cycles in
+     * OpenBLAS, whose threads otherwise take half a processor from the next product. */
+    setenv("KMP_BLOCKTIME", "1", 0);
+    setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0);
     library libraries[MOST_LIBRARIES] = {{.name = NULL}};
     int count = 0, counted = 0, low = 0, rc = 0;
     count += load(&libraries[count], "MKL", "libmkl_rt.so.3", "MKL_Set_Num_Threads", threads);

@@ -13,17 +13,17 @@
 #if defined(__SANITIZE_THREAD__) /* which is slow */
 enum { WIDTH = 64 };
 #else
-enum { WIDTH = 768 };
+enum { WIDTH = 512 };
 #endif
-enum { LAYERS = 16, ROWS = 8, STEPS = 3, UNIT = (WIDTH + 1) * WIDTH * 4 };
+enum { LAYERS = 16, FEW = 4, ROWS = 8, STEPS = 3, UNIT = (WIDTH + 1) * WIDTH * 4 };
 
-/* Linear layers of 2.3 MB each. */
-static ek_module *large_net(void)
+/* Linear layers of 1 MB each. */
+static ek_module *net_of(int layers)
 {
     ek_module *parts[2 * LAYERS];
     int count = 0;
     ek_manual_seed(1);
-    for (int i = 0; i < LAYERS; i++) {
+    for (int i = 0; i < layers; i++) {
         if (i > 0)
             parts[count++] = ek_relu();
         parts[count++] = ek_linear(WIDTH, WIDTH);
@@ -100,16 +100,20 @@ static void trains_a_model_larger_than_a_device(way how)
     double expected[STEPS], loss;
     char hashes[2][65];
     training whole =
-        training_of(large_net(), how == CLASSIC ? CLASSIC : BALANCED, EK_SHARD_OPTIMIZER);
+        training_of(net_of(LAYERS), how == CLASSIC ? CLASSIC : BALANCED, EK_SHARD_OPTIMIZER);
     for (int i = 0; i < STEPS; i++)
         CHECK_OK(training_step(&whole, i, 1, &expected[i]));
     CHECK_OK(ek_module_sha256(whole.net, hashes[0]));
     const uint64_t all = 16 * (uint64_t)ek_module_numel(whole.net);
     training_free(&whole);
 
+    /* Two units, the gradients that a device may be ahead (autograd/run.h), and two that are
+     * summed, and what a step needs. */
+    const uint64_t share = all / (2 * (uint64_t)job_size);
+    const uint64_t most = share + 2 * UNIT + (12 << 20) + 4 * UNIT;
     if (WIDTH > 64 && job_size == 2)
-        limit_devices(2 * all / 5);
-    training t = training_of(large_net(), how, EK_SHARD_PARAMETERS);
+        limit_devices(most + 4 * UNIT); /* some is free between blocks */
+    training t = training_of(net_of(LAYERS), how, EK_SHARD_PARAMETERS);
     for (int d = 0; d < 2; d++)
         ek_memory_reset_peak(ek_host(d));
     for (int i = 0; i < STEPS; i++) {
@@ -122,10 +126,6 @@ static void trains_a_model_larger_than_a_device(way how)
     for (int d = 0; d < 2; d++) {
         ek_memory_stats memory;
         CHECK_OK(ek_memory_get_stats(ek_host(d), &memory));
-        /* Two units, the gradients that a device may be ahead (autograd/run.h), and two that are
-         * summed, and what a step needs. */
-        const uint64_t share = all / (2 * (uint64_t)job_size);
-        const uint64_t most = share + 2 * UNIT + (8 << 20) + 4 * UNIT;
         if (getenv("SHOW"))
             printf("way %d rank %d host:%d: peak %.2f MB; a share is %.2f, a unit %.2f\n", how,
                    job_rank, d, (double)memory.peak / 1e6, (double)share / 1e6, (double)UNIT / 1e6);
@@ -153,7 +153,7 @@ static double first_of(ek_tensor *tensor)
 static void are_read_and_written_as_always(void)
 {
     ek_scope scope = ek_scope_begin();
-    training t = training_of(large_net(), BALANCED, EK_SHARD_PARAMETERS);
+    training t = training_of(net_of(FEW), BALANCED, EK_SHARD_PARAMETERS);
     ek_set_grad_enabled(false);
     if (job_rank == 0) { /* alone, while the others are elsewhere */
         ek_value y = ek_forward(t.model, ek_ones(EK_SHAPE(2, WIDTH)));
@@ -175,7 +175,7 @@ static void becomes_whole_when_the_wrapper_is_freed(void)
 {
     char before[65], after[65];
     double loss;
-    training t = training_of(large_net(), BALANCED, EK_SHARD_PARAMETERS);
+    training t = training_of(net_of(FEW), BALANCED, EK_SHARD_PARAMETERS);
     CHECK_OK(training_step(&t, 0, 1, &loss));
     CHECK_OK(ek_module_sha256(t.net, before));
     ek_optimizer_free(t.optimizer);
@@ -191,8 +191,8 @@ static void becomes_whole_when_the_wrapper_is_freed(void)
 static void trains_in_parts(void)
 {
     double one, parts;
-    training a = training_of(large_net(), BALANCED, EK_SHARD_OPTIMIZER);
-    training b = training_of(large_net(), BALANCED, EK_SHARD_PARAMETERS);
+    training a = training_of(net_of(FEW), BALANCED, EK_SHARD_OPTIMIZER);
+    training b = training_of(net_of(FEW), BALANCED, EK_SHARD_PARAMETERS);
     for (int i = 0; i < 2; i++) {
         CHECK_OK(training_step(&a, i, 4, &one));
         CHECK_OK(training_step(&b, i, 4, &parts));
@@ -206,7 +206,7 @@ static void trains_in_parts(void)
 static void keeps_few_copies_of_gradients(void)
 {
     ek_memory_stats before, after;
-    training t = training_of(large_net(), BALANCED, EK_SHARD_PARAMETERS);
+    training t = training_of(net_of(LAYERS), BALANCED, EK_SHARD_PARAMETERS);
     double loss;
     CHECK_OK(training_step(&t, 0, 1, &loss));
     ek_scope scope = ek_scope_begin();
@@ -230,14 +230,14 @@ static void keeps_few_copies_of_gradients(void)
 
 static void is_refused(void)
 {
-    ek_module *net = large_net();
+    ek_module *net = net_of(FEW);
     if (job_rank == 0)
         CHECK_OK(ek_shard_unit(net));
     ek_module *model = ek_distributed_data_parallel(net, .shard = EK_SHARD_PARAMETERS);
     CHECK(!model && ek_error_status() == EK_E_STATE && strstr(ek_error_message(), "unit"), "%s",
           ek_error_message());
     ek_error_clear();
-    model = ek_distributed_data_parallel(large_net(), .shard = (ek_shard_policy)7);
+    model = ek_distributed_data_parallel(net_of(FEW), .shard = (ek_shard_policy)7);
     CHECK(!model && ek_error_status() == EK_E_INVALID && strstr(ek_error_message(), "policy"), "%s",
           ek_error_message());
     ek_error_clear();
@@ -293,7 +293,7 @@ static void gradients_with_a_history_are_added(void)
 static void is_freed_after_the_job(void)
 {
     ek_scope scope = ek_scope_begin();
-    training t = training_of(large_net(), CPU, EK_SHARD_PARAMETERS);
+    training t = training_of(net_of(FEW), CPU, EK_SHARD_PARAMETERS);
     double loss;
     CHECK_OK(training_step(&t, 0, 1, &loss));
     ek_set_grad_enabled(false);
@@ -314,11 +314,11 @@ static void survives_a_rank_without_memory(void)
 {
     char before[65], after[65];
     double expected = 0, loss;
-    training reference = training_of(large_net(), BALANCED, EK_SHARD_PARAMETERS);
+    training reference = training_of(net_of(FEW), BALANCED, EK_SHARD_PARAMETERS);
     for (int i = 0; i < 2; i++)
         CHECK_OK(training_step(&reference, i, 1, &expected));
     training_free(&reference);
-    training t = training_of(large_net(), BALANCED, EK_SHARD_PARAMETERS);
+    training t = training_of(net_of(FEW), BALANCED, EK_SHARD_PARAMETERS);
     CHECK_OK(training_step(&t, 0, 1, &loss));
     CHECK_OK(ek_module_sha256(t.net, before));
     CHECK_OK(ek_dist_barrier());

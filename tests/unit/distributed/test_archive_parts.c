@@ -10,6 +10,8 @@
 #include "kit/ranks.h"
 #include "train/saving.h"
 
+NAMES_DEVICES
+
 enum { RANKS = 3, WIDTH = 50 };
 
 FIXTURE(make_directory, empty_directory)

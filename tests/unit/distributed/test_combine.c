@@ -4,6 +4,8 @@
 #include "link/combine.h"
 #include "unit.h"
 
+NAMES_DEVICES
+
 enum { MOST = 70, COUNT = 1100 }; /* terms, and elements of a term: several blocks */
 
 static char terms[MOST][COUNT * sizeof(double)], out[COUNT * sizeof(double)];

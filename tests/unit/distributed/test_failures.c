@@ -6,6 +6,8 @@
 #include "core/tensor.h"
 #include "kit/ranks.h"
 
+NAMES_DEVICES
+
 enum { RANKS = 3 };
 
 /* ---- a rank that fails ---- */

@@ -1,13 +1,17 @@
 /* The loop between threads behaves as the transport's header says. */
+#include <sched.h>
+
 #include "kit/loop.h"
+
+NAMES_DEVICES
 
 enum { SEEDS = 12, LARGE = 20000 };
 
 static const char *wait_for(ek_request **request, int *source)
 {
     int rc = 0;
-    while (rc == 0)
-        rc = loop_transport()->test(request, source);
+    while ((rc = loop_transport()->test(request, source)) == 0)
+        sched_yield(); /* what is waited for may need this core */
     LOOP_TRY(rc);
     LOOP_CHECK(*request == NULL);
     return NULL;

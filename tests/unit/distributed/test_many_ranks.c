@@ -6,6 +6,8 @@
 #include "kit/ranks.h"
 #include "kit/same.h"
 
+NAMES_DEVICES
+
 enum { SEEDS = 3 };
 
 static int size_of(int index)

@@ -4,6 +4,8 @@
 #include "kit/loop.h"
 #include "link/communication.h"
 
+NAMES_DEVICES
+
 enum { SEEDS = 2, TAG = EK_ROUNDS_TAG };
 
 static const int sizes[] = {1, 2, 3, 5, 8, 9, 12, 16, 17, 33};

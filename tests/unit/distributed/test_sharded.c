@@ -12,7 +12,7 @@ static void check(uint64_t seed, same_setting setting)
 
 static int step_count(void)
 {
-    return test_is_short() ? 3 : 10;
+    return test_is_short() ? 3 : 6;
 }
 
 /* ---- devices of one process ---- */

@@ -4,6 +4,8 @@
 
 #include "unit.h"
 
+NAMES_DEVICES
+
 FIXTURE(NULL, NULL)
 
 enum { MOST_RANKS = 128, COUNT = 128 * 16 * 2 };

@@ -58,14 +58,10 @@ static inline ek_tensor *case_tensor(ek_dev *dev, ek_dtype dtype, int ndim, cons
     return tensor;
 }
 
+/* Where element i in row-major order lies. */
 static inline int64_t case_position(const ek_tensor *tensor, int64_t i)
 {
-    int64_t position = 0, step = 1;
-    bool dense = true; /* row-major without gaps, as most tensors of these tests are */
-    for (int d = tensor->ndim - 1; d >= 0 && dense; step *= tensor->shape[d--])
-        dense = tensor->stride[d] == step;
-    if (dense)
-        return i;
+    int64_t position = 0;
     for (int d = tensor->ndim - 1; d >= 0; d--) {
         position += i % tensor->shape[d] * tensor->stride[d];
         i /= tensor->shape[d];
@@ -73,22 +69,48 @@ static inline int64_t case_position(const ek_tensor *tensor, int64_t i)
     return position;
 }
 
-/* Element i in row-major order. */
-static inline double case_get(const ek_tensor *tensor, int64_t i)
+/* A way over all elements in row-major order, without the divisions of case_position. */
+typedef struct case_walk {
+    const ek_tensor *tensor;
+    void *data;
+    int64_t i, count, at; /* at: the position of element i */
+    int64_t index[EK_MAX_DIMS];
+} case_walk;
+
+static inline case_walk case_walk_of(const ek_tensor *tensor)
 {
-    int64_t at = case_position(tensor, i);
-    const void *data = ek_tensor_address(tensor);
-    if (tensor->dtype == EK_F64)
+    return (
+        case_walk){.tensor = tensor, .data = ek_tensor_address(tensor), .count = ek_count(tensor)};
+}
+
+static inline void case_walk_next(case_walk *w)
+{
+    w->i++;
+    for (int d = w->tensor->ndim - 1; d >= 0; d--) {
+        w->at += w->tensor->stride[d];
+        if (++w->index[d] < w->tensor->shape[d])
+            return;
+        w->at -= w->index[d] * w->tensor->stride[d];
+        w->index[d] = 0;
+    }
+}
+
+#define CASE_EACH(w, tensor) \
+    for (case_walk w = case_walk_of(tensor); w.i < w.count; case_walk_next(&w))
+
+static inline double case_get_at(ek_dtype dtype, const void *data, int64_t at)
+{
+    if (dtype == EK_F64)
         return ((const double *)data)[at];
-    if (tensor->dtype == EK_I64)
+    if (dtype == EK_I64)
         return (double)((const int64_t *)data)[at];
-    if (tensor->dtype == EK_U8 || tensor->dtype == EK_BOOL)
+    if (dtype == EK_U8 || dtype == EK_BOOL)
         return (double)((const uint8_t *)data)[at];
-    if (tensor->dtype == EK_I32)
+    if (dtype == EK_I32)
         return (double)((const int32_t *)data)[at];
-    if (tensor->dtype == EK_F16)
+    if (dtype == EK_F16)
         return (double)ek_float_of_f16(((const uint16_t *)data)[at]);
-    if (tensor->dtype == EK_F32)
+    if (dtype == EK_F32)
         return (double)((const float *)data)[at];
     uint32_t bits = (uint32_t)((const uint16_t *)data)[at] << 16;
     float value;
@@ -96,49 +118,68 @@ static inline double case_get(const ek_tensor *tensor, int64_t i)
     return (double)value;
 }
 
-static inline void case_set(ek_tensor *tensor, int64_t i, double value)
+static inline void case_set_at(ek_dtype dtype, void *data, int64_t at, double value)
 {
-    int64_t at = case_position(tensor, i);
-    void *data = ek_tensor_address(tensor);
     float narrow = (float)value;
     uint32_t bits;
     memcpy(&bits, &narrow, sizeof bits);
-    if (tensor->dtype == EK_F64)
+    if (dtype == EK_F64)
         ((double *)data)[at] = value;
-    else if (tensor->dtype == EK_I64)
+    else if (dtype == EK_I64)
         ((int64_t *)data)[at] = (int64_t)value;
-    else if (tensor->dtype == EK_U8)
+    else if (dtype == EK_U8)
         ((uint8_t *)data)[at] = (uint8_t)value;
-    else if (tensor->dtype == EK_BOOL)
+    else if (dtype == EK_BOOL)
         ((uint8_t *)data)[at] = value != 0;
-    else if (tensor->dtype == EK_I32)
+    else if (dtype == EK_I32)
         ((int32_t *)data)[at] = (int32_t)value;
-    else if (tensor->dtype == EK_F16)
+    else if (dtype == EK_F16)
         ((uint16_t *)data)[at] = ek_f16_of(narrow);
-    else if (tensor->dtype == EK_F32)
+    else if (dtype == EK_F32)
         ((float *)data)[at] = narrow;
     else
         ((uint16_t *)data)[at] = (uint16_t)(bits >> 16); /* values of these tests are exact */
+}
+
+static inline double case_walk_get(const case_walk *w)
+{
+    return case_get_at(w->tensor->dtype, w->data, w->at);
+}
+
+static inline void case_walk_set(const case_walk *w, double value)
+{
+    case_set_at(w->tensor->dtype, w->data, w->at, value);
+}
+
+/* Element i in row-major order. */
+static inline double case_get(const ek_tensor *tensor, int64_t i)
+{
+    return case_get_at(tensor->dtype, ek_tensor_address(tensor), case_position(tensor, i));
+}
+
+static inline void case_set(ek_tensor *tensor, int64_t i, double value)
+{
+    case_set_at(tensor->dtype, ek_tensor_address(tensor), case_position(tensor, i), value);
 }
 
 /* Multiples of 1/16 in (-2, 2): exact in bf16. */
 static inline void case_fill(ek_tensor *tensor, unsigned seed)
 {
     uint32_t state = seed * 2654435761u + 12345u;
-    for (int64_t i = 0; i < ek_count(tensor); i++) {
+    CASE_EACH(w, tensor) {
         state = state * 1664525u + 1013904223u;
-        case_set(tensor, i, (double)((int)(state >> 16) % 63 - 31) / 16.0);
+        case_walk_set(&w, (double)((int)(state >> 16) % 63 - 31) / 16.0);
     }
 }
 
 static inline void case_poison(ek_tensor *tensor)
 {
-    for (int64_t i = 0; i < ek_count(tensor); i++)
-        case_set(tensor, i,
-                 ek_dtype_is_floating(tensor->dtype) ? (double)NAN
-                 : tensor->dtype == EK_BOOL          ? 1
-                 : tensor->dtype == EK_U8            ? 77
-                                                     : -7);
+    const double poison = ek_dtype_is_floating(tensor->dtype) ? (double)NAN
+                          : tensor->dtype == EK_BOOL          ? 1
+                          : tensor->dtype == EK_U8            ? 77
+                                                              : -7;
+    CASE_EACH(w, tensor)
+        case_walk_set(&w, poison);
 }
 
 /* |a - b|_2 <= relative |b|_2 over the whole tensor. */
@@ -146,10 +187,10 @@ static inline void case_compare(const ek_tensor *a, const double *b, double rela
                                 const char *what)
 {
     double difference = 0, norm = 0;
-    for (int64_t i = 0; i < ek_count(a); i++) {
-        double d = case_get(a, i) - b[i];
+    CASE_EACH(w, a) {
+        double d = case_walk_get(&w) - b[w.i];
         difference += d * d;
-        norm += b[i] * b[i];
+        norm += b[w.i] * b[w.i];
     }
     if (!(sqrt(difference) <= relative * sqrt(norm) + 1e-30))
         ck_abort_msg("%s: |a - b| %g, |b| %g", what, sqrt(difference), sqrt(norm));
@@ -171,18 +212,20 @@ static inline double *case_zeros(int64_t count)
 static inline double *case_values(const ek_tensor *tensor)
 {
     double *values = case_zeros(ek_count(tensor));
-    for (int64_t i = 0; i < ek_count(tensor); i++)
-        values[i] = case_get(tensor, i);
+    CASE_EACH(w, tensor)
+        values[w.i] = case_walk_get(&w);
     return values;
 }
 
 /* The same bits, element by element. */
 static inline void case_same(const ek_tensor *a, const ek_tensor *b, const char *what)
 {
-    for (int64_t i = 0; i < ek_count(a); i++) {
-        double x = case_get(a, i), y = case_get(b, i);
+    case_walk other = case_walk_of(b);
+    CASE_EACH(w, a) {
+        double x = case_walk_get(&w), y = case_walk_get(&other);
         if (memcmp(&x, &y, sizeof x) != 0)
-            ck_abort_msg("%s: element %lld is %.17g, then %.17g", what, (long long)i, x, y);
+            ck_abort_msg("%s: element %lld is %.17g, then %.17g", what, (long long)w.i, x, y);
+        case_walk_next(&other);
     }
 }
 

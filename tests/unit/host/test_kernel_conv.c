@@ -205,11 +205,20 @@ static const conv_case implicit_cases[] = {
 };
 enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
 
+static int implicit_results_in(ek_dtype dtype, const problem *p)
+{
+    bool can[3];
+    for (int kind = 0; kind < 3; kind++)
+        can[kind] =
+            ek_conv_implicit_can((ek_conv_kind)kind, dtype, p->x.host, p->dy.host, &p->params);
+    if (!can[EK_CONV_FORWARD] || !can[EK_CONV_INPUT_GRADIENT])
+        return 0;
+    return can[EK_CONV_WEIGHT_GRADIENT] ? RESULTS : DW;
+}
+
 static int implicit_results(const problem *p)
 {
-    if (!ek_conv_implicit_can(p->x.host, &p->params))
-        return 0;
-    return ek_conv_implicit_weight_can(p->x.host) ? RESULTS : DW;
+    return implicit_results_in(EK_F32, p);
 }
 
 static int run_implicit(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
@@ -304,11 +313,7 @@ TEST_LOOP(point_leaves_the_last_windows_out, 0, POINT_CASES)
 
 static int pairs_results(const problem *p)
 {
-    const ek_tensor *x = p->x.host, *y = p->dy.host;
-    if (!ek_conv_implicit_bf16_can(EK_CONV_FORWARD, x, y, &p->params) ||
-        !ek_conv_implicit_bf16_can(EK_CONV_INPUT_GRADIENT, x, y, &p->params))
-        return 0;
-    return ek_conv_implicit_bf16_can(EK_CONV_WEIGHT_GRADIENT, x, y, &p->params) ? RESULTS : DW;
+    return implicit_results_in(EK_BF16, p);
 }
 
 static void check_pairs(const conv_case *c, int64_t unread, twin_layout layout)

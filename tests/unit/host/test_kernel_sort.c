@@ -12,15 +12,16 @@ static twin values(twin x, unsigned seed)
     return twin_integers(x, 0, 99, seed);
 }
 
-/* The number of elements of a line that come before element i. */
-static int64_t rank_of(const double *line, int64_t size, int64_t i, bool descending)
+/* An element of a line. Of two equal ones the first comes first. */
+typedef struct place {
+    double value;
+    int64_t i;
+} place;
+
+static int compare_places(const void *a, const void *b)
 {
-    int64_t rank = 0;
-    for (int64_t j = 0; j < size; j++)
-        rank += descending ? line[j] > line[i] : line[j] < line[i];
-    for (int64_t j = 0; j < i; j++)
-        rank += line[j] == line[i];
-    return rank;
+    const place *x = a, *y = b;
+    return x->value != y->value ? (x->value < y->value ? -1 : 1) : (x->i < y->i ? -1 : 1);
 }
 
 static void check_sorted(ek_dtype dtype, int s, twin_layout layout, bool descending, int64_t count)
@@ -28,16 +29,18 @@ static void check_sorted(ek_dtype dtype, int s, twin_layout layout, bool descend
     const int64_t *shape = shapes[s], size = shape[1], first[] = {shape[0], count, shape[2]};
     twin x = values(twin_new(dtype, 3, shape, layout), 3);
     twin index = twin_new(EK_I64, 3, first, (twin_layout)((layout + 1) % TWIN_LAYOUTS));
-    double *wanted = case_zeros(ek_count(index.host)), *line = case_zeros(size);
+    double *wanted = case_zeros(ek_count(index.host));
+    place *line = calloc((size_t)size, sizeof *line);
+    case_must(line);
     for (int64_t a = 0; a < shape[0]; a++)
         for (int64_t b = 0; b < shape[2]; b++) {
-            for (int64_t i = 0; i < size; i++)
-                line[i] = case_get(x.host, (a * size + i) * shape[2] + b);
             for (int64_t i = 0; i < size; i++) {
-                int64_t rank = rank_of(line, size, i, descending);
-                if (rank < count)
-                    wanted[(a * count + rank) * shape[2] + b] = (double)i;
+                double value = case_get(x.host, (a * size + i) * shape[2] + b);
+                line[i] = (place){descending ? -value : value, i};
             }
+            qsort(line, (size_t)size, sizeof *line, compare_places);
+            for (int64_t rank = 0; rank < count; rank++)
+                wanted[(a * count + rank) * shape[2] + b] = (double)line[rank].i;
         }
     twin_run(argsort, ON(index), ON(x), 1, descending);
     const char *what = text_of("shape %d, layout %d, first %lld", s, layout, (long long)count);

@@ -229,8 +229,8 @@ static inline twin twin_repeat(twin t, unsigned mask)
 /* Sets element i in row-major order on both sides to values[i]. */
 static inline twin twin_set(twin t, const double *values)
 {
-    for (int64_t i = 0; i < ek_count(t.host); i++)
-        case_set(t.host, i, values[i]);
+    CASE_EACH(w, t.host)
+        case_walk_set(&w, values[w.i]);
     twin_push(t);
     return t;
 }
@@ -243,12 +243,18 @@ static inline uint32_t twin_random(uint32_t *state)
     return *state;
 }
 
+/* Element i of the host's tensor, or `otherwise` of twin_none. */
+static inline double twin_value(twin t, int64_t i, double otherwise)
+{
+    return t.host ? case_get(t.host, i) : otherwise;
+}
+
 /* In [low, high); bf16 by truncation. */
 static inline twin twin_uniform(twin t, double low, double high, unsigned seed)
 {
     uint32_t state = seed * 2654435761u + 88172645u;
-    for (int64_t i = 0; i < ek_count(t.host); i++)
-        case_set(t.host, i, low + (high - low) * (twin_random(&state) / 4294967296.0));
+    CASE_EACH(w, t.host)
+        case_walk_set(&w, low + (high - low) * (twin_random(&state) / 4294967296.0));
     twin_push(t);
     return t;
 }
@@ -257,8 +263,8 @@ static inline twin twin_uniform(twin t, double low, double high, unsigned seed)
 static inline twin twin_integers(twin t, int64_t low, int64_t high, unsigned seed)
 {
     uint32_t state = seed * 2654435761u + 88172645u;
-    for (int64_t i = 0; i < ek_count(t.host); i++)
-        case_set(t.host, i, (double)(low + twin_random(&state) % (high - low + 1)));
+    CASE_EACH(w, t.host)
+        case_walk_set(&w, (double)(low + twin_random(&state) % (high - low + 1)));
     twin_push(t);
     return t;
 }
@@ -287,12 +293,12 @@ static inline void twin_repeated(const ek_tensor *t, double **once, const char *
         *once = case_values(t);
         return;
     }
-    double *again = case_values(t);
-    for (int64_t i = 0; i < ek_count(t); i++)
-        if (memcmp(&again[i], &(*once)[i], sizeof *again) != 0)
+    CASE_EACH(w, t) {
+        const double again = case_walk_get(&w);
+        if (memcmp(&again, &(*once)[w.i], sizeof again) != 0)
             ck_abort_msg("%s, %s, element %lld is %.17g, then %.17g", what, ek_dtype_name(t->dtype),
-                         (long long)i, (*once)[i], again[i]);
-    free(again);
+                         (long long)w.i, (*once)[w.i], again);
+    }
 }
 
 /* What lies outside of the elements is equal. */
@@ -304,8 +310,8 @@ static inline void twin_gaps(const ek_tensor *expected, const ek_tensor *got, co
         return;
     char *inside = calloc(nbytes / size + 1, 1);
     ck_assert_ptr_nonnull(inside);
-    for (int64_t i = 0; i < ek_count(expected); i++)
-        inside[expected->offset + case_position(expected, i)] = 1;
+    CASE_EACH(w, expected)
+        inside[expected->offset + w.at] = 1;
     for (size_t i = 0; i < nbytes / size; i++)
         if (!inside[i] && memcmp(a + i * size, b + i * size, size) != 0)
             ck_abort_msg("%s: wrote outside of its output, at element %zu of the storage", what, i);
@@ -316,12 +322,12 @@ static inline void twin_gaps(const ek_tensor *expected, const ek_tensor *got, co
  * NaN and infinity must be the same. */
 static inline void twin_expect(twin t, const double *wanted, double tolerance, const char *what)
 {
-    for (int64_t i = 0; i < ek_count(t.host); i++) {
-        double got = case_get(t.host, i), want = wanted[i];
+    CASE_EACH(w, t.host) {
+        double got = case_walk_get(&w), want = wanted[w.i];
         if (isnan(want) ? !isnan(got)
                         : !(got == want || fabs(got - want) <= tolerance * fmax(1, fabs(want))))
             ck_abort_msg("%s, %s, element %lld: %.9g instead of %.9g", what,
-                         ek_dtype_name(t.host->dtype), (long long)i, got, want);
+                         ek_dtype_name(t.host->dtype), (long long)w.i, got, want);
     }
 }
 
@@ -337,14 +343,15 @@ static inline void twin_close(twin t, double relative, double absolute, const ch
     if (!t.cuda)
         return;
     ek_tensor *got = twin_pull(t.cuda);
-    for (int64_t i = 0; i < ek_count(got); i++) {
-        double x = case_get(got, i), y = case_get(t.host, i);
+    const void *host = ek_tensor_address(t.host);
+    CASE_EACH(w, got) { /* its geometry is the host's */
+        double x = case_walk_get(&w), y = case_get_at(w.tensor->dtype, host, w.at);
         bool same = x == y || (isnan(x) && isnan(y));
         if (!same && !(fabs(x - y) <= absolute + relative * fabs(y) && isfinite(y)))
             ck_abort_msg("%s, %s, element %lld of %lld: %.9g on the GPU, %.9g on the host (off by "
                          "%.3g)",
-                         what, ek_dtype_name(got->dtype), (long long)i, (long long)ek_count(got), x,
-                         y, x - y);
+                         what, ek_dtype_name(got->dtype), (long long)w.i, (long long)w.count, x, y,
+                         x - y);
     }
     twin_gaps(t.host, got, what);
 }
@@ -362,8 +369,9 @@ static inline void twin_close_norm(twin t, double relative, const char *what)
         return;
     ek_tensor *got = twin_pull(t.cuda);
     double difference = 0, norm = 0;
-    for (int64_t i = 0; i < ek_count(got); i++) {
-        double x = case_get(got, i), y = case_get(t.host, i);
+    const void *host = ek_tensor_address(t.host);
+    CASE_EACH(w, got) { /* its geometry is the host's */
+        double x = case_walk_get(&w), y = case_get_at(w.tensor->dtype, host, w.at);
         difference += (x - y) * (x - y);
         norm += y * y;
     }

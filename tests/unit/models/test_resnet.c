@@ -2,6 +2,8 @@
  * same seed the same parameters, outputs and losses. */
 #include "unit.h"
 
+NAMES_DEVICES
+
 static ek_module *make(int which)
 {
     switch (which) {
