@@ -166,7 +166,8 @@ EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
  * nothing has changed. */
 EK_API ek_module *ek_data_parallel_unwrap(ek_module *data_parallel);
 
-/** What a wrapper has sent to its replicas so far; bytes are summed over devices. */
+/** What a wrapper has sent to its replicas so far; bytes are summed over devices. Parameters that
+ * replicas on host devices read in the module's memory count as sent. */
 typedef struct ek_data_parallel_stats {
     uint64_t forwards;             /**< forwards with replicas, not those on device 0 alone */
     uint64_t parameter_broadcasts; /**< how often parameters were sent: at most once per forward */

@@ -354,8 +354,8 @@ static int saved_check(const ek_node *node, const ek_saved *saved)
     const uint64_t now = saved_version(saved);
     if (now == saved->version)
         return 0;
-    if (now != atomic_load(&version->count)) /* written since the borrower got the elements */
-        version = version->lender;
+    if (version->lender && now != atomic_load(&version->count))
+        version = version->lender; /* It was written after the borrower got its elements. */
     const char *writer = atomic_load_explicit(&version->writer, memory_order_relaxed);
     char text[200];
     return EK_FAIL(

@@ -10,14 +10,15 @@
 
 /* ---- loans ---- */
 
+/* Guards the loans of all storages, because several threads may ask for addresses of elements. */
+static pthread_mutex_t loans_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static void loan_destroy(ek_object *object)
 {
     ek_loan *loan = (ek_loan *)object;
-    if (loan->data) {
-        ek_dev_count_foreign(loan->dev, loan->nbytes, loan->category, true);
+    if (loan->data)
         ek_dev_free(loan->dev, loan->data, loan->nbytes, loan->category);
-    }
-    ek_cell_free(loan, sizeof *loan);
+    free(loan);
 }
 
 /* Gives the whole pages of memory back to the system, until they are written. */
@@ -30,96 +31,129 @@ static void storage_unmap_pages(void *memory, size_t nbytes)
         madvise(first, (size_t)(end - first) / PAGE * PAGE, MADV_DONTNEED);
 }
 
-/* Returns true if the storage has memory of the host, for good, that it got from its device. */
-static bool storage_is_plain(const ek_storage *storage)
+/* Returns true if the storage may share memory: it has memory of the host, for good, that it got
+ * from its device, and borrows none. */
+static bool storage_may_share(const ek_storage *storage)
 {
     return ek_dev_is_host(storage->dev) && !storage->residence && !storage->owner &&
-           !storage->pinned_by && !storage->own && !atomic_load(&storage->alone);
+           !storage->pinned_by && !storage->own && !atomic_load(&storage->shares_never);
+}
+
+/* Returns the lender's loan, which is made if there is none; NULL if memory is short. The lock is
+ * held. */
+static ek_loan *storage_loan(ek_storage *lender)
+{
+    ek_loan *loan = atomic_load(&lender->loan);
+    if (!loan && (loan = calloc(1, sizeof *loan))) {
+        ek_object_init(&loan->object, loan_destroy);
+        atomic_store(&lender->loan, loan);
+    }
+    return loan;
 }
 
 bool ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower)
 {
-    if (!storage_is_plain(lender) || !storage_is_plain(borrower) || borrower->loan ||
-        offset > lender->nbytes || borrower->nbytes > lender->nbytes - offset)
-        return false;
-    if (!lender->loan) {
-        if (!(lender->loan = ek_cell_new(sizeof *lender->loan)))
-            return false;
-        ek_object_init(&lender->loan->object, loan_destroy);
+    ek_loan *loan = NULL;
+    ek_lock(&loans_lock);
+    if (storage_may_share(lender) && storage_may_share(borrower) && !borrower->loan &&
+        offset <= lender->nbytes && borrower->nbytes <= lender->nbytes - offset &&
+        (loan = storage_loan(lender))) {
+        borrower->own = borrower->data;
+        borrower->data = (char *)lender->data + offset;
+        atomic_store(&borrower->loan, ek_object_retain(loan));
+        storage_unmap_pages(borrower->own, borrower->nbytes);
     }
-    borrower->loan = ek_object_retain(lender->loan);
-    borrower->own = borrower->data;
-    borrower->data = (char *)lender->data + offset;
-    storage_unmap_pages(borrower->own, borrower->nbytes);
-    return true;
+    ek_unlock(&loans_lock);
+    return loan;
 }
 
-void ek_storage_repay(ek_storage *borrower, bool copies)
+/* Ends a storage's part in its loan. The lock is held. */
+static void storage_end_loan(ek_storage *storage)
 {
-    if (copies)
-        memcpy(borrower->own, borrower->data, borrower->nbytes);
-    borrower->data = borrower->own;
-    borrower->own = NULL;
-    ek_object_release(borrower->loan);
-    borrower->loan = NULL;
+    ek_loan *loan = atomic_exchange(&storage->loan, NULL);
+    if (storage->own)
+        storage->data = storage->own;
+    storage->own = NULL;
+    ek_object_release(loan);
 }
 
-/* Leaves the lender's memory to the borrowers, the last of which frees it. It is counted no longer:
- * their own memory is, which has given its pages back. */
+/* The lock is held. */
+static void storage_repay(ek_storage *borrower)
+{
+    memcpy(borrower->own, borrower->data, borrower->nbytes);
+    storage_end_loan(borrower);
+}
+
+void ek_storage_repay(ek_storage *borrower)
+{
+    ek_lock(&loans_lock);
+    if (borrower->own)
+        storage_repay(borrower);
+    ek_unlock(&loans_lock);
+}
+
+/* Leaves the lender's memory to the borrowers, the last of which frees it. The lock is held. */
 static void storage_leave(ek_storage *lender)
 {
-    ek_loan *loan = lender->loan;
+    ek_loan *loan = atomic_load(&lender->loan);
     loan->dev = lender->dev;
     loan->data = lender->data;
     loan->nbytes = lender->nbytes;
     loan->category = lender->category;
     lender->data = NULL;
-    lender->loan = NULL;
-    ek_object_release(loan);
+    storage_end_loan(lender);
 }
 
-/* Leaves the lender's memory to the borrowers, and gives the lender a copy. */
+/* Leaves the lender's memory to the borrowers, and gives the lender a copy. The lock is held. */
 static int storage_leave_with_copy(ek_storage *lender)
 {
-    ek_dev *dev = lender->dev;
-    const ek_memory_category category = lender->category;
-    const size_t nbytes = lender->nbytes;
     void *copy;
-    ek_dev_count_foreign(dev, nbytes, category, false);
-    int rc = ek_dev_alloc(dev, nbytes, category, &copy);
-    if (rc < 0) {
-        ek_dev_count_foreign(dev, nbytes, category, true);
-        return rc;
-    }
-    ek_dev_assign(dev, copy, nbytes, category, category, lender->path);
-    memcpy(copy, lender->data, nbytes);
+    EK_TRY(ek_dev_alloc(lender->dev, lender->nbytes, lender->category, &copy));
+    ek_dev_assign(lender->dev, copy, lender->nbytes, lender->category, lender->category,
+                  lender->path);
+    memcpy(copy, lender->data, lender->nbytes);
     storage_leave(lender);
     lender->data = copy;
-    atomic_store(&lender->alone, true);
     return 0;
 }
 
-/* Acquire: a borrower that no longer shows the memory has read it to the end. */
+/* Does ek_storage_part's work while the lock is held. Acquire: a borrower that has repaid has read
+ * the memory to the end. */
+static int storage_part(ek_storage *storage, bool exposed)
+{
+    const ek_loan *loan = atomic_load(&storage->loan);
+    int rc = 0;
+    if (!loan || (ek_forked() && !storage->own)) /* A child computes on no device. */
+        return 0;
+    if (!storage->own &&
+        atomic_load_explicit(&loan->object.references, memory_order_acquire) == 1) {
+        storage_end_loan(storage);
+        return 0;
+    }
+    if (storage->own)
+        storage_repay(storage);
+    else if (exposed || ek_thread_in_job())
+        rc = storage_leave_with_copy(storage);
+    else
+        return 0;
+    atomic_store(&storage->shares_never, true);
+    return rc;
+}
+
 int ek_storage_part(ek_storage *storage, bool exposed)
 {
-    if (storage->own) {
-        ek_storage_repay(storage, true);
-        return 0;
-    }
-    if (atomic_load_explicit(&storage->loan->object.references, memory_order_acquire) == 1) {
-        ek_object_release(storage->loan);
-        storage->loan = NULL;
-        return 0;
-    }
-    return exposed || ek_thread_in_job() ? storage_leave_with_copy(storage) : 0;
+    ek_lock(&loans_lock);
+    int rc = storage_part(storage, exposed);
+    ek_unlock(&loans_lock);
+    return rc;
 }
 
 void ek_tensor_follow(ek_tensor *copy, const ek_tensor *source)
 {
     ek_write_count *version = copy->version, *before = version->lender;
     atomic_store(&version->count, ek_version_writes(version));
-    version->lender = ek_object_retain(source->version);
-    version->lender_seen = atomic_load(&source->version->lent);
+    version->lender = source ? ek_object_retain(source->version) : NULL;
+    version->lender_seen = source ? atomic_load(&source->version->lent) : 0;
     ek_object_release(before);
 }
 
@@ -127,15 +161,16 @@ void ek_tensor_follow(ek_tensor *copy, const ek_tensor *source)
 
 static void storage_free_memory(ek_storage *storage)
 {
-    if (storage->own)
-        ek_storage_repay(storage, false);
-    if (!storage->data) /* the residence has taken it */
-        return;
     if (storage->loan) {
-        ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
-        storage_leave(storage);
-        return;
+        ek_lock(&loans_lock);
+        if (storage->own)
+            storage_end_loan(storage);
+        else
+            storage_leave(storage);
+        ek_unlock(&loans_lock);
     }
+    if (!storage->data) /* the residence has taken it, or it was left to borrowers */
+        return;
     if (storage->owner) {
         ek_dev_count_foreign(storage->dev, storage->nbytes, storage->category, false);
         ek_object_release(storage->owner);

@@ -31,11 +31,11 @@ typedef struct ek_residence {
         holder; /* the thread whose scope held the storage first; NULL: none */
 } ek_residence;
 
-/* Memory of the host that several storages show: its lender, and borrowers, which have elements
- * equal to the lender's. Each holds a reference. */
+/* Memory of the host that several storages use. The lender allocated it; borrowers use it in place
+ * of their own. Each holds a reference. */
 typedef struct ek_loan {
     ek_object object;
-    /* The memory, if its lender has left it to the borrowers; else `data` is NULL. */
+    /* The memory, if the lender has left it to the borrowers; else `data` is NULL. */
     ek_dev *dev;
     void *data;
     size_t nbytes;
@@ -58,11 +58,11 @@ typedef struct ek_storage {
                               EK_STREAM_UPLOAD after the copy into it */
     bool arriving;           /* EK_STREAM_COMPUTE has yet to wait for `event` */
     ek_residence *residence; /* one reference; NULL: the storage always has its memory */
-    ek_loan *loan;           /* one reference; NULL: no other storage shows `data` */
-    void *own;               /* A borrower's own memory, allocated and counted; NULL: `data` is. */
-    /* The storage doesn't lend any more, because a program may have kept the address of elements,
-     * or wrote to them while others showed them. */
-    atomic_bool alone;
+    /* Guarded by a lock of storage.c. One reference; NULL: no other storage uses `data`. */
+    _Atomic(ek_loan *) loan;
+    void *own; /* A borrower's own memory, allocated and counted; NULL: the storage borrows none. */
+    /* The storage has been parted, or a program may have kept the address of elements. */
+    atomic_bool shares_never;
 } ek_storage;
 
 /* A copy into a device's memory that another stream makes. Work on the elements waits for `event`.
@@ -93,8 +93,8 @@ typedef struct ek_write_count {
      */
     _Atomic(ek_arrival *) arrival;
     atomic_uint_fast64_t count;
-    atomic_uint_fast64_t lent; /* how many of the writes borrowers have seen */
-    /* The version of the elements that a borrower shows, one reference; NULL: it never did. */
+    atomic_uint_fast64_t lent; /* how many writes were made while borrowers used the memory */
+    /* The version of the elements that a borrower uses; one reference. NULL: it uses its own. */
     struct ek_write_count *lender;
     uint64_t lender_seen;          /* the lender's `lent` when the borrower last got its elements */
     _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
@@ -162,14 +162,16 @@ ek_storage *ek_storage_new_foreign(ek_dev *dev, size_t nbytes, ek_object *owner,
  * frees the old memory. Handles of the storage stay valid, but nobody may use them during the
  * call. */
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
-/* Makes the borrower show the lender's memory from byte `offset` on. Its own memory stays allocated
- * and counted, but gives its pages back to the system. Returns false, and changes nothing, if one
- * of them can't (residence, pinned or foreign memory, another loan, `alone`, a short lender) or if
- * memory is short. Nobody may use the borrower during the call. */
+/* Makes the borrower use the lender's memory from byte `offset` on, where elements equal to its own
+ * lie. Its own memory stays allocated and counted, but gives its pages back to the system. Returns
+ * false, and changes nothing, if one of them can't share (residence, pinned or foreign memory,
+ * another loan, `shares_never`, a short lender) or if memory is short. Nobody may use the borrower
+ * during the call. */
 bool ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower);
-/* Ends the borrower's loan. Its own memory gets the elements only if `copies`. */
-void ek_storage_repay(ek_storage *borrower, bool copies);
-/* ek_tensor_part, or if `exposed` ek_tensor_expose, for a storage with a loan. */
+/* Copies a borrower's elements to its own memory, and ends its loan. */
+void ek_storage_repay(ek_storage *borrower);
+/* Does the work of ek_tensor_part for a storage that has a loan. If `exposed`, does that of
+ * ek_tensor_expose. */
 int ek_storage_part(ek_storage *storage, bool exposed);
 /* Returns the storage's derived object (borrowed). If the storage has none, `fresh` (may be NULL)
  * becomes its derived object. */
@@ -221,22 +223,27 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
     return tensor->storage->dev;
 }
 
-/* Called before a program writes to the tensor, so that the write reaches only storages that may
- * see it. A borrower gets its own memory. A lender's write outside of jobs reaches its borrowers,
- * which older graphs report (ek_version_writes). In a job, where borrowers may be read meanwhile,
- * the lender leaves its memory to them, and gets a copy. 0, or EK_E_OUT_OF_MEMORY. */
+/* Parts the tensor's memory from that of other storages: called before a program writes to the
+ * tensor. A borrower gets its own memory for good. A lender's write outside of jobs reaches its
+ * borrowers, which older graphs report (ek_version_writes). In a job other devices may read the
+ * memory meanwhile. So the lender leaves it to the borrowers, gets a copy, and never lends again.
+ * 0, or EK_E_OUT_OF_MEMORY. */
 static inline int ek_tensor_part(const ek_tensor *tensor)
 {
-    return tensor->storage->loan ? ek_storage_part(tensor->storage, false) : 0;
+    return atomic_load_explicit(&tensor->storage->loan, memory_order_relaxed)
+               ? ek_storage_part(tensor->storage, false)
+               : 0;
 }
 
 /* Called before a program gets the address of the elements, which it may keep and write to. The
- * storage shares its memory no longer, and never again. 0, or EK_E_OUT_OF_MEMORY. */
+ * storage shares its memory no longer, and never again. 0, or EK_E_OUT_OF_MEMORY. Any thread, and
+ * several at a time. */
 static inline int ek_tensor_expose(const ek_tensor *tensor)
 {
-    if (!atomic_load_explicit(&tensor->storage->alone, memory_order_relaxed))
-        atomic_store_explicit(&tensor->storage->alone, true, memory_order_relaxed);
-    return tensor->storage->loan ? ek_storage_part(tensor->storage, true) : 0;
+    ek_storage *storage = tensor->storage;
+    if (!atomic_load_explicit(&storage->shares_never, memory_order_relaxed))
+        atomic_store(&storage->shares_never, true);
+    return atomic_load(&storage->loan) ? ek_storage_part(storage, true) : 0;
 }
 
 /* Returns how many writes the elements have had, those to a lender's included. */
@@ -248,7 +255,7 @@ static inline uint64_t ek_version_writes(const ek_write_count *version)
                         version->lender_seen
                   : own;
 }
-/* Notes that `copy`, which shows the elements of `source`, has those of now. */
+/* Notes that `copy` uses the elements of `source`, as they are now; NULL: its own. */
 void ek_tensor_follow(ek_tensor *copy, const ek_tensor *source);
 
 /* Makes sure that the tensor has memory and elements until the calling thread's scope ends. Called

@@ -39,7 +39,7 @@ const char *ek_onnx_place(const ek_onnx_record *record, char text[200])
 
 uint64_t ek_onnx_version(const ek_tensor *tensor)
 {
-    return atomic_load_explicit(&tensor->version->count, memory_order_relaxed);
+    return ek_version_writes(tensor->version);
 }
 
 /* Adds a value, or a handle on the value `same` (-1: none). Returns the value's number, or -1. */

@@ -172,11 +172,6 @@ struct ek_cast {
     bool graph;
 };
 
-static uint64_t autocast_writes_of(const ek_write_count *version)
-{
-    return atomic_load_explicit(&version->count, memory_order_relaxed);
-}
-
 static ek_cast *autocast_entry_of(const ek_tensor *leaf, ek_dtype dtype, bool graph)
 {
     ek_cast *entry = ek_thread_self()->casts;
@@ -195,7 +190,7 @@ static void autocast_release_parts(ek_cast *entry)
 
 static bool autocast_is_stale(const ek_cast *entry)
 {
-    return entry->count != autocast_writes_of(entry->version);
+    return entry->count != ek_version_writes(entry->version);
 }
 
 /* Forgets all casts, or without `all` only stale casts. */
@@ -248,7 +243,7 @@ int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
     entry->cast = ek_keep(cast);
     entry->version = ek_object_retain(leaf->version);
     entry->offset = leaf->offset;
-    entry->count = autocast_writes_of(leaf->version);
+    entry->count = ek_version_writes(leaf->version);
     entry->graph = graph;
     return 0;
 }

@@ -249,8 +249,9 @@ static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, con
 static bool copies_shows(const ek_replica_set *set, int d, int i)
 {
     const ek_tensor *source = set->sources[i], *copy = set->copies[d].tensors[i];
-    return copy->storage->own && !atomic_load(&source->storage->alone) &&
-           ek_same_layout(copy, source) && ek_tensor_address(copy) == ek_tensor_address(source);
+    return copy->storage->own && source->storage->data &&
+           !atomic_load(&source->storage->shares_never) && ek_same_layout(copy, source) &&
+           ek_tensor_address(copy) == ek_tensor_address(source);
 }
 
 /* Returns true if device d's copies in the slab of copy i lie there as their sources do in one of
@@ -269,24 +270,37 @@ static bool copies_lie_alike(const ek_replica_set *set, int d, int i, size_t *at
     return offset >= 0;
 }
 
+/* Returns true if an earlier forward sent parameters to device d, and no replica there has written
+ * to them. */
+static bool copies_are_read_only(const ek_replica_set *set, int d)
+{
+    const ek_copies *copies = &set->copies[d];
+    for (int i = 0; i < set->parameters; i++)
+        if (!copies->sent[i].version ||
+            copies->sent[i].replica != ek_tensor_version(copies->tensors[i]))
+            return false;
+    return true;
+}
+
 /* Lets device d's copies show the parameters' memory (Note [Loans]), and ends loans that no longer
- * show it. Shards' owners write to copies of sharded parameters. */
+ * show it. Shards' owners write to copies of sharded parameters, which are never lent. */
 static void copies_lend(ek_replica_set *set, int d)
 {
     const ek_copies *copies = &set->copies[d];
     size_t at;
-    if (set->apart || set->shards || set->gatherer || !ek_dev_is_host(set->devs[d]))
+    if (set->shards || set->gatherer || !ek_dev_is_host(set->devs[d]))
         return;
     for (int i = 0; i < set->parameters; i++)
         if (copies->tensors[i]->storage->own && !copies_shows(set, d, i))
-            ek_storage_repay(copies->tensors[i]->storage, true);
+            ek_storage_repay(copies->tensors[i]->storage);
+    const bool lends = copies_are_read_only(set, d);
     for (int i = 0; i < set->parameters; i++) {
-        ek_storage *storage = copies->tensors[i]->storage;
-        const bool begins = i == 0 || storage != copies->tensors[i - 1]->storage;
-        if (begins && !storage->loan && copies_lie_alike(set, d, i, &at))
-            ek_storage_lend(set->sources[i]->storage, at, storage);
-        if (copies_shows(set, d, i) && !copies->tensors[i]->version->lender)
-            ek_tensor_follow(copies->tensors[i], set->sources[i]);
+        ek_tensor *copy = copies->tensors[i], *source = set->sources[i];
+        const bool begins = i == 0 || copy->storage != copies->tensors[i - 1]->storage;
+        if (lends && begins && !copy->storage->loan && copies_lie_alike(set, d, i, &at))
+            ek_storage_lend(source->storage, at, copy->storage);
+        if (copies_shows(set, d, i) != (copy->version->lender != NULL))
+            ek_tensor_follow(copy, copy->version->lender ? NULL : source);
     }
 }
 

@@ -24,14 +24,20 @@
  * Note [Loans]
  *
  * On the host's devices copies of whole parameters show the parameters' memory (ek_storage_lend),
- * because replicas only read them. Each step would copy P (N - 1) bytes, and N processors would
- * read N copies. The copies' own memory stays allocated, so that ledgers and capacities are those
- * of devices that have memory of their own.
+ * because replicas only read them. Without loans each step would copy P (N - 1) bytes, and N
+ * processors would read N copies. The copies' own memory stays allocated, so that ledgers and
+ * capacities are those of devices that have memory of their own.
  *
  * A replica that writes to a parameter, or asks for its address, gets memory of its own first
- * (ek_tensor_part), so that no device sees another's write. If the replica is the module, it never
- * lends again. A write outside of jobs reaches the copies at once. Graphs that saved them report
- * it, as they do on the module's device. */
+ * (ek_tensor_part), so that no device sees another's write. If device 0 does so, the module's
+ * storage leaves its memory to the copies until the next forward, which costs P bytes. So the first
+ * forward has copies, and nothing is lent if it writes to a parameter, or asks for the address of
+ * one. A write outside of jobs reaches the copies at once. Graphs that saved them report it, as
+ * they do on the module's device.
+ *
+ * A slab is lent as a whole, and one address that a program asks for ends the sharing of its slab,
+ * even if the program only reads. Nothing is lent if the parameters of a dtype lie in several
+ * slabs. No other thread may run a backward on copies during the forward that lends. */
 #ifndef EK_PARALLEL_REPLICA_COPIES_H
 #define EK_PARALLEL_REPLICA_COPIES_H
 
@@ -58,7 +64,6 @@ struct ek_replica_set {
     ek_dev *devs[EK_MAX_DEVICES]; /* the devices, looked up for the forward that is being made */
     int devices;
     bool broadcast_buffers;
-    bool apart; /* Copies have memory of their own, because they outlive the set. */
     /* The module's tensors, each once: parameters, then buffers, in order of registration. */
     ek_tensor **sources; /* borrowed from copies[0], which holds the originals */
     int count, parameters;

@@ -383,7 +383,6 @@ int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **r
     if (!set)
         return ek_error_pending();
     ek_rank_list all = ek_first_rank_list(devices->count);
-    set->apart = true;
     int rc = ek_replica_set_make(set, devs, &all, replicas);
     ek_replica_set_free(set);
     return rc;

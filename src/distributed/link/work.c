@@ -71,7 +71,7 @@ static void work_added(ek_dist_work *work, ek_tensor *tensor, bool receives)
     ek_dist_work_tensor *one = &work->tensors[work->count++];
     one->tensor = ek_object_retain(tensor);
     one->receives = receives;
-    one->version = atomic_load(&tensor->version->count);
+    one->version = ek_version_writes(tensor->version);
 }
 
 /* On the wire a tensor is row-major: the other ranks don't see strides, gaps or devices. */
@@ -121,7 +121,7 @@ static int work_receive(ek_dist_work *work)
     for (int i = 0; i < work->count; i++) {
         ek_dist_work_tensor *one = &work->tensors[i];
         bool staged = one->memory != one->tensor;
-        if (atomic_load(&one->tensor->version->count) != one->version)
+        if (ek_version_writes(one->tensor->version) != one->version)
             return EK_FAIL(EK_E_MODIFIED,
                            "%s: the tensor was written to between the call and ek_dist_wait",
                            ek_verb_name(work->verb->id));

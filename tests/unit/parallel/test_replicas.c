@@ -1,4 +1,8 @@
 /* Replicas: what persists, what is shared, what is sent again, where parameters live. */
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "core/tensor.h"
 #include "core/worker.h"
 #include "dlpack_abi.h"
@@ -201,7 +205,7 @@ static void lent_begin(lent *l)
                 .devs = {ek_dev_get(test_device(0)), ek_dev_get(test_device(1))}};
 }
 
-/* Makes new replicas in place of the last ones. */
+/* Makes new replicas in place of the last ones. The first have memory of their own. */
 static void lent_make(lent *l)
 {
     const ek_rank_list ranks = {2, {0, 1}};
@@ -238,17 +242,18 @@ TEST(copies_show_parameters_until_they_are_written)
     const bool shows = test_kind() == EK_HOST, before = ek_set_grad_enabled(false);
     lent l;
     lent_begin(&l);
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 6; round++) {
         const double value = 3 + round;
         assert_made(ek_fill_(l.bias, value));
         lent_make(&l);
-        ck_assert_int_eq(lent_shows(&l), shows);
+        const bool lends = shows && round > 0 && round < 5;
+        ck_assert_int_eq(lent_shows(&l), lends);
         ck_assert_double_eq(element(l.copies[1], 2), value);
         const uint64_t writes = ek_version_writes(l.copies[1]->version);
         ek_tensor_touch(l.bias);
-        ck_assert_int_eq(ek_version_writes(l.copies[1]->version) > writes, shows);
+        ck_assert_int_eq(ek_version_writes(l.copies[1]->version) > writes, lends);
         ck_assert_uint_eq(ek_version_writes(l.copies[0]->version), 1);
-        if (round < 2)
+        if (round < 4)
             continue;
         assert_made(ek_fill_(l.copies[1], value + 10));
         ck_assert(!lent_shows(&l));
@@ -290,9 +295,10 @@ static void write_by(int way, ek_tensor *to)
     else if (way == BY_STATISTICS)
         assert_made(ek_f_batch_norm(x, .running_mean = to, .running_var = ek_ones_like(to),
                                     .training = true));
-    else if (way == BY_ADDRESS && ek_tensor_device(to).kind == EK_HOST)
+    else if (way == BY_ADDRESS && ek_tensor_device(to).kind == EK_HOST) {
         *(float *)ek_tensor_data(to) = 7;
-    else if (way == BY_DLPACK) {
+        ek_tensor_touch(to);
+    } else if (way == BY_DLPACK) {
         DLManagedTensorVersioned *taken = ek_to_dlpack(ek_detach(to), NULL);
         ck_assert_ptr_nonnull(taken);
         taken->deleter(taken);
@@ -301,18 +307,19 @@ static void write_by(int way, ek_tensor *to)
 
 TEST_LOOP(a_borrower_has_its_own_memory_before_a_write, 0, WAYS)
 {
-    const bool before = ek_set_grad_enabled(false), addressed = _i >= BY_ADDRESS;
-    const bool shows = test_kind() == EK_HOST;
+    const bool before = ek_set_grad_enabled(false);
     lent l;
     lent_begin(&l);
     lent_make(&l);
+    lent_make(&l);
+    ck_assert_int_eq(lent_shows(&l), test_kind() == EK_HOST);
     const double first = element(l.bias, 0), second = element(l.copies[0], 1);
     write_by(_i, l.copies[1]);
     ck_assert(!lent_shows(&l));
     ck_assert_double_eq(element(l.bias, 0), first);
     ck_assert_double_eq(element(l.copies[0], 1), second);
     lent_make(&l);
-    ck_assert_int_eq(lent_shows(&l), shows && !addressed);
+    ck_assert(!lent_shows(&l));
     ek_set_grad_enabled(before);
     lent_end(&l);
 }
@@ -333,13 +340,13 @@ static int write_in_job(void *user, int index)
     return 0;
 }
 
-/* What device 0 writes in a job reaches no other device before the next forward. Ledgers are those
- * of devices that never shared memory. */
+/* What device 0 writes in a job reaches no other device before the next forward. */
 TEST_LOOP(a_lender_leaves_its_memory_before_a_write_in_a_job, 0, WAYS)
 {
     const bool before = ek_set_grad_enabled(false), shows = test_kind() == EK_HOST;
     lent l;
     lent_begin(&l);
+    lent_make(&l);
     lent_make(&l);
     ck_assert_int_eq(lent_shows(&l), shows);
     const uint64_t used[2] = {in_use(0), in_use(1)};
@@ -350,7 +357,6 @@ TEST_LOOP(a_lender_leaves_its_memory_before_a_write_in_a_job, 0, WAYS)
     ck_assert_double_eq(element(l.copies[1], 0), first);
     ck_assert_double_eq(element(l.weight, 1), second);
     ck_assert_uint_eq(ek_version_writes(l.copies[1]->version), writes);
-    ck_assert_uint_eq(in_use(0), used[0]);
     ck_assert_uint_eq(in_use(1), used[1]);
     ek_tensor_touch(l.bias);
     lent_make(&l);
@@ -363,14 +369,43 @@ TEST_LOOP(a_lender_leaves_its_memory_before_a_write_in_a_job, 0, WAYS)
     lent_end(&l);
 }
 
-/* A program may keep an address of the module's. */
+/* Nothing is lent if the first forward does what would part the memory. */
+TEST_LOOP(nothing_is_lent_after_a_forward_that_writes, 0, WAYS)
+{
+    const bool before = ek_set_grad_enabled(false);
+    lent l;
+    lent_begin(&l);
+    lent_make(&l);
+    write_by(_i, l.copies[1]);
+    lent_make(&l);
+    ck_assert(!lent_shows(&l));
+    ck_assert_double_eq(element(l.copies[1], 0), element(l.bias, 0));
+    ek_set_grad_enabled(before);
+    lent_end(&l);
+}
+
+static void *address_of(void *user)
+{
+    return ek_tensor_data(user);
+}
+
+/* A program may keep an address of the module's, which several threads may ask for. */
 TEST(an_address_stays_valid)
 {
     const bool before = ek_set_grad_enabled(false);
     lent l;
     lent_begin(&l);
     lent_make(&l);
+    lent_make(&l);
+    pthread_t threads[3];
+    void *addresses[3];
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, address_of, l.bias), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_join(threads[i], &addresses[i]), 0);
     float *address = ek_tensor_data(l.bias);
+    for (int i = 0; i < 3; i++)
+        ck_assert_ptr_eq(addresses[i], address);
     ck_assert(!lent_shows(&l));
     assert_ok(ek_jobs_run(l.devs, 2, write_in_job, &(lent_write){&l, BY_DATA}, NULL));
     ck_assert(!address || address[2] == 3);
@@ -381,21 +416,40 @@ TEST(an_address_stays_valid)
     lent_end(&l);
 }
 
-/* A lender's memory is not counted where the lender no longer is. */
-TEST(a_lender_may_move)
+TEST(a_forked_child_reads_what_is_lent)
 {
+    if (test_kind() != EK_HOST)
+        return;
     lent l;
     lent_begin(&l);
     lent_make(&l);
-    const uint64_t used = in_use(1);
-    ek_tensor *weight = ek_keep(ek_to_device(ek_detach(l.weight), ek_cpu()));
-    const uint64_t parameters = in_use(0);
-    assert_ok(ek_module_to_device(l.net, test_device(2)));
-    ck_assert_uint_lt(in_use(0), parameters);
-    ck_assert_uint_eq(in_use(1), used);
-    assert_close(ek_to_device(ek_detach(l.copies[0]), ek_cpu()), weight, 0, 0);
-    ek_release(weight);
+    lent_make(&l);
+    ck_assert(lent_shows(&l));
+    const pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0)
+        _exit(ek_tensor_data(l.weight) && ek_tensor_data(l.copies[0]) ? 0 : 1);
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     lent_end(&l);
+}
+
+/* The lender's memory stays until no copy shows it. */
+TEST(a_lender_may_move)
+{
+    lent l;
+    const uint64_t used = in_use(0);
+    lent_begin(&l);
+    ek_scope scope = ek_scope_begin();
+    lent_make(&l);
+    lent_make(&l);
+    ek_tensor *weight = ek_clone(ek_to_device(ek_detach(l.weight), ek_cpu()));
+    assert_ok(ek_module_to_device(l.net, test_device(2)));
+    assert_close(ek_to_device(ek_detach(l.copies[0]), ek_cpu()), weight, 0, 0);
+    lent_end(&l);
+    ek_scope_end(&scope);
+    ck_assert_uint_eq(in_use(0), used);
 }
 
 TEST(a_module_that_changes_is_looked_at_again)
