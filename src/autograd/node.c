@@ -273,7 +273,7 @@ int ek_check_in_place(const char *operation, const ek_tensor *x)
     if (ek_checks_for(EK_CHECK_ANOMALY))
         ek_anomaly_note(x);
     if (!x->requires_grad || (ek_thread_self()->modes.flags & EK_MODE_NO_GRAD))
-        return ek_tensor_part(x);
+        return ek_tensor_unshare(x);
     char text[200];
     if (!x->history)
         return EK_FAIL(
@@ -286,7 +286,7 @@ int ek_check_in_place(const char *operation, const ek_tensor *x)
                        "%s would modify a view that has a history (%s) in place; use the operation "
                        "that makes a new tensor",
                        operation, ek_tensor_text(x, text));
-    return ek_tensor_part(x);
+    return ek_tensor_unshare(x);
 }
 
 /* ---- looking at nodes ---- */

@@ -96,7 +96,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
         return 0;
     EK_TRY(ek_tensor_hold(from));
     EK_TRY(ek_tensor_hold(to));
-    EK_TRY(ek_tensor_part(to));
+    EK_TRY(ek_tensor_unshare(to));
     if (ek_comm_alike(to, from))
         return ek_dev_copy(ek_tensor_dev(to), ek_tensor_address(to), ek_tensor_dev(from),
                            ek_tensor_address(from), nbytes);

@@ -170,7 +170,7 @@ static int random_run_fill(ek_tensor *tensor, ek_generator *generator, fill *how
 {
     int64_t count = ek_count(tensor);
     size_t size = ek_dtype_size(tensor->dtype);
-    EK_TRY(ek_tensor_part(tensor));
+    EK_TRY(ek_tensor_unshare(tensor));
     ek_draw draw = {
         .kind = how->kind, .a = how->a, .b = how->b, .low = how->low, .range = how->range};
     if (ek_draw_begin(&draw, generator, tensor)) {

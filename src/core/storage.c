@@ -31,8 +31,8 @@ static void storage_unmap_pages(void *memory, size_t nbytes)
         madvise(first, (size_t)(end - first) / PAGE * PAGE, MADV_DONTNEED);
 }
 
-/* Returns true if the storage may share memory: it has memory of the host, for good, that it got
- * from its device, and borrows none. */
+/* Returns true if the storage may share memory: its device allocated it on the host, it stays
+ * there, and the storage borrows none. */
 static bool storage_may_share(const ek_storage *storage)
 {
     return ek_dev_is_host(storage->dev) && !storage->residence && !storage->owner &&
@@ -117,9 +117,9 @@ static int storage_leave_with_copy(ek_storage *lender)
     return 0;
 }
 
-/* Does ek_storage_part's work while the lock is held. Acquire: a borrower that has repaid has read
+/* Does ek_storage_unshare's work. The lock is held. Acquire: a borrower that has repaid has read
  * the memory to the end. */
-static int storage_part(ek_storage *storage, bool exposed)
+static int storage_unshare(ek_storage *storage, bool exposed)
 {
     const ek_loan *loan = atomic_load(&storage->loan);
     int rc = 0;
@@ -140,10 +140,10 @@ static int storage_part(ek_storage *storage, bool exposed)
     return rc;
 }
 
-int ek_storage_part(ek_storage *storage, bool exposed)
+int ek_storage_unshare(ek_storage *storage, bool exposed)
 {
     ek_lock(&loans_lock);
-    int rc = storage_part(storage, exposed);
+    int rc = storage_unshare(storage, exposed);
     ek_unlock(&loans_lock);
     return rc;
 }

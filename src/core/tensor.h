@@ -61,7 +61,7 @@ typedef struct ek_storage {
     /* Guarded by a lock of storage.c. One reference; NULL: no other storage uses `data`. */
     _Atomic(ek_loan *) loan;
     void *own; /* A borrower's own memory, allocated and counted; NULL: the storage borrows none. */
-    /* The storage has been parted, or a program may have kept the address of elements. */
+    /* The storage had to stop sharing, or a program may have kept the address of elements. */
     atomic_bool shares_never;
 } ek_storage;
 
@@ -170,9 +170,9 @@ void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
 bool ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower);
 /* Copies a borrower's elements to its own memory, and ends its loan. */
 void ek_storage_repay(ek_storage *borrower);
-/* Does the work of ek_tensor_part for a storage that has a loan. If `exposed`, does that of
+/* Does the work of ek_tensor_unshare for a storage that has a loan. If `exposed`, does that of
  * ek_tensor_expose. */
-int ek_storage_part(ek_storage *storage, bool exposed);
+int ek_storage_unshare(ek_storage *storage, bool exposed);
 /* Returns the storage's derived object (borrowed). If the storage has none, `fresh` (may be NULL)
  * becomes its derived object. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
@@ -223,15 +223,14 @@ static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
     return tensor->storage->dev;
 }
 
-/* Parts the tensor's memory from that of other storages: called before a program writes to the
- * tensor. A borrower gets its own memory for good. A lender's write outside of jobs reaches its
- * borrowers, which older graphs report (ek_version_writes). In a job other devices may read the
- * memory meanwhile. So the lender leaves it to the borrowers, gets a copy, and never lends again.
- * 0, or EK_E_OUT_OF_MEMORY. */
-static inline int ek_tensor_part(const ek_tensor *tensor)
+/* Gives the tensor memory of its own before a program writes to it. A borrower keeps it for good. A
+ * lender's write outside of jobs reaches its borrowers, which older graphs report
+ * (ek_version_writes). In a job other devices may read the memory meanwhile. So the lender leaves
+ * it to the borrowers, gets a copy, and never lends again. 0, or EK_E_OUT_OF_MEMORY. */
+static inline int ek_tensor_unshare(const ek_tensor *tensor)
 {
     return atomic_load_explicit(&tensor->storage->loan, memory_order_relaxed)
-               ? ek_storage_part(tensor->storage, false)
+               ? ek_storage_unshare(tensor->storage, false)
                : 0;
 }
 
@@ -243,7 +242,7 @@ static inline int ek_tensor_expose(const ek_tensor *tensor)
     ek_storage *storage = tensor->storage;
     if (!atomic_load_explicit(&storage->shares_never, memory_order_relaxed))
         atomic_store(&storage->shares_never, true);
-    return atomic_load(&storage->loan) ? ek_storage_part(storage, true) : 0;
+    return atomic_load(&storage->loan) ? ek_storage_unshare(storage, true) : 0;
 }
 
 /* Returns how many writes the elements have had, those to a lender's included. */

@@ -139,7 +139,7 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
     ek_scope scope = ek_scope_begin(); /* holds the tensor until the write has been recorded */
     int rc = ek_tensor_hold(tensor);
     if (rc >= 0)
-        rc = ek_tensor_part(tensor);
+        rc = ek_tensor_unshare(tensor);
     if (rc >= 0)
         rc = io_copy(tensor, (char *)(uintptr_t)data, needed, FROM_ROWS);
     if (rc >= 0)

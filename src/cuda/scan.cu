@@ -64,8 +64,8 @@ template <typename C, bool Factors> struct scan_joining {
             const int64_t exponent = next.exponent < -most  ? -most
                                      : next.exponent > most ? most
                                                             : next.exponent;
-            /* After a factor 0 all is b, which infinite factors multiply, instead of 0. If b is 0,
-             * both give NaN. */
+            /* A factor 0 stays 0 when an infinite factor joins it: the map is then the constant b,
+             * which infinite factors multiply. If b is 0, the result is NaN either way. */
             if (x.fraction != 0 || x.b == 0)
                 map.fraction = scan_fused(x.fraction, next.fraction, C(0));
             map.exponent += next.exponent;

@@ -101,8 +101,9 @@ int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y
 }
 
 /* Input gradients of f32 leave oneDNN's product aside, because it takes memory that the ledger
- * doesn't see: 4 MB of code, and copies of large operands for each thread. It computes sums of DEEP
- * terms or more to fewer channels in 0.83 of the time, without such copies; others in 0.97. */
+ * doesn't see: 4 MB of code, and copies of large operands for each thread. oneDNN computes sums of
+ * DEEP terms or more to fewer channels in 0.83 of the time, without such copies, and others in
+ * 0.97. */
 static int conv_product_dense(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x,
                               const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y)
 {

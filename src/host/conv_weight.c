@@ -178,9 +178,9 @@ static void weight_range_of(const job *j, int d, int64_t k, int64_t *begin, int6
     *end = ek_larger(*begin, ek_smaller(*end, j->out[d]));
 }
 
-/* Copies `rows` runs of `count` elements, which lie `stride` apart, to rows of `width`. The
- * elements are those of `from`, of x or y, from `first` on, in sample `sample`; of bf16, words are
- * made of them and those of the next sample, which lies `apart` elements further. */
+/* Copies `rows` runs of `count` elements, `stride` apart, to rows of `width` elements. The first
+ * run begins at element `first` of `from`, which is x or y. For bf16 it writes words of this sample
+ * and the next, which lies `apart` elements further. */
 static void weight_copy_rows(const job *j, float *to, int64_t width, const void *from,
                              int64_t first, int64_t sample, int64_t apart, int64_t stride,
                              int64_t rows, int64_t count)

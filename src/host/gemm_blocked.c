@@ -26,15 +26,16 @@ enum {
     DIRECT_NBYTES = 64 << 10,  /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
     PAGE = 4096, /* lines so far apart, or several times as far, share a set of level 1 cache */
-    /* So few groups of columns read an a that isn't packed: with contiguous rows, or columns. */
+    /* a isn't packed if at most FEW_GROUPS groups of columns read it, or MORE_GROUPS if its rows
+     * aren't contiguous. */
     FEW_GROUPS = 2,
     MORE_GROUPS = 8,
     /* A tile that packs b has at least MANY_ROWS rows. If b is read in place, or packed once for
      * all tiles of a thread, or if threads would have nothing to do, FEW_ROWS are enough. */
     MANY_ROWS = 192,
     FEW_ROWS = 48,
-    /* So few rows of a read b in place: STREAM_DEPTH rows of b at a time, of at most STREAM_NBYTES
-     * each. The processor prefetches so many streams by itself. */
+    /* At most STREAM_ROWS rows of a read b in place: STREAM_DEPTH rows of b at a time, of at most
+     * STREAM_NBYTES each. The processor prefetches so many streams by itself. */
     STREAM_ROWS = 36,
     STREAM_DEPTH = 32,
     STREAM_NBYTES = 4096
@@ -349,9 +350,9 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
     return ahead;
 }
 
-/* Multiplies a panel of rows by all columns of a group, over one block of k or a part of it. The
- * results have rows of whole panels with `padded`. `direct` is the group's part of b where it lies,
- * but for columns at the end. NULL: b is packed. */
+/* Multiplies a panel of rows by all columns of a group, over one block of k or a part of it. With
+ * `padded`, rows of the results are whole panels long. `direct` is the group's part of b in place,
+ * without its last columns; NULL if b is packed. */
 static void EK_NAME(gemm_multiply_panel)(const job *j, ek_gemm_call *call, EK_REAL *c, bool padded,
                                          int64_t rows, int64_t columns, const EK_REAL *direct)
 {
@@ -502,7 +503,7 @@ static void EK_NAME(gemm_compute_tile)(const job *j, int64_t tile, EK_REAL *pack
             }
             for (int64_t d = 0; d < depth || d == 0; d += j->block) {
                 const int64_t k = ek_smaller(j->block, depth - d), at = first + d;
-                const int64_t begin = at - at % j->block, end = at + k; /* of the block */
+                const int64_t begin = at - at % j->block, end = at + k;
                 const bool ends = end == t.k || end % j->block == 0;
                 EK_REAL *sums = started + (row - t.row) * padded_columns;
                 ek_gemm_call call = {.k = k,

@@ -13,8 +13,9 @@ enum { EK_GEMM_BLOCK_NBYTES = 2048 };
  * sets of the level 1 cache. */
 enum { EK_GEMM_NEAR_NBYTES = 1024 };
 
-/* Computes the products. c isn't empty. A bias is contiguous, and there is none with `accumulate`.
- * With `transposed`, the epilogue gets areas whose rows and columns are exchanged. */
+/* Computes the products. c isn't empty. A bias is contiguous. There is none with `accumulate`, nor
+ * if columns of c aren't next to each other. With `transposed`, the epilogue gets areas whose rows
+ * and columns are exchanged. */
 int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed);
 
 /* Packs `lines` x `depth` elements into panels of `width` lines. Element (line, d) of a panel lies

@@ -19,7 +19,7 @@ typedef struct grid_job {
     void *out;                 /* y, dx or dgrid */
     int64_t size[3];           /* sizes of x */
     int64_t samples, channels, plane, places;
-    int64_t chunks; /* A sample's: of channels for the adjoint, else blocks of places. */
+    int64_t chunks; /* Chunks of a sample: of its channels for the adjoint, else of its places. */
     bool planar;
     int taps;
 } grid_job;

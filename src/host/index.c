@@ -8,8 +8,9 @@
 
 enum { GRAIN = 16384 };
 
-/* Moves elements between lines along `dim`: an element of x at an index to the next place of out
- * (gathers), or the next element of x to an index of out. */
+/* Moves of elements between lines along `dim`. A gather reads x at an index and writes the next
+ * element of out. Other jobs read the next element of x, and write it or add it to out at an
+ * index. */
 typedef struct index_job {
     ek_walk walk; /* Operands: out, index, x. It goes over lines; if it gathers, over elements. */
     bool gathers, adds;

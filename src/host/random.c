@@ -31,8 +31,7 @@ static random_keys random_keys_of(uint64_t seed)
     return keys;
 }
 
-/* Both write blocks, whose words come in two vectors: the first two of each block, and the others.
- */
+/* Store blocks. `low` has the first two words of each block, `high` the others. */
 __attribute__((target("avx2"))) static inline void random_store_avx2(uint32_t *words, __m256i low,
                                                                      __m256i high)
 {

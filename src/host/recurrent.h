@@ -42,7 +42,7 @@ static inline char *ek_recurrent_at(const ek_tensor *x, int64_t t)
     return (char *)ek_tensor_address(x) + step * (int64_t)ek_dtype_size(x->dtype);
 }
 
-/* Returns what the job computes of part k of the rows of a tensor at step t. A vector is one row
+/* Returns the job's columns of part k of a tensor's rows at step t. A vector is one row
  * for all samples. The tensor may be NULL, which counts as zeros. */
 ek_recurrent_operand ek_recurrent_job_part(const ek_recurrent_job *job, const ek_tensor *x,
                                            int64_t t, int k);

@@ -82,8 +82,8 @@ int ek_norm_tracking_begin(const ek_norm_tracking *tracking, int64_t count, ek_n
     if (tracking->momentum == EK_CUMULATIVE && !tracking->batches)
         return EK_FAIL(EK_E_INVALID, "batch_norm: EK_CUMULATIVE is for modules, which count their "
                                      "batches");
-    EK_TRY(ek_tensor_part(tracking->mean));
-    EK_TRY(ek_tensor_part(tracking->var));
+    EK_TRY(ek_tensor_unshare(tracking->mean));
+    EK_TRY(ek_tensor_unshare(tracking->var));
     update->running_mean = tracking->mean;
     update->running_var = tracking->var;
     update->momentum = tracking->momentum;

@@ -187,7 +187,7 @@ static int ema_update_alike(ek_ema *ema, int first, ek_step_rule rule,
         sources[0] = ema_copy_of(sources[0], sources[0]);
     int rc = sources[0] ? 0 : ek_error_pending();
     for (int i = 0; i < count && rc >= 0; i++)
-        rc = ek_tensor_part(averages[i]);
+        rc = ek_tensor_unshare(averages[i]);
     if (rc >= 0)
         rc = ek_kernels_of(like)->step_list(ek_tensor_dev(like), rule, count, averages, sources,
                                             states, numbers);

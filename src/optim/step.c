@@ -204,11 +204,12 @@ static void part_note_update(const ek_part *part, double carried)
         ek_tensor_written(slot->parameter, writer);
 }
 
-/* Called before addresses of parameters are taken, by the thread that steps. */
-static int step_part(const ek_optimizer *optimizer)
+/* Gives parameters memory of their own. The thread that steps calls it before it takes their
+ * addresses. */
+static int step_unshare_parameters(const ek_optimizer *optimizer)
 {
     for (int i = 0; i < optimizer->slot_count; i++)
-        EK_TRY(ek_tensor_part(optimizer->slots[i]->parameter));
+        EK_TRY(ek_tensor_unshare(optimizer->slots[i]->parameter));
     return 0;
 }
 
@@ -272,7 +273,7 @@ int ek_step(ek_optimizer *optimizer)
     bool any;
     int status = step_enter(&this);
     if (status >= 0)
-        status = step_part(optimizer);
+        status = step_unshare_parameters(optimizer);
     if (status >= 0)
         status = ek_step_plan_make(&this.plan, optimizer);
     status = status < 0 ? step_tell(optimizer, status) : step_agree(&this);

@@ -245,8 +245,8 @@ static int copies_send_stale(ek_replica_set *set, const ek_rank_list *ranks, con
 
 /* ---- loans ---- */
 
-/* Returns true if device d's copy of entry i shows its source's elements. */
-static bool copies_shows(const ek_replica_set *set, int d, int i)
+/* Returns true if device d's copy of entry i uses its source's memory. */
+static bool copies_is_shared(const ek_replica_set *set, int d, int i)
 {
     const ek_tensor *source = set->sources[i], *copy = set->copies[d].tensors[i];
     return copy->storage->own && source->storage->data &&
@@ -282,8 +282,8 @@ static bool copies_are_read_only(const ek_replica_set *set, int d)
     return true;
 }
 
-/* Lets device d's copies show the parameters' memory (Note [Loans]), and ends loans that no longer
- * show it. Shards' owners write to copies of sharded parameters, which are never lent. */
+/* Lets device d's copies use the parameters' memory (Note [Loans]), and ends loans of other memory.
+ * Shards' owners write to copies of sharded parameters, which are never lent. */
 static void copies_lend(ek_replica_set *set, int d)
 {
     const ek_copies *copies = &set->copies[d];
@@ -291,7 +291,7 @@ static void copies_lend(ek_replica_set *set, int d)
     if (set->shards || set->gatherer || !ek_dev_is_host(set->devs[d]))
         return;
     for (int i = 0; i < set->parameters; i++)
-        if (copies->tensors[i]->storage->own && !copies_shows(set, d, i))
+        if (copies->tensors[i]->storage->own && !copies_is_shared(set, d, i))
             ek_storage_repay(copies->tensors[i]->storage);
     const bool lends = copies_are_read_only(set, d);
     for (int i = 0; i < set->parameters; i++) {
@@ -299,7 +299,7 @@ static void copies_lend(ek_replica_set *set, int d)
         const bool begins = i == 0 || copy->storage != copies->tensors[i - 1]->storage;
         if (lends && begins && !copy->storage->loan && copies_lie_alike(set, d, i, &at))
             ek_storage_lend(source->storage, at, copy->storage);
-        if (copies_shows(set, d, i) != (copy->version->lender != NULL))
+        if (copies_is_shared(set, d, i) != (copy->version->lender != NULL))
             ek_tensor_follow(copy, copy->version->lender ? NULL : source);
     }
 }
@@ -324,7 +324,7 @@ static int copies_refresh(ek_replica_set *set, const ek_rank_list *ranks, int be
             if ((rc = ek_tensor_hold(set->sources[i])) < 0) /* sharded by a wrapper inside */
                 break;
             ek_tensor *copy = set->copies[d].tensors[i];
-            if (copies_shows(set, d, i)) {
+            if (copies_is_shared(set, d, i)) {
                 ek_tensor_follow(copy, set->sources[i]);
                 copies_note_sent(set, d, i, true);
             } else {

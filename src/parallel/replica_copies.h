@@ -23,13 +23,13 @@
  *
  * Note [Loans]
  *
- * On the host's devices copies of whole parameters show the parameters' memory (ek_storage_lend),
+ * On the host's devices copies of whole parameters use the parameters' memory (ek_storage_lend),
  * because replicas only read them. Without loans each step would copy P (N - 1) bytes, and N
  * processors would read N copies. The copies' own memory stays allocated, so that ledgers and
  * capacities are those of devices that have memory of their own.
  *
  * A replica that writes to a parameter, or asks for its address, gets memory of its own first
- * (ek_tensor_part), so that no device sees another's write. If device 0 does so, the module's
+ * (ek_tensor_unshare), so that no device sees another's write. If device 0 does so, the module's
  * storage leaves its memory to the copies until the next forward, which costs P bytes. So the first
  * forward has copies, and nothing is lent if it writes to a parameter, or asks for the address of
  * one. A write outside of jobs reaches the copies at once. Graphs that saved them report it, as

@@ -252,8 +252,8 @@ static double difference(const product *p, int side)
 
 /* ---- threads ---- */
 
-/* Sleeps until threads of libraries that wait actively for their next work have given up
- * (main). */
+/* Sleeps until library threads that spin after a product have stopped (main sets how long they
+ * spin). */
 static void settle(int threads)
 {
     if (threads > 1)
@@ -266,13 +266,13 @@ static void settle(int threads)
 static void pin_new_threads(int threads)
 {
 #if defined(__linux__)
-    static cpu_set_t may;
+    static cpu_set_t allowed;
     static long last;
     int processors[CPU_SETSIZE], count = 0, next = 0;
-    if (last == 0 && sched_getaffinity(0, sizeof may, &may) < 0)
+    if (last == 0 && sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         return;
     for (int i = 0; i < CPU_SETSIZE && count < threads; i++)
-        if (CPU_ISSET(i, &may))
+        if (CPU_ISSET(i, &allowed))
             processors[count++] = i;
     DIR *directory = threads > 1 && count == threads ? opendir("/proc/self/task") : NULL;
     if (!directory)

@@ -73,9 +73,10 @@
 
 /* tests/CMakeLists.txt reads these in a test's file. NAMES_DEVICES: the devices are host devices,
  * whatever the environment says. WRAPS: the linker lets calls of the function go to __wrap_ of its
- * name. */
+ * name. COST: about the seconds that the program takes. ctest starts long tests first. */
 #define NAMES_DEVICES
 #define WRAPS(function)
+#define COST(seconds)
 
 typedef struct unit_test {
     TTest test;

@@ -79,7 +79,7 @@ int ek_dist_work_add(ek_dist_work *work, ek_tensor *tensor, bool sends, bool rec
 {
     ek_dist_work_tensor *one = &work->tensors[work->count];
     if (receives)
-        EK_TRY(ek_tensor_part(tensor));
+        EK_TRY(ek_tensor_unshare(tensor));
     EK_TRY(work->rail ? work->rail_calls->stage(work->rail, one, tensor, sends)
                       : ek_stage_open(one, tensor, sends));
     work_added(work, tensor, receives);

@@ -195,7 +195,8 @@ TEST_LOOP(a_means_is_chosen_where_it_is_needed, 0, MEANS)
     used = batch == FEW ? 2 : 1;
     uint64_t plain = peak_of(MEANS, batch, dtype), with_it = peak_of(_i, batch, dtype);
     ck_assert_uint_lt(with_it + 2000, plain);
-    /* Halfway, because a rare order of threads adds up to a fifth to the peak with the means. */
+    /* The capacity lies halfway, because a rare order of threads adds up to a fifth to the peak
+     * with the means. */
     uint64_t capacity = with_it + (plain - with_it) / 2;
     set_capacities(capacity, capacity);
     assert_ok(fit_with(&fit, _i, batch, false, dtype));

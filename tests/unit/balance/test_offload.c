@@ -5,6 +5,8 @@
 #include "kit/devices.h"
 #include "kit/held.h"
 
+COST(15)
+
 FIXTURE(NULL, free_held)
 
 #if defined(__SANITIZE_THREAD__) /* which is slow; the capacity is then generous */
@@ -83,7 +85,8 @@ static const struct {
 
 /* Returns what a device has memory for: its parameters or two units, the gradients that a device
  * may be ahead (autograd/run.h), and as much as five layers for activations and gradients on their
- * way. A GPU also needs workspaces, and keeps freed memory apart by streams. */
+ * way. A GPU also needs workspaces, and keeps freed memory apart by streams; what it keeps in vain
+ * is found by the checks of categories. */
 static uint64_t capacity_of(ek_shard_policy shard, uint64_t nbytes)
 {
     uint64_t parameters = shard == EK_SHARD_PARAMETERS ? 2 * nbytes / LAYERS : nbytes;

@@ -11,7 +11,7 @@ static const char *wait_for(ek_request **request, int *source)
 {
     int rc = 0;
     while ((rc = loop_transport()->test(request, source)) == 0)
-        sched_yield(); /* what is waited for may need this core */
+        sched_yield(); /* The awaited thread may need this core. */
     LOOP_TRY(rc);
     LOOP_CHECK(*request == NULL);
     return NULL;

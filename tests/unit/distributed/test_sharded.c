@@ -3,6 +3,8 @@
 #include "nn/module_table.h"
 #include "sharded.h"
 
+COST(15)
+
 /* Every other pair of seeds has gradients that travel as messages, instead of shared memory. */
 static void check(uint64_t seed, same_setting setting)
 {

@@ -5,6 +5,7 @@
 #include "kit/ranks.h"
 
 NAMES_DEVICES
+COST(15)
 
 /* Puts `per_machine` ranks on each machine, in this rank's view. */
 static void put_on_machines(const ek_process_group *world, int per_machine)

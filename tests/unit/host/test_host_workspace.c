@@ -157,7 +157,7 @@ static double point_sum(const ek_tensor *a, int64_t sample, int64_t row, int64_t
 }
 
 /* Strided windows of one element: the elements that they reach are copied, 2 MiB at a time. The
- * product has its packing beside them. Some results of all copies are looked at. */
+ * product has its packing beside them. Some results of each copy are checked. */
 TEST_LOOP(strided_points, 0, 4)
 {
     enum { CHANNELS = 64, OUTPUTS = 128, SIDE = 128, EACH = 997 };
@@ -172,7 +172,7 @@ TEST_LOOP(strided_points, 0, 4)
     const int64_t y_shape[] = {samples, OUTPUTS, height / params.stride[0],
                                width / params.stride[1]};
     if (narrow ? ek_host_bf16_is_fast() : ek_host_isa() < EK_ISA_AVX2)
-        return; /* other algorithms */
+        return; /* The processor takes another algorithm. */
     ek_dev *dev = case_device(2);
     ek_tensor *x = case_tensor(dev, dtype, 4, x_shape, CASE_LAST);
     ek_tensor *w =

@@ -5,6 +5,8 @@
 #include "host/isa.h"
 #include "twin.h"
 
+COST(15)
+
 /* How a matrix lies in memory: STEPS has no unit stride, SLICE is part of a wider one and BROADCAST
  * is one for all batches. */
 typedef enum form { ROWS, TRANSPOSED, SLICE, STEPS, BROADCAST, FORMS } form;
@@ -72,15 +74,15 @@ static problem problem_of(ek_dtype dtype, ek_dtype sum, const product *p, const 
         twin_push(q.out);
     }
     double *a = case_values(q.x.host), *b = case_values(q.y.host);
-    double *sums =
-        case_zeros(p->m); /* of a row: columns are innermost, so that reads are in a row */
+    /* The sums of one row. Columns are innermost, so that b is read in order. */
+    double *sums = case_zeros(p->m);
     for (int64_t row = 0; row < p->batch * p->n; row++) {
-        const double *of = b + row / p->n * p->k * p->m;
+        const double *own = b + row / p->n * p->k * p->m;
         for (int64_t column = 0; column < p->m; column++)
             sums[column] = with_bias ? case_get(q.bias.host, column) : 0;
         for (int64_t l = 0; l < p->k; l++)
             for (int64_t column = 0; column < p->m; column++)
-                sums[column] += a[row * p->k + l] * of[l * p->m + column];
+                sums[column] += a[row * p->k + l] * own[l * p->m + column];
         for (int64_t column = 0; column < p->m; column++)
             q.wanted[row * p->m + column] =
                 sums[column] + (accumulate ? q.wanted[row * p->m + column] : 0);
@@ -126,15 +128,6 @@ static void check_all_forms(const product *p, ek_dtype dtype, int turn)
     }
 }
 
-#ifndef TWIN_WITHOUT_LIBRARIES
-/* Nothing of the tests that ask this depends on a GPU: short runs, which follow a run on the host,
- * leave them out. */
-static bool ran_on_host(void)
-{
-    return test_is_short();
-}
-#endif
-
 /* An emulated GPU takes its time for our own kernels. */
 static bool too_long(const product *p)
 {
@@ -160,7 +153,7 @@ TEST_LOOP(matmul, 0, 6 * PRODUCTS)
  */
 TEST_LOOP(by_onednns_primitive, 0, 3 * PRODUCTS)
 {
-    if (ran_on_host())
+    if (test_is_short())
         return;
     static const ek_dtype pairs[][2] = {{EK_F32, EK_F32}, {EK_BF16, EK_BF16}, {EK_BF16, EK_F32}};
     ek_dev *dev = case_device(1 + _i % 2);
@@ -198,7 +191,7 @@ TEST_LOOP(by_onednns_primitive, 0, 3 * PRODUCTS)
  */
 TEST_LOOP(narrow_by_words, 0, 3 * PRODUCTS)
 {
-    if (ran_on_host())
+    if (test_is_short())
         return;
     static const struct {
         ek_dtype dtype, sum;
@@ -336,7 +329,7 @@ TEST_LOOP(repeats_to_the_bit, 0, 3 * KINDS)
  * bits. */
 TEST_LOOP(part_to_the_bit, 0, 2 * KINDS)
 {
-    if (ran_on_host())
+    if (test_is_short())
         return;
     const ek_dtype dtype = _i % 2 ? EK_F64 : EK_F32;
     const product *p = &kinds[_i / 2];
@@ -365,7 +358,7 @@ TEST_LOOP(part_to_the_bit, 0, 2 * KINDS)
 /* So many rows that packed ones are several parts. Sums of small whole numbers are exact. */
 TEST_LOOP(many_rows, 0, 8)
 {
-    if (ran_on_host())
+    if (test_is_short())
         return;
     const ek_dtype dtype = _i % 2 ? EK_F64 : EK_F32;
     const bool accumulate = _i / 2 % 2;
@@ -446,7 +439,7 @@ TEST(no_memory_for_a_workspace)
  * the depth: as in one. Sums of small whole numbers are exact. */
 TEST_LOOP(blocks, 0, 5)
 {
-    if (ran_on_host())
+    if (test_is_short())
         return;
     static const product large[] = {{1, (1 << 22) + 7, 1, 1},
                                     {1, 1, 1, (1 << 22) + 7},

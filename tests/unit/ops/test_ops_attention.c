@@ -6,6 +6,8 @@
 #include "kernels/kernels.h"
 #include "ops/attention.h"
 
+COST(15)
+
 #define I(k) ((int)o[k])
 
 FROM(.file = "attention.golden", .numbered = true, .inputs = {"x", "k", "v", "m"}, .dy = "dy",
@@ -37,8 +39,8 @@ ROW(embedding, BF16 | KINKED, /* the padding has no gradient, but a derivative *
 
 /* ---- attention in many blocks ---- */
 
-/* In f32 and f64, of which cuDNN computes nothing: the program's second run on GPUs, without cuDNN,
- * leaves these out. */
+/* These tests are in f32 and f64, and cuDNN attends in 16 bits only. The second run on GPUs, which
+ * is without cuDNN, leaves them out. */
 GROUP(wide)
 
 /* A large case: sizes beside its mask, and what else it has. */

@@ -298,8 +298,11 @@ TEST_LOOP(long_products_with_zeros_and_infinities_are_the_hosts, 0, 3)
         gradients[d] = ek_to_device(gradients[d], ek_cpu());
     }
     for (int i = 0; i < LONG; i++) {
-        ck_assert(equal_or_both_nan(element(products[0], i), element(products[1], i)));
-        ck_assert(equal_or_both_nan(element(gradients[0], i), element(gradients[1], i)));
+        const double product = element(products[0], i), slope = element(gradients[0], i);
+        ck_assert_msg(equal_or_both_nan(product, element(products[1], i)), "product %d: %g, %g", i,
+                      product, element(products[1], i));
+        ck_assert_msg(equal_or_both_nan(slope, element(gradients[1], i)), "gradient %d: %g, %g", i,
+                      slope, element(gradients[1], i));
     }
 }
 

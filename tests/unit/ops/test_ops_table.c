@@ -6,6 +6,8 @@
 
 #include "ops/norm.h"
 
+COST(15)
+
 FIXTURE(two_devices, NULL)
 
 /* ---- one golden of its own each ---- */

@@ -189,7 +189,7 @@ typedef struct lent {
     ek_replica_set *set;
     ek_tensor *weight, *bias;
     ek_module *replicas[2];
-    ek_tensor *copies[2]; /* of weight and bias, on device 1 */
+    ek_tensor *copies[2]; /* The copies of weight and bias on device 1. */
     ek_dev *devs[2];
 } lent;
 
@@ -284,8 +284,7 @@ enum { BY_DATA, BY_RANDOM, BY_COPY, BY_STATISTICS, BY_ADDRESS, BY_DLPACK, WAYS }
 static void write_by(int way, ek_tensor *to)
 {
     static const float values[4] = {1, 2, 3, 4};
-    ek_tensor *x = ek_to_device(normal(3, EK_SHAPE(6, 4), EK_F32, ek_cpu()),
-                                ek_tensor_device(to)); /* of no parameter */
+    ek_tensor *x = ek_to_device(normal(3, EK_SHAPE(6, 4), EK_F32, ek_cpu()), ek_tensor_device(to));
     if (way == BY_DATA)
         assert_ok(ek_set_data(to, values, sizeof values));
     else if (way == BY_RANDOM)
@@ -340,7 +339,7 @@ static int write_in_job(void *user, int index)
     return 0;
 }
 
-/* What device 0 writes in a job reaches no other device before the next forward. */
+/* A write by device 0 in a job reaches no other device before the next forward. */
 TEST_LOOP(a_lender_leaves_its_memory_before_a_write_in_a_job, 0, WAYS)
 {
     const bool before = ek_set_grad_enabled(false), shows = test_kind() == EK_HOST;
@@ -404,6 +403,7 @@ TEST(an_address_stays_valid)
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(pthread_join(threads[i], &addresses[i]), 0);
     float *address = ek_tensor_data(l.bias);
+    ck_assert_int_eq(address != NULL, test_kind() == EK_HOST);
     for (int i = 0; i < 3; i++)
         ck_assert_ptr_eq(addresses[i], address);
     ck_assert(!lent_shows(&l));
