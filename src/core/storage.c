@@ -67,14 +67,14 @@ bool ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower)
     return loan;
 }
 
-/* Ends a storage's part in its loan. The lock is held. */
+/* Ends a storage's part in its loan. The lock is held. A thread that finds no loan reads `data`
+ * without the lock, so that the loan is the last to go. */
 static void storage_end_loan(ek_storage *storage)
 {
-    ek_loan *loan = atomic_exchange(&storage->loan, NULL);
     if (storage->own)
         storage->data = storage->own;
     storage->own = NULL;
-    ek_object_release(loan);
+    ek_object_release(atomic_exchange(&storage->loan, NULL));
 }
 
 /* The lock is held. */
@@ -92,15 +92,16 @@ void ek_storage_repay(ek_storage *borrower)
     ek_unlock(&loans_lock);
 }
 
-/* Leaves the lender's memory to the borrowers, the last of which frees it. The lock is held. */
-static void storage_leave(ek_storage *lender)
+/* Leaves the lender's memory to the borrowers, the last of which frees it, for `other` memory. The
+ * lock is held. */
+static void storage_leave(ek_storage *lender, void *other)
 {
     ek_loan *loan = atomic_load(&lender->loan);
     loan->dev = lender->dev;
     loan->data = lender->data;
     loan->nbytes = lender->nbytes;
     loan->category = lender->category;
-    lender->data = NULL;
+    lender->data = other;
     storage_end_loan(lender);
 }
 
@@ -112,8 +113,7 @@ static int storage_leave_with_copy(ek_storage *lender)
     ek_dev_assign(lender->dev, copy, lender->nbytes, lender->category, lender->category,
                   lender->path);
     memcpy(copy, lender->data, lender->nbytes);
-    storage_leave(lender);
-    lender->data = copy;
+    storage_leave(lender, copy);
     return 0;
 }
 
@@ -166,7 +166,7 @@ static void storage_free_memory(ek_storage *storage)
         if (storage->own)
             storage_end_loan(storage);
         else
-            storage_leave(storage);
+            storage_leave(storage, NULL);
         ek_unlock(&loans_lock);
     }
     if (!storage->data) /* the residence has taken it, or it was left to borrowers */
