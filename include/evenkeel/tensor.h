@@ -176,7 +176,8 @@ EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
 
 /** The address of the first element if the CPU can read it (cpu and host devices), else NULL
  * without an error. Valid as long as the tensor; of a sharded parameter (EK_SHARD_PARAMETERS) until
- * the scope ends. After a write there call ek_tensor_touch. */
+ * the scope ends. After a write there call ek_tensor_touch. Replicas on host devices stop sharing
+ * the memory of a parameter whose address was asked for; ek_to_data reads without that effect. */
 EK_API void *ek_tensor_data(const ek_tensor *tensor);
 
 /** Tells the library that the caller has written to the tensor's memory. */

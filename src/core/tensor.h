@@ -58,7 +58,7 @@ typedef struct ek_storage {
                               EK_STREAM_UPLOAD after the copy into it */
     bool arriving;           /* EK_STREAM_COMPUTE has yet to wait for `event` */
     ek_residence *residence; /* one reference; NULL: the storage always has its memory */
-    /* Guarded by a lock of storage.c. One reference; NULL: no other storage uses `data`. */
+    /* Guarded by a lock of loan.c. One reference; NULL: no other storage uses `data`. */
     _Atomic(ek_loan *) loan;
     void *own; /* A borrower's own memory, allocated and counted; NULL: the storage borrows none. */
     /* The storage had to stop sharing, or a program may have kept the address of elements. */
@@ -162,14 +162,17 @@ ek_storage *ek_storage_new_foreign(ek_dev *dev, size_t nbytes, ek_object *owner,
  * frees the old memory. Handles of the storage stay valid, but nobody may use them during the
  * call. */
 void ek_storage_move(ek_storage *storage, ek_object *owner, void *data);
-/* Makes the borrower use the lender's memory from byte `offset` on, where elements equal to its own
- * lie. Its own memory stays allocated and counted, but gives its pages back to the system. Returns
- * false, and changes nothing, if one of them can't share (residence, pinned or foreign memory,
- * another loan, `shares_never`, a short lender) or if memory is short. Nobody may use the borrower
- * during the call. */
-bool ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower);
+/* Makes the borrower use the lender's memory from byte `offset` on, and so have the elements that
+ * lie there. Its own memory stays allocated and counted, but gives its pages back to the system.
+ * Does nothing if one of them can't share (residence, pinned or foreign memory, another loan,
+ * `shares_never`, a short lender) or if memory is short. Nobody may use the borrower during the
+ * call. */
+void ek_storage_lend(ek_storage *lender, size_t offset, ek_storage *borrower);
 /* Copies a borrower's elements to its own memory, and ends its loan. */
 void ek_storage_repay(ek_storage *borrower);
+/* Ends the loan of a storage whose memory is about to be freed. A borrower's `data` becomes its own
+ * memory; a lender's becomes NULL, because the last borrower frees it. */
+void ek_storage_forget_loan(ek_storage *storage);
 /* Does the work of ek_tensor_unshare for a storage that has a loan. If `exposed`, does that of
  * ek_tensor_expose. */
 int ek_storage_unshare(ek_storage *storage, bool exposed);
