@@ -208,6 +208,12 @@ typedef struct elementwise_walk {
     ek_operand operand[EK_WALK_OPERANDS]; /* 0 is the output */
 } elementwise_walk;
 
+/* A tile that holds equal rows, which later tiles use again. */
+typedef struct elementwise_held {
+    int64_t offset; /* The operand's offset of the first row. */
+    int64_t count;  /* Elements; 0 if rows differ. */
+} elementwise_held;
+
 static void elementwise_tiles(void *context, int64_t begin, int64_t end)
 {
     const elementwise_walk *walked = context;
@@ -215,7 +221,7 @@ static void elementwise_tiles(void *context, int64_t begin, int64_t end)
     const ek_walk *walk = &walked->walk;
     ek_tile tiles[EK_WALK_OPERANDS];
     const void *in[EK_WALK_OPERANDS];
-    int64_t ready[EK_WALK_OPERANDS] = {0}; /* elements that a periodic operand's tile holds */
+    elementwise_held held[EK_WALK_OPERANDS] = {{0}};
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
     for (int k = 1; k < walk->operands; k++) /* constants are loaded once for all tiles */
@@ -233,13 +239,14 @@ static void elementwise_tiles(void *context, int64_t begin, int64_t end)
                 for (int64_t i = 0; i < count; i++)
                     bytes_in[i] = loaded[i] != 0;
                 in[k] = bytes_in;
-            } else if (operand->periodic && ready[k] >= count &&
-                       cursor.index[walk->ndim - 1] == 0) {
-                in[k] = &tiles[k];
             } else if (!operand->constant) {
+                const int64_t same = ek_smaller(ek_tile_same(walk, &cursor, operand), count);
+                if (same == count && held[k].count >= count && held[k].offset == cursor.offset[k]) {
+                    in[k] = &tiles[k];
+                    continue;
+                }
                 in[k] = ek_tile_load(walk, &cursor, operand, job->type, count, &tiles[k]);
-                bool fresh = in[k] == &tiles[k] && cursor.index[walk->ndim - 1] == 0;
-                ready[k] = fresh ? count : 0;
+                held[k] = (elementwise_held){cursor.offset[k], in[k] == &tiles[k] ? same : 0};
             }
         }
         if (job->output_is_bytes) {

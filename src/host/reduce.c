@@ -241,10 +241,14 @@ static value reduce_block(const reduce_job *job, int64_t base, int64_t block)
 static void reduce_inner(void *context, int64_t begin, int64_t end)
 {
     const reduce_job *job = context;
-    for (int64_t task = begin; task < end; task++) {
-        ek_cursor cursor;
-        ek_cursor_init(&job->kept, &cursor, task / job->blocks);
-        job->partial[task] = reduce_block(job, cursor.offset[0], task % job->blocks);
+    ek_cursor cursor;
+    ek_cursor_init(&job->kept, &cursor, begin / job->blocks);
+    for (int64_t task = begin, block = begin % job->blocks; task < end; task++) {
+        job->partial[task] = reduce_block(job, cursor.offset[0], block);
+        if (++block == job->blocks) {
+            ek_cursor_advance(&job->kept, &cursor, 1);
+            block = 0;
+        }
     }
 }
 
@@ -316,15 +320,19 @@ static void reduce_finish(void *context, int64_t begin, int64_t end)
     ek_class result = job->type == EK_CLASS_I64 ? EK_CLASS_I64 : EK_CLASS_F64;
     ek_cursor cursor;
     ek_cursor_init(&job->kept, &cursor, begin);
-    for (int64_t kept = begin; kept < end; kept++) {
+    /* Outputs of one number from one block lie side by side. */
+    const bool numbers = !job->inner_kept && job->blocks == 1;
+    const int64_t stride = numbers ? job->kept.stride[1][job->kept.ndim - 1] : job->out_stride;
+    for (int64_t kept = begin, n; kept < end; kept += n) {
+        n = numbers ? ek_cursor_run(&job->kept, &cursor, end - kept) : 1;
         value *sums =
             job->partial + kept * job->blocks * width; /* the first block's sums become the total */
         for (int64_t block = 1; block < job->blocks; block++)
             reduce_join(job->kind, job->type, sums, sums + block * width, width);
         int64_t offset = cursor.offset[1] * (int64_t)ek_dtype_size(job->out.dtype);
-        ek_row_store(result, sums, job->out.dtype, (char *)job->out.data + offset, job->out_stride,
-                     width);
-        ek_cursor_advance(&job->kept, &cursor, 1);
+        ek_row_store(result, sums, job->out.dtype, (char *)job->out.data + offset, stride,
+                     n * width);
+        ek_cursor_advance(&job->kept, &cursor, n);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "host/tile.h"
 
 #include "core/dtypes.h"
+#include "host/host.h"
 #include "host/isa.h"
 #include "host/parallel.h"
 
@@ -35,6 +36,11 @@ size_t ek_class_size(ek_class type)
 
 /* ---- rows ---- */
 
+/* Rows of memory, `row_stride` elements apart, of `count` elements each, `stride` apart. */
+typedef struct tile_rows {
+    int64_t rows, row_stride, count, stride;
+} tile_rows;
+
 /* Convert a loaded element to its class. */
 #define TO_F32(v) ((float)(v))
 #define TO_F64(v) ((double)(v))
@@ -44,23 +50,25 @@ size_t ek_class_size(ek_class type)
 
 #define KEY(type, dtype) ((int)(type)*EK_DTYPES + (int)(dtype))
 
-/* A case of ek_row_load. */
-#define LOAD(class, label, type, value)                                    \
-    case KEY(EK_CLASS_##class, EK_##label): {                              \
-        EK_TYPE_OF_##class *restrict to = row;                             \
-        const type *restrict from = source;                                \
-        if (stride == 1) {                                                 \
-            for (int64_t i = 0; i < count; i++)                            \
-                to[i] = value(EK_LOAD_##label(from[i]));                   \
-        } else if (stride == 0 && count > 0) {                             \
-            EK_TYPE_OF_##class constant = value(EK_LOAD_##label(from[0])); \
-            for (int64_t i = 0; i < count; i++)                            \
-                to[i] = constant;                                          \
-        } else {                                                           \
-            for (int64_t i = 0; i < count; i++)                            \
-                to[i] = value(EK_LOAD_##label(from[i * stride]));          \
-        }                                                                  \
-        break;                                                             \
+/* A case of tile_rows_convert. */
+#define LOAD(class, label, type, value)                                               \
+    case KEY(EK_CLASS_##class, EK_##label): {                                         \
+        EK_TYPE_OF_##class *restrict to = target;                                     \
+        const type *restrict from = source;                                           \
+        for (int64_t r = 0; r < of->rows; r++, to += count, from += of->row_stride) { \
+            if (stride == 1) {                                                        \
+                for (int64_t i = 0; i < count; i++)                                   \
+                    to[i] = value(EK_LOAD_##label(from[i]));                          \
+            } else if (stride == 0 && count > 0) {                                    \
+                EK_TYPE_OF_##class constant = value(EK_LOAD_##label(from[0]));        \
+                for (int64_t i = 0; i < count; i++)                                   \
+                    to[i] = constant;                                                 \
+            } else {                                                                  \
+                for (int64_t i = 0; i < count; i++)                                   \
+                    to[i] = value(EK_LOAD_##label(from[i * stride]));                 \
+            }                                                                         \
+        }                                                                             \
+        break;                                                                        \
     }
 #define LOAD_F32(label, text, type, ...) LOAD(F32, label, type, TO_F32)
 #define LOAD_F64(label, text, type, ...) LOAD(F64, label, type, TO_F64)
@@ -114,9 +122,10 @@ static bool tile_has_conversion(ek_class type, ek_dtype dtype, int64_t stride)
 #endif
 
 EK_MULTIVERSION
-static void tile_row_load(ek_class type, void *row, ek_dtype dtype, const void *source,
-                          int64_t stride, int64_t count)
+static void tile_rows_convert(ek_class type, void *target, ek_dtype dtype, const void *source,
+                              const tile_rows *of)
 {
+    const int64_t count = of->count, stride = of->stride;
     switch (KEY(type, dtype)) {
         EK_DTYPE_ROWS(LOAD_F32)
         EK_DTYPE_ROWS(LOAD_F64)
@@ -157,16 +166,25 @@ static void tile_row_store(ek_class type, const void *row, ek_dtype dtype, void 
     }
 }
 
-void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, int64_t stride,
-                 int64_t count)
+/* Loads rows to contiguous memory. */
+static void tile_rows_load(ek_class type, void *target, ek_dtype dtype, const void *source,
+                           const tile_rows *of)
 {
 #if defined(__x86_64__)
-    if (tile_has_conversion(type, dtype, stride)) {
-        tile_widen(row, source, dtype == EK_BF16, count);
+    if (tile_has_conversion(type, dtype, of->stride)) {
+        for (int64_t r = 0; r < of->rows; r++)
+            tile_widen((float *)target + r * of->count,
+                       (const uint16_t *)source + r * of->row_stride, dtype == EK_BF16, of->count);
         return;
     }
 #endif
-    tile_row_load(type, row, dtype, source, stride, count);
+    tile_rows_convert(type, target, dtype, source, of);
+}
+
+void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, int64_t stride,
+                 int64_t count)
+{
+    tile_rows_load(type, row, dtype, source, &(tile_rows){1, 0, count, stride});
 }
 
 void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, int64_t stride,
@@ -183,6 +201,29 @@ void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, 
 
 /* ---- tiles of a walk ---- */
 
+/* Returns the operand's elements from the cursor on, at most `rest`, that lie evenly apart: whole
+ * rows of the innermost two dimensions, or part of a row. */
+static tile_rows tile_rows_at(const ek_walk *walk, const ek_cursor *cursor, int operand,
+                              int64_t rest)
+{
+    const int last = walk->ndim - 1;
+    const int64_t *stride = walk->stride[operand];
+    tile_rows at = {1, 0, ek_cursor_run(walk, cursor, rest), stride[last]};
+    if (last > 0 && at.count == walk->shape[last]) {
+        at.rows = ek_smaller(rest / at.count, walk->shape[last - 1] - cursor->index[last - 1]);
+        at.row_stride = stride[last - 1];
+    }
+    return at;
+}
+
+static void tile_rows_advance(const ek_walk *walk, ek_cursor *cursor, const tile_rows *by)
+{
+    if (by->rows > 1)
+        ek_cursor_advance_along(walk, cursor, walk->ndim - 2, by->rows);
+    else
+        ek_cursor_advance(walk, cursor, by->count);
+}
+
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor)
 {
     bool periodic = true;
@@ -193,6 +234,18 @@ ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor
                         .dtype = tensor->dtype,
                         .data = ek_tensor_address(tensor),
                         .constant = ek_walk_is_constant(walk, index)};
+}
+
+int64_t ek_tile_same(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand)
+{
+    const int last = walk->ndim - 1;
+    if (cursor->index[last] != 0)
+        return 0;
+    if (operand->periodic)
+        return walk->count;
+    return last == 0 || walk->stride[operand->index][last - 1] != 0
+               ? 0
+               : (walk->shape[last - 1] - cursor->index[last - 1]) * walk->shape[last];
 }
 
 int64_t ek_tile_count(const ek_walk *walk, const ek_cursor *cursor, int64_t rest)
@@ -224,14 +277,15 @@ const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_
     int k = operand->index;
     if (is_in_tile_place(walk, cursor, operand, type, count))
         return tile_place(operand, cursor->offset[k]);
-    const int64_t stride = operand->constant ? 0 : walk->stride[k][walk->ndim - 1];
     ek_cursor at = *cursor;
-    for (int64_t done = 0, run; done < count; done += run) {
-        run = operand->constant ? count : ek_cursor_run(walk, &at, count - done);
-        ek_row_load(type, (char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
-                    tile_place(operand, at.offset[k]), stride, run);
-        if (done + run < count)
-            ek_cursor_advance(walk, &at, run);
+    for (int64_t done = 0; done < count;) {
+        const tile_rows rows = operand->constant ? (tile_rows){1, 0, count, 0}
+                                                 : tile_rows_at(walk, &at, k, count - done);
+        tile_rows_load(type, (char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
+                       tile_place(operand, at.offset[k]), &rows);
+        done += rows.rows * rows.count;
+        if (done < count)
+            tile_rows_advance(walk, &at, &rows);
     }
     return tile;
 }
@@ -263,9 +317,9 @@ void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operan
 void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
 {
     while (count > 0) {
-        int64_t run = ek_cursor_run(walk, cursor, count);
-        ek_cursor_advance(walk, cursor, run);
-        count -= run;
+        const tile_rows rows = tile_rows_at(walk, cursor, 0, count);
+        tile_rows_advance(walk, cursor, &rows);
+        count -= rows.rows * rows.count;
     }
 }
 

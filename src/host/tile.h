@@ -47,6 +47,10 @@ ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor
  * rows. */
 int64_t ek_tile_count(const ek_walk *walk, const ek_cursor *cursor, int64_t rest);
 
+/* Returns how many elements from the cursor on are rows that equal the row that begins at the
+ * cursor; 0 if none begins there, or the next one is another. */
+int64_t ek_tile_same(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand);
+
 /* Returns the address of `count` elements from the cursor on, as contiguous numbers of class
  * `type`: the operand's memory if it has that form, else `tile`, to which they are loaded. */
 const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,

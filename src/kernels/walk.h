@@ -39,10 +39,10 @@ bool ek_walk_is_constant(const ek_walk *walk, int operand);
 
 void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position);
 
-/* Advances the cursor by `count` elements, which must not extend beyond its innermost row. */
-static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
+/* Advances the cursor by `count` steps along dimension d, which must not extend beyond its end. */
+static inline void ek_cursor_advance_along(const ek_walk *walk, ek_cursor *cursor, int d,
+                                           int64_t count)
 {
-    int d = walk->ndim - 1;
     cursor->index[d] += count;
     for (int k = 0; k < walk->operands; k++)
         cursor->offset[k] += count * walk->stride[k][d];
@@ -52,6 +52,12 @@ static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int
         for (int k = 0; k < walk->operands; k++)
             cursor->offset[k] += walk->stride[k][d - 1] - walk->shape[d] * walk->stride[k][d];
     }
+}
+
+/* Advances the cursor by `count` elements, which must not extend beyond its innermost row. */
+static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
+{
+    ek_cursor_advance_along(walk, cursor, walk->ndim - 1, count);
 }
 
 /* Returns the number of elements from the cursor to the end of its innermost row. */

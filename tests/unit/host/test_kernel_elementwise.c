@@ -387,6 +387,27 @@ TEST(columns)
             }
 }
 
+/* Planes of short rows, which share tiles that begin and end within a plane, with a second operand
+ * whose rows are equal in a plane, in all planes, or one number each. */
+TEST_LOOP(planes, 0, EK_DTYPES)
+{
+    static const int64_t widths[] = {3, 16, 33, 100};
+    for (int w = 0; w < 4; w++)
+        for (unsigned mask = 0; mask < 8; mask++) {
+            ek_scope scope = ek_scope_begin();
+            const int64_t shape[] = {7, 61, widths[w]};
+            const twin_layout layout = mask % 2 ? TWIN_ROWS : TWIN_GAPS;
+            twin x = twin_integers(twin_new((ek_dtype)_i, 3, shape, layout), 0, 9, 1);
+            twin y = twin_integers(twin_new((ek_dtype)_i, 3, shape, TWIN_ROWS), 0, 9, 2);
+            twin z = twin_new((ek_dtype)_i, 3, shape, TWIN_ROWS);
+            check_binary(EK_BINARY_ADD, z, x, twin_repeat(y, mask), 2, "planes");
+            twin_same(z, "planes");
+            check_binary(EK_BINARY_ADD, z, twin_repeat(y, mask), x, 2, "planes, repeated first");
+            twin_same(z, "planes, repeated first");
+            ek_scope_end(&scope);
+        }
+}
+
 /* Computed as the first operand's dtype is. */
 TEST(mixed_dtypes)
 {
