@@ -1,6 +1,8 @@
 /* tile.c: see tile.h. */
 #include "host/tile.h"
 
+#include <string.h>
+
 #include "core/dtypes.h"
 #include "host/isa.h"
 #include "host/parallel.h"
@@ -181,6 +183,22 @@ void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, 
     tile_row_store(type, row, dtype, target, stride, count);
 }
 
+/* Rows are copied by cache lines, which compilers make moves of vectors of, because a call of
+ * memcpy takes longer than a short row. */
+EK_MULTIVERSION
+void ek_rows_copy(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t nbytes,
+                  int64_t rows)
+{
+    enum { LINE = 64 };
+    const bool lines = nbytes % LINE == 0;
+    for (int64_t r = 0; r < rows; r++, to += to_stride, from += from_stride) {
+        for (size_t i = 0; lines && i < nbytes; i += LINE)
+            memcpy(to + i, from + i, LINE);
+        if (!lines)
+            memcpy(to, from, nbytes);
+    }
+}
+
 /* ---- tiles of a walk ---- */
 
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor)
@@ -218,21 +236,43 @@ static bool is_in_tile_place(const ek_walk *walk, const ek_cursor *cursor,
            (count <= ek_cursor_row_rest(walk, cursor) || ek_walk_is_flat(walk, operand->index));
 }
 
+/* Copies `count` elements between an operand's memory and `tile`: to the tile with `load`, else
+ * from it. Short rows that need no conversion are copied many at once. */
+static void tile_move(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
+                      ek_class type, int64_t count, char *tile, bool load)
+{
+    const int k = operand->index, last = walk->ndim - 1;
+    const int64_t stride = operand->constant ? 0 : walk->stride[k][last], row = walk->shape[last];
+    const int64_t size = (int64_t)ek_class_size(type);
+    const bool plain = stride == 1 && ek_class_is_dtype(type, operand->dtype);
+    ek_cursor at = *cursor;
+    for (int64_t done = 0, run; done < count; done += run) {
+        char *memory = tile_place(operand, at.offset[k]), *element = tile + done * size;
+        const int64_t rows = plain ? ek_cursor_rows(walk, &at, count - done) : 0;
+        if (rows > 0) {
+            const int64_t apart = walk->stride[k][last - 1] * size;
+            run = rows * row;
+            ek_rows_copy(load ? element : memory, load ? row * size : apart,
+                         load ? memory : element, load ? apart : row * size, (size_t)(row * size),
+                         rows);
+        } else {
+            run = operand->constant ? count : ek_cursor_run(walk, &at, count - done);
+            if (load)
+                ek_row_load(type, element, operand->dtype, memory, stride, run);
+            else
+                ek_row_store(type, element, operand->dtype, memory, stride, run);
+        }
+        if (done + run < count)
+            ek_cursor_step(walk, &at, rows > 0 ? last - 1 : last, rows > 0 ? rows : run);
+    }
+}
+
 const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                          ek_class type, int64_t count, ek_tile *tile)
 {
-    int k = operand->index;
     if (is_in_tile_place(walk, cursor, operand, type, count))
-        return tile_place(operand, cursor->offset[k]);
-    const int64_t stride = operand->constant ? 0 : walk->stride[k][walk->ndim - 1];
-    ek_cursor at = *cursor;
-    for (int64_t done = 0, run; done < count; done += run) {
-        run = operand->constant ? count : ek_cursor_run(walk, &at, count - done);
-        ek_row_load(type, (char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
-                    tile_place(operand, at.offset[k]), stride, run);
-        if (done + run < count)
-            ek_cursor_advance(walk, &at, run);
-    }
+        return tile_place(operand, cursor->offset[operand->index]);
+    tile_move(walk, cursor, operand, type, count, (char *)tile, true);
     return tile;
 }
 
@@ -247,25 +287,18 @@ void *ek_tile_target(const ek_walk *walk, const ek_cursor *cursor, const ek_oper
 void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                    ek_class type, int64_t count, const void *target, const ek_tile *tile)
 {
-    if (target != tile)
-        return;
-    const int k = operand->index;
-    ek_cursor at = *cursor;
-    for (int64_t done = 0, run; done < count; done += run) {
-        run = ek_cursor_run(walk, &at, count - done);
-        ek_row_store(type, (const char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
-                     tile_place(operand, at.offset[k]), walk->stride[k][walk->ndim - 1], run);
-        if (done + run < count)
-            ek_cursor_advance(walk, &at, run);
-    }
+    if (target == tile)
+        tile_move(walk, cursor, operand, type, count, (char *)(uintptr_t)tile, false);
 }
 
 void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
 {
+    const int last = walk->ndim - 1;
     while (count > 0) {
-        int64_t run = ek_cursor_run(walk, cursor, count);
-        ek_cursor_advance(walk, cursor, run);
-        count -= run;
+        const int64_t rows = ek_cursor_rows(walk, cursor, count);
+        const int64_t run = ek_cursor_run(walk, cursor, count);
+        ek_cursor_step(walk, cursor, rows > 0 ? last - 1 : last, rows > 0 ? rows : run);
+        count -= rows > 0 ? rows * walk->shape[last] : run;
     }
 }
 
