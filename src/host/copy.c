@@ -110,7 +110,13 @@ static void copy_part(void *context, int64_t begin, int64_t end)
         n = ek_smaller(n, end - begin);
         void *to = (char *)job->out.data + cursor.offset[0] * (int64_t)size;
         const void *from = (const char *)job->x.data + cursor.offset[1] * (int64_t)x_size;
-        if (bytes) {
+        const int64_t rows = bytes ? ek_cursor_rows(walk, &cursor, end - begin) : 0;
+        if (rows > 0) {
+            n = rows * walk->shape[last];
+            ek_rows_copy(to, walk->stride[0][last - 1] * (int64_t)size, from,
+                         walk->stride[1][last - 1] * (int64_t)size,
+                         (size_t)walk->shape[last] * size, rows);
+        } else if (bytes) {
             memcpy(to, from, (size_t)n * size);
         } else if (back) {
             copy_backs[size](to, from, n);

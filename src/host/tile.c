@@ -1,6 +1,8 @@
 /* tile.c: see tile.h. */
 #include "host/tile.h"
 
+#include <string.h>
+
 #include "core/dtypes.h"
 #include "host/host.h"
 #include "host/isa.h"
@@ -166,10 +168,32 @@ static void tile_row_store(ek_class type, const void *row, ek_dtype dtype, void 
     }
 }
 
+/* Rows are copied by cache lines, which compilers make moves of vectors of, because a call of
+ * memcpy takes longer than a short row. */
+EK_MULTIVERSION
+void ek_rows_copy(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t nbytes,
+                  int64_t rows)
+{
+    enum { LINE = 64 };
+    const bool lines = nbytes % LINE == 0;
+    for (int64_t r = 0; r < rows; r++, to += to_stride, from += from_stride) {
+        for (size_t i = 0; lines && i < nbytes; i += LINE)
+            memcpy(to + i, from + i, LINE);
+        if (!lines)
+            memcpy(to, from, nbytes);
+    }
+}
+
 /* Loads rows to contiguous memory. */
 static void tile_rows_load(ek_class type, void *target, ek_dtype dtype, const void *source,
                            const tile_rows *of)
 {
+    if (of->stride == 1 && ek_class_is_dtype(type, dtype)) {
+        const int64_t size = (int64_t)ek_class_size(type);
+        ek_rows_copy(target, of->count * size, source, of->row_stride * size,
+                     (size_t)(of->count * size), of->rows);
+        return;
+    }
 #if defined(__x86_64__)
     if (tile_has_conversion(type, dtype, of->stride)) {
         for (int64_t r = 0; r < of->rows; r++)
@@ -199,6 +223,21 @@ void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, 
     tile_row_store(type, row, dtype, target, stride, count);
 }
 
+/* Stores rows of contiguous memory. */
+static void tile_rows_store(ek_class type, const char *source, ek_dtype dtype, char *target,
+                            const tile_rows *of)
+{
+    const int64_t size = (int64_t)ek_class_size(type);
+    const int64_t pitch = of->row_stride * (int64_t)ek_dtype_size(dtype);
+    if (of->stride == 1 && ek_class_is_dtype(type, dtype)) {
+        ek_rows_copy(target, pitch, source, of->count * size, (size_t)(of->count * size), of->rows);
+        return;
+    }
+    for (int64_t r = 0; r < of->rows; r++)
+        ek_row_store(type, source + r * of->count * size, dtype, target + r * pitch, of->stride,
+                     of->count);
+}
+
 /* ---- tiles of a walk ---- */
 
 /* Returns the operand's elements from the cursor on, at most `rest`, that lie evenly apart: whole
@@ -207,19 +246,16 @@ static tile_rows tile_rows_at(const ek_walk *walk, const ek_cursor *cursor, int 
                               int64_t rest)
 {
     const int last = walk->ndim - 1;
-    const int64_t *stride = walk->stride[operand];
-    tile_rows at = {1, 0, ek_cursor_run(walk, cursor, rest), stride[last]};
-    if (last > 0 && at.count == walk->shape[last]) {
-        at.rows = ek_smaller(rest / at.count, walk->shape[last - 1] - cursor->index[last - 1]);
-        at.row_stride = stride[last - 1];
-    }
-    return at;
+    const int64_t *stride = walk->stride[operand], rows = ek_cursor_rows(walk, cursor, rest);
+    if (rows > 0)
+        return (tile_rows){rows, stride[last - 1], walk->shape[last], stride[last]};
+    return (tile_rows){1, 0, ek_cursor_run(walk, cursor, rest), stride[last]};
 }
 
 static void tile_rows_advance(const ek_walk *walk, ek_cursor *cursor, const tile_rows *by)
 {
     if (by->rows > 1)
-        ek_cursor_advance_along(walk, cursor, walk->ndim - 2, by->rows);
+        ek_cursor_step(walk, cursor, walk->ndim - 2, by->rows);
     else
         ek_cursor_advance(walk, cursor, by->count);
 }
@@ -271,22 +307,34 @@ static bool is_in_tile_place(const ek_walk *walk, const ek_cursor *cursor,
            (count <= ek_cursor_row_rest(walk, cursor) || ek_walk_is_flat(walk, operand->index));
 }
 
-const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
-                         ek_class type, int64_t count, ek_tile *tile)
+/* Copies `count` elements between an operand's memory and `tile`: to the tile with `load`, else
+ * from it. */
+static void tile_move(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
+                      ek_class type, int64_t count, char *tile, bool load)
 {
-    int k = operand->index;
-    if (is_in_tile_place(walk, cursor, operand, type, count))
-        return tile_place(operand, cursor->offset[k]);
     ek_cursor at = *cursor;
     for (int64_t done = 0; done < count;) {
-        const tile_rows rows = operand->constant ? (tile_rows){1, 0, count, 0}
-                                                 : tile_rows_at(walk, &at, k, count - done);
-        tile_rows_load(type, (char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
-                       tile_place(operand, at.offset[k]), &rows);
+        const tile_rows rows = operand->constant
+                                   ? (tile_rows){1, 0, count, 0}
+                                   : tile_rows_at(walk, &at, operand->index, count - done);
+        char *row = tile + (size_t)done * ek_class_size(type);
+        char *memory = tile_place(operand, at.offset[operand->index]);
+        if (load)
+            tile_rows_load(type, row, operand->dtype, memory, &rows);
+        else
+            tile_rows_store(type, row, operand->dtype, memory, &rows);
         done += rows.rows * rows.count;
         if (done < count)
             tile_rows_advance(walk, &at, &rows);
     }
+}
+
+const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
+                         ek_class type, int64_t count, ek_tile *tile)
+{
+    if (is_in_tile_place(walk, cursor, operand, type, count))
+        return tile_place(operand, cursor->offset[operand->index]);
+    tile_move(walk, cursor, operand, type, count, (char *)tile, true);
     return tile;
 }
 
@@ -301,17 +349,8 @@ void *ek_tile_target(const ek_walk *walk, const ek_cursor *cursor, const ek_oper
 void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                    ek_class type, int64_t count, const void *target, const ek_tile *tile)
 {
-    if (target != tile)
-        return;
-    const int k = operand->index;
-    ek_cursor at = *cursor;
-    for (int64_t done = 0, run; done < count; done += run) {
-        run = ek_cursor_run(walk, &at, count - done);
-        ek_row_store(type, (const char *)tile + (size_t)done * ek_class_size(type), operand->dtype,
-                     tile_place(operand, at.offset[k]), walk->stride[k][walk->ndim - 1], run);
-        if (done + run < count)
-            ek_cursor_advance(walk, &at, run);
-    }
+    if (target == tile)
+        tile_move(walk, cursor, operand, type, count, (char *)(uintptr_t)tile, false);
 }
 
 void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)

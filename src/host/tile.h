@@ -32,6 +32,10 @@ void ek_row_load(ek_class type, void *row, ek_dtype dtype, const void *source, i
 void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, int64_t stride,
                   int64_t count);
 
+/* Copies `rows` rows of nbytes. Strides are counted in bytes. */
+void ek_rows_copy(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t nbytes,
+                  int64_t rows);
+
 /* One operand of a walk. */
 typedef struct ek_operand {
     int index; /* the operand's number in the walk */

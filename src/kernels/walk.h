@@ -39,9 +39,9 @@ bool ek_walk_is_constant(const ek_walk *walk, int operand);
 
 void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position);
 
-/* Advances the cursor by `count` steps along dimension d, which must not extend beyond its end. */
-static inline void ek_cursor_advance_along(const ek_walk *walk, ek_cursor *cursor, int d,
-                                           int64_t count)
+/* Advances the cursor by `count` steps of dimension d, which must not extend beyond the dimension's
+ * end. The cursor must be at the beginning of the dimensions within d. */
+static inline void ek_cursor_step(const ek_walk *walk, ek_cursor *cursor, int d, int64_t count)
 {
     cursor->index[d] += count;
     for (int k = 0; k < walk->operands; k++)
@@ -57,7 +57,7 @@ static inline void ek_cursor_advance_along(const ek_walk *walk, ek_cursor *curso
 /* Advances the cursor by `count` elements, which must not extend beyond its innermost row. */
 static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
 {
-    ek_cursor_advance_along(walk, cursor, walk->ndim - 1, count);
+    ek_cursor_step(walk, cursor, walk->ndim - 1, count);
 }
 
 /* Returns the number of elements from the cursor to the end of its innermost row. */
@@ -71,6 +71,18 @@ static inline int64_t ek_cursor_run(const ek_walk *walk, const ek_cursor *cursor
 {
     int64_t run = ek_cursor_row_rest(walk, cursor);
     return run < rest ? run : rest;
+}
+
+/* Returns how many whole rows there are among the next `rest` elements, up to the end of the
+ * dimension around the innermost one; 0 if the cursor isn't at the beginning of a row. */
+static inline int64_t ek_cursor_rows(const ek_walk *walk, const ek_cursor *cursor, int64_t rest)
+{
+    const int last = walk->ndim - 1;
+    if (last == 0 || cursor->index[last] != 0)
+        return 0;
+    const int64_t rows = rest / walk->shape[last];
+    const int64_t most = walk->shape[last - 1] - cursor->index[last - 1];
+    return rows < most ? rows : most;
 }
 
 #endif
