@@ -1,234 +1,551 @@
-/* conv_columns.c: convolution as matrix products over columns (im2col), channels-last.
+/* conv_columns.c: convolution and its gradients as matrix products over columns (im2col), in f32,
+ * f64, or bf16 with sums in f32.
  *
- * A row holds the inputs under the window of one output position: K = taps * C / groups values,
- * channels innermost, as in the weights (O, K). Rows are made, multiplied and dropped in chunks of
- * a fixed size. */
+ * A row of columns holds the inputs under the window of one output position: the channels of one
+ * tap after another. A thread makes the columns of a block of rows in its level 2 cache, multiplies
+ * them, and drops them. In the input gradient x and y are exchanged, and rows are cut into classes
+ * by their remainders modulo the stride, because the same taps reach all rows of a class. In the
+ * weight gradient a thread makes some of the columns of all rows, one block after another. An
+ * element's sum runs over blocks of fixed length, so that it depends on neither the blocks nor the
+ * number of threads.
+ *
+ * In bf16 the kernels multiply words, which are pairs of elements: of neighbouring channels, or in
+ * a weight gradient of a pair of samples at one position. */
 #include "host/conv.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
+#include "core/multiversion.h"
+#include "host/gemm_blocked.h"
+#include "host/gemm_kernel.h"
 #include "host/host.h"
+#include "host/isa.h"
 #include "host/parallel.h"
+#include "host/tile.h"
+#include "kernels/stage.h"
 
-enum { CHUNK_NBYTES = 2 << 20 };
+enum {
+    COLUMNS_NBYTES = 512 << 10, /* A block's columns, or a thread's part of a weight gradient. */
+    COLUMNS_PACKED = 4 << 20,   /* The most bytes of weights that are packed at a time. */
+    LEAST_ROWS = 48,
+    MOST_ROWS = 96,
+    POSITIONS = 256, /* Rows of a block of a weight gradient. */
+    APART = 16       /* Words between rows, which otherwise may share sets of level 1 cache. */
+};
 
-typedef struct geometry {
-    int64_t in[3], out[3], window[3], stride[3], padding[3], dilation[3];
-    int64_t samples, channels, outputs, groups;
-    int64_t group_channels, group_outputs;
-    int64_t taps, k, positions; /* positions: of one output plane */
+/* One dimension of the rows of a class. Tap t of row i reads element i * step + offset + t * spread
+ * of the input, if there is such an element. */
+typedef struct columns_line {
+    int64_t in, rows, step, offset, spread;
+    int64_t taps, tap, tap_step;   /* Tap t of the class is tap + t * tap_step of the window. */
+    int64_t to, to_first, to_step; /* Row i is element to_first + i * to_step of `to`. */
+} columns_line;
+
+typedef struct columns_job {
+    const ek_gemm_kernel *kernel;
+    ek_conv_kind kind;
     ek_dtype dtype;
-    size_t size;    /* bytes of an element */
-    bool pointwise; /* windows of one element without stride and padding: the rows are those of x */
-} geometry;
+    int64_t nbytes, size; /* Of an element and of a word. */
+    int64_t together;     /* Samples with an element in a word: 2 or 1. */
+    columns_line line[3];
+    const char *from, *y, *w, *bias; /* The group's; y is for weight gradients. */
+    char *to;
+    int64_t samples, from_channels, to_channels;
+    int64_t channels, outputs; /* Of a group. */
+    int64_t window[3], taps;   /* Of the whole window. */
+    int64_t rows, depth, row;  /* Rows; words of a row; words from one row to the next. */
+    int64_t panel, panels;     /* Panels of outputs from `panel` on; of a weight, all columns'. */
+    int64_t units;             /* Blocks of rows, or parts of the columns. */
+    char *packed;
+    int64_t panel_nbytes;
+    char *workspace;
+    int64_t workspace_nbytes; /* Of each thread. */
+    atomic_int next_part;
+} columns_job;
 
-static geometry columns_geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                                    const ek_conv_params *params)
+/* ---- rows and taps ---- */
+
+static columns_line columns_forward_line(int64_t x, int64_t y, int64_t window, int64_t stride,
+                                         int64_t padding, int64_t dilation)
 {
-    geometry g = {.samples = x->shape[0],
-                  .channels = x->shape[1],
-                  .outputs = w->shape[0],
-                  .groups = params->groups,
-                  .group_channels = w->shape[1],
-                  .group_outputs = w->shape[0] / params->groups,
-                  .taps = 1,
-                  .positions = 1,
-                  .dtype = x->dtype,
-                  .size = ek_dtype_size(x->dtype),
-                  .pointwise = true};
-    for (int i = 0; i < 3; i++) {
-        int d = i - (3 - params->dims); /* missing dimensions come first, with size 1 */
-        g.in[i] = d < 0 ? 1 : x->shape[2 + d];
-        g.out[i] = d < 0 ? 1 : y->shape[2 + d];
-        g.window[i] = d < 0 ? 1 : w->shape[2 + d];
-        g.stride[i] = d < 0 ? 1 : params->stride[d];
-        g.padding[i] = d < 0 ? 0 : params->padding[d];
-        g.dilation[i] = d < 0 ? 1 : params->dilation[d];
-        g.taps *= g.window[i];
-        g.positions *= g.out[i];
-        g.pointwise = g.pointwise && g.window[i] == 1 && g.stride[i] == 1 && g.padding[i] == 0 &&
-                      g.in[i] == g.out[i];
-    }
-    g.k = g.taps * g.group_channels;
-    return g;
+    return (columns_line){.in = x,
+                          .rows = y,
+                          .step = stride,
+                          .offset = -padding,
+                          .spread = dilation,
+                          .taps = window,
+                          .tap_step = 1,
+                          .to = y,
+                          .to_step = 1};
 }
 
-/* A chunk of rows of one group. */
-typedef struct chunk {
-    const geometry *g;
-    char *x; /* (samples, in, channels), from the group's first channel on */
-    char *columns;
-    int64_t first; /* the chunk's first row */
-    int64_t count;
-} chunk;
-
-/* Returns the position in the input plane that a tap of the window reads for the output position
- * `at`; -1 for padding. */
-static int64_t columns_tap_position(const geometry *g, const int64_t at[3], int64_t tap)
+/* Returns the elements of x whose remainder is `part`, and the taps by which y reaches them. */
+static columns_line columns_gradient_line(int64_t x, int64_t y, int64_t window, int64_t stride,
+                                          int64_t padding, int64_t dilation, int64_t part)
 {
-    int64_t index[3] = {tap / (g->window[1] * g->window[2]), tap / g->window[2] % g->window[1],
-                        tap % g->window[2]};
-    int64_t position = 0;
-    for (int i = 0; i < 3; i++) {
-        int64_t p = at[i] * g->stride[i] - g->padding[i] + index[i] * g->dilation[i];
-        if (p < 0 || p >= g->in[i])
-            return -1;
-        position = position * g->in[i] + p;
+    int64_t tap = 0, step = 1;
+    while (tap < window && (part + padding - tap * dilation) % stride != 0)
+        tap++;
+    while (step * dilation % stride != 0)
+        step++;
+    return (columns_line){.in = y,
+                          .rows = part < x ? ek_divide_up(x - part, stride) : 0,
+                          .step = 1,
+                          .offset = (part + padding - tap * dilation) / stride,
+                          .spread = -step * dilation / stride,
+                          .taps = ek_divide_up(window - tap, step),
+                          .tap = tap,
+                          .tap_step = step,
+                          .to = x,
+                          .to_first = part,
+                          .to_step = stride};
+}
+
+/* Sets the lines of class `part`. Returns how many classes there are. */
+static int64_t columns_set_lines(columns_job *j, const ek_conv *c, int64_t part)
+{
+    const ek_conv_params *p = c->params;
+    int64_t classes = 1;
+    j->rows = ek_divide_up(j->samples, j->together);
+    j->depth = j->together == 2 ? j->channels : j->channels * j->nbytes / j->size;
+    for (int i = 2; i >= 0; i--) {
+        const int d = i - (3 - p->dims); /* missing dimensions come first, with size 1 */
+        const int64_t x = d < 0 ? 1 : c->x->shape[2 + d], y = d < 0 ? 1 : c->y->shape[2 + d];
+        const int64_t window = d < 0 ? 1 : c->w->shape[2 + d], stride = d < 0 ? 1 : p->stride[d];
+        const int64_t padding = d < 0 ? 0 : p->padding[d], dilation = d < 0 ? 1 : p->dilation[d];
+        if (c->kind == EK_CONV_INPUT_GRADIENT) {
+            j->line[i] = columns_gradient_line(x, y, window, stride, padding, dilation,
+                                               part / classes % stride);
+            classes *= stride;
+        } else {
+            j->line[i] = columns_forward_line(x, y, window, stride, padding, dilation);
+        }
+        j->window[i] = window;
+        j->rows *= j->line[i].rows;
+        j->depth *= j->line[i].taps;
+    }
+    j->row = j->depth + APART;
+    return classes;
+}
+
+/* Writes the place of a row in the plane to `at`, and returns its sample. */
+static int64_t columns_at(const columns_job *j, int64_t row, int64_t at[3])
+{
+    for (int d = 2; d >= 0; d--) {
+        at[d] = row % j->line[d].rows;
+        row /= j->line[d].rows;
+    }
+    return row;
+}
+
+/* Writes the place of tap t of the class in the window of the class to `at`. */
+static void columns_tap(const columns_job *j, int64_t t, int64_t at[3])
+{
+    for (int d = 2; d >= 0; d--) {
+        at[d] = t % j->line[d].taps;
+        t /= j->line[d].taps;
+    }
+}
+
+static int64_t columns_taps(const columns_job *j)
+{
+    return j->line[0].taps * j->line[1].taps * j->line[2].taps;
+}
+
+/* Returns which position of `to` a row is. */
+static int64_t columns_position(const columns_job *j, int64_t row)
+{
+    int64_t at[3], position = columns_at(j, row, at);
+    for (int d = 0; d < 3; d++) {
+        const columns_line *l = &j->line[d];
+        position = position * l->to + l->to_first + at[d] * l->to_step;
     }
     return position;
 }
 
-static int64_t columns_row_at(const geometry *g, int64_t row, int64_t at[3])
+/* ---- copies ---- */
+
+/* Copies runs of nbytes; from NULL they are zeros. */
+EK_MULTIVERSION static void columns_copy(char *to, int64_t to_row, const char *from,
+                                         int64_t from_row, int64_t rows, size_t nbytes)
 {
-    int64_t position = row % g->positions;
-    at[2] = position % g->out[2];
-    at[1] = position / g->out[2] % g->out[1];
-    at[0] = position / g->out[2] / g->out[1];
-    return row / g->positions;
-}
-
-static void columns_gather_rows(void *context, int64_t begin, int64_t end)
-{
-    const chunk *c = context;
-    const geometry *g = c->g;
-    size_t nbytes = (size_t)g->group_channels * g->size;
-    int64_t plane = g->in[0] * g->in[1] * g->in[2];
-    if (nbytes == 0) /* without channels there are no columns */
-        return;
-    char *to = c->columns + (size_t)(begin * g->k) * g->size;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t at[3], sample = columns_row_at(g, c->first + i, at);
-        for (int64_t tap = 0; tap < g->taps; tap++, to += nbytes) {
-            int64_t position = columns_tap_position(g, at, tap);
-            if (position < 0)
-                memset(to, 0, nbytes);
-            else
-                memcpy(to, c->x + (size_t)((sample * plane + position) * g->channels) * g->size,
-                       nbytes);
-        }
-    }
-}
-
-/* columns_scatter_rows is the adjoint of columns_gather_rows: it adds columns to x. Threads compute
- * different blocks of SCATTER_CHANNELS channels, so that no two threads write to one element. */
-enum { SCATTER_CHANNELS = 16 };
-
-#define SCATTER(NAME, TYPE)                                                                    \
-    static void NAME(const chunk *c, int64_t channel, int64_t count)                           \
-    {                                                                                          \
-        const geometry *g = c->g;                                                              \
-        int64_t plane = g->in[0] * g->in[1] * g->in[2];                                        \
-        const TYPE *from = (const TYPE *)c->columns + channel;                                 \
-        for (int64_t i = 0; i < c->count; i++) {                                               \
-            int64_t at[3], sample = columns_row_at(g, c->first + i, at);                       \
-            for (int64_t tap = 0; tap < g->taps; tap++, from += g->group_channels) {           \
-                int64_t position = columns_tap_position(g, at, tap);                           \
-                if (position < 0)                                                              \
-                    continue;                                                                  \
-                TYPE *to = (TYPE *)c->x + (sample * plane + position) * g->channels + channel; \
-                for (int64_t j = 0; j < count; j++)                                            \
-                    to[j] += from[j];                                                          \
-            }                                                                                  \
-        }                                                                                      \
-    }
-SCATTER(columns_scatter_f32, float)
-SCATTER(columns_scatter_f64, double)
-
-static void columns_scatter_rows(void *context, int64_t begin, int64_t end)
-{
-    const chunk *c = context;
-    int64_t first = begin * SCATTER_CHANNELS, last = end * SCATTER_CHANNELS;
-    if (last > c->g->group_channels)
-        last = c->g->group_channels;
-    if (c->g->dtype == EK_F32)
-        columns_scatter_f32(c, first, last - first);
+    enum { COMMON = 128 };
+    if (!from)
+        for (int64_t r = 0; r < rows; r++)
+            memset(to + r * to_row, 0, nbytes);
+    else if (nbytes == COMMON)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to + r * to_row, from + r * from_row, COMMON);
     else
-        columns_scatter_f64(c, first, last - first);
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to + r * to_row, from + r * from_row, nbytes);
 }
 
-/* ---- the three products ---- */
-
-/* In forward, `bias` (NULL: none) is added. Weight gradients are added to w. */
-static int columns_multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, int64_t rows,
-                            ek_matrices x, ek_matrices w, ek_matrices y, const void *bias)
+/* Makes words of `rows` runs of `count` elements, which lie `stride` elements apart. If `odd` is
+ * NULL, it counts as zeros. The runs of words lie `width` words apart. */
+EK_MULTIVERSION
+static void columns_pair(char *to, int64_t width, const char *even, const char *odd, int64_t stride,
+                         int64_t rows, int64_t count)
 {
-    ek_gemm gemm = {.dtype = g->dtype,
-                    .batch = 1,
-                    .accumulate = kind == EK_CONV_WEIGHT_GRADIENT,
-                    .bias = bias,
-                    .bias_stride = 1};
-    ek_matrices w_transposed = {w.data, 0, w.column_stride, w.row_stride};
-    ek_matrices y_transposed = {y.data, 0, y.column_stride, y.row_stride};
-    if (kind == EK_CONV_FORWARD) { /* y (rows, O) = x (rows, K) w' (K, O) */
-        gemm.n = rows, gemm.m = g->group_outputs, gemm.k = g->k;
-        gemm.a = x, gemm.b = w_transposed, gemm.c = y;
-    } else if (kind == EK_CONV_INPUT_GRADIENT) { /* x (rows, K) = y (rows, O) w (O, K) */
-        gemm.n = rows, gemm.m = g->k, gemm.k = g->group_outputs;
-        gemm.a = y, gemm.b = w, gemm.c = x;
-    } else { /* w (O, K) += y' (O, rows) x (rows, K) */
-        gemm.n = g->group_outputs, gemm.m = g->k, gemm.k = rows;
-        gemm.a = y_transposed, gemm.b = x, gemm.c = w;
+    const uint16_t *low = (const uint16_t *)even, *high = (const uint16_t *)odd;
+    for (int64_t r = 0; r < rows; r++, to += width * 4, low += stride, high += odd ? stride : 0) {
+        uint32_t *restrict words = (uint32_t *)to;
+        for (int64_t i = 0; i < count; i++)
+            words[i] = low[i] | (odd ? (uint32_t)high[i] << 16 : 0);
     }
-    if (gemm.n == 0 || gemm.m == 0)
-        return 0;
-    return ek_gemm_run(dev, &gemm);
 }
 
-static int columns_run_chunk(ek_dev *dev, chunk *c, ek_conv_kind kind, char *w, char *y,
-                             const char *bias)
+/* Copies n elements of `rows` positions, which lie `stride` elements apart, of a sample of `image`
+ * elements; or of two samples, if both have an element in a word. */
+static void columns_take(const columns_job *j, char *to, int64_t width, const char *from,
+                         int64_t sample, int64_t image, int64_t stride, int64_t rows, int64_t n)
 {
-    const geometry *g = c->g;
-    int64_t k = g->k > 1 ? g->k : 1;
-    ek_matrices x = {c->columns, 0, k, 1};
-    if (g->pointwise)
-        x = (ek_matrices){c->x + (size_t)(c->first * g->channels) * g->size, 0, g->channels, 1};
-    else if (kind != EK_CONV_INPUT_GRADIENT)
-        ek_parallel_for(dev, c->count, 1 + 8192 / k, columns_gather_rows, c);
-    ek_matrices mw = {w, 0, k, 1};
-    ek_matrices my = {y + (size_t)(c->first * g->outputs) * g->size, 0, g->outputs, 1};
-    EK_TRY(columns_multiply(dev, g, kind, c->count, x, mw, my, bias));
-    if (kind == EK_CONV_INPUT_GRADIENT && !g->pointwise)
-        ek_parallel_for(dev, (g->group_channels + SCATTER_CHANNELS - 1) / SCATTER_CHANNELS, 1,
-                        columns_scatter_rows, c);
+    const bool both = j->together * (sample + 1) <= j->samples;
+    if (j->together == 2 && from)
+        columns_pair(to, width, from, both ? from + image * j->nbytes : NULL, stride, rows, n);
+    else
+        columns_copy(to, width * j->size, from, stride * j->nbytes, rows,
+                     (size_t)(n * (from ? j->nbytes : j->together * j->nbytes)));
+}
+
+/* Copies n channels from `channel` on of what a tap reads, for rows [first, first + count), to rows
+ * that lie `width` words apart. Padding is zeros. */
+static void columns_gather(const columns_job *j, int64_t first, int64_t count, const int64_t tap[3],
+                           int64_t channel, int64_t n, char *to, int64_t width)
+{
+    const columns_line *last = &j->line[2];
+    const int64_t image = j->line[0].in * j->line[1].in * last->in * j->from_channels;
+    for (int64_t row = first, run; row < first + count; row += run, to += run * width * j->size) {
+        int64_t at[3], sample = columns_at(j, row, at), position = sample * j->together;
+        bool inside = true;
+        for (int d = 0; d < 3; d++) {
+            const columns_line *l = &j->line[d];
+            at[d] = at[d] * l->step + l->offset + tap[d] * l->spread;
+            inside = inside && (d == 2 || (at[d] >= 0 && at[d] < l->in));
+            position = position * l->in + at[d];
+        }
+        run = ek_smaller(first + count - row, last->rows - row % last->rows);
+        /* Rows [begin, end) of the run read no padding. */
+        const int64_t begin = at[2] >= 0 ? 0 : ek_smaller(ek_divide_up(-at[2], last->step), run);
+        const int64_t reach = at[2] < last->in ? ek_divide_up(last->in - at[2], last->step) : 0;
+        const int64_t end = inside ? ek_larger(ek_smaller(reach, run), begin) : begin;
+        const int64_t stride = last->step * j->from_channels;
+        const char *from =
+            j->from + (position * j->from_channels + begin * stride + channel) * j->nbytes;
+        columns_take(j, to, width, NULL, sample, 0, 0, begin, n);
+        columns_take(j, to + begin * width * j->size, width, from, sample, image, stride,
+                     end - begin, n);
+        columns_take(j, to + end * width * j->size, width, NULL, sample, 0, 0, run - end, n);
+    }
+}
+
+/* ---- forward and input gradient ---- */
+
+/* Packs a panel of weights: a row of the bias, then rows in the order of columns. */
+static void columns_pack_panel(const columns_job *j, int64_t panel, char *to)
+{
+    const bool gradient = j->kind == EK_CONV_INPUT_GRADIENT, is_bf16 = j->dtype == EK_BF16;
+    const int64_t width = j->kernel->columns, first = panel * width,
+                  count = ek_smaller(width, j->outputs - first), each = j->size / j->nbytes,
+                  depth = j->channels / each, run = j->taps * (gradient ? j->outputs : j->channels);
+    memset(to, 0, (size_t)(width * j->size));
+    if (j->bias)
+        ek_row_load(j->dtype == EK_F64 ? EK_CLASS_F64 : EK_CLASS_F32, to, j->dtype,
+                    j->bias + first * j->nbytes, 1, count);
+    to += width * j->size;
+    if (count < width && is_bf16)
+        memset(to, 0, (size_t)(j->depth * width * j->size));
+    for (int64_t t = 0; t < columns_taps(j); t++, to += depth * width * j->size) {
+        int64_t at[3], tap = 0;
+        columns_tap(j, t, at);
+        for (int d = 0; d < 3; d++)
+            tap = tap * j->window[d] + j->line[d].tap + at[d] * j->line[d].tap_step;
+        const char *from =
+            j->w +
+            (gradient ? tap * j->outputs + first : first * run + tap * j->channels) * j->nbytes;
+        const int64_t line = gradient ? 1 : run / each, along = gradient ? run : 1;
+        if (gradient && is_bf16)
+            columns_pair(to, width, from, from + run * j->nbytes, 2 * run, depth, count);
+        else if (j->dtype == EK_F64)
+            ek_gemm_pack_f64((double *)to, (const double *)from, count, depth, (int)width, line,
+                             along);
+        else
+            ek_gemm_pack_f32((float *)to, (const float *)from, count, depth, (int)width, line,
+                             along);
+    }
+}
+
+static void columns_pack_panels(void *context, int64_t begin, int64_t end)
+{
+    const columns_job *j = context;
+    for (int64_t i = begin; i < end; i++)
+        columns_pack_panel(j, j->panel + i, j->packed + i * j->panel_nbytes);
+}
+
+/* Multiplies a block's columns by a panel, in blocks of the depth, and writes the sums. */
+static void columns_multiply(const columns_job *j, const char *columns, const int64_t *position,
+                             int64_t count, int64_t panel)
+{
+    const int64_t width = j->kernel->columns, column = (j->panel + panel) * width,
+                  n = ek_smaller(width, j->outputs - column),
+                  tiles = ek_divide_up(count, j->kernel->rows),
+                  block = EK_GEMM_BLOCK_NBYTES / j->size;
+    const char *packed = j->packed + panel * j->panel_nbytes;
+    _Alignas(64) char sums[MOST_ROWS * EK_GEMM_COLUMNS * sizeof(float)];
+    ek_gemm_ahead none = {.runs = 0};
+    for (int64_t k = 0; k == 0 || k < j->depth; k += block)
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t row = ek_part_of(count, tile, tiles),
+                          rows = ek_part_of(count, tile + 1, tiles) - row;
+            const ek_gemm_call call = {.k = ek_smaller(block, j->depth - k),
+                                       .a = columns + (row * j->row + k) * j->size,
+                                       .a_row = j->row,
+                                       .a_depth = 1,
+                                       .b = packed + (1 + k) * width * j->size,
+                                       .b_depth = width,
+                                       .c = sums + row * width * j->size,
+                                       .c_row = width,
+                                       .add = k > 0,
+                                       .addend = k > 0 ? NULL : packed,
+                                       .next_a = &none,
+                                       .next_b = &none};
+            j->kernel->inner[2 * n > width][rows - 1](&call);
+        }
+    for (int64_t r = 0; r < count; r++) {
+        char *to = j->to + (position[r] * j->to_channels + column) * j->nbytes;
+        const char *sum = sums + r * width * j->size;
+        if (j->dtype == EK_BF16)
+            ek_row_store(EK_CLASS_F32, sum, EK_BF16, to, 1, n);
+        else
+            memcpy(to, sum, (size_t)(n * j->size));
+    }
+}
+
+/* Computes blocks of rows [begin, end). */
+static void columns_compute(void *context, int64_t begin, int64_t end)
+{
+    columns_job *j = context;
+    char *columns = j->workspace + atomic_fetch_add(&j->next_part, 1) * j->workspace_nbytes;
+    int64_t position[MOST_ROWS];
+    for (int64_t block = begin; block < end; block++) {
+        const int64_t first = ek_part_of(j->rows, block, j->units),
+                      count = ek_part_of(j->rows, block + 1, j->units) - first;
+        char *to = columns;
+        for (int64_t t = 0; t < columns_taps(j); t++) {
+            int64_t tap[3];
+            columns_tap(j, t, tap);
+            columns_gather(j, first, count, tap, 0, j->channels, to, j->row);
+            to += j->channels * j->nbytes;
+        }
+        for (int64_t r = 0; r < count; r++)
+            position[r] = columns_position(j, first + r);
+        for (int64_t panel = 0; panel < j->panels; panel++)
+            columns_multiply(j, columns, position, count, panel);
+    }
+}
+
+/* Computes a class of a group. The weights are packed in turns. */
+static int columns_run(ek_dev *dev, columns_job *j)
+{
+    const int64_t width = j->kernel->columns, panels = ek_divide_up(j->outputs, width),
+                  threads = ek_parallel_threads(dev), row = j->row * j->size,
+                  at_once = ek_larger(LEAST_ROWS, ek_smaller(COLUMNS_NBYTES / row, MOST_ROWS)),
+                  blocks = ek_divide_up(ek_divide_up(j->rows, at_once), threads) * threads;
+    if (j->rows == 0 || panels == 0)
+        return 0;
+    j->panel_nbytes = (1 + j->depth) * width * j->size;
+    const int64_t turns =
+        ek_divide_up(panels, ek_larger(1, ek_smaller(COLUMNS_PACKED / j->panel_nbytes, panels)));
+    const int64_t most = ek_divide_up(panels, turns);
+    j->units = ek_smaller(blocks, j->rows);
+    j->workspace_nbytes = ek_divide_up(j->rows, j->units) * row;
+    const int64_t parts = ek_smaller(threads, j->units), packed = most * j->panel_nbytes;
+    const size_t nbytes = (size_t)(packed + parts * j->workspace_nbytes);
+    void *workspace;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    j->packed = workspace;
+    j->workspace = j->packed + packed;
+    for (j->panel = 0; j->panel < panels; j->panel += most) {
+        j->panels = ek_smaller(most, panels - j->panel);
+        const int64_t work = j->rows / j->units * j->panels * j->depth;
+        atomic_store(&j->next_part, 0);
+        ek_parallel_for(dev, j->panels, 1 + 2048 / (1 + j->depth), columns_pack_panels, j);
+        ek_parallel_for(dev, j->units, 1 + 100000 / (1 + work), columns_compute, j);
+    }
+    ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
     return 0;
 }
 
-int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                    const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
-{
-    geometry g = columns_geometry_of(x, w, y, params);
-    char *px = ek_tensor_address(x), *pw = ek_tensor_address(w), *py = ek_tensor_address(y);
-    int64_t rows = g.samples * g.positions;
-    const char *forward_bias = bias && kind == EK_CONV_FORWARD ? ek_tensor_address(bias) : NULL;
-    if (bias && !forward_bias)
-        EK_TRY(ek_conv_bias_gradient(dev, bias, y));
-    if (kind == EK_CONV_INPUT_GRADIENT)
-        memset(px, 0, (size_t)ek_count(x) * g.size);
-    if (kind == EK_CONV_WEIGHT_GRADIENT)
-        memset(pw, 0, (size_t)ek_count(w) * g.size);
+/* ---- weight gradient ---- */
 
-    int64_t step = rows;
-    size_t row_nbytes = (size_t)g.k * g.size, nbytes = 0;
-    void *columns = NULL;
-    if (!g.pointwise && g.k > 0) {
-        step = 1 + CHUNK_NBYTES / (int64_t)row_nbytes;
-        step = ek_smaller(step, rows);
-        nbytes = (size_t)step * row_nbytes;
-        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &columns));
+/* Copies what y has at rows [first, first + count), as rows of words. */
+static void columns_copy_y(const columns_job *j, int64_t first, int64_t count, char *to)
+{
+    const int64_t plane = j->line[0].rows * j->line[1].rows * j->line[2].rows,
+                  image = plane * j->to_channels, width = j->outputs + APART;
+    for (int64_t row = first, run; row < first + count; row += run, to += run * width * j->size) {
+        const int64_t sample = row / plane, at = row % plane;
+        const int64_t from = sample * j->together * image + at * j->to_channels;
+        run = ek_smaller(first + count - row, plane - at);
+        columns_take(j, to, width, j->y + from * j->nbytes, sample, image, j->to_channels, run,
+                     j->outputs);
     }
-    int rc = 0;
-    for (int64_t first = 0; first < rows && rc >= 0; first += step) {
-        for (int64_t i = 0; i < g.groups && rc >= 0; i++) {
-            chunk c = {&g, px + (size_t)(i * g.group_channels) * g.size, columns, first,
-                       step < rows - first ? step : rows - first};
-            rc = columns_run_chunk(dev, &c, kind, pw + (size_t)(i * g.group_outputs * g.k) * g.size,
-                                   py + (size_t)(i * g.group_outputs) * g.size,
-                                   forward_bias
-                                       ? forward_bias + (size_t)(i * g.group_outputs) * g.size
-                                       : NULL);
-        }
+}
+
+/* Copies columns [column, end) of rows [first, first + count), as panels. */
+static void columns_copy_x(const columns_job *j, int64_t first, int64_t count, int64_t column,
+                           int64_t end, char *to)
+{
+    const int64_t width = j->kernel->columns, begin = column;
+    for (int64_t n; column < end; column += n) {
+        const int64_t channel = column % j->channels, at = (column - begin) % width;
+        int64_t tap[3];
+        columns_tap(j, column / j->channels, tap);
+        n = ek_smaller(ek_smaller(j->channels - channel, width - at), end - column);
+        columns_gather(j, first, count, tap, channel, n,
+                       to + ((column - begin - at) * count + at) * j->size, width);
     }
-    if (columns)
-        ek_dev_free(dev, columns, nbytes, EK_MEMORY_WORKSPACE);
-    return rc;
+}
+
+/* Adds the products of a block of rows to the weights of a panel, whose first column is
+ * `column`. Sums that don't fill vectors go through a tile. */
+static void columns_add(const columns_job *j, int64_t column, int64_t count, const char *y,
+                        const char *x, bool add)
+{
+    const int64_t width = j->kernel->columns, size = j->size, half = width / 2,
+                  n = ek_smaller(width, j->depth - column),
+                  tiles = ek_divide_up(j->outputs, j->kernel->rows);
+    const bool whole = n % half == 0;
+    _Alignas(64) char sums[EK_GEMM_ROWS * EK_GEMM_COLUMNS * sizeof(float)] = {0};
+    ek_gemm_ahead none = {.runs = 0};
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        const int64_t output = ek_part_of(j->outputs, tile, tiles),
+                      rows = ek_part_of(j->outputs, tile + 1, tiles) - output;
+        char *to = j->to + (output * j->depth + column) * size;
+        const ek_gemm_call call = {.k = count,
+                                   .a = y + output * size,
+                                   .a_row = 1,
+                                   .a_depth = j->outputs + APART,
+                                   .b = x,
+                                   .b_depth = width,
+                                   .c = whole ? to : sums,
+                                   .c_row = whole ? j->depth : width,
+                                   .add = add,
+                                   .next_a = &none,
+                                   .next_b = &none};
+        if (!whole && add)
+            columns_copy(sums, width * size, to, j->depth * size, rows, (size_t)(n * size));
+        j->kernel->inner[n > half][rows - 1](&call);
+        if (!whole)
+            columns_copy(to, j->depth * size, sums, width * size, rows, (size_t)(n * size));
+    }
+}
+
+/* Computes parts [begin, end) of the panels. */
+static void columns_compute_weight(void *context, int64_t begin, int64_t end)
+{
+    columns_job *j = context;
+    const int64_t width = j->kernel->columns, blocks = ek_divide_up(j->rows, POSITIONS);
+    char *y = j->workspace + atomic_fetch_add(&j->next_part, 1) * j->workspace_nbytes,
+         *x = y + POSITIONS * (j->outputs + APART) * j->size;
+    for (int64_t i = begin * blocks; i < end * blocks; i++) {
+        const int64_t unit = i / blocks, block = i % blocks;
+        const int64_t first = ek_part_of(j->rows, block, blocks),
+                      count = ek_part_of(j->rows, block + 1, blocks) - first,
+                      column = ek_part_of(j->panels, unit, j->units) * width,
+                      last = ek_part_of(j->panels, unit + 1, j->units) * width;
+        columns_copy_y(j, first, count, y);
+        columns_copy_x(j, first, count, column, ek_smaller(last, j->depth), x);
+        for (int64_t c = column; c < last; c += width)
+            columns_add(j, c, count, y, x + (c - column) * count * j->size, block > 0);
+    }
+}
+
+static int columns_run_weight(ek_dev *dev, columns_job *j)
+{
+    const int64_t width = j->kernel->columns, threads = ek_parallel_threads(dev),
+                  panel = ek_larger(POSITIONS, j->outputs) * width * j->size,
+                  most = ek_larger(1, COLUMNS_NBYTES / panel);
+    j->panels = ek_divide_up(j->depth, width);
+    if (j->panels == 0 || j->outputs == 0)
+        return 0;
+    if (j->rows == 0) {
+        memset(j->to, 0, (size_t)(j->outputs * j->depth * j->size));
+        return 0;
+    }
+    j->units = ek_divide_up(ek_divide_up(j->panels, most), threads) * threads;
+    j->units = ek_smaller(j->units, j->panels);
+    j->workspace_nbytes =
+        POSITIONS * (j->outputs + APART + ek_divide_up(j->panels, j->units) * width) * j->size;
+    const size_t nbytes = (size_t)(ek_smaller(threads, j->units) * j->workspace_nbytes);
+    void *workspace;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    j->workspace = workspace;
+    atomic_store(&j->next_part, 0);
+    const int64_t work = j->rows * j->panels / j->units * j->outputs;
+    ek_parallel_for(dev, j->units, 1 + 5000 / (1 + work), columns_compute_weight, j);
+    ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    return 0;
+}
+
+/* ---- a call ---- */
+
+static int columns_run_groups(ek_dev *dev, const ek_conv *c)
+{
+    const bool gradient = c->kind == EK_CONV_INPUT_GRADIENT,
+               weight = c->kind == EK_CONV_WEIGHT_GRADIENT, is_bf16 = c->x->dtype == EK_BF16;
+    const ek_tensor *from = gradient ? c->y : c->x, *to = gradient ? c->x : c->y;
+    const int64_t groups = c->params->groups, nbytes = (int64_t)ek_dtype_size(c->x->dtype),
+                  each = ek_count(c->w) / groups * (int64_t)ek_dtype_size(c->w->dtype);
+    columns_job j = {.kernel = ek_gemm_kernel_best(c->x->dtype),
+                     .kind = c->kind,
+                     .dtype = c->x->dtype,
+                     .nbytes = nbytes,
+                     .size = is_bf16 ? (int64_t)sizeof(float) : nbytes,
+                     .together = is_bf16 && weight ? 2 : 1,
+                     .samples = c->x->shape[0],
+                     .from_channels = from->shape[1],
+                     .to_channels = to->shape[1],
+                     .channels = from->shape[1] / groups,
+                     .outputs = to->shape[1] / groups};
+    const int64_t classes = columns_set_lines(&j, c, 0);
+    j.taps = j.window[0] * j.window[1] * j.window[2];
+    for (int64_t i = 0; i < groups * classes; i++) {
+        const int64_t group = i / classes;
+        char *w = (char *)ek_tensor_address(c->w) + group * each;
+        columns_set_lines(&j, c, i % classes);
+        j.from = (const char *)ek_tensor_address(from) + group * j.channels * nbytes;
+        j.y = (const char *)ek_tensor_address(to) + group * j.outputs * nbytes;
+        j.to = weight ? w : (char *)ek_tensor_address(to) + group * j.outputs * nbytes;
+        j.w = w;
+        j.bias = c->bias && c->kind == EK_CONV_FORWARD
+                     ? (const char *)ek_tensor_address(c->bias) + group * j.outputs * nbytes
+                     : NULL;
+        EK_TRY(weight ? columns_run_weight(dev, &j) : columns_run(dev, &j));
+    }
+    return 0;
+}
+
+int ek_conv_columns(ek_dev *dev, const ek_conv *conv)
+{
+    const bool weight = conv->kind == EK_CONV_WEIGHT_GRADIENT;
+    const bool keep = conv->w->dtype != EK_BF16 ||
+                      (!weight && (uintptr_t)ek_tensor_address(conv->w) % sizeof(float) == 0);
+    ek_conv c = *conv;
+    ek_stage stage; /* Sums of bf16 are f32; words of weights are aligned. */
+    if (c.bias && weight)
+        EK_TRY(ek_conv_bias_gradient(dev, c.bias, c.y));
+    EK_TRY(
+        ek_stage_begin(&stage, dev, c.w, weight && !keep ? EK_F32 : c.w->dtype, 1, keep, !weight));
+    c.w = stage.tensor;
+    return ek_stage_end(&stage, dev, weight, columns_run_groups(dev, &c));
+}
+
+bool ek_conv_columns_can(const ek_conv *c, ek_dtype dtype)
+{
+    const ek_tensor *from = c->kind == EK_CONV_INPUT_GRADIENT ? c->y : c->x;
+    return dtype != EK_BF16 ||
+           (ek_host_has_bf16() &&
+            (c->kind == EK_CONV_WEIGHT_GRADIENT || from->shape[1] / c->params->groups % 2 == 0));
 }

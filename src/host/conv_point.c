@@ -232,22 +232,23 @@ static void point_compute_units(void *context, int64_t begin, int64_t end)
     }
 }
 
-bool ek_conv_point_can(const ek_tensor *x, const ek_tensor *w, const ek_conv_params *params)
+bool ek_conv_point_can(const ek_conv *conv)
 {
-    bool can = ek_dtype_wide(x->dtype) == EK_F32 && params->dims == 2;
+    const ek_conv_params *params = conv->params;
+    bool can = ek_dtype_wide(conv->x->dtype) == EK_F32 && params->dims == 2;
     for (int d = 0; d < 2 && can; d++)
-        can = w->shape[2 + d] == 1 && params->padding[d] == 0;
+        can = conv->w->shape[2 + d] == 1 && params->padding[d] == 0;
     return can && params->groups == 1;
 }
 
-int ek_conv_point_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, const ek_tensor *bias,
-                         const ek_tensor *y, const ek_conv_params *params)
+int ek_conv_point_weight(ek_dev *dev, const ek_conv *conv)
 {
+    const ek_tensor *x = conv->x, *y = conv->y;
     point_job j = {.kernel = ek_gemm_kernel_best(EK_F32),
                    .x = ek_tensor_address(x),
                    .y = ek_tensor_address(y),
-                   .w = ek_tensor_address(w),
-                   .bias = bias ? ek_tensor_address(bias) : NULL,
+                   .w = ek_tensor_address(conv->w),
+                   .bias = conv->bias ? ek_tensor_address(conv->bias) : NULL,
                    .channels = x->shape[1],
                    .outputs = y->shape[1],
                    .positions = y->shape[0] * y->shape[2] * y->shape[3],
@@ -255,7 +256,7 @@ int ek_conv_point_weight(ek_dev *dev, const ek_tensor *x, const ek_tensor *w, co
     for (int d = 0; d < 2; d++) {
         j.in[d] = x->shape[2 + d];
         j.out[d] = y->shape[2 + d];
-        j.stride[d] = params->stride[d];
+        j.stride[d] = conv->params->stride[d];
         j.dense = j.dense && j.in[d] == j.out[d];
     }
     const int64_t width = j.kernel->columns, rows = j.kernel->rows;

@@ -12,12 +12,18 @@ typedef enum ek_conv_kind {
     EK_CONV_WEIGHT_GRADIENT
 } ek_conv_kind;
 
-/* Computes a convolution or one of its gradients in f32 or bf16. In an input gradient x and y are
- * gradients; in a weight gradient w, bias and y are. x and y are channels-last, w is channels-last
- * or row-major, bias is contiguous or NULL; no tensor is empty. Returns 1 when done; 0 if oneDNN
- * has no fast code, in which case nothing is written; negative on error. */
-int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
+/* A convolution or one of its gradients. In an input gradient x and y are gradients; in a weight
+ * gradient w, bias and y are. The bias may be NULL. */
+typedef struct ek_conv {
+    ek_conv_kind kind;
+    const ek_tensor *x, *w, *bias, *y;
+    const ek_conv_params *params;
+} ek_conv;
+
+/* Computes a convolution in f32 or bf16. x and y are channels-last, w is channels-last or
+ * row-major, bias is contiguous or NULL; no tensor is empty. Returns 1 when done; 0 if oneDNN has
+ * no fast code, in which case nothing is written; negative on error. */
+int ek_dnn_conv(ek_dev *dev, const ek_conv *conv);
 
 /* Computes f32 matrix products without a bias. Rows of all matrices are contiguous and don't
  * overlap. No size is 0. */

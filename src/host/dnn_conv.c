@@ -11,18 +11,12 @@
 #include "host/parallel.h"
 #include "kernels/stage.h"
 
-typedef struct arguments {
-    ek_conv_kind kind;
-    const ek_tensor *x, *w, *bias, *y;
-    const ek_conv_params *params;
-} arguments;
-
 static const char *const kind_names[] = {"convolution", "convolution's input gradient",
                                          "convolution's weight gradient"};
 
 static void dnn_conv_describe(const void *user, char what[EK_DNN_TEXT])
 {
-    const arguments *a = user;
+    const ek_conv *a = user;
     char x[200], w[200], y[200];
     snprintf(what, EK_DNN_TEXT, "%s of %s with weights %s to %s", kind_names[a->kind],
              ek_tensor_text(a->x, x), ek_tensor_text(a->w, w), ek_tensor_text(a->y, y));
@@ -68,7 +62,7 @@ typedef struct description {
     dnnl_dims_t stride, dilation, padding_begin, padding_end;
 } description;
 
-static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *a)
+static dnnl_status_t dnn_conv_fill_description(description *d, const ek_conv *a)
 {
     memset(d, 0, sizeof *d);
     EK_DNN_TRY(dnn_conv_describe_activation(&d->x, a->x));
@@ -99,7 +93,7 @@ static dnnl_status_t dnn_conv_fill_description(description *d, const arguments *
 /* Returns true for bf16 weight gradients that oneDNN 2.6 computes wrongly. If windows are strided
  * or of three dimensions, and the input is padded and about as small as the window, oneDNN leaves
  * out elements of the window that do lie on the input. */
-static bool dnn_conv_leaves_elements_out(const arguments *a)
+static bool dnn_conv_leaves_elements_out(const ek_conv *a)
 {
     const ek_conv_params *params = a->params;
     for (int i = 0; i < params->dims; i++) {
@@ -115,7 +109,7 @@ static bool dnn_conv_leaves_elements_out(const arguments *a)
 /* Returns true for weight gradients in which oneDNN 2.6 may overwrite other memory. For strided
  * windows of one element, oneDNN copies the elements that windows read. If the channels are no
  * multiple of a vector (8 or 16), oneDNN then reads and writes beyond this copy. */
-static bool dnn_conv_writes_beyond(const arguments *a)
+static bool dnn_conv_writes_beyond(const ek_conv *a)
 {
     enum { LONGEST_VECTOR = 16 };
     bool strided = false;
@@ -127,7 +121,7 @@ static bool dnn_conv_writes_beyond(const arguments *a)
     return strided && a->w->shape[1] % LONGEST_VECTOR != 0;
 }
 
-static bool dnn_conv_is_miscomputed(const arguments *a)
+static bool dnn_conv_is_miscomputed(const ek_conv *a)
 {
     return a->kind == EK_CONV_WEIGHT_GRADIENT &&
            (dnn_conv_writes_beyond(a) || dnn_conv_leaves_elements_out(a));
@@ -164,7 +158,7 @@ static dnnl_status_t dnn_conv_choose(dnnl_primitive_desc_t *chosen, const descri
 /* Makes plan->primitive, or leaves it NULL if oneDNN has only slow reference code or wrong code. */
 static dnnl_status_t dnn_conv_build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
                                               const_dnnl_primitive_attr_t attributes,
-                                              const arguments *a)
+                                              const ek_conv *a)
 {
     description d;
     dnnl_primitive_desc_t forward = NULL, chosen = NULL;
@@ -196,7 +190,7 @@ static dnnl_status_t dnn_conv_build_primitive(ek_dnn_plan *plan, dnnl_engine_t e
 
 static dnnl_status_t dnn_conv_build_reorder(ek_dnn_plan *plan, dnnl_engine_t engine,
                                             const_dnnl_primitive_attr_t attributes,
-                                            const arguments *a)
+                                            const ek_conv *a)
 {
     EK_DNN_TRY(dnn_conv_describe_weights(&plan->w_user, a->w, a->params->groups, false));
     if (dnnl_memory_desc_equal(&plan->w, &plan->w_user))
@@ -231,7 +225,7 @@ static dnnl_status_t dnn_conv_run_reorder(const ek_dnn_plan *plan, bool out, voi
     return ek_dnn_run(plan->reorder, &args, stream);
 }
 
-static dnnl_status_t dnn_conv_run_primitive(const ek_dnn_plan *plan, const arguments *a, void *w,
+static dnnl_status_t dnn_conv_run_primitive(const ek_dnn_plan *plan, const ek_conv *a, void *w,
                                             void *scratch, dnnl_engine_t engine,
                                             dnnl_stream_t stream)
 {
@@ -253,7 +247,7 @@ static dnnl_status_t dnn_conv_run_primitive(const ek_dnn_plan *plan, const argum
 static dnnl_status_t dnn_conv_run(const ek_dnn_plan *plan, const void *user, char *workspace,
                                   dnnl_engine_t engine, dnnl_stream_t stream)
 {
-    const arguments *a = user;
+    const ek_conv *a = user;
     void *w_user = ek_tensor_address(a->w), *w = plan->reorder ? workspace : w_user;
     void *scratch = workspace + ek_dnn_weight_bytes(plan);
     bool gradient = a->kind == EK_CONV_WEIGHT_GRADIENT;
@@ -268,7 +262,7 @@ static dnnl_status_t dnn_conv_run(const ek_dnn_plan *plan, const void *user, cha
 /* ---- parts: groups of samples, or bands of rows if samples are few; each is a convolution ---- */
 
 typedef struct conv_part {
-    arguments a;
+    ek_conv a;
     ek_tensor x, y;
     ek_conv_params params;
     ek_stage w, bias; /* weight gradient: the part's sums */
@@ -278,7 +272,7 @@ typedef struct division {
     int64_t groups, bands; /* groups of samples, and bands of rows in each group */
 } division;
 
-static division dnn_conv_divide(const arguments *a, int threads)
+static division dnn_conv_divide(const ek_conv *a, int threads)
 {
     enum { WORTH = 200000, LEAST_ROWS = 4, MOST_BANDS = 4 /* each band reorders the weights */ };
     const ek_tensor *banded = a->kind == EK_CONV_INPUT_GRADIENT ? a->x : a->y;
@@ -329,7 +323,7 @@ static bool dnn_conv_take_band(conv_part *part, int64_t i, int64_t bands)
     return x_end > x && y_end > y && params->padding[0] >= 0;
 }
 
-static bool dnn_conv_take(conv_part *part, const arguments *a, const division *d, int64_t i)
+static bool dnn_conv_take(conv_part *part, const ek_conv *a, const division *d, int64_t i)
 {
     const int64_t samples = a->x->shape[0], group = i / d->bands;
     const int64_t first = ek_part_of(samples, group, d->groups);
@@ -346,7 +340,7 @@ static bool dnn_conv_take(conv_part *part, const arguments *a, const division *d
     return d->bands == 1 || dnn_conv_take_band(part, i % d->bands, d->bands);
 }
 
-static void dnn_conv_make_key(ek_dnn_key *key, const arguments *a)
+static void dnn_conv_make_key(ek_dnn_key *key, const ek_conv *a)
 {
     const ek_conv_params *params = a->params;
     const int64_t words[] = {a->kind,
@@ -371,7 +365,7 @@ static void dnn_conv_make_key(ek_dnn_key *key, const arguments *a)
 static int dnn_conv_begin_sums(ek_dev *dev, conv_part *parts, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        const arguments *a = &parts[i].a;
+        const ek_conv *a = &parts[i].a;
         const int axis = ek_is_channels_last(a->w) ? 1 : a->w->ndim - 1;
         const bool keep = i == 0 && a->w->dtype == EK_F32;
         EK_TRY(ek_stage_begin(&parts[i].w, dev, a->w, EK_F32, axis, keep, false));
@@ -396,7 +390,7 @@ static int dnn_conv_add_sums(ek_dev *dev, const conv_part *parts, int64_t count)
 }
 
 /* Computes a convolution in the parts of a division. Returns what ek_dnn_conv returns. */
-static int dnn_conv_compute(ek_dev *dev, const arguments *a, const division *d)
+static int dnn_conv_compute(ek_dev *dev, const ek_conv *a, const division *d)
 {
     static const ek_dnn_kind conv = {dnn_conv_build, dnn_conv_run, dnn_conv_describe};
     const int64_t count = d->groups * d->bands;
@@ -428,13 +422,11 @@ static int dnn_conv_compute(ek_dev *dev, const arguments *a, const division *d)
     return ended < 0 ? ended : rc;
 }
 
-int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+int ek_dnn_conv(ek_dev *dev, const ek_conv *conv)
 {
-    const arguments a = {.kind = kind, .x = x, .w = w, .bias = bias, .y = y, .params = params};
-    const division parts = dnn_conv_divide(&a, ek_parallel_threads(dev)), one = {1, 1};
+    const division parts = dnn_conv_divide(conv, ek_parallel_threads(dev)), one = {1, 1};
     int done = 0;
     if (parts.groups * parts.bands > 1)
-        done = dnn_conv_compute(dev, &a, &parts);
-    return done ? done : dnn_conv_compute(dev, &a, &one);
+        done = dnn_conv_compute(dev, conv, &parts);
+    return done ? done : dnn_conv_compute(dev, conv, &one);
 }

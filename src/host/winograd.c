@@ -364,19 +364,17 @@ static int winograd_run(ek_dev *dev, const ek_winograd *plan, bool by_inputs, co
     return 0;
 }
 
-int ek_conv_winograd(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
-                     const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
-                     const ek_conv_params *params)
+int ek_conv_winograd(ek_dev *dev, const ek_conv *conv, int side)
 {
-    if (kind == EK_CONV_WEIGHT_GRADIENT)
-        return ek_winograd_weight(dev, side, x, w, bias, y, params);
-    const ek_tensor *to = kind == EK_CONV_FORWARD ? y : x;
-    const float *start = kind == EK_CONV_FORWARD && bias ? ek_tensor_address(bias) : NULL;
-    for (int part = 0; part < ek_winograd_problems(kind, w, params); part++) {
-        ek_winograd plan = ek_winograd_plan(kind, side, part, x, w, y, params);
+    if (conv->kind == EK_CONV_WEIGHT_GRADIENT)
+        return ek_winograd_weight(dev, conv, side);
+    const bool forward = conv->kind == EK_CONV_FORWARD;
+    const ek_tensor *to = forward ? conv->y : conv->x;
+    const float *start = forward && conv->bias ? ek_tensor_address(conv->bias) : NULL;
+    for (int part = 0; part < ek_winograd_problems(conv); part++) {
+        ek_winograd plan = ek_winograd_plan(conv, side, part);
         if (plan.tiles > 0)
-            EK_TRY(winograd_run(dev, &plan, kind == EK_CONV_INPUT_GRADIENT, w, start,
-                                ek_tensor_address(to)));
+            EK_TRY(winograd_run(dev, &plan, !forward, conv->w, start, ek_tensor_address(to)));
     }
     return 0;
 }

@@ -161,15 +161,13 @@ int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1);
 
 /* Returns how many plans compute a convolution: four for the input gradient of a 4 x 4 window with
  * stride 2. */
-int ek_winograd_problems(ek_conv_kind kind, const ek_tensor *w, const ek_conv_params *params);
+int ek_winograd_problems(const ek_conv *conv);
 
 /* Returns plan `problem` of those that compute a convolution, with tiles of side x side outputs. A
  * weight gradient has the forward's plan. */
-ek_winograd ek_winograd_plan(ek_conv_kind kind, int side, int problem, const ek_tensor *x,
-                             const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params);
+ek_winograd ek_winograd_plan(const ek_conv *conv, int side, int problem);
 
 /* Computes ek_conv_winograd's weight gradient. */
-int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tensor *w,
-                       const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
+int ek_winograd_weight(ek_dev *dev, const ek_conv *conv, int side);
 
 #endif

@@ -82,17 +82,18 @@ static void winograd_list_products(ek_winograd *plan)
     }
 }
 
-int ek_winograd_problems(ek_conv_kind kind, const ek_tensor *w, const ek_conv_params *params)
+int ek_winograd_problems(const ek_conv *conv)
 {
-    return kind == EK_CONV_INPUT_GRADIENT && w->shape[2] == 4
-               ? (int)(params->stride[0] * params->stride[0])
-               : 1;
+    const int64_t stride = conv->params->stride[0];
+    return conv->kind == EK_CONV_INPUT_GRADIENT && conv->w->shape[2] == 4 ? (int)(stride * stride)
+                                                                          : 1;
 }
 
-ek_winograd ek_winograd_plan(ek_conv_kind kind, int side, int problem, const ek_tensor *x,
-                             const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params)
+ek_winograd ek_winograd_plan(const ek_conv *conv, int side, int problem)
 {
-    bool turned = kind == EK_CONV_INPUT_GRADIENT;
+    const ek_tensor *x = conv->x, *w = conv->w, *y = conv->y;
+    const ek_conv_params *params = conv->params;
+    bool turned = conv->kind == EK_CONV_INPUT_GRADIENT;
     const ek_tensor *from = turned ? y : x, *to = turned ? x : y;
     int stride = (int)params->stride[0], part[2] = {problem / stride, problem % stride};
     ek_winograd plan = {.form = winograd_form_for(side, w, params),
@@ -185,10 +186,11 @@ int64_t ek_winograd_tap(const ek_winograd *w, int p0, int p1, int j0, int j1)
 
 /* ---- choice ---- */
 
-bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
-                          const ek_conv_params *params)
+bool ek_conv_winograd_can(const ek_conv *conv)
 {
-    bool real = ek_dtype_wide(x->dtype) == EK_F32;
+    const ek_conv_params *params = conv->params;
+    const ek_tensor *w = conv->w;
+    bool real = ek_dtype_wide(conv->x->dtype) == EK_F32;
     if (!real || params->dims != 2 || params->groups != 1 || ek_host_isa() < EK_ISA_AVX2)
         return false;
     for (int d = 0; d < 2; d++) {
@@ -198,7 +200,7 @@ bool ek_conv_winograd_can(const ek_tensor *x, const ek_tensor *w, const ek_tenso
             params->dilation[d] != 1)
             return false;
     }
-    return x->shape[1] % 8 == 0 && y->shape[1] % 8 == 0;
+    return conv->x->shape[1] % 8 == 0 && conv->y->shape[1] % 8 == 0;
 }
 
 /* Returns a plan's cost in multiplications of a direct convolution. Each transformed value of an
@@ -226,9 +228,9 @@ static double winograd_cost_of_direct(const ek_winograd *plan)
 }
 
 /* Returns true if the plan pays. A weight gradient of a strided 3 x 3 window gains less than its
- * cost suggests. An input gradient with a stride and few samples gains more, because its rival is
- * oneDNN, which reaches half the speed of ek_conv_implicit. The limits were measured on a Zen 5
- * core, with AVX-512 and with AVX2, those of tiles and samples on an Emerald Rapids Xeon. */
+ * cost suggests. An input gradient with a stride and few samples gains more. The limits were
+ * measured on a Zen 5 core, with AVX-512 and with AVX2, those of tiles and samples on an Emerald
+ * Rapids Xeon. */
 static bool winograd_pays(ek_conv_kind kind, const ek_winograd *plan, double cost, double direct)
 {
     enum { FEW_SAMPLES = 8 };
@@ -241,16 +243,15 @@ static bool winograd_pays(ek_conv_kind kind, const ek_winograd *plan, double cos
     return 1.15 * cost < direct && (!wide || plan->tiles >= 256);
 }
 
-int ek_conv_winograd_side(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
-                          const ek_tensor *y, const ek_conv_params *params)
+int ek_conv_winograd_side(const ek_conv *conv)
 {
-    if (!ek_conv_winograd_can(x, w, y, params) || ek_host_without("winograd"))
+    if (!ek_conv_winograd_can(conv) || ek_host_without("winograd"))
         return 0;
-    ek_winograd small = ek_winograd_plan(kind, 2, 0, x, w, y, params);
+    ek_winograd small = ek_winograd_plan(conv, 2, 0);
     double cost = winograd_cost(&small), direct = winograd_cost_of_direct(&small);
-    int side = winograd_pays(kind, &small, cost, direct) ? 2 : 0;
-    if (ek_fast_convolution_allowed() && params->stride[0] == 1) {
-        ek_winograd large = ek_winograd_plan(kind, 4, 0, x, w, y, params);
+    int side = winograd_pays(conv->kind, &small, cost, direct) ? 2 : 0;
+    if (ek_fast_convolution_allowed() && conv->params->stride[0] == 1) {
+        ek_winograd large = ek_winograd_plan(conv, 4, 0);
         double large_cost = winograd_cost(&large);
         if (large_cost < cost && large_cost < direct)
             side = 4;

@@ -332,15 +332,14 @@ static void weight_join_pieces(void *context, int64_t begin, int64_t end)
     }
 }
 
-int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tensor *w,
-                       const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+int ek_winograd_weight(ek_dev *dev, const ek_conv *conv, int side)
 {
-    ek_winograd plan = ek_winograd_plan(EK_CONV_WEIGHT_GRADIENT, side, 0, x, w, y, params);
+    ek_winograd plan = ek_winograd_plan(conv, side, 0);
     const int threads = ek_parallel_threads(dev), area = ek_winograd_area(&plan);
     job j = {.plan = &plan,
              .kernel = ek_gemm_kernel_best(EK_F32),
-             .dy = ek_tensor_address(y),
-             .dw = ek_tensor_address(w),
+             .dy = ek_tensor_address(conv->y),
+             .dw = ek_tensor_address(conv->w),
              .columns = ek_gemm_kernel_best(EK_F32)->columns,
              .blocks = {1, 1},
              .lines = ek_divide_up(plan.outputs, plan.form->lanes)};
@@ -370,13 +369,13 @@ int ek_winograd_weight(ek_dev *dev, int side, const ek_tensor *x, const ek_tenso
     float *after = j.workspace + parts * j.workspace_stride;
     j.sums = sums > 0 ? after : NULL;
     j.zeros = memset(after + sums, 0, (size_t)zeros * sizeof(float));
-    j.db = bias ? after + sums + zeros : NULL;
+    j.db = conv->bias ? after + sums + zeros : NULL;
     ek_parallel_for(dev, parts, 1, weight_compute_blocks, &j);
     if (j.sums)
         ek_parallel_for(dev, blocks * ek_divide_up(j.lines, j.blocks[1]) * plan.form->lanes,
                         JOIN_LEAST, weight_join_pieces, &j);
-    for (int64_t o = 0; o < plan.outputs && bias; o++) {
-        float *to = (float *)ek_tensor_address(bias) + o;
+    for (int64_t o = 0; o < plan.outputs && conv->bias; o++) {
+        float *to = (float *)ek_tensor_address(conv->bias) + o;
         *to = j.db[o] + (j.pieces > 1 ? j.db[plan.outputs + o] : 0);
     }
     ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);

@@ -70,13 +70,14 @@ static ek_tensor *compute(const problem *p, ek_conv_kind kind, ek_dtype dtype, i
     *out = *out ? ek_tensor_like(*out) : NULL;
     if (!x || !w || !y)
         return NULL;
+    const ek_conv conv = {kind, x, w, NULL, y, &p->params};
     int rc;
     if (dtype == EK_F64)
-        rc = ek_conv_columns(p->dev, kind, x, w, NULL, y, &p->params);
+        rc = ek_conv_columns(p->dev, &conv);
     else if (side != DIRECT)
-        rc = ek_conv_winograd(p->dev, kind, side, x, w, NULL, y, &p->params);
+        rc = ek_conv_winograd(p->dev, &conv, side);
     else
-        rc = ek_dnn_conv(p->dev, kind, x, w, NULL, y, &p->params);
+        rc = ek_dnn_conv(p->dev, &conv);
     return rc < 0 ? NULL : *out;
 }
 
@@ -131,7 +132,8 @@ int main(int argc, char **argv)
         ek_scope scope = ek_scope_begin();
         const layer *l = &layers[i];
         right = make(&p, l, samples);
-        if (right && !ek_conv_winograd_can(p.x, p.w, p.dy, &p.params)) {
+        const ek_conv conv = {EK_CONV_FORWARD, p.x, p.w, NULL, p.dy, &p.params};
+        if (right && !ek_conv_winograd_can(&conv)) {
             printf("this processor has no kernels for Winograd's forms\n");
             return 0;
         }

@@ -7,12 +7,29 @@
 #include "host/isa.h"
 
 typedef struct conv_way {
-    int (*run)(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x, const ek_tensor *w,
-               const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
+    int (*run)(ek_dev *dev, const ek_conv *conv, int side);
     int side;
     int (*results)(const problem *p); /* how many of Y, DX, DW and DBIAS there are, in this order */
     double tolerance;
 } conv_way;
+
+/* The convolution of a problem's operands. */
+static inline ek_conv conv_of(const problem *p)
+{
+    return (ek_conv){EK_CONV_FORWARD, p->x.host, p->w.host, p->bias.host, p->dy.host, &p->params};
+}
+
+/* The convolution that computes result Y, DX or DW (with DBIAS). */
+static inline ek_conv conv_to(const problem *p, int result)
+{
+    ek_conv c = conv_of(p);
+    const ek_tensor *out = p->out[result].host;
+    c.kind = (ek_conv_kind)result;
+    if (result != Y)
+        c.bias = result == DW ? p->out[DBIAS].host : NULL;
+    *(result == Y ? &c.y : result == DX ? &c.x : &c.w) = out;
+    return c;
+}
 
 /* Limits the host to an instruction set; false if the processor lacks it. */
 static inline bool conv_limit_isa(ek_isa isa)
@@ -29,8 +46,7 @@ static inline void conv_check_isas(problem *p, const conv_way *way)
 {
     if (test_is_short())
         return;
-    const ek_conv_params *params = &p->params;
-    ek_tensor *x = p->x.host, *w = p->w.host, *bias = p->bias.host, *dy = p->dy.host, *out[RESULTS];
+    ek_tensor *out[RESULTS];
     for (int i = 0; i < RESULTS; i++)
         out[i] = p->out[i].host;
     for (ek_isa isa = EK_ISA_PLAIN; isa <= EK_ISA_AVX512; isa++) {
@@ -40,12 +56,10 @@ static inline void conv_check_isas(problem *p, const conv_way *way)
             ek_dev *dev = case_device(threads);
             for (int i = 0; i < results; i++)
                 case_poison(out[i]);
-            assert_ok(way->run(dev, EK_CONV_FORWARD, way->side, x, w, bias, out[Y], params));
-            assert_ok(
-                way->run(dev, EK_CONV_INPUT_GRADIENT, way->side, out[DX], w, NULL, dy, params));
-            if (results == RESULTS)
-                assert_ok(way->run(dev, EK_CONV_WEIGHT_GRADIENT, way->side, x, out[DW], out[DBIAS],
-                                   dy, params));
+            for (int i = 0; i < results && i < DBIAS; i++) {
+                const ek_conv conv = conv_to(p, i);
+                assert_ok(way->run(dev, &conv, way->side));
+            }
             for (int i = 0; i < results; i++) {
                 case_compare(out[i], p->wanted[i], way->tolerance, p->what);
                 twin_repeated(out[i], &once[i], p->what);

@@ -133,10 +133,11 @@ TEST_LOOP(winograd, 0, 6)
     int64_t at_hand = threads * MOST_TILES * (inputs + 4 * products_of[0] * 64);
     int64_t groups = (threads > 1 ? 2 : 1) * GROUP * (inputs + 4 * points_of[form] * outputs);
     for (int kind = EK_CONV_FORWARD; kind <= EK_CONV_WEIGHT_GRADIENT; kind++) {
-        if (!ek_conv_winograd_can(x, w, y, &params))
+        const ek_conv conv = {(ek_conv_kind)kind, x, w, NULL, y, &params};
+        if (!ek_conv_winograd_can(&conv))
             return;
         begin(dev);
-        assert_ok(ek_conv_winograd(dev, (ek_conv_kind)kind, 2, x, w, NULL, y, &params));
+        assert_ok(ek_conv_winograd(dev, &conv, 2));
         int64_t bound = kind == EK_CONV_WEIGHT_GRADIENT ? direct + groups : 2 * direct + at_hand;
         at_most(dev, bound + (1 << 16), "Winograd's forms");
     }

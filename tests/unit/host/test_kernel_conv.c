@@ -44,6 +44,17 @@ static const conv_case cases[] = {
      {1, 1, 1}},
     {"3-d, mostly padding", 3, 2, 3, 2, 1, {4, 1, 4}, {1, 5, 1}, {1, 1, 1}, {0, 2, 0}, {1, 1, 1}},
     {"to one position", 2, 3, 16, 4, 1, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {1, 1}},
+    {"one window of three dimensions",
+     3,
+     3,
+     5,
+     6,
+     1,
+     {2, 3, 4},
+     {2, 3, 4},
+     {1, 1, 1},
+     {0},
+     {1, 1, 1}},
     {"1x1, many channels", 2, 2, 64, 80, 1, {5, 6}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
     {"1x1 stride 2, many channels", 2, 2, 80, 64, 1, {11, 10}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
     {"many channels", 2, 3, 64, 66, 1, {6, 5}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
@@ -181,10 +192,10 @@ TEST_LOOP(nothing, 0, 9)
 
 #ifndef TWIN_WITHOUT_LIBRARIES
 
-/* ---- without a copy of the windows, on the host ---- */
+/* ---- products over columns, on the host ---- */
 
-/* What ek_conv_implicit is to get right, whether or not it would be chosen. */
-static const conv_case implicit_cases[] = {
+/* What ek_conv_columns is to get right, whether or not it would be chosen. */
+static const conv_case columns_cases[] = {
     {"many samples", 2, 13, 32, 64, 1, {5, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
     {"many samples, no padding", 2, 7, 64, 32, 1, {5, 6}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},
     {"odd sizes", 2, 2, 13, 19, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
@@ -203,49 +214,46 @@ static const conv_case implicit_cases[] = {
     {"far channels, rows", 2, 1, 256, 270, 1, {24, 14}, {2, 1}, {1, 1}, {1, 0}, {1, 1}},
     {"few positions", 2, 2, 128, 260, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
 };
-enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
+enum { COLUMNS_CASES = sizeof columns_cases / sizeof *columns_cases };
 
-static int implicit_results_in(ek_dtype dtype, const problem *p)
+static int columns_results_in(ek_dtype dtype, const problem *p)
 {
-    bool can[3];
-    for (int kind = 0; kind < 3; kind++)
-        can[kind] =
-            ek_conv_implicit_can((ek_conv_kind)kind, dtype, p->x.host, p->dy.host, &p->params);
-    if (!can[EK_CONV_FORWARD] || !can[EK_CONV_INPUT_GRADIENT])
-        return 0;
-    return can[EK_CONV_WEIGHT_GRADIENT] ? RESULTS : DW;
+    for (int i = 0; i < DBIAS; i++) {
+        const ek_conv conv = conv_to(p, i);
+        if (!ek_conv_columns_can(&conv, dtype))
+            return 0;
+    }
+    return RESULTS;
 }
 
-static int implicit_results(const problem *p)
+static int columns_results(const problem *p)
 {
-    return implicit_results_in(EK_F32, p);
+    return columns_results_in(p->x.host->dtype, p);
 }
 
-static int run_implicit(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
-                        const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
-                        const ek_conv_params *params)
+static int run_columns(ek_dev *dev, const ek_conv *conv, int side)
 {
-    return ek_conv_implicit(dev, kind, x, w, bias, y, params);
+    return ek_conv_columns(dev, conv);
 }
 
-static void check_implicit(const conv_case *c, int64_t unread)
+static void check_columns(const conv_case *c, int64_t unread)
 {
-    const conv_way way = {run_implicit, 0, implicit_results, case_tolerance(EK_F32)};
+    const conv_way way = {run_columns, 0, columns_results, case_tolerance(EK_F32)};
     problem p = alike(c, unread, EK_F32, TWIN_LAST, true);
     conv_check_isas(&p, &way);
     problem_free(&p);
 }
 
-TEST_LOOP(implicit, 0, IMPLICIT_CASES)
+TEST_LOOP(columns, 0, COLUMNS_CASES)
 {
-    check_implicit(&implicit_cases[_i], 0);
+    check_columns(&columns_cases[_i], 0);
 }
 
-TEST_LOOP(implicit_leaves_the_last_windows_out, 0, 3 + IMPLICIT_CASES)
+TEST_LOOP(columns_leave_the_last_windows_out, 0, 3 + COLUMNS_CASES)
 {
-    check_implicit(_i < 3 ? &few[_i] : &implicit_cases[_i - 3], 1);
+    check_columns(_i < 3 ? &few[_i] : &columns_cases[_i - 3], 1);
     if (_i < 3)
-        check_implicit(&few[_i], 2);
+        check_columns(&few[_i], 2);
 }
 
 /* ---- windows of one element, on the host: products, and an algorithm of their weight gradients.
@@ -276,18 +284,19 @@ enum { POINT_CASES = sizeof point_cases / sizeof *point_cases };
 
 static int point_results(const problem *p)
 {
-    ck_assert(ek_conv_point_can(p->x.host, p->w.host, &p->params));
+    const ek_conv conv = conv_of(p);
+    ck_assert(ek_conv_point_can(&conv));
     return p->bias.host ? RESULTS : DW;
 }
 
-static int run_point(ek_dev *dev, ek_conv_kind kind, int side, const ek_tensor *x,
-                     const ek_tensor *w, const ek_tensor *bias, const ek_tensor *y,
-                     const ek_conv_params *params)
+static int run_point(ek_dev *dev, const ek_conv *c, int side)
 {
-    ek_tensor *dx = (ek_tensor *)(uintptr_t)x, *out = (ek_tensor *)(uintptr_t)y;
-    return kind == EK_CONV_FORWARD          ? ek_host_conv_forward(dev, out, x, w, bias, params)
-           : kind == EK_CONV_INPUT_GRADIENT ? ek_host_conv_input_gradient(dev, dx, y, w, params)
-                                            : ek_conv_point_weight(dev, x, w, bias, y, params);
+    ek_tensor *dx = (ek_tensor *)(uintptr_t)c->x, *out = (ek_tensor *)(uintptr_t)c->y;
+    return c->kind == EK_CONV_FORWARD
+               ? ek_host_conv_forward(dev, out, c->x, c->w, c->bias, c->params)
+           : c->kind == EK_CONV_INPUT_GRADIENT
+               ? ek_host_conv_input_gradient(dev, dx, c->y, c->w, c->params)
+               : ek_conv_point_weight(dev, c);
 }
 
 static void check_point(const conv_case *c, int64_t unread, bool with_bias)
@@ -313,34 +322,34 @@ TEST_LOOP(point_leaves_the_last_windows_out, 0, POINT_CASES)
 
 static int pairs_results(const problem *p)
 {
-    return implicit_results_in(EK_BF16, p);
+    return columns_results_in(EK_BF16, p);
 }
 
 static void check_pairs(const conv_case *c, int64_t unread, twin_layout layout)
 {
-    const conv_way way = {run_implicit, 0, pairs_results, case_tolerance(EK_BF16)};
+    const conv_way way = {run_columns, 0, pairs_results, case_tolerance(EK_BF16)};
     problem p = alike(c, unread, EK_BF16, layout, true);
     conv_check_isas(&p, &way);
     problem_free(&p);
 }
 
-TEST_LOOP(implicit_by_pairs, 0, IMPLICIT_CASES)
+TEST_LOOP(columns_by_pairs, 0, COLUMNS_CASES)
 {
-    check_pairs(&implicit_cases[_i], _i % 2, TWIN_LAST);
+    check_pairs(&columns_cases[_i], _i % 2, TWIN_LAST);
 }
 
 /* Operands that begin at an odd element, in the middle of a word. At one position channels-last is
  * row-major too. */
-TEST(implicit_by_pairs_of_odd_elements)
+TEST(columns_by_pairs_of_odd_elements)
 {
     const conv_case c = {"odd", 2, 13, 64, 80, 1, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}};
     check_pairs(&c, 0, TWIN_DENSE_OFFSET);
 }
 
-/* Sums of ones, and of what is not finite. */
-TEST(implicit_by_pairs_keeps_infinities_and_nan)
+/* Sums of ones, and of what is not finite, without padding, by which it would be multiplied. */
+TEST(columns_by_pairs_keeps_infinities_and_nan)
 {
-    const conv_case c = {"infinite", 2, 3, 32, 34, 1, {5, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}};
+    const conv_case c = {"infinite", 2, 3, 32, 34, 1, {7, 8}, {3, 3}, {1, 1}, {0, 0}, {1, 1}};
     ek_dev *dev = case_device(1);
     problem p = alike(&c, 0, EK_BF16, TWIN_LAST, false);
     twin *ones[] = {&p.x, &p.w, &p.dy};
@@ -348,7 +357,7 @@ TEST(implicit_by_pairs_keeps_infinities_and_nan)
         for (int64_t i = 0; i < ek_count(ones[k]->host); i++)
             case_set(ones[k]->host, i, 1);
     case_set(p.x.host, 7, INFINITY);
-    case_set(p.x.host, 2 * 32 * 30 + 11, NAN);
+    case_set(p.x.host, 2 * 32 * 56 + 11, NAN);
     case_set(p.dy.host, 5, -INFINITY);
     case_set(p.dy.host, 2 * 34 * 30 + 40, NAN);
     for (int i = 0; i < RESULTS; i++)
@@ -356,13 +365,9 @@ TEST(implicit_by_pairs_keeps_infinities_and_nan)
                sizeof *p.wanted[i] * (size_t)(i == DBIAS ? 34 : ek_count(p.out[i].host)));
     problem_solve(&p);
     bool can = pairs_results(&p) == RESULTS;
-    if (can) {
-        assert_ok(ek_conv_implicit(dev, EK_CONV_FORWARD, p.x.host, p.w.host, NULL, p.out[Y].host,
-                                   &p.params));
-        assert_ok(ek_conv_implicit(dev, EK_CONV_INPUT_GRADIENT, p.out[DX].host, p.w.host, NULL,
-                                   p.dy.host, &p.params));
-        assert_ok(ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, p.x.host, p.out[DW].host, NULL,
-                                   p.dy.host, &p.params));
+    for (int k = 0; k < DBIAS && can; k++) {
+        const ek_conv conv = conv_to(&p, k);
+        assert_ok(ek_conv_columns(dev, &conv));
     }
     for (int k = 0; k < DBIAS && can; k++)
         for (int64_t i = 0; i < ek_count(p.out[k].host); i++) {

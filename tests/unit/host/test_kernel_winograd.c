@@ -32,7 +32,8 @@ enum { CASES = sizeof cases / sizeof *cases, WINDOWS_OF_3 = 9 }; /* the first */
 
 static int all_results(const problem *p)
 {
-    bool can = ek_conv_winograd_can(p->x.host, p->w.host, p->dy.host, &p->params);
+    const ek_conv conv = conv_of(p);
+    bool can = ek_conv_winograd_can(&conv);
     ck_assert(can == (ek_host_isa() != EK_ISA_PLAIN));
     return can ? RESULTS : 0;
 }
@@ -89,8 +90,8 @@ TEST_LOOP(weight_gradient_is_the_same_on_any_number_of_threads, 0, 2)
             ek_dev *dev = case_device(turn == 0 ? 1 : 1 + i % MOST_THREADS);
             case_poison(dw);
             case_poison(db);
-            assert_ok(ek_conv_winograd(dev, EK_CONV_WEIGHT_GRADIENT, 2, p.x.host, dw, db, p.dy.host,
-                                       &p.params));
+            const ek_conv conv = conv_to(&p, DW);
+            assert_ok(ek_conv_winograd(dev, &conv, 2));
             twin_repeated(dw, &once[0], p.what);
             twin_repeated(db, &once[1], p.what);
         }

@@ -28,12 +28,18 @@ static ek_tensor *result_of(const replicas *r, int d)
     return r->kind == EK_CONV_FORWARD ? r->at[d].y : r->at[d].x;
 }
 
+static ek_conv conv_of(const replicas *r, int d)
+{
+    const replica *own = &r->at[d];
+    return (ek_conv){r->kind, own->x, own->w, NULL, own->y, &r->params};
+}
+
 static int compute(void *user, int d)
 {
     const replicas *r = user;
     case_poison(result_of(r, d));
-    return ek_conv_winograd(r->devs[d], r->kind, 2, r->at[d].x, r->at[d].w, NULL, r->at[d].y,
-                            &r->params);
+    const ek_conv conv = conv_of(r, d);
+    return ek_conv_winograd(r->devs[d], &conv, 2);
 }
 
 static uint64_t workspace(ek_device device, bool at_peak)
@@ -95,7 +101,8 @@ static void check(const replicas *r, int d)
 /* Processors without AVX2 don't compute by Winograd's forms. */
 static bool can(const replicas *r)
 {
-    return ek_conv_winograd_can(r->at[0].x, r->at[0].w, r->at[0].y, &r->params);
+    const ek_conv conv = conv_of(r, 0);
+    return ek_conv_winograd_can(&conv);
 }
 
 TEST_LOOP(devices_one_after_the_other, 0, 6)
