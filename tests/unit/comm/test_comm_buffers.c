@@ -5,6 +5,7 @@
 #include "kit/remote.h"
 
 NAMES_DEVICES
+COST(10)
 
 static uint64_t growth(int device, uint64_t before)
 {

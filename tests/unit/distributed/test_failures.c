@@ -7,6 +7,7 @@
 #include "kit/ranks.h"
 
 NAMES_DEVICES
+COST(10)
 
 enum { RANKS = 3 };
 

@@ -7,6 +7,7 @@
 #include "kit/same.h"
 
 NAMES_DEVICES
+COST(10)
 
 enum { SEEDS = 3 };
 
