@@ -59,6 +59,36 @@ typedef struct problem {
     const char *what;
 } problem;
 
+/* Returns the sums of a problem's products in f64, which the caller does not free. They depend on
+ * the product, the dtype and which of the operands are one for all batches, so that those of one
+ * product are kept for all forms of its matrices. */
+static const double *sums_of(const product *p, const twin *x, const twin *y, const form forms[3])
+{
+    static double *kept[2][2];
+    static product of;
+    static ek_dtype dtype;
+    if (memcmp(&of, p, sizeof of) != 0 || dtype != x->host->dtype)
+        for (int k = 0; k < 4; k++) {
+            free(kept[k / 2][k % 2]);
+            kept[k / 2][k % 2] = NULL;
+        }
+    of = *p;
+    dtype = x->host->dtype;
+    double **sums = &kept[forms[0] == BROADCAST][forms[1] == BROADCAST];
+    if (*sums)
+        return *sums;
+    *sums = case_zeros(p->batch * p->n * p->m);
+    double *a = case_values(x->host), *b = case_values(y->host);
+    /* Columns are innermost, so that b is read in order. */
+    for (int64_t row = 0; row < p->batch * p->n; row++)
+        for (int64_t l = 0; l < p->k; l++)
+            for (int64_t column = 0; column < p->m; column++)
+                (*sums)[row * p->m + column] +=
+                    a[row * p->k + l] * b[(row / p->n * p->k + l) * p->m + column];
+    free(a), free(b);
+    return *sums;
+}
+
 static problem problem_of(ek_dtype dtype, ek_dtype sum, const product *p, const form forms[3],
                           bool with_bias, bool accumulate)
 {
@@ -73,21 +103,10 @@ static problem problem_of(ek_dtype dtype, ek_dtype sum, const product *p, const 
         case_poison(q.out.host);
         twin_push(q.out);
     }
-    double *a = case_values(q.x.host), *b = case_values(q.y.host);
-    /* The sums of one row. Columns are innermost, so that b is read in order. */
-    double *sums = case_zeros(p->m);
-    for (int64_t row = 0; row < p->batch * p->n; row++) {
-        const double *own = b + row / p->n * p->k * p->m;
-        for (int64_t column = 0; column < p->m; column++)
-            sums[column] = with_bias ? case_get(q.bias.host, column) : 0;
-        for (int64_t l = 0; l < p->k; l++)
-            for (int64_t column = 0; column < p->m; column++)
-                sums[column] += a[row * p->k + l] * own[l * p->m + column];
-        for (int64_t column = 0; column < p->m; column++)
-            q.wanted[row * p->m + column] =
-                sums[column] + (accumulate ? q.wanted[row * p->m + column] : 0);
-    }
-    free(a), free(b), free(sums);
+    const double *sums = sums_of(p, &q.x, &q.y, forms);
+    for (int64_t i = 0; i < p->batch * p->n * p->m; i++)
+        q.wanted[i] = sums[i] + (with_bias ? case_get(q.bias.host, i % p->m) : 0) +
+                      (accumulate ? q.wanted[i] : 0);
     q.what = text_of("%s to %s %lld x (%lld, %lld, %lld), forms %d %d %d, bias %d, add %d",
                      ek_dtype_name(dtype), ek_dtype_name(sum), (long long)p->batch, (long long)p->n,
                      (long long)p->k, (long long)p->m, forms[0], forms[1], forms[2], with_bias,
