@@ -64,16 +64,14 @@ static bool index_run_is_outside(const int64_t *index, int64_t stride, int64_t n
 {
     const int64_t other = ignored ? *ignored : 0;
     const uint64_t limit = (uint64_t)size;
+    const int all = !ignored;
     int outside = 0;
-    if (ignored)
+    if (stride == 1)
         for (int64_t i = 0; i < n; i++)
-            outside |= ((uint64_t)index[i * stride] >= limit) & (index[i * stride] != other);
-    else if (stride == 1)
-        for (int64_t i = 0; i < n; i++)
-            outside |= (uint64_t)index[i] >= limit;
+            outside |= ((uint64_t)index[i] >= limit) & (all | (index[i] != other));
     else
-        for (int64_t i = 0; i < n; i++)
-            outside |= (uint64_t)index[i * stride] >= limit;
+        for (int64_t i = 0; i < n; i++, index += stride)
+            outside |= ((uint64_t)*index >= limit) & (all | (*index != other));
     return outside;
 }
 
@@ -225,22 +223,7 @@ static void index_part(void *context, int64_t begin, int64_t end)
     }
 }
 
-static void index_run(ek_dev *dev, index_job *job)
-{
-    ek_parallel_for(dev, job->walk.count,
-                    job->gathers ? GRAIN : 1 + GRAIN / ek_larger(job->index_count, 1), index_part,
-                    job);
-}
-
-/* ---- additions ---- */
-
-static int index_check_addable(const ek_tensor *out)
-{
-    if (out->dtype == EK_F32 || out->dtype == EK_F64)
-        return 0;
-    return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
-                   ek_dtype_name(out->dtype));
-}
+/* ---- rows that are added ---- */
 
 /* The gradient of an embedding, with contiguous rows and many indices. The indices are sorted by
  * the row that they name, so that each row is written once, even if nothing is added to it. */
@@ -251,36 +234,20 @@ typedef struct index_rows {
     const int64_t *order;  /* the slices of x, by row, then by position */
 } index_rows;
 
-EK_MULTIVERSION
-static void index_begin_row(ek_dtype dtype, char *to, const char *from, int64_t count)
-{
-    if (dtype == EK_F32)
-        for (int64_t i = 0; i < count; i++)
-            ((float *)to)[i] = 0 + ((const float *)from)[i];
-    else
-        for (int64_t i = 0; i < count; i++)
-            ((double *)to)[i] = 0 + ((const double *)from)[i];
-}
-
 static void index_rows_part(void *context, int64_t begin, int64_t end)
 {
     const index_rows *rows = context;
     const index_job *job = rows->job;
     int64_t nbytes = rows->length * (int64_t)job->size,
             x_nbytes = job->x_stride * (int64_t)job->size;
-    for (int64_t row = begin; row < end; row++) {
-        int64_t next = row;
-        while (next < end && rows->begins[next] == rows->begins[next + 1])
-            next++;
+    for (int64_t row = begin, next; row < end; row = next) {
+        for (next = row; next < end && rows->begins[next] == rows->begins[next + 1]; next++)
+            ;
+        next = ek_smaller(next + 1, end); /* the row before it may have additions */
         memset(job->out + row * nbytes, 0, (size_t)((next - row) * nbytes));
-        if (next == end)
-            break;
-        row = next;
-        char *to = job->out + row * nbytes;
-        int64_t i = rows->begins[row];
-        index_begin_row(job->dtype, to, job->x + rows->order[i] * x_nbytes, rows->length);
-        while (++i < rows->begins[row + 1])
-            index_add_run(job->dtype, to, 1, job->x + rows->order[i] * x_nbytes, 1, rows->length);
+        for (int64_t i = rows->begins[next - 1]; i < rows->begins[next]; i++)
+            index_add_run(job->dtype, job->out + (next - 1) * nbytes, 1,
+                          job->x + rows->order[i] * x_nbytes, 1, rows->length);
     }
 }
 
@@ -322,57 +289,53 @@ static bool index_has_rows(const index_job *job, int64_t size)
            walk->stride[0][0] == 1 && walk->stride[2][0] == 1;
 }
 
+/* ---- the slots ---- */
+
+static int index_run(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                     const ek_tensor *index, bool is_list, bool gathers, bool adds)
+{
+    const int64_t size = index_size_along(gathers ? x : out, dim);
+    if (adds && out->dtype != EK_F32 && out->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
+                       ek_dtype_name(out->dtype));
+    EK_TRY(index_check_bounds(index, dim, size));
+    if (adds && ek_count(x) == 0)
+        return ek_host_fill(dev, out, 0);
+    index_job job = index_job_of(out, x, dim, index, is_list, gathers, adds);
+    if (adds && is_list && index_has_rows(&job, size))
+        return index_add_rows(dev, &job, size);
+    if (adds)
+        EK_TRY(ek_host_fill(dev, out, 0));
+    ek_parallel_for(dev, job.walk.count,
+                    gathers ? GRAIN : 1 + GRAIN / ek_larger(job.index_count, 1), index_part, &job);
+    return 0;
+}
+
 int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    const int64_t size = index_size_along(out, dim);
-    EK_TRY(index_check_addable(out));
-    EK_TRY(index_check_bounds(index, dim, size));
-    if (ek_count(x) == 0)
-        return ek_host_fill(dev, out, 0);
-    index_job job = index_job_of(out, x, dim, index, true, false, true);
-    if (index_has_rows(&job, size))
-        return index_add_rows(dev, &job, size);
-    EK_TRY(ek_host_fill(dev, out, 0));
-    index_run(dev, &job);
-    return 0;
+    return index_run(dev, out, x, dim, index, true, false, true);
 }
 
 int ek_host_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index)
 {
-    index_job job = index_job_of(out, x, dim, index, false, false, true);
-    EK_TRY(index_check_addable(out));
-    EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
-    EK_TRY(ek_host_fill(dev, out, 0));
-    index_run(dev, &job);
-    return 0;
+    return index_run(dev, out, x, dim, index, false, false, true);
 }
-
-/* ---- moves ---- */
 
 int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
 {
-    index_job job = index_job_of(out, x, dim, index, false, true, false);
-    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
-    index_run(dev, &job);
-    return 0;
+    return index_run(dev, out, x, dim, index, false, true, false);
 }
 
 int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                          const ek_tensor *index)
 {
-    index_job job = index_job_of(out, x, dim, index, true, true, false);
-    EK_TRY(index_check_bounds(index, dim, index_size_along(x, dim)));
-    index_run(dev, &job);
-    return 0;
+    return index_run(dev, out, x, dim, index, true, true, false);
 }
 
 int ek_host_scatter(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                     const ek_tensor *index)
 {
-    index_job job = index_job_of(out, x, dim, index, false, false, false);
-    EK_TRY(index_check_bounds(index, dim, index_size_along(out, dim)));
-    index_run(dev, &job);
-    return 0;
+    return index_run(dev, out, x, dim, index, false, false, false);
 }
