@@ -4,7 +4,7 @@
  *     CK_FORK=no LEAVES=4 samples/mpirun -n 2 test_shapes      two ranks of two devices
  *     test_shapes                                              all shapes, with ranks as threads
  *
- * STEPS=50 takes more steps than 5. Devices are GPUs if EVENKEEL_TEST_DEVICES is "cuda". Then NCCL
+ * STEPS=50 takes more steps than 10 or 5. Devices are GPUs if EVENKEEL_TEST_DEVICES is "cuda". Then NCCL
  * carries the sums of threads. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -89,11 +89,12 @@ static int shape_devices(void)
 TEST(shapes)
 {
     ek_launched launched;
-    const char *leaves = getenv("LEAVES");
+    const char *leaves = getenv("LEAVES"), *wanted = getenv("STEPS");
+    const int steps = wanted ? atoi(wanted) : leaves ? 10 : 5;
     CHECK_OK(ek_launcher_find(&launched));
     int most = shape_devices();
     if (leaves) {
-        shape s = {.steps = 50, .devices = atoi(leaves) / launched.size};
+        shape s = {.steps = steps, .devices = atoi(leaves) / launched.size};
         CHECK_OK(ek_dist_init_process_group());
         job_rank = ek_dist_get_rank(NULL);
         job_size = ek_dist_get_world_size(NULL);
@@ -102,8 +103,6 @@ TEST(shapes)
         return;
     }
     /* With 3 leaves the average of 3 ranks is not exact, and bits may differ. */
-    const char *wanted = getenv("STEPS");
-    const int steps = wanted ? atoi(wanted) : 5;
     for (int all = 4; all <= most; all *= 2) {
         shape first = {.steps = steps, .devices = all};
         ranks_check(1, 7, run, &first);

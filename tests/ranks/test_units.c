@@ -15,7 +15,7 @@ enum { WIDTH = 64 };
 #else
 enum { WIDTH = 512 };
 #endif
-enum { LAYERS = 32, FEW = 4, ROWS = 8, STEPS = 3, UNIT = (WIDTH + 1) * WIDTH * 4 };
+enum { LAYERS = 24, FEW = 4, ROWS = 8, STEPS = 3, UNIT = (WIDTH + 1) * WIDTH * 4 };
 
 /* Linear layers of 1 MB each. */
 static ek_module *net_of(int layers)
