@@ -13,23 +13,24 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "host/gemm_kernel.h"
 #include "host/host.h"
 #include "host/parallel.h"
 
 enum {
-    GROUP_NBYTES = 256 << 10,  /* packed b: stays in level 2 cache while rows pass by */
-    CHUNK_NBYTES = 256 << 10,  /* rows of a that a thread packs at a time */
-    COPIES_NBYTES = 128 << 10, /* copies of rows of c */
-    SHARED_NBYTES = 4 << 20,   /* packed a: stays in level 3 cache */
-    DIRECT_NBYTES = 64 << 10,  /* a smaller a isn't packed */
+    /* Packed b stays in level 2 cache while rows pass by: at least GROUP_NBYTES, and at most
+     * MOST_GROUP_NBYTES if the cache is large. */
+    GROUP_NBYTES = 256 << 10,
+    MOST_GROUP_NBYTES = 1 << 20,
+    CHUNK_NBYTES = 256 << 10,               /* rows of a that a thread packs at a time */
+    COPIES_NBYTES = 128 << 10,              /* copies of rows of c */
+    SHARED_NBYTES = 4 << 20,                /* packed a: stays in level 3 cache */
+    DIRECT_NBYTES = 64 << 10,               /* a smaller a isn't packed */
     DIRECT_ROWS_NBYTES = 4 * DIRECT_NBYTES, /* a smaller a with contiguous rows isn't packed */
-    PAGE = 4096, /* lines so far apart, or several times as far, share a set of level 1 cache */
-    /* a isn't packed if at most FEW_GROUPS groups of columns read it, or MORE_GROUPS if its rows
-     * aren't contiguous. */
-    FEW_GROUPS = 2,
-    MORE_GROUPS = 8,
+    PAGE = 4096,    /* lines so far apart, or several times as far, share a set of level 1 cache */
+    FEW_GROUPS = 8, /* a whose rows aren't contiguous isn't packed if so many groups read it */
     /* A tile that packs b has at least MANY_ROWS rows. If b is read in place, or packed once for
      * all tiles of a thread, or if threads would have nothing to do, FEW_ROWS are enough. */
     MANY_ROWS = 192,
@@ -126,13 +127,51 @@ static void gemm_finish(const job *j, const gemm_tile *t, void *c, int64_t row, 
 #define EK_FOR_REALS "host/gemm_blocked.c"
 #include "kernels/for_reals.h"
 
-/* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if few groups
- * of columns read it and it lies well in memory. b with contiguous rows isn't packed if they are
- * near each other or if few rows of a pass by. Otherwise a tile's first rows pack such a b. */
-static void gemm_choose_blocks(job *j)
+/* Writes the bytes of the level 2 cache and the ways of the level 1 cache, if the system tells
+ * them. It is asked once, because virtual machines answer slowly. */
+static void gemm_caches(int64_t *level_2, int64_t *ways)
+{
+#if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL1_DCACHE_ASSOC)
+    static atomic_long known_level_2, known_ways;
+    if (atomic_load(&known_ways) == 0) {
+        atomic_store(&known_level_2, sysconf(_SC_LEVEL2_CACHE_SIZE));
+        atomic_store(&known_ways, ek_larger(sysconf(_SC_LEVEL1_DCACHE_ASSOC), 1));
+    }
+    *level_2 = atomic_load(&known_level_2);
+    *ways = atomic_load(&known_ways);
+#else
+    *level_2 = 0, *ways = 1;
+#endif
+}
+
+/* Returns the most bytes of packed b that a thread works with at a time. All columns are one group
+ * if they fit into half of level 2 cache and many rows pass by: a is then packed in that cache, by
+ * the thread that reads it, rather than in memory for all threads. The groups of all threads are
+ * not larger than a, which needs no shared copy then. */
+static int64_t gemm_group_nbytes(const job *j, int64_t nbytes, int64_t size, int64_t level_2,
+                                 int threads)
+{
+    const ek_gemm *g = j->gemm;
+    const int64_t columns = g->m * j->block * size; /* of all columns, over a block */
+    const int64_t half = ek_smaller(level_2 / 2, MOST_GROUP_NBYTES), most = half / 2;
+    if (columns <= GROUP_NBYTES || g->c.column_stride != 1 || nbytes <= DIRECT_ROWS_NBYTES)
+        return GROUP_NBYTES;
+    if (columns <= half && g->n >= g->m && threads * columns <= ek_smaller(nbytes, SHARED_NBYTES))
+        return half;
+    return threads * most <= nbytes ? ek_larger(most, GROUP_NBYTES) : GROUP_NBYTES;
+}
+
+/* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if its rows
+ * are contiguous, nor if few groups of columns read it and it lies well in memory. b with
+ * contiguous rows isn't packed if they are near each other or if few rows of a pass by. Otherwise a
+ * tile's first rows pack such a b. */
+static void gemm_choose_blocks(job *j, int threads)
 {
     const ek_gemm *g = j->gemm;
     const int64_t size = (int64_t)ek_dtype_size(g->dtype), k = ek_larger(g->k, 1);
+    const int64_t nbytes = g->n * k * size;
+    int64_t level_2, ways;
+    gemm_caches(&level_2, &ways);
     const int64_t most_rows = j->kernel->rows, most_columns = j->kernel->columns;
     j->block = EK_GEMM_BLOCK_NBYTES / size;
     const int64_t depth = ek_smaller(k, j->block);
@@ -140,8 +179,8 @@ static void gemm_choose_blocks(job *j)
     const int64_t panels = ek_divide_up(g->m, j->panel_columns);
     const bool near = g->b.row_stride * size <= EK_GEMM_NEAR_NBYTES;
     j->streams_b = g->b.column_stride == 1 && !near && g->n <= STREAM_ROWS;
-    const int64_t most = GROUP_NBYTES / size / depth / j->panel_columns;
-    j->groups = ek_divide_up(panels, ek_larger(1, most));
+    const int64_t group_nbytes = gemm_group_nbytes(j, nbytes, size, level_2, threads);
+    j->groups = ek_divide_up(panels, ek_larger(1, group_nbytes / size / depth / j->panel_columns));
     j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;
     j->group_depth = ek_larger(1, GROUP_NBYTES / size / j->group_columns / j->block) * j->block;
     if (j->streams_b) {
@@ -150,13 +189,12 @@ static void gemm_choose_blocks(job *j)
         j->group_depth = STREAM_DEPTH;
     }
     j->panel_rows = ek_divide_up(g->n, ek_divide_up(g->n, most_rows));
-    const int64_t nbytes = g->n * k * size;
     const bool by_rows = g->a.column_stride == 1;
-    const bool few = j->groups <= (by_rows ? FEW_GROUPS : MORE_GROUPS);
-    const bool collides = by_rows && g->m >= most_columns && g->a.row_stride * size % PAGE == 0;
-    bool packs = nbytes > (by_rows && !collides ? DIRECT_ROWS_NBYTES : DIRECT_NBYTES);
-    if (few && (by_rows ? !collides : g->a.column_stride * size <= EK_GEMM_NEAR_NBYTES))
-        packs = false;
+    /* Rows of a panel that share a set of level 1 cache need a way each. */
+    const bool collides =
+        j->kernel->rows > ways && g->m >= most_columns && g->a.row_stride * size % PAGE == 0;
+    const bool few = j->groups <= FEW_GROUPS && g->a.column_stride * size <= EK_GEMM_NEAR_NBYTES;
+    const bool packs = nbytes > DIRECT_NBYTES && (by_rows ? collides : !few);
     j->packs_chunks = packs && j->groups == 1 && !j->streams_b;
     j->shares_a = packs && !j->packs_chunks;
     j->far_a = !packs && by_rows && g->batch == 1 && nbytes > DIRECT_ROWS_NBYTES && panels > 1 &&
@@ -174,7 +212,8 @@ static void gemm_choose_blocks(job *j)
         j->rows = ek_divide_up(g->n, ek_divide_up(g->n, most_shared));
         j->rows = ek_smaller(gemm_round_up(j->rows, j->panel_rows), g->n);
         const int64_t blocks = shared / gemm_round_up(j->rows, j->panel_rows) / j->block;
-        j->depth = ek_smaller(k, ek_larger(1, blocks) * j->block);
+        const int64_t parts = ek_divide_up(k, ek_larger(1, blocks) * j->block);
+        j->depth = ek_smaller(k, gemm_round_up(ek_divide_up(k, parts), j->block));
     }
 }
 
@@ -192,7 +231,9 @@ static void gemm_choose_tiles(job *j, int threads)
         j->groups > 1 || j->streams_b || (!j->direct_b && j->gemm->n <= j->gemm->m);
     if (threads > 1 && products == 1 && by_columns && equal <= panels && count < 8 * threads &&
         !j->packs_chunks)
-        j->groups = equal;
+        j->groups = equal, j->group_columns = ek_divide_up(panels, equal) * j->panel_columns;
+    else if (j->packs_chunks && !j->direct_b && count == 1) /* each packs all of b */
+        j->row_tiles = ek_larger(1, ek_smaller(threads, j->rows / FEW_ROWS));
     else if (threads > 1 && count < 8 * threads)
         j->row_tiles =
             ek_larger(1, ek_larger(ek_smaller(ek_divide_up(4 * threads, count), many),
@@ -239,7 +280,7 @@ int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
 {
     job j = {.gemm = gemm, .kernel = ek_gemm_kernel_best(gemm->dtype), .transposed = transposed};
     const size_t size = ek_dtype_size(gemm->dtype);
-    gemm_choose_blocks(&j);
+    gemm_choose_blocks(&j, ek_parallel_threads(dev));
     gemm_choose_tiles(&j, ek_parallel_threads(dev));
     const int64_t depth = ek_smaller(j.group_depth, gemm->k);
     const int64_t tile_rows =
