@@ -402,12 +402,16 @@ void ek_emulator_fail_next(const char *function, int error, int after)
     m.failures[name].push_back({error, after});
 }
 
-void ek_emulator_recover(void)
+int ek_emulator_recover(void)
 {
     Machine &m = machine();
     Lock lock(m.lock);
+    int to_come = 0;
+    for (const auto &entry : m.failures)
+        to_come += !entry.second.empty();
     m.failures.clear();
     for (Device &device : m.devices)
         device.broken = cudaSuccess;
     last_error() = cudaSuccess;
+    return to_come;
 }

@@ -107,8 +107,8 @@ void ek_emulator_fail_next(const char *function, int error, int after);
 /* Sets whether cuBLASLt's ReLU turns NaN into 0, as fmaxf(x, 0) does. By default NaN stays. */
 void ek_emulator_relu_eats_nan(bool eats);
 
-/* Forgets failures to come and broken devices. */
-void ek_emulator_recover(void);
+/* Forgets failures to come and broken devices. Returns how many functions had failures to come. */
+int ek_emulator_recover(void);
 
 #ifdef __cplusplus
 }

@@ -220,9 +220,10 @@ static const failing failings[] = {
 };
 enum { FAILINGS = sizeof failings / sizeof failings[0] };
 
-/* The `after`-th call of the function fails: whether it was noticed. */
+/* The `after`-th call of the function fails. Returns true if it was noticed, and in *reached
+ * whether the function was called that often. */
 static bool fail_once(const failing *f, int after, unsigned char *bytes,
-                      const unsigned char *wanted)
+                      const unsigned char *wanted, bool *reached)
 {
     ek_emulator_fail_next(f->function, f->error, after);
     int rc = run_steps(bytes, wanted);
@@ -235,7 +236,7 @@ static bool fail_once(const failing *f, int after, unsigned char *bytes,
                      ek_error_message());
     }
     ek_error_clear();
-    ek_emulator_recover();
+    *reached = ek_emulator_recover() == 0;
     if (rc < 0 && run_steps(bytes, wanted) < 0)
         ck_abort_msg("%s after %d, again: %s", f->function, after, ek_error_message());
     close_cuda();
@@ -251,8 +252,9 @@ static void fail_each(const failing *f, bool peers)
     emulator_set("DEVICES", "2");
     emulator_set("PEERS", peers ? "1" : "0");
     int noticed = 0;
-    for (int after = 0; after < 40; after += 1 + after / 4)
-        noticed += fail_once(f, after, bytes, wanted);
+    bool reached = true;
+    for (int after = 0; after < 40 && reached; after += 1 + after / 4)
+        noticed += fail_once(f, after, bytes, wanted, &reached);
     if (noticed == 0 && !f->hidden)
         ck_abort_msg("no failure of %s was noticed", f->function);
     free(wanted);
