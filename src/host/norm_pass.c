@@ -1,9 +1,15 @@
 /* norm_pass.c: the geometry and workspace of a pass over memory. Rows are cut into blocks by the
  * shape alone, and the blocks' sums are joined in order, so that statistics don't depend on the
  * number of threads. */
+#include <string.h>
+
+#include "core/multiversion.h"
 #include "host/norm.h"
 
-enum { GRAIN = 16384 };
+enum {
+    GRAIN = 16384,
+    JOINED = 32 /* columns whose partial sums are joined together */
+};
 
 /* ---- geometry ---- */
 
@@ -139,6 +145,40 @@ void ek_norm_pass_set(ek_norm_pass *pass, int64_t sample, int64_t c,
 #define PASS_BODY(pass, name) \
     ((pass)->is_f64 ? name##_f64 : (pass)->is_bf16 ? name##_bf16 : name##_f32)
 
+/* Joins the partial sums of columns block by block, in the place of the first block's. The number
+ * of values that moments are joined with is the same in all columns, so that columns are joined by
+ * vectors, without a division for each. */
+EK_MULTIVERSION
+static void pass_join(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_pass *pass = context;
+    const ek_norm_plan *plan = &pass->plan;
+    const int64_t parts = ek_divide_up(plan->channels, JOINED), channels = plan->channels;
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t sample = task / parts, c = task % parts * JOINED;
+        const int64_t n = ek_smaller(channels - c, JOINED);
+        double first[JOINED] = {0}, second[JOINED] = {0}, count = 0;
+        double *to = pass->first + sample * plan->blocks * plan->width + c;
+        double *to_second = pass->second + (to - pass->first);
+        for (int64_t block = 0; block < plan->blocks; block++) {
+            const double rows = (double)ek_norm_block_rows(plan, block);
+            const int64_t width = ek_norm_block_width(plan, block);
+            for (int64_t at = block * plan->width; at < block * plan->width + width;
+                 at += channels, count += rows) {
+                const double *x = to + at, *y = to_second + at, part = rows / (count + rows);
+                const bool sums = pass->args->dy || count == 0;
+                for (int64_t i = 0; i < n; i++) {
+                    const double delta = x[i] - first[i];
+                    first[i] += sums ? x[i] : delta * part;
+                    second[i] = second[i] + y[i] + (sums ? 0 : delta * delta * count * part);
+                }
+            }
+        }
+        memcpy(to, first, (size_t)n * sizeof *to);
+        memcpy(to_second, second, (size_t)n * sizeof *to);
+    }
+}
+
 void ek_norm_pass_sum(ek_norm_pass *pass)
 {
     const ek_norm_plan *plan = &pass->plan;
@@ -154,6 +194,9 @@ void ek_norm_pass_sum(ek_norm_pass *pass)
         body = PASS_BODY(pass, ek_norm_sum_rows);
     }
     ek_parallel_for(pass->dev, tasks, 1 + GRAIN / size, body, pass);
+    if (!plan->planes)
+        ek_parallel_for(pass->dev, plan->samples * ek_divide_up(plan->channels, JOINED),
+                        1 + GRAIN / (JOINED * plan->blocks * plan->lanes), pass_join, pass);
 }
 
 void ek_norm_pass_line(ek_norm_pass *pass)
@@ -173,37 +216,21 @@ void ek_norm_pass_line(ek_norm_pass *pass)
     ek_parallel_for(pass->dev, tasks, 1 + GRAIN / size, body, pass);
 }
 
-/* ---- joining partial sums ---- */
+/* ---- joined partial sums ---- */
 
 ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
 {
     const ek_norm_plan *plan = &pass->plan;
-    int64_t column = sample * plan->channels + c;
-    if (plan->planes)
-        return (ek_moments){(double)(plan->outer * plan->inner), pass->first[column],
-                            pass->second[column]};
-    ek_moments sum = {0, 0, 0};
-    for (int64_t block = 0; block < plan->blocks; block++) {
-        double rows = (double)ek_norm_block_rows(plan, block);
-        int64_t begin = (sample * plan->blocks + block) * plan->width,
-                end = begin + ek_norm_block_width(plan, block);
-        for (int64_t at = begin + c; at < end; at += plan->channels)
-            sum = ek_moments_join(sum, (ek_moments){rows, pass->first[at], pass->second[at]});
-    }
-    return sum;
+    const int64_t at = sample * plan->blocks * plan->width + c;
+    const int64_t count = plan->planes ? plan->outer * plan->inner
+                                       : plan->rows * plan->lanes + plan->rest / plan->channels;
+    return (ek_moments){(double)count, pass->first[at], pass->second[at]};
 }
 
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
                      double *second)
 {
-    const ek_norm_plan *plan = &pass->plan;
-    *first = *second = 0;
-    for (int64_t block = 0; block < plan->blocks; block++) {
-        int64_t begin = (sample * plan->blocks + block) * plan->width,
-                end = begin + (plan->planes ? plan->width : ek_norm_block_width(plan, block));
-        for (int64_t at = begin + c; at < end; at += plan->channels) {
-            *first += pass->first[at];
-            *second += pass->second[at];
-        }
-    }
+    const int64_t at = sample * pass->plan.blocks * pass->plan.width + c;
+    *first = pass->first[at];
+    *second = pass->second[at];
 }
