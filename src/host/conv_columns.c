@@ -37,7 +37,7 @@ enum {
 /* One dimension of the rows of a class. Tap t of row i reads element i * step + offset + t * spread
  * of the input, if there is such an element. */
 typedef struct columns_line {
-    int64_t in, rows, step, offset, spread;
+    int64_t in, rows, step, offset, spread, window;
     int64_t taps, tap, tap_step;   /* Tap t of the class is tap + t * tap_step of the window. */
     int64_t to, to_first, to_step; /* Row i is element to_first + i * to_step of `to`. */
 } columns_line;
@@ -53,7 +53,7 @@ typedef struct columns_job {
     char *to;
     int64_t samples, from_channels, to_channels;
     int64_t channels, outputs; /* Of a group. */
-    int64_t window[3], taps;   /* Of the whole window. */
+    int64_t taps;              /* Of the whole window. */
     int64_t rows, depth, row;  /* Rows; words of a row; words from one row to the next. */
     int64_t panel, panels;     /* Panels of outputs from `panel` on; of a weight, all columns'. */
     int64_t units;             /* Blocks of rows, or parts of the columns. */
@@ -66,21 +66,8 @@ typedef struct columns_job {
 
 /* ---- rows and taps ---- */
 
-static columns_line columns_forward_line(int64_t x, int64_t y, int64_t window, int64_t stride,
-                                         int64_t padding, int64_t dilation)
-{
-    return (columns_line){.in = x,
-                          .rows = y,
-                          .step = stride,
-                          .offset = -padding,
-                          .spread = dilation,
-                          .taps = window,
-                          .tap_step = 1,
-                          .to = y,
-                          .to_step = 1};
-}
-
-/* Returns the elements of x whose remainder is `part`, and the taps by which y reaches them. */
+/* Returns a dimension of class `part` of the input gradient: the elements of x with this remainder,
+ * and the taps by which y reaches them. */
 static columns_line columns_gradient_line(int64_t x, int64_t y, int64_t window, int64_t stride,
                                           int64_t padding, int64_t dilation, int64_t part)
 {
@@ -89,11 +76,13 @@ static columns_line columns_gradient_line(int64_t x, int64_t y, int64_t window, 
         tap++;
     while (step * dilation % stride != 0)
         step++;
+    const int64_t rows = part < x ? ek_divide_up(x - part, stride) : 0;
     return (columns_line){.in = y,
-                          .rows = part < x ? ek_divide_up(x - part, stride) : 0,
+                          .rows = rows,
                           .step = 1,
                           .offset = (part + padding - tap * dilation) / stride,
                           .spread = -step * dilation / stride,
+                          .window = window,
                           .taps = ek_divide_up(window - tap, step),
                           .tap = tap,
                           .tap_step = step,
@@ -114,16 +103,25 @@ static int64_t columns_set_lines(columns_job *j, const ek_conv *c, int64_t part)
         const int64_t x = d < 0 ? 1 : c->x->shape[2 + d], y = d < 0 ? 1 : c->y->shape[2 + d];
         const int64_t window = d < 0 ? 1 : c->w->shape[2 + d], stride = d < 0 ? 1 : p->stride[d];
         const int64_t padding = d < 0 ? 0 : p->padding[d], dilation = d < 0 ? 1 : p->dilation[d];
+        columns_line *l = &j->line[i];
         if (c->kind == EK_CONV_INPUT_GRADIENT) {
-            j->line[i] = columns_gradient_line(x, y, window, stride, padding, dilation,
-                                               part / classes % stride);
+            *l = columns_gradient_line(x, y, window, stride, padding, dilation,
+                                       part / classes % stride);
             classes *= stride;
         } else {
-            j->line[i] = columns_forward_line(x, y, window, stride, padding, dilation);
+            *l = (columns_line){.in = x,
+                                .rows = y,
+                                .step = stride,
+                                .offset = -padding,
+                                .spread = dilation,
+                                .window = window,
+                                .taps = window,
+                                .tap_step = 1,
+                                .to = y,
+                                .to_step = 1};
         }
-        j->window[i] = window;
-        j->rows *= j->line[i].rows;
-        j->depth *= j->line[i].taps;
+        j->rows *= l->rows;
+        j->depth *= l->taps;
     }
     j->row = j->depth + APART;
     return classes;
@@ -260,7 +258,7 @@ static void columns_pack_panel(const columns_job *j, int64_t panel, char *to)
         int64_t at[3], tap = 0;
         columns_tap(j, t, at);
         for (int d = 0; d < 3; d++)
-            tap = tap * j->window[d] + j->line[d].tap + at[d] * j->line[d].tap_step;
+            tap = tap * j->line[d].window + j->line[d].tap + at[d] * j->line[d].tap_step;
         const char *from =
             j->w +
             (gradient ? tap * j->outputs + first : first * run + tap * j->channels) * j->nbytes;
@@ -510,7 +508,7 @@ static int columns_run_groups(ek_dev *dev, const ek_conv *c)
                      .channels = from->shape[1] / groups,
                      .outputs = to->shape[1] / groups};
     const int64_t classes = columns_set_lines(&j, c, 0);
-    j.taps = j.window[0] * j.window[1] * j.window[2];
+    j.taps = j.line[0].window * j.line[1].window * j.line[2].window;
     for (int64_t i = 0; i < groups * classes; i++) {
         const int64_t group = i / classes;
         char *w = (char *)ek_tensor_address(c->w) + group * each;
