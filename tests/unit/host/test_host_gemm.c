@@ -20,10 +20,11 @@ typedef struct shape {
     bool shared; /* the batch shares b */
 } shape;
 
-/* The last seven: threads pack rows of a for themselves, in both orders of its memory; share packed
- * a; share it in several parts, of rows and of k; few rows stream several groups of columns of b
- * through two blocks of k; copies of c's rows are kept through all of k; c's rows are copied again
- * for each part of k. */
+/* The last eight: threads pack rows of a for themselves, in both orders of its memory; share packed
+ * a; copies of c's rows are kept through all of k; few rows stream several groups of columns of b
+ * through two blocks of k; packed a is shared in several parts, of rows and of k, where c's columns
+ * are contiguous; c's rows are copied again for each part of k; all columns are one group where
+ * level 2 cache is large. */
 static const shape shapes[] = {
     {1, 1, 1, 1, false},        {1, 5, 3, 0, false},       {3, 6, 5, 8, false},
     {2, 70, 67, 20, false},     {3, 13, 33, 40, true},     {1, 12, 700, 130, false},
@@ -31,8 +32,8 @@ static const shape shapes[] = {
     {1, 90, 9, 1100, false},    {1, 300, 10, 600, true},   {1, 64, 64, 2100, false},
     {7, 64, 64, 64, false},     {1, 12, 13, 3000, false},  {2, 4, 200, 700, false},
     {1, 2101, 20, 600, false},  {1, 200, 40, 1024, false}, {2, 140, 270, 520, false},
-    {1, 2101, 265, 520, false}, {2, 13, 1100, 600, false}, {1, 310, 100, 1100, false},
-    {1, 60, 700, 1100, false},
+    {1, 310, 100, 1100, false}, {2, 13, 1100, 600, false}, {1, 2101, 265, 520, false},
+    {1, 60, 700, 1100, false},  {1, 300, 260, 950, false},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -1,0 +1,55 @@
+/* gemm_tile.h: the tiles of a product that is computed in blocks (gemm_blocked.h). */
+#ifndef EK_HOST_GEMM_TILE_H
+#define EK_HOST_GEMM_TILE_H
+
+#include <stdatomic.h>
+
+#include "host/gemm.h"
+#include "host/gemm_kernel.h"
+#include "host/host.h"
+
+/* If threads share packed a, a job is one part of a product: rows [row, row + rows) and [first,
+ * first + depth) of k. Otherwise a job is all products. */
+typedef struct ek_gemm_job {
+    const ek_gemm *gemm;
+    const ek_gemm_kernel *kernel;
+    int64_t block;     /* the fixed length of a block of k */
+    bool shares_a;     /* threads share packed a */
+    bool packs_chunks; /* a thread packs chunks of rows of a for itself */
+    bool far_a;        /* rows of a are read in place, and prefetched */
+    bool direct_b;     /* b isn't packed, except columns that don't fill a vector */
+    bool copies_b;     /* the first rows of a tile read b in place and pack it */
+    bool streams_b;    /* b isn't packed, and is read by a few rows at a time */
+    int64_t chunk_rows;
+    bool transposed; /* rows and columns of c are exchanged */
+    int64_t batch, row, rows, first, depth;
+    int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
+    int64_t group_columns, group_depth; /* the most of b that a thread works with at a time */
+    int64_t packed_columns;             /* the most columns of them that it packs */
+    /* If c's columns aren't contiguous, sums are written to so many rows in the thread's workspace,
+     * and from there to c; otherwise 0. */
+    int64_t copied_rows;
+    int64_t started_rows;      /* rows whose sums over a part of a block the workspace holds */
+    int64_t row_tiles, groups; /* tiles of a product's part: row_tiles x groups */
+    int64_t tiles, threads;    /* tiles of the part; threads that take tiles */
+    void *packed_a;
+    char *workspace; /* packed b of each thread */
+    size_t workspace_stride;
+    atomic_int next_thread;
+    atomic_llong next_tile;
+} ek_gemm_job;
+
+/* Packs panels [begin, end) of the part's rows of a for all threads. `job` is an ek_gemm_job. */
+void ek_gemm_pack_a_f32(void *job, int64_t begin, int64_t end);
+void ek_gemm_pack_a_f64(void *job, int64_t begin, int64_t end);
+
+/* Computes one tile after another until none is left. The numbers are ignored. */
+void ek_gemm_compute_tiles_f32(void *job, int64_t begin, int64_t end);
+void ek_gemm_compute_tiles_f64(void *job, int64_t begin, int64_t end);
+
+static inline int64_t ek_gemm_round_up(int64_t value, int64_t step)
+{
+    return ek_divide_up(value, step) * step;
+}
+
+#endif
