@@ -42,17 +42,15 @@ enum {
  * them. It is asked once, because virtual machines answer slowly. */
 static void gemm_caches(int64_t *level_2, int64_t *ways)
 {
-#if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL1_DCACHE_ASSOC)
     static atomic_long known_level_2, known_ways;
+#if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL1_DCACHE_ASSOC)
     if (atomic_load(&known_ways) == 0) {
         atomic_store(&known_level_2, sysconf(_SC_LEVEL2_CACHE_SIZE));
         atomic_store(&known_ways, ek_larger(sysconf(_SC_LEVEL1_DCACHE_ASSOC), 1));
     }
+#endif
     *level_2 = atomic_load(&known_level_2);
     *ways = atomic_load(&known_ways);
-#else
-    *level_2 = 0, *ways = 1;
-#endif
 }
 
 /* Returns the most bytes of packed b that a thread works with at a time. All columns are one group

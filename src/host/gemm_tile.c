@@ -31,12 +31,6 @@ typedef struct gemm_packed {
     int64_t batch, column, first;
 } gemm_packed;
 
-/* Returns the pace at which all lines are prefetched within `steps` steps along k. */
-static int64_t gemm_pace(const ek_gemm_ahead *ahead, int64_t steps)
-{
-    return steps > 0 ? ek_divide_up(ahead->runs * ahead->lines * EK_GEMM_STRETCH, steps) : 0;
-}
-
 /* Hands the rows [row, row + rows) of a tile, counted from the part's first row, to the
  * epilogue. */
 static void gemm_finish(const ek_gemm_job *j, const gemm_tile *t, void *c, int64_t row,
@@ -117,8 +111,10 @@ static void EK_NAME(gemm_copy)(EK_REAL *to, int64_t to_row, int64_t to_column, c
             to[i * to_row + j * to_column] = from[i * from_row + j * from_column];
 }
 
+/* Returns what to prefetch within `steps` steps along k. */
 static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, int64_t depth,
-                                            int64_t line_stride, int64_t depth_stride)
+                                            int64_t line_stride, int64_t depth_stride,
+                                            int64_t steps)
 {
     const int64_t size = sizeof(EK_REAL);
     ek_gemm_ahead ahead = {.run = (const char *)from};
@@ -131,6 +127,8 @@ static ek_gemm_ahead EK_NAME(gemm_ahead_of)(const EK_REAL *from, int64_t lines, 
         ahead.runs = lines;
         ahead.stride = line_stride * size;
     }
+    if (steps > 0)
+        ahead.pace = ek_divide_up(ahead.runs * ahead.lines * EK_GEMM_STRETCH, steps);
     return ahead;
 }
 
@@ -187,7 +185,8 @@ static void EK_NAME(gemm_multiply_panel)(const ek_gemm_job *j, ek_gemm_call *cal
 
 /* Returns the columns of b from `first` on that the next tile will pack, for prefetching; nothing
  * if there is no next tile, or if the processor prefetches b. */
-static ek_gemm_ahead EK_NAME(gemm_next_b)(const ek_gemm_job *j, int64_t tile, int64_t first)
+static ek_gemm_ahead EK_NAME(gemm_next_b)(const ek_gemm_job *j, int64_t tile, int64_t first,
+                                          int64_t steps)
 {
     const ek_matrices *b = &j->gemm->b;
     if (tile >= j->tiles || j->streams_b)
@@ -197,12 +196,12 @@ static ek_gemm_ahead EK_NAME(gemm_next_b)(const ek_gemm_job *j, int64_t tile, in
     return EK_NAME(gemm_ahead_of)((const EK_REAL *)b->data + t.batch * b->batch_stride +
                                       (j->first + first) * b->row_stride +
                                       t.column * b->column_stride,
-                                  t.columns, depth, b->column_stride, b->row_stride);
+                                  t.columns, depth, b->column_stride, b->row_stride, steps);
 }
 
 /* Returns the rows of an unpacked a that the next tile will read, for prefetching; nothing if there
  * is only one product, or no next tile. */
-static ek_gemm_ahead EK_NAME(gemm_next_a)(const ek_gemm_job *j, int64_t tile)
+static ek_gemm_ahead EK_NAME(gemm_next_a)(const ek_gemm_job *j, int64_t tile, int64_t steps)
 {
     const ek_matrices *a = &j->gemm->a;
     if (j->shares_a || j->gemm->batch == 1 || tile >= j->tiles)
@@ -210,7 +209,7 @@ static ek_gemm_ahead EK_NAME(gemm_next_a)(const ek_gemm_job *j, int64_t tile)
     const gemm_tile t = gemm_tile_at(j, tile);
     return EK_NAME(gemm_ahead_of)((const EK_REAL *)a->data + t.batch * a->batch_stride +
                                       t.row * a->row_stride,
-                                  t.row_end - t.row, t.k, a->row_stride, a->column_stride);
+                                  t.row_end - t.row, t.k, a->row_stride, a->column_stride, steps);
 }
 
 /* Packs what the tile needs of b from `first` on, unless it is packed already. Returns b if the
@@ -254,11 +253,10 @@ static void EK_NAME(gemm_begin_chunk)(const ek_gemm_job *j, const gemm_tile *t,
     const EK_REAL *from = w->a + row * a->row_stride + first * a->column_stride;
     const int64_t count = ek_smaller(j->chunk_rows, t->row_end - row);
     EK_NAME(gemm_pack_rows)(j, w->chunk, j->chunk_rows, 0, count, from, depth);
-    w->next_a = EK_NAME(gemm_ahead_of)(from + count * a->row_stride,
-                                       ek_smaller(count, t->row_end - row - count), depth,
-                                       a->row_stride, a->column_stride);
-    w->next_a.pace = gemm_pace(&w->next_a, count / j->panel_rows *
-                                               (w->padded_columns / j->panel_columns) * depth);
+    w->next_a = EK_NAME(
+        gemm_ahead_of)(from + count * a->row_stride, ek_smaller(count, t->row_end - row - count),
+                       depth, a->row_stride, a->column_stride,
+                       count / j->panel_rows * (w->padded_columns / j->panel_columns) * depth);
 }
 
 /* Multiplies a panel of rows, the chunk's from `in_chunk` on, by columns of b, which lie in place
@@ -299,9 +297,8 @@ static void EK_NAME(gemm_multiply_rows)(const ek_gemm_job *j, const gemm_tile *t
             call.addend = (const EK_REAL *)g->bias + t->column;
         if (j->far_a) { /* the rows' next block, or the first one of the next rows */
             const int64_t next = d + k < depth ? k : rows * call.a_row - d;
-            w->next_a =
-                EK_NAME(gemm_ahead_of)((const EK_REAL *)call.a + next, rows, k, call.a_row, 1);
-            w->next_a.pace = gemm_pace(&w->next_a, w->padded_columns / nr * k);
+            w->next_a = EK_NAME(gemm_ahead_of)((const EK_REAL *)call.a + next, rows, k, call.a_row,
+                                               1, w->padded_columns / nr * k);
         }
         EK_NAME(gemm_multiply_panel)
         (j, &call, ends ? out : sums, padded, rows, t->columns, b ? b + d * g->b.row_stride : NULL);
@@ -327,16 +324,15 @@ static void EK_NAME(gemm_compute_tile)(const ek_gemm_job *j, int64_t tile, EK_RE
                  t.column * g->c.column_stride;
     const int64_t kernels =
         ek_divide_up(t.row_end - t.row, j->panel_rows) * w.padded_columns / j->panel_columns;
-    w.next_a = EK_NAME(gemm_next_a)(j, tile + j->threads);
-    w.next_a.pace = gemm_pace(&w.next_a, kernels * t.k);
+    w.next_a = EK_NAME(gemm_next_a)(j, tile + j->threads, kernels * t.k);
     const bool keeps = j->copied_rows >= t.row_end - t.row;
     /* If k is 0, one empty iteration writes the zeros. */
     for (int64_t first = 0; first < t.k || first == 0; first += j->group_depth) {
         const int64_t depth = ek_smaller(j->group_depth, t.k - first);
         const EK_REAL *b = EK_NAME(gemm_begin_group)(j, &t, first, depth, packed_b, packed);
-        w.next_b = first + depth < t.k ? EK_NAME(gemm_next_b)(j, tile, first + depth)
-                                       : EK_NAME(gemm_next_b)(j, tile + j->threads, 0);
-        w.next_b.pace = gemm_pace(&w.next_b, kernels * depth);
+        const bool more = first + depth < t.k;
+        w.next_b = EK_NAME(gemm_next_b)(j, more ? tile : tile + j->threads,
+                                        more ? first + depth : 0, kernels * depth);
         for (int64_t row = t.row, in_chunk = 0; row < t.row_end; row += j->panel_rows) {
             const int64_t rows = ek_smaller(j->panel_rows, t.row_end - row);
             if (j->packs_chunks && in_chunk == 0)
