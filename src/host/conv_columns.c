@@ -217,13 +217,13 @@ static void columns_gather(const columns_job *j, int64_t first, int64_t count, c
     for (int64_t row = first, run; row < first + count; row += run, to += run * width * j->size) {
         int64_t at[3], sample = columns_at(j, row, at), position = sample * j->together;
         bool inside = true;
+        run = ek_smaller(first + count - row, last->rows - at[2]);
         for (int d = 0; d < 3; d++) {
             const columns_line *l = &j->line[d];
             at[d] = at[d] * l->step + l->offset + tap[d] * l->spread;
             inside = inside && (d == 2 || (at[d] >= 0 && at[d] < l->in));
             position = position * l->in + at[d];
         }
-        run = ek_smaller(first + count - row, last->rows - row % last->rows);
         /* Rows [begin, end) of the run read no padding. */
         const int64_t begin = at[2] >= 0 ? 0 : ek_smaller(ek_divide_up(-at[2], last->step), run);
         const int64_t reach = at[2] < last->in ? ek_divide_up(last->in - at[2], last->step) : 0;
