@@ -7,9 +7,9 @@
 #ifndef EK_REAL
 #include <stdatomic.h>
 
+#include "host/axis.h"
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/tile.h"
 #include "kernels/formulas.h"
 
 /* A block has at most ROWS rows. A task of the denominator has BLOCK targets. */

@@ -1,8 +1,8 @@
 /* softmax.c: softmax and log-softmax along one dimension, and their gradients. */
 #ifndef EK_REAL
+#include "host/axis.h"
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/tile.h"
 #include "kernels/formulas.h"
 
 /* A block has at most ROWS rows. Rows shorter than NARROW are computed together. */
