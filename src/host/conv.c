@@ -7,22 +7,6 @@
 #include "host/isa.h"
 #include "kernels/stage.h"
 
-/* Each kind of convolution computes one of x, w (with bias) and y from the other two. */
-static bool conv_computes_x(const ek_conv *c)
-{
-    return c->kind == EK_CONV_INPUT_GRADIENT;
-}
-
-static bool conv_computes_w(const ek_conv *c)
-{
-    return c->kind == EK_CONV_WEIGHT_GRADIENT;
-}
-
-static bool conv_computes_y(const ek_conv *c)
-{
-    return c->kind == EK_CONV_FORWARD;
-}
-
 /* ---- the algorithms ---- */
 
 static bool conv_winograd_wins(const ek_conv *c)
@@ -142,9 +126,9 @@ static int conv_product_dense(ek_dev *dev, const ek_conv *c)
     ek_tensor mx = conv_matrix_of(c->x, rows), mw = conv_matrix_of(c->w, outputs);
     ek_tensor my = conv_matrix_of(c->y, rows);
     ek_tensor none = {.ndim = 1}, sum = c->bias ? *c->bias : none;
-    if (conv_computes_y(c))
+    if (c->kind == EK_CONV_FORWARD)
         return ek_host_linear(dev, &my, &mx, &mw, c->bias, false);
-    if (conv_computes_w(c))
+    if (c->kind == EK_CONV_WEIGHT_GRADIENT)
         return ek_host_linear_weight_gradient(dev, &mw, &sum, &mx, &my);
     ek_tensor out = ek_batch_of_matrix(&mx, false), left = ek_batch_of_matrix(&my, false);
     ek_tensor right = ek_batch_of_matrix(&mw, false);
@@ -178,7 +162,8 @@ static int conv_product(ek_dev *dev, const ek_conv *c)
     if (conv_has_one_window(c))
         return conv_product_dense(dev, c);
     const int64_t line = y->shape[3] * x->shape[1] * (int64_t)ek_dtype_size(x->dtype);
-    const int64_t most = conv_computes_w(c) ? y->shape[0] * y->shape[2] : COPY_NBYTES / line;
+    const int64_t most =
+        c->kind == EK_CONV_WEIGHT_GRADIENT ? y->shape[0] * y->shape[2] : COPY_NBYTES / line;
     const int64_t rows = ek_larger(1, ek_smaller(most, y->shape[2]));
     const int64_t samples = ek_larger(1, most / y->shape[2]);
     ek_tensor reached = *x;
@@ -188,7 +173,7 @@ static int conv_product(ek_dev *dev, const ek_conv *c)
     }
     if (ek_count(&reached) == ek_count(x))
         return conv_product_dense(dev, c);
-    if (conv_computes_x(c))
+    if (c->kind == EK_CONV_INPUT_GRADIENT)
         EK_TRY(ek_host_fill(dev, (ek_tensor *)(uintptr_t)x, 0));
     for (int64_t i = 0; i < y->shape[0]; i += samples)
         for (int64_t row = 0; row < y->shape[2]; row += rows) {
@@ -198,10 +183,12 @@ static int conv_product(ek_dev *dev, const ek_conv *c)
             const ek_tensor to = conv_rows_of(y, i, images, row, count);
             ek_conv part = *c;
             ek_stage stage;
-            EK_TRY(ek_stage_begin(&stage, dev, &from, x->dtype, 1, false, !conv_computes_x(c)));
+            EK_TRY(ek_stage_begin(&stage, dev, &from, x->dtype, 1, false,
+                                  c->kind != EK_CONV_INPUT_GRADIENT));
             part.x = stage.tensor;
             part.y = &to;
-            EK_TRY(ek_stage_end(&stage, dev, conv_computes_x(c), conv_product_dense(dev, &part)));
+            EK_TRY(ek_stage_end(&stage, dev, c->kind == EK_CONV_INPUT_GRADIENT,
+                                conv_product_dense(dev, &part)));
         }
     return 0;
 }
@@ -209,7 +196,7 @@ static int conv_product(ek_dev *dev, const ek_conv *c)
 /* Weight gradients have a faster algorithm (conv_point.c). */
 static int conv_point(ek_dev *dev, const ek_conv *c)
 {
-    return conv_computes_w(c) ? ek_conv_point_weight(dev, c) : conv_product(dev, c);
+    return c->kind == EK_CONV_WEIGHT_GRADIENT ? ek_conv_point_weight(dev, c) : conv_product(dev, c);
 }
 
 /* The algorithms, best first. The convolution is computed by the first row that takes the dtype,
@@ -248,7 +235,9 @@ static int conv_compute(ek_dev *dev, const ek_conv *c, const conv_way *way)
     const int w_axis = w_by_rows ? w->ndim - 1 : 1;
     const bool keep_bias =
         !bias || (bias->dtype == dtype && ek_tensor_is_contiguous(bias, EK_CONTIGUOUS));
-    const bool x_out = conv_computes_x(c), w_out = conv_computes_w(c), y_out = conv_computes_y(c);
+    /* Each kind of convolution computes one of x, w (with bias) and y from the other two. */
+    const bool x_out = c->kind == EK_CONV_INPUT_GRADIENT, y_out = c->kind == EK_CONV_FORWARD,
+               w_out = c->kind == EK_CONV_WEIGHT_GRADIENT;
     ek_stage x = {.nbytes = 0}, weight = x, sum = x, y = x;
     bool done = false;
     int rc;
