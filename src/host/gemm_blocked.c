@@ -53,21 +53,26 @@ static void gemm_caches(int64_t *level_2, int64_t *ways)
     *ways = atomic_load(&known_ways);
 }
 
-/* Returns the most bytes of packed b that a thread works with at a time. All columns are one group
- * if they fit into half of level 2 cache and many rows pass by: a is then packed in that cache, by
- * the thread that reads it, rather than in memory for all threads. The groups of all threads are
- * not larger than a, which needs no shared copy then. */
-static int64_t gemm_group_nbytes(const ek_gemm_job *j, int64_t nbytes, int64_t size,
-                                 int64_t level_2, int threads)
+/* Returns the most bytes of packed b that a thread works with at a time. A large level 2 cache
+ * allows more where a copy of a for all threads is saved, so that the workspace isn't larger. All
+ * columns are one group if they fit into half of that cache and many rows pass by: each thread then
+ * packs a few rows of a at a time, in its cache rather than in memory. Contiguous rows are read in
+ * place. */
+static int64_t gemm_group_nbytes(const ek_gemm_job *j, int64_t depth, int64_t size, int64_t level_2,
+                                 int threads)
 {
     const ek_gemm *g = j->gemm;
-    const int64_t columns = g->m * j->block * size; /* of all columns, over a block */
-    const int64_t half = ek_smaller(level_2 / 2, MOST_GROUP_NBYTES), most = half / 2;
-    if (columns <= GROUP_NBYTES || g->c.column_stride != 1 || nbytes <= DIRECT_ROWS_NBYTES)
+    const int64_t nbytes = g->n * g->k * size, columns = g->m * depth * size;
+    const int64_t half = ek_smaller(level_2 / 2, MOST_GROUP_NBYTES);
+    const bool by_rows = g->a.column_stride == 1;
+    if (g->c.column_stride != 1 || nbytes <= DIRECT_ROWS_NBYTES ||
+        (by_rows ? columns <= 2 * GROUP_NBYTES
+                 : columns <= GROUP_NBYTES || g->a.column_stride * size <= EK_GEMM_NEAR_NBYTES))
         return GROUP_NBYTES;
     if (columns <= half && g->n >= g->m && threads * columns <= ek_smaller(nbytes, SHARED_NBYTES))
         return half;
-    return threads * most <= nbytes ? ek_larger(most, GROUP_NBYTES) : GROUP_NBYTES;
+    return by_rows && threads * half / 2 <= nbytes ? ek_larger(half / 2, GROUP_NBYTES)
+                                                   : GROUP_NBYTES;
 }
 
 /* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if its rows
@@ -88,7 +93,7 @@ static void gemm_choose_blocks(ek_gemm_job *j, int threads)
     const int64_t panels = ek_divide_up(g->m, j->panel_columns);
     const bool near = g->b.row_stride * size <= EK_GEMM_NEAR_NBYTES;
     j->streams_b = g->b.column_stride == 1 && !near && g->n <= STREAM_ROWS;
-    const int64_t group_nbytes = gemm_group_nbytes(j, nbytes, size, level_2, threads);
+    const int64_t group_nbytes = gemm_group_nbytes(j, depth, size, level_2, threads);
     j->groups = ek_divide_up(panels, ek_larger(1, group_nbytes / size / depth / j->panel_columns));
     j->group_columns = ek_divide_up(panels, j->groups) * j->panel_columns;
     j->group_depth = ek_larger(1, GROUP_NBYTES / size / j->group_columns / j->block) * j->block;
