@@ -104,6 +104,16 @@ static inline ek_attention_sight ek_attention_sight_of(const ek_attention_job *j
     return job->params->causal ? sight : SIGHT_ALL;
 }
 
+/* Rows of results that a thread will write, whose memory products fetch. */
+typedef struct ek_attention_ahead {
+    ek_gemm_ahead rows[3];
+    int count, at;
+} ek_attention_ahead;
+
+/* Adds rows of a result, as many as leave room in level 2 cache. */
+void ek_attention_look_ahead(ek_attention_ahead *ahead, const ek_attention_operand *x,
+                             const char *from, int64_t rows, int64_t columns);
+
 /* c (rows, columns) = a b, or with `add` c += a b, of f32 or f64, with b in panels. Rows of c and b
  * have memory up to a whole vector. Strides count elements. */
 typedef struct ek_attention_product {
@@ -114,6 +124,7 @@ typedef struct ek_attention_product {
     bool add;
     ek_attention_sight sight;
     int64_t seen;
+    ek_attention_ahead *ahead; /* NULL: none */
 } ek_attention_product;
 
 /* Multiplies a block of probabilities, or of their gradients, by dropout's factors, if there is

@@ -2,17 +2,39 @@
 #ifndef EK_REAL
 #include "host/attention.h"
 
+/* Bytes of a result that are fetched, and cache lines that are fetched at a time. */
+enum { AHEAD_NBYTES = 64 << 10, AHEAD_PACE = 8 };
+
+void ek_attention_look_ahead(ek_attention_ahead *ahead, const ek_attention_operand *x,
+                             const char *from, int64_t rows, int64_t columns)
+{
+    const int64_t nbytes = columns * x->size;
+    if (x->column == 1)
+        ahead->rows[ahead->count++] =
+            (ek_gemm_ahead){.run = from,
+                            .lines = ek_divide_up(nbytes, 64),
+                            .runs = ek_smaller(rows, AHEAD_NBYTES / nbytes),
+                            .stride = x->row * x->size,
+                            .pace = AHEAD_PACE};
+}
+
+/* Returns the first rows that aren't fetched yet, or `none`. */
+static ek_gemm_ahead *attention_rows_ahead(ek_attention_ahead *ahead, ek_gemm_ahead *none)
+{
+    while (ahead && ahead->at < ahead->count && ahead->rows[ahead->at].runs <= 0)
+        ahead->at++;
+    return ahead && ahead->at < ahead->count ? &ahead->rows[ahead->at] : none;
+}
+
 #define EK_FOR_REALS "host/attention_block.c"
 #include "kernels/for_reals.h"
 
 #else /* for each EK_REAL */
 
-/* Copies rows of the computation's type, times `scale`. The elements of `to` between `columns` and
- * `filled` become 0. `to` may be `from`. */
-EK_MULTIVERSION
-static void EK_NAME(attention_copy)(EK_REAL *to, int64_t stride, int64_t filled,
-                                    const EK_REAL *from, int64_t from_stride, int64_t rows,
-                                    int64_t columns, EK_REAL scale)
+/* Inlined for narrow heads, because a loop over so few elements takes less than its setup. */
+EK_FORMULA void EK_NAME(attention_copy_rows)(EK_REAL *to, int64_t stride, int64_t filled,
+                                             const EK_REAL *from, int64_t from_stride, int64_t rows,
+                                             int64_t columns, EK_REAL scale)
 {
     for (int64_t r = 0; r < rows; r++, to += stride, from += from_stride) {
         EK_IVDEP
@@ -21,6 +43,19 @@ static void EK_NAME(attention_copy)(EK_REAL *to, int64_t stride, int64_t filled,
         for (int64_t c = columns; c < filled; c++)
             to[c] = 0;
     }
+}
+
+/* Copies rows of the computation's type, times `scale`. The elements of `to` between `columns` and
+ * `filled` become 0. `to` may be `from`. */
+EK_MULTIVERSION
+static void EK_NAME(attention_copy)(EK_REAL *to, int64_t stride, int64_t filled,
+                                    const EK_REAL *from, int64_t from_stride, int64_t rows,
+                                    int64_t columns, EK_REAL scale)
+{
+    if (columns == 32 && filled == 32)
+        EK_NAME(attention_copy_rows)(to, stride, 32, from, from_stride, rows, 32, scale);
+    else
+        EK_NAME(attention_copy_rows)(to, stride, filled, from, from_stride, rows, columns, scale);
 }
 
 /* Returns true if the operand's rows can be read and written as they are. */
@@ -90,7 +125,6 @@ void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, const ek_attent
                          .b_depth = p->b_depth,
                          .c_row = p->c_row,
                          .add = p->add,
-                         .next_a = &none,
                          .next_b = &none};
     for (int64_t column = 0; column < p->columns; column += job->panel) {
         const EK_REAL *b = (const EK_REAL *)p->b + column / job->panel * p->b_panel;
@@ -107,6 +141,7 @@ void EK_NAME(ek_attention_multiply)(const ek_attention_job *job, const ek_attent
             call.a = (const EK_REAL *)p->a + row * p->a_row + first * p->a_depth;
             call.b = b + first * p->b_depth;
             call.c = (EK_REAL *)p->c + row * p->c_row + column;
+            call.next_a = attention_rows_ahead(p->ahead, &none);
             kernel->inner[columns - column > job->vector][rows - 1](&call);
         }
     }

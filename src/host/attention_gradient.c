@@ -118,6 +118,7 @@ typedef struct EK_NAME(attention_blocks) {
     EK_REAL *values_packed;
     EK_REAL *dk, *dv;
     EK_REAL *lines;
+    ek_attention_ahead *ahead;
 } EK_NAME(attention_blocks);
 
 static EK_NAME(attention_blocks)
@@ -167,7 +168,8 @@ static void EK_NAME(attention_gradient_scores)(const ek_attention_job *job,
                                    .b_panel = job->panel * job->depth,
                                    .b_depth = job->panel,
                                    .sight = ek_attention_sight_of(job, SIGHT_COLUMNS),
-                                   .seen = row - key + 1};
+                                   .seen = row - key + 1,
+                                   .ahead = b->ahead};
     EK_NAME(ek_attention_multiply)(job, &scores);
     scores.k = job->width;
     scores.c = b->ds;
@@ -194,7 +196,8 @@ static void EK_NAME(attention_gradient_scores)(const ek_attention_job *job,
                                   .b_depth = job->padded_depth,
                                   .add = true,
                                   .sight = ek_attention_sight_of(job, SIGHT_END),
-                                  .seen = row - key + 1});
+                                  .seen = row - key + 1,
+                                  .ahead = b->ahead});
 }
 
 /* Adds to dq, dk and dv what a block of queries and a block of keys contribute. */
@@ -229,7 +232,8 @@ static void EK_NAME(attention_gradient_block)(const ek_attention_job *job,
                                     .b_depth = width,
                                     .add = true,
                                     .sight = ek_attention_sight_of(job, SIGHT_BEGIN),
-                                    .seen = row - key + 1};
+                                    .seen = row - key + 1,
+                                    .ahead = b->ahead};
     EK_NAME(ek_attention_multiply)(job, &of_keys);
     of_keys.columns = of_keys.c_row = of_keys.b_depth = depth;
     of_keys.c = b->dk;
@@ -245,6 +249,23 @@ static void EK_NAME(attention_store_queries)(const ek_attention_job *job, int64_
     EK_NAME(ek_attention_store)
     (job, &job->dq, ek_attention_at(&job->dq, head / job->heads, head % job->heads, row, 0), sums,
      job->padded_depth, rows, job->depth, (EK_REAL)job->params->scale);
+}
+
+/* Has the products of a block of keys fetch the memory of dk and dv, and those of the last block
+ * the memory of dq. */
+static void EK_NAME(attention_fetch_results)(const ek_attention_job *job, ek_attention_ahead *ahead,
+                                             int64_t batch, int64_t group, int64_t key,
+                                             int64_t keys)
+{
+    ahead->count = ahead->at = 0;
+    ek_attention_look_ahead(ahead, &job->dk, ek_attention_at(&job->dk, batch, group, key, 0), keys,
+                            job->depth);
+    ek_attention_look_ahead(ahead, &job->dv, ek_attention_at(&job->dv, batch, group, key, 0), keys,
+                            job->width);
+    if (job->parts == 1 && key + keys == job->keys)
+        ek_attention_look_ahead(ahead, &job->dq,
+                                ek_attention_at(&job->dq, batch, group * job->members, 0, 0),
+                                job->rows, job->depth);
 }
 
 /* Computes the gradients from one part of the keys of a group. */
@@ -269,6 +290,7 @@ static void EK_NAME(attention_gradient_piece)(const ek_attention_job *job, int64
         EK_NAME(ek_attention_pack_transposed)
         (job, b->values_packed, &job->v, ek_attention_at(&job->v, batch, group, key, 0), keys,
          job->width, b->lines);
+        EK_NAME(attention_fetch_results)(job, b->ahead, batch, group, key, keys);
         memset(b->dk, 0, (size_t)(keys * job->padded_depth) * sizeof *b->dk);
         memset(b->dv, 0, (size_t)(keys * job->padded_width) * sizeof *b->dv);
         for (int64_t member = 0; member < job->members; member++)
@@ -297,8 +319,10 @@ static void EK_NAME(attention_gradient)(void *context, int64_t begin, int64_t en
     ek_attention_job *job = context;
     (void)begin, (void)end;
     int thread;
-    const EK_NAME(attention_blocks) blocks =
-        EK_NAME(attention_blocks_of)(job, ek_attention_workspace(job, &thread));
+    ek_attention_ahead ahead;
+    EK_NAME(attention_blocks)
+    blocks = EK_NAME(attention_blocks_of)(job, ek_attention_workspace(job, &thread));
+    blocks.ahead = &ahead;
     const size_t sums = ek_attention_nbytes(job, job->members * job->rows * job->padded_depth);
     int64_t piece;
     while ((piece = atomic_fetch_add(&job->next_piece, 1)) < job->pieces) {
