@@ -61,19 +61,19 @@ static void norm_join_moments(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_pass *pass = context;
     const ek_norm_plan *plan = &pass->plan;
+    const double count = (double)(ek_count(pass->args->x) / (plan->samples * plan->channels));
     for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
-        int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
-        double mean = 0, deviation = 0, count = 0;
-        for (int64_t c = first; c < first + plan->each; c++)
-            mean += ek_norm_moments(pass, sample, c).mean;
+        const int64_t at =
+            ek_norm_columns_at(pass, i / plan->groups) + i % plan->groups * plan->each;
+        const double *means = pass->first + at, *deviations = pass->second + at;
+        double mean = 0, deviation = 0;
+        for (int64_t c = 0; c < plan->each; c++)
+            mean += means[c];
         mean /= (double)plan->each;
-        for (int64_t c = first; c < first + plan->each; c++) {
-            ek_moments part = ek_norm_moments(pass, sample, c);
-            deviation += part.deviation + part.count * (part.mean - mean) * (part.mean - mean);
-            count += part.count;
-        }
+        for (int64_t c = 0; c < plan->each; c++)
+            deviation += deviations[c] + count * (means[c] - mean) * (means[c] - mean);
         norm_store(pass->moments[0], i, mean);
-        norm_store(pass->moments[1], i, deviation / count);
+        norm_store(pass->moments[1], i, deviation / (count * (double)plan->each));
     }
 }
 
@@ -199,13 +199,13 @@ static void norm_join_groups(void *context, int64_t begin, int64_t end)
     const ek_norm_pass *pass = context;
     const ek_norm_plan *plan = &pass->plan;
     for (int64_t i = begin * plan->groups; i < end * plan->groups; i++) {
-        int64_t sample = i / plan->groups, first = i % plan->groups * plan->each;
+        int64_t at = ek_norm_columns_at(pass, i / plan->groups),
+                first = i % plan->groups * plan->each;
         double sum = 0, product = 0;
         for (int64_t c = first; c < first + plan->each; c++) {
-            double own_sum, own_product, factor = norm_value(pass->args->weight, c, 1);
-            ek_norm_sums_of(pass, sample, c, &own_sum, &own_product);
-            sum += factor * own_sum;
-            product += factor * own_product;
+            const double factor = norm_value(pass->args->weight, c, 1);
+            sum += factor * pass->first[at + c];
+            product += factor * pass->second[at + c];
         }
         norm_store(pass->sums->sum, i, sum);
         norm_store(pass->sums->sum_xhat, i, product * norm_value(pass->args->invstd, i, 1));
@@ -231,10 +231,9 @@ static void norm_join_channels(void *context, int64_t begin, int64_t end)
         double sum = 0, product = 0;
         for (int64_t sample = 0; sample < plan->samples; sample++) {
             int64_t group = sample * plan->groups + c / plan->each;
-            double own_sum, own_product;
-            ek_norm_sums_of(pass, sample, c, &own_sum, &own_product);
-            sum += own_sum;
-            product += own_product * norm_value(pass->args->invstd, group, 1);
+            const int64_t at = ek_norm_columns_at(pass, sample) + c;
+            sum += pass->first[at];
+            product += pass->second[at] * norm_value(pass->args->invstd, group, 1);
         }
         norm_store(pass->sums->dbias, c, sum);
         norm_store(pass->sums->dweight, c, product);

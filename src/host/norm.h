@@ -96,10 +96,11 @@ static inline ek_moments ek_moments_join(ek_moments a, ek_moments b)
     return (ek_moments){count, a.mean + delta * part,
                         a.deviation + b.deviation + delta * delta * a.count * part};
 }
-/* Return the moments or sums of a column. */
-ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c);
-void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
-                     double *second);
+/* Returns where the moments or sums of a sample's first column lie in `first` and `second`. */
+static inline int64_t ek_norm_columns_at(const ek_norm_pass *pass, int64_t sample)
+{
+    return sample * pass->plan.blocks * pass->plan.width;
+}
 
 /* Writes scale * dy - shift - (x - center) * slope, or scale * dy if args->sum_xhat is NULL.
  * Without dy writes (x - center) * scale + shift, and with `relu` 0 for negative values. */

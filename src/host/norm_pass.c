@@ -158,7 +158,7 @@ static void pass_join(void *context, int64_t begin, int64_t end)
         const int64_t sample = task / parts, c = task % parts * JOINED;
         const int64_t n = ek_smaller(channels - c, JOINED);
         double first[JOINED] = {0}, second[JOINED] = {0}, count = 0;
-        double *to = pass->first + sample * plan->blocks * plan->width + c;
+        double *to = pass->first + ek_norm_columns_at(pass, sample) + c;
         double *to_second = pass->second + (to - pass->first);
         for (int64_t block = 0; block < plan->blocks; block++) {
             const double rows = (double)ek_norm_block_rows(plan, block);
@@ -214,23 +214,4 @@ void ek_norm_pass_line(ek_norm_pass *pass)
         body = PASS_BODY(pass, ek_norm_line_rows);
     }
     ek_parallel_for(pass->dev, tasks, 1 + GRAIN / size, body, pass);
-}
-
-/* ---- joined partial sums ---- */
-
-ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
-{
-    const ek_norm_plan *plan = &pass->plan;
-    const int64_t at = sample * plan->blocks * plan->width + c;
-    const int64_t count = plan->planes ? plan->outer * plan->inner
-                                       : plan->rows * plan->lanes + plan->rest / plan->channels;
-    return (ek_moments){(double)count, pass->first[at], pass->second[at]};
-}
-
-void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
-                     double *second)
-{
-    const int64_t at = sample * pass->plan.blocks * pass->plan.width + c;
-    *first = pass->first[at];
-    *second = pass->second[at];
 }
