@@ -104,13 +104,13 @@ static inline ek_attention_sight ek_attention_sight_of(const ek_attention_job *j
     return job->params->causal ? sight : SIGHT_ALL;
 }
 
-/* Rows of results that a thread will write, whose memory products fetch. */
+/* Rows of results that a thread writes next. Products fetch their memory. */
 typedef struct ek_attention_ahead {
     ek_gemm_ahead rows[3];
     int count, at;
 } ek_attention_ahead;
 
-/* Adds rows of a result, as many as leave room in level 2 cache. */
+/* Adds the first rows of a result, as many as leave room in level 2 cache. */
 void ek_attention_look_ahead(ek_attention_ahead *ahead, const ek_attention_operand *x,
                              const char *from, int64_t rows, int64_t columns);
 

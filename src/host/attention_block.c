@@ -9,7 +9,7 @@ void ek_attention_look_ahead(ek_attention_ahead *ahead, const ek_attention_opera
                              const char *from, int64_t rows, int64_t columns)
 {
     const int64_t nbytes = columns * x->size;
-    if (x->column == 1)
+    if (x->column == 1 && nbytes > 0)
         ahead->rows[ahead->count++] =
             (ek_gemm_ahead){.run = from,
                             .lines = ek_divide_up(nbytes, 64),
@@ -31,7 +31,7 @@ static ek_gemm_ahead *attention_rows_ahead(ek_attention_ahead *ahead, ek_gemm_ah
 
 #else /* for each EK_REAL */
 
-/* Inlined for narrow heads, because a loop over so few elements takes less than its setup. */
+/* Narrow heads inline it, because a loop over so few elements takes less than its setup. */
 EK_FORMULA void EK_NAME(attention_copy_rows)(EK_REAL *to, int64_t stride, int64_t filled,
                                              const EK_REAL *from, int64_t from_stride, int64_t rows,
                                              int64_t columns, EK_REAL scale)

@@ -251,8 +251,8 @@ static void EK_NAME(attention_store_queries)(const ek_attention_job *job, int64_
      job->padded_depth, rows, job->depth, (EK_REAL)job->params->scale);
 }
 
-/* Has the products of a block of keys fetch the memory of dk and dv, and those of the last block
- * the memory of dq. */
+/* Lets the products of a block of keys fetch the memory of dk and dv, and the products of the last
+ * block the memory of dq. */
 static void EK_NAME(attention_fetch_results)(const ek_attention_job *job, ek_attention_ahead *ahead,
                                              int64_t batch, int64_t group, int64_t key,
                                              int64_t keys)

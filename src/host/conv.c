@@ -96,7 +96,7 @@ static bool conv_is_product(const ek_conv *c)
     return ek_conv_point_can(c) || conv_has_one_window(c);
 }
 
-/* Returns a channels-last tensor as a matrix of so many rows. For kernels only. */
+/* Returns a channels-last tensor as a matrix of `rows` rows. For kernels only. */
 static ek_tensor conv_matrix_of(const ek_tensor *t, int64_t rows)
 {
     ek_tensor m = *t;

@@ -16,7 +16,8 @@ int ek_conv_bias_gradient(ek_dev *dev, const ek_tensor *bias, const ek_tensor *y
  * of f32 and f64; in bf16, if the processor multiplies that, with an even number of channels. */
 bool ek_conv_columns_can(const ek_conv *conv, ek_dtype dtype);
 
-/* Computes f32, f64, or bf16 with sums in f32, with any parameters. Tensors may be empty. */
+/* Computes f32, f64, or bf16 with sums in f32, with any parameters. Tensors may be empty. In a
+ * weight gradient padding is zeros that are multiplied: by infinities they give NaN. */
 int ek_conv_columns(ek_dev *dev, const ek_conv *conv);
 
 /* ---- windows of one element, without padding ---- */

@@ -28,7 +28,8 @@
 enum {
     COLUMNS_NBYTES = 512 << 10, /* A block's columns, or a thread's part of a weight gradient. */
     COLUMNS_PACKED = 4 << 20,   /* The most bytes of weights that are packed at a time. */
-    LEAST_ROWS = 48,
+    LEAST_ROWS = 48,            /* Fewer if they would take more than LEAST_NBYTES. */
+    LEAST_NBYTES = 1 << 20,
     MOST_ROWS = 96,
     POSITIONS = 256, /* Rows of a block of a weight gradient. */
     APART = 16       /* Words between rows, which otherwise may share sets of level 1 cache. */
@@ -46,36 +47,49 @@ typedef struct columns_job {
     const ek_gemm_kernel *kernel;
     ek_conv_kind kind;
     ek_dtype dtype;
-    int64_t nbytes, size; /* Of an element and of a word. */
+    int64_t nbytes, size; /* Bytes of an element; bytes of a word. */
     int64_t together;     /* Samples with an element in a word: 2 or 1. */
     columns_line line[3];
-    const char *from, *y, *w, *bias; /* The group's; y is for weight gradients. */
+    const char *from, *y, *w, *bias; /* Addresses of the group. y is for weight gradients only. */
     char *to;
     int64_t samples, from_channels, to_channels;
-    int64_t channels, outputs; /* Of a group. */
-    int64_t taps;              /* Of the whole window. */
+    int64_t channels, outputs; /* Numbers of a group. */
+    int64_t taps;              /* Taps of the whole window. */
     int64_t rows, depth, row;  /* Rows; words of a row; words from one row to the next. */
-    int64_t panel, panels;     /* Panels of outputs from `panel` on; of a weight, all columns'. */
+    int64_t panel, panels;     /* Panels of outputs from `panel` on; in a weight gradient, panels of
+                                  all columns. */
     int64_t units;             /* Blocks of rows, or parts of the columns. */
     char *packed;
     int64_t panel_nbytes;
     char *workspace;
-    int64_t workspace_nbytes; /* Of each thread. */
+    int64_t workspace_nbytes; /* Each thread has so many bytes. */
     atomic_int next_part;
 } columns_job;
 
 /* ---- rows and taps ---- */
 
+/* Returns the largest number that divides both. */
+static int64_t columns_divisor(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* Returns a dimension of class `part` of the input gradient: the elements of x with this remainder,
- * and the taps by which y reaches them. */
+ * and the taps by which y reaches them. Taps `tap_step` apart reach the same class. */
 static columns_line columns_gradient_line(int64_t x, int64_t y, int64_t window, int64_t stride,
                                           int64_t padding, int64_t dilation, int64_t part)
 {
-    int64_t tap = 0, step = 1;
-    while (tap < window && (part + padding - tap * dilation) % stride != 0)
+    const int64_t step = stride / columns_divisor(stride, dilation);
+    int64_t tap = 0;
+    while (tap < ek_smaller(window, step) && (part + padding - tap * dilation) % stride != 0)
         tap++;
-    while (step * dilation % stride != 0)
-        step++;
+    if (tap == step)
+        tap = window;
     const int64_t rows = part < x ? ek_divide_up(x - part, stride) : 0;
     return (columns_line){.in = y,
                           .rows = rows,
@@ -105,9 +119,10 @@ static int64_t columns_set_lines(columns_job *j, const ek_conv *c, int64_t part)
         const int64_t padding = d < 0 ? 0 : p->padding[d], dilation = d < 0 ? 1 : p->dilation[d];
         columns_line *l = &j->line[i];
         if (c->kind == EK_CONV_INPUT_GRADIENT) {
+            const int64_t parts = ek_larger(1, ek_smaller(stride, x)); /* Others have no rows. */
             *l = columns_gradient_line(x, y, window, stride, padding, dilation,
-                                       part / classes % stride);
-            classes *= stride;
+                                       part / classes % parts);
+            classes *= parts;
         } else {
             *l = (columns_line){.in = x,
                                 .rows = y,
@@ -151,7 +166,7 @@ static int64_t columns_taps(const columns_job *j)
     return j->line[0].taps * j->line[1].taps * j->line[2].taps;
 }
 
-/* Returns which position of `to` a row is. */
+/* Returns the position in `to` of a row. */
 static int64_t columns_position(const columns_job *j, int64_t row)
 {
     int64_t at[3], position = columns_at(j, row, at);
@@ -165,19 +180,14 @@ static int64_t columns_position(const columns_job *j, int64_t row)
 /* ---- copies ---- */
 
 /* Copies runs of nbytes; from NULL they are zeros. */
-EK_MULTIVERSION static void columns_copy(char *to, int64_t to_row, const char *from,
-                                         int64_t from_row, int64_t rows, size_t nbytes)
+static void columns_copy(char *to, int64_t to_row, const char *from, int64_t from_row, int64_t rows,
+                         size_t nbytes)
 {
-    enum { COMMON = 128 };
-    if (!from)
-        for (int64_t r = 0; r < rows; r++)
-            memset(to + r * to_row, 0, nbytes);
-    else if (nbytes == COMMON)
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(to + r * to_row, from + r * from_row, COMMON);
+    if (from)
+        ek_rows_copy(to, to_row, from, from_row, nbytes, rows);
     else
         for (int64_t r = 0; r < rows; r++)
-            memcpy(to + r * to_row, from + r * from_row, nbytes);
+            memset(to + r * to_row, 0, nbytes);
 }
 
 /* Makes words of `rows` runs of `count` elements, which lie `stride` elements apart. If `odd` is
@@ -252,7 +262,7 @@ static void columns_pack_panel(const columns_job *j, int64_t panel, char *to)
         ek_row_load(j->dtype == EK_F64 ? EK_CLASS_F64 : EK_CLASS_F32, to, j->dtype,
                     j->bias + first * j->nbytes, 1, count);
     to += width * j->size;
-    if (count < width && is_bf16)
+    if (gradient && is_bf16 && count < width)
         memset(to, 0, (size_t)(j->depth * width * j->size));
     for (int64_t t = 0; t < columns_taps(j); t++, to += depth * width * j->size) {
         int64_t at[3], tap = 0;
@@ -348,7 +358,8 @@ static int columns_run(ek_dev *dev, columns_job *j)
 {
     const int64_t width = j->kernel->columns, panels = ek_divide_up(j->outputs, width),
                   threads = ek_parallel_threads(dev), row = j->row * j->size,
-                  at_once = ek_larger(LEAST_ROWS, ek_smaller(COLUMNS_NBYTES / row, MOST_ROWS)),
+                  least = LEAST_ROWS * row <= LEAST_NBYTES ? LEAST_ROWS : j->kernel->rows,
+                  at_once = ek_larger(least, ek_smaller(COLUMNS_NBYTES / row, MOST_ROWS)),
                   blocks = ek_divide_up(ek_divide_up(j->rows, at_once), threads) * threads;
     if (j->rows == 0 || panels == 0)
         return 0;
@@ -377,7 +388,7 @@ static int columns_run(ek_dev *dev, columns_job *j)
 
 /* ---- weight gradient ---- */
 
-/* Copies what y has at rows [first, first + count), as rows of words. */
+/* Copies rows [first, first + count) of y as rows of words. */
 static void columns_copy_y(const columns_job *j, int64_t first, int64_t count, char *to)
 {
     const int64_t plane = j->line[0].rows * j->line[1].rows * j->line[2].rows,
@@ -489,6 +500,17 @@ static int columns_run_weight(ek_dev *dev, columns_job *j)
 
 /* ---- a call ---- */
 
+/* Returns true if some inputs may be read by no window, so that their gradients are 0. */
+static bool columns_has_unread(const ek_conv *c)
+{
+    const ek_conv_params *p = c->params;
+    bool unread = false;
+    for (int d = 0; d < p->dims; d++)
+        unread = unread || c->w->shape[2 + d] < p->stride[d] ||
+                 columns_divisor(p->stride[d], p->dilation[d]) > 1;
+    return unread;
+}
+
 static int columns_run_groups(ek_dev *dev, const ek_conv *c)
 {
     const bool gradient = c->kind == EK_CONV_INPUT_GRADIENT,
@@ -509,10 +531,16 @@ static int columns_run_groups(ek_dev *dev, const ek_conv *c)
                      .outputs = to->shape[1] / groups};
     const int64_t classes = columns_set_lines(&j, c, 0);
     j.taps = j.line[0].window * j.line[1].window * j.line[2].window;
+    const bool clear = gradient && columns_has_unread(c);
+    ek_tensor all = *c->x;
+    if (clear)
+        EK_TRY(ek_host_fill(dev, &all, 0));
     for (int64_t i = 0; i < groups * classes; i++) {
         const int64_t group = i / classes;
         char *w = (char *)ek_tensor_address(c->w) + group * each;
         columns_set_lines(&j, c, i % classes);
+        if (clear && columns_taps(&j) == 0)
+            continue;
         j.from = (const char *)ek_tensor_address(from) + group * j.channels * nbytes;
         j.y = (const char *)ek_tensor_address(to) + group * j.outputs * nbytes;
         j.to = weight ? w : (char *)ek_tensor_address(to) + group * j.outputs * nbytes;

@@ -38,23 +38,23 @@ enum {
     STREAM_NBYTES = 4096
 };
 
-/* Writes the bytes of the level 2 cache and the ways of the level 1 cache, if the system tells
- * them. It is asked once, because virtual machines answer slowly. */
+/* Writes the bytes of the level 2 cache and the ways of the level 1 cache, or 0 if the system
+ * doesn't tell them. The system is asked once, because virtual machines answer slowly. */
 static void gemm_caches(int64_t *level_2, int64_t *ways)
 {
-    static atomic_long known_level_2, known_ways;
+    static atomic_long gemm_known_level_2, gemm_known_ways;
 #if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL1_DCACHE_ASSOC)
-    if (atomic_load(&known_ways) == 0) {
-        atomic_store(&known_level_2, sysconf(_SC_LEVEL2_CACHE_SIZE));
-        atomic_store(&known_ways, ek_larger(sysconf(_SC_LEVEL1_DCACHE_ASSOC), 1));
+    if (atomic_load(&gemm_known_ways) == 0) {
+        atomic_store(&gemm_known_level_2, sysconf(_SC_LEVEL2_CACHE_SIZE));
+        atomic_store(&gemm_known_ways, ek_larger(sysconf(_SC_LEVEL1_DCACHE_ASSOC), 1));
     }
 #endif
-    *level_2 = atomic_load(&known_level_2);
-    *ways = atomic_load(&known_ways);
+    *level_2 = atomic_load(&gemm_known_level_2);
+    *ways = atomic_load(&gemm_known_ways);
 }
 
-/* Returns the most bytes of packed b that a thread works with at a time. A large level 2 cache
- * allows more where a copy of a for all threads is saved, so that the workspace isn't larger. All
+/* Returns the most bytes of packed b that a thread works with at a time. If a level 2 cache is
+ * large, more is allowed if that saves a copy of a for all threads, which is no smaller. All
  * columns are one group if they fit into half of that cache and many rows pass by: each thread then
  * packs a few rows of a at a time, in its cache rather than in memory. Contiguous rows are read in
  * place. */
@@ -71,8 +71,10 @@ static int64_t gemm_group_nbytes(const ek_gemm_job *j, int64_t depth, int64_t si
         return GROUP_NBYTES;
     if (columns <= half && g->n >= g->m && threads * columns <= ek_smaller(nbytes, SHARED_NBYTES))
         return half;
-    return by_rows && threads * half / 2 <= nbytes ? ek_larger(half / 2, GROUP_NBYTES)
-                                                   : GROUP_NBYTES;
+    const int64_t more = ek_larger(half / 2, GROUP_NBYTES);
+    return by_rows && threads * more <= nbytes && threads * (more - GROUP_NBYTES) <= SHARED_NBYTES
+               ? more
+               : GROUP_NBYTES;
 }
 
 /* Chooses how much of a and b is packed at a time. a isn't packed if it is small, nor if its rows

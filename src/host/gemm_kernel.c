@@ -103,7 +103,7 @@ static inline __attribute__((always_inline)) void kernel_look_ahead(ek_gemm_ahea
         }                                                                                    \
         FORGET(call);                                                                        \
         const int64_t c_row = call->c_row;                                                   \
-        const int64_t addend_row = call->add ? c_row : call->addend_row;                     \
+        const int64_t addend_row = call->add ? c_row : 0;                                    \
         const REAL *addend = call->add ? call->c : call->addend;                             \
         if (addend) {                                                                        \
             _Pragma("GCC unroll 12") for (int r = 0; r < ROWS; r++)                          \

@@ -34,8 +34,7 @@ typedef struct ek_gemm_call {
     void *c;
     int64_t c_row;
     bool add;
-    const void *addend; /* NULL: none. Not together with `add`. */
-    int64_t addend_row;
+    const void *addend; /* A row for all rows; NULL: none. Not together with `add`. */
     const void
         *start; /* Sums of the former part of k, at which these begin; NULL: they begin at 0. */
     int64_t start_row;

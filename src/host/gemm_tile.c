@@ -235,12 +235,12 @@ static const EK_REAL *EK_NAME(gemm_begin_group)(const ek_gemm_job *j, const gemm
                : NULL;
 }
 
-/* What a thread works with on a tile. */
+/* A thread's operands and results of a tile. */
 typedef struct EK_NAME(gemm_work) {
-    const EK_REAL *a; /* packed, or the product's */
+    const EK_REAL *a; /* Packed, or the product's. */
     EK_REAL *packed_b, *copies, *started, *chunk;
     int64_t padded_rows, padded_columns;
-    bool padded; /* sums are written to `copies` */
+    bool padded; /* Sums are written to `copies`. */
     ek_gemm_ahead next_a, next_b;
 } EK_NAME(gemm_work);
 

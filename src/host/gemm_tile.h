@@ -13,27 +13,27 @@
 typedef struct ek_gemm_job {
     const ek_gemm *gemm;
     const ek_gemm_kernel *kernel;
-    int64_t block;     /* the fixed length of a block of k */
-    bool shares_a;     /* threads share packed a */
-    bool packs_chunks; /* a thread packs chunks of rows of a for itself */
-    bool far_a;        /* rows of a are read in place, and prefetched */
-    bool direct_b;     /* b isn't packed, except columns that don't fill a vector */
-    bool copies_b;     /* the first rows of a tile read b in place and pack it */
-    bool streams_b;    /* b isn't packed, and is read by a few rows at a time */
+    int64_t block;     /* The fixed length of a block of k. */
+    bool shares_a;     /* Threads share packed a. */
+    bool packs_chunks; /* A thread packs chunks of rows of a for itself. */
+    bool far_a;        /* Rows of a are read in place, and prefetched. */
+    bool direct_b;     /* Of b only columns that don't fill a vector are packed. */
+    bool copies_b;     /* The first rows of a tile read b in place and pack it. */
+    bool streams_b;    /* Few rows of b at a time are read in place. */
     int64_t chunk_rows;
-    bool transposed; /* rows and columns of c are exchanged */
+    bool transposed; /* Rows and columns of c are exchanged. */
     int64_t batch, row, rows, first, depth;
-    int64_t panel_rows, panel_columns;  /* rows of a panel of a; columns of a panel of b */
-    int64_t group_columns, group_depth; /* the most of b that a thread works with at a time */
-    int64_t packed_columns;             /* the most columns of them that it packs */
+    int64_t panel_rows, panel_columns;  /* Rows of a panel of a; columns of a panel of b. */
+    int64_t group_columns, group_depth; /* The most of b that a thread works with at a time. */
+    int64_t packed_columns;             /* The most columns of a group that a thread packs. */
     /* If c's columns aren't contiguous, sums are written to so many rows in the thread's workspace,
      * and from there to c; otherwise 0. */
     int64_t copied_rows;
-    int64_t started_rows;      /* rows whose sums over a part of a block the workspace holds */
-    int64_t row_tiles, groups; /* tiles of a product's part: row_tiles x groups */
-    int64_t tiles, threads;    /* tiles of the part; threads that take tiles */
+    int64_t started_rows;      /* Rows whose sums over a part of a block the workspace holds. */
+    int64_t row_tiles, groups; /* Tiles of a product's part: row_tiles x groups. */
+    int64_t tiles, threads;    /* Tiles of the part; threads that take tiles. */
     void *packed_a;
-    char *workspace; /* packed b of each thread */
+    char *workspace; /* Packed b of each thread. */
     size_t workspace_stride;
     atomic_int next_thread;
     atomic_llong next_tile;
@@ -43,7 +43,7 @@ typedef struct ek_gemm_job {
 void ek_gemm_pack_a_f32(void *job, int64_t begin, int64_t end);
 void ek_gemm_pack_a_f64(void *job, int64_t begin, int64_t end);
 
-/* Computes one tile after another until none is left. The numbers are ignored. */
+/* Computes one tile after another until none is left. begin and end are ignored. */
 void ek_gemm_compute_tiles_f32(void *job, int64_t begin, int64_t end);
 void ek_gemm_compute_tiles_f64(void *job, int64_t begin, int64_t end);
 

@@ -8,7 +8,7 @@
 
 enum {
     GRAIN = 16384,
-    JOINED = 32 /* columns whose partial sums are joined together */
+    JOINED = 32 /* Columns whose partial sums are joined together. */
 };
 
 /* ---- geometry ---- */

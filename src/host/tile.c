@@ -170,8 +170,8 @@ EK_MULTIVERSION
 void ek_rows_copy(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t nbytes,
                   int64_t rows)
 {
-    enum { LINE = 64 };
-    const bool lines = nbytes % LINE == 0;
+    enum { LINE = 64, SHORT = 4096 };
+    const bool lines = nbytes % LINE == 0 && nbytes <= SHORT;
     for (int64_t r = 0; r < rows; r++, to += to_stride, from += from_stride) {
         for (size_t i = 0; lines && i < nbytes; i += LINE)
             memcpy(to + i, from + i, LINE);
