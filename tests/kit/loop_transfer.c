@@ -4,7 +4,7 @@
 
 /* ---- requests ---- */
 
-/* Returns a hash of what the request sends: one word of eight bytes that changes always changes it.
+/* Returns a hash of what the request sends. If one word of eight bytes changes, so does the hash.
  * Memory that goes to several ranks in a row counts once. */
 uint64_t loop_sum(const ek_request *request)
 {
@@ -19,7 +19,7 @@ uint64_t loop_sum(const ek_request *request)
         for (; end - byte >= (ptrdiff_t)sizeof word; byte += sizeof word) {
             memcpy(&word, byte, sizeof word);
             sum = (sum ^ word) * prime;
-            sum ^= sum >> 32; /* or two changed signs would cancel */
+            sum ^= sum >> 32; /* Otherwise two changed signs would cancel. */
         }
         for (; byte < end; byte++)
             sum = (sum ^ *byte) * prime;

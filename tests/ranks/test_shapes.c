@@ -4,8 +4,8 @@
  *     CK_FORK=no LEAVES=4 samples/mpirun -n 2 test_shapes      two ranks of two devices
  *     test_shapes                                              all shapes, with ranks as threads
  *
- * STEPS=50 takes more steps than 10 or 5. Devices are GPUs if EVENKEEL_TEST_DEVICES is "cuda". Then NCCL
- * carries the sums of threads. */
+ * STEPS sets the number of steps: by default 10 with LEAVES, else 5. Devices are GPUs if
+ * EVENKEEL_TEST_DEVICES is "cuda". Then NCCL carries the sums of threads. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

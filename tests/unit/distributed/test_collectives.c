@@ -29,8 +29,8 @@ static const void *elements(const ek_tensor *x)
     return x ? ek_tensor_address(x) : NULL;
 }
 
-/* All elements of a combination. Ranks are at most one call apart, so that two of them are kept and
- * each is made once for all ranks. */
+/* All elements of a combination. Two are kept, because ranks are at most one call apart. Each is
+ * made once for all ranks. */
 typedef struct reference {
     ek_dist_op op;
     ek_dtype dtype;
@@ -42,15 +42,16 @@ static pthread_mutex_t reference_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const char *reference_bytes(ek_dist_op op, ek_dtype dtype, int ranks, int64_t count)
 {
-    static reference kept[2];
-    static int oldest;
+    static reference reference_kept[2];
+    static int reference_oldest;
     for (int k = 0; k < 2; k++)
-        if (kept[k].bytes && kept[k].op == op && kept[k].dtype == dtype && kept[k].ranks == ranks &&
-            kept[k].count == count)
-            return kept[k].bytes;
+        if (reference_kept[k].bytes && reference_kept[k].op == op &&
+            reference_kept[k].dtype == dtype && reference_kept[k].ranks == ranks &&
+            reference_kept[k].count == count)
+            return reference_kept[k].bytes;
     const size_t size = ek_dtype_size(dtype);
-    reference *made = &kept[oldest];
-    oldest = 1 - oldest;
+    reference *made = &reference_kept[reference_oldest];
+    reference_oldest = 1 - reference_oldest;
     free(made->bytes);
     *made = (reference){op, dtype, ranks, count, malloc((size_t)count * size + 1)};
     for (int64_t i = 0; i < count && made->bytes; i++)

@@ -392,11 +392,11 @@ TEST(columns)
 TEST_LOOP(planes, 0, EK_DTYPES)
 {
     static const int64_t widths[] = {3, 16, 33, 100};
-    for (int w = 0; w < 4; w++)
+    for (int w = 0; w < 8; w++)
         for (unsigned mask = 0; mask < 8; mask++) {
             ek_scope scope = ek_scope_begin();
-            const int64_t shape[] = {7, 61, widths[w]};
-            const twin_layout layout = mask % 2 ? TWIN_ROWS : TWIN_GAPS;
+            const int64_t shape[] = {7, 61, widths[w / 2]};
+            const twin_layout layout = w % 2 ? TWIN_ROWS : TWIN_GAPS;
             twin x = twin_integers(twin_new((ek_dtype)_i, 3, shape, layout), 0, 9, 1);
             twin y = twin_integers(twin_new((ek_dtype)_i, 3, shape, TWIN_ROWS), 0, 9, 2);
             twin z = twin_new((ek_dtype)_i, 3, shape, TWIN_ROWS);

@@ -60,21 +60,21 @@ typedef struct problem {
 } problem;
 
 /* Returns the sums of a problem's products in f64, which the caller does not free. They depend on
- * the product, the dtype and which of the operands are one for all batches, so that those of one
- * product are kept for all forms of its matrices. */
+ * the product, the dtype and which of the operands are one for all batches. Seeds are fixed, so
+ * that the sums of one product are kept for all forms of its matrices. */
 static const double *sums_of(const product *p, const twin *x, const twin *y, const form forms[3])
 {
-    static double *kept[2][2];
-    static product of;
-    static ek_dtype dtype;
-    if (memcmp(&of, p, sizeof of) != 0 || dtype != x->host->dtype)
+    static double *sums_kept[2][2];
+    static product sums_product;
+    static ek_dtype sums_dtype;
+    if (memcmp(&sums_product, p, sizeof *p) != 0 || sums_dtype != x->host->dtype)
         for (int k = 0; k < 4; k++) {
-            free(kept[k / 2][k % 2]);
-            kept[k / 2][k % 2] = NULL;
+            free(sums_kept[k / 2][k % 2]);
+            sums_kept[k / 2][k % 2] = NULL;
         }
-    of = *p;
-    dtype = x->host->dtype;
-    double **sums = &kept[forms[0] == BROADCAST][forms[1] == BROADCAST];
+    sums_product = *p;
+    sums_dtype = x->host->dtype;
+    double **sums = &sums_kept[forms[0] == BROADCAST][forms[1] == BROADCAST];
     if (*sums)
         return *sums;
     *sums = case_zeros(p->batch * p->n * p->m);
