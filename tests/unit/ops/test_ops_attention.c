@@ -183,8 +183,8 @@ static int composes_all(ek_dev *dev, const ek_tensor *q, const ek_tensor *k, con
     return 1;
 }
 
-/* The numbers are those of the device's kernels, for every kind of mask. On an emulated GPU few rows
- * and keys do, because the host's run compares many blocks with products. */
+/* The numbers are those of the device's kernels, for every kind of mask. On an emulated GPU few
+ * rows and keys do, because the host's run compares many blocks with products. */
 TEST(a_device_may_prefer_products)
 {
     ek_dev *dev = ek_dev_get(test_home());
