@@ -79,12 +79,12 @@ ek_attention_job ek_attention_job_of(const ek_tensor *q, const ek_tensor *k, con
     job.members = job.heads / job.groups;
     job.panel = job.kernel->columns;
     job.vector = job.panel / 2;
-    job.padded_depth = ek_attention_round_up(job.depth, job.vector);
-    job.padded_width = ek_attention_round_up(job.width, job.vector);
+    job.padded_depth = ek_multiple_up(job.depth, job.vector);
+    job.padded_width = ek_multiple_up(job.width, job.vector);
     job.block_rows = ek_smaller(ROWS, job.rows);
     const int64_t lanes = wide ? LANES_f64 : LANES_f32;
-    job.block_keys = ek_attention_round_up(ek_smaller(wide ? block_keys / 2 : block_keys, job.keys),
-                                           ek_larger(job.panel, lanes));
+    job.block_keys = ek_multiple_up(ek_smaller(wide ? block_keys / 2 : block_keys, job.keys),
+                                    ek_larger(job.panel, lanes));
     job.row_blocks = ek_divide_up(job.rows, job.block_rows);
     return job;
 }
@@ -112,7 +112,7 @@ int ek_host_attention(ek_dev *dev, ek_tensor *out, ek_tensor *lse, const ek_tens
     ek_attention_job job = ek_attention_job_of(q, k, v, mask, params, FORWARD_KEYS);
     job.out = ek_attention_operand_of(out);
     job.lse = ek_tensor_address(lse);
-    const int64_t padded_keys = ek_attention_round_up(job.keys, job.panel);
+    const int64_t padded_keys = ek_multiple_up(job.keys, job.panel);
     const int64_t pairs = job.batch * job.groups;
     const int threads = ek_parallel_threads(dev);
     job.packed_alone = pairs % threads == 0 || pairs >= PACKED_ALONE * threads;
@@ -181,7 +181,7 @@ EK_FORMULA void EK_NAME(attention_raise_state)(int64_t seen, EK_REAL *p, const E
                                                EK_NAME(attention_state) * state)
 {
     enum { LANES = EK_NAME(LANES) };
-    const int64_t size = ek_attention_round_up(seen, LANES);
+    const int64_t size = ek_multiple_up(seen, LANES);
     if (mask)
         for (int64_t c = 0; c < seen; c++)
             p[c] += mask[c];
@@ -215,8 +215,7 @@ static void EK_NAME(attention_exponentials)(const ek_attention_job *job, int64_t
      mask ? mask + r * mask_stride : NULL, &states[r]);
     for (int64_t r = 0; r < rows; r++, sums += width) {
         EK_REAL *p = scores + r * job->block_keys;
-        const int64_t size =
-            ek_attention_round_up(ek_attention_seen(job, row + r, key, keys), LANES);
+        const int64_t size = ek_multiple_up(ek_attention_seen(job, row + r, key, keys), LANES);
         const EK_REAL shift = states[r].shift, correction = states[r].correction;
         for (int64_t c = 0; c < size; c++)
             p[c] = EK_NAME(ek_exp)(p[c] - shift);

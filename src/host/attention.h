@@ -57,11 +57,6 @@ static inline char *ek_attention_at(const ek_attention_operand *x, int64_t batch
            x->size * (batch * x->batch + head * x->head + row * x->row + column * x->column);
 }
 
-static inline int64_t ek_attention_round_up(int64_t value, int64_t step)
-{
-    return ek_divide_up(value, step) * step;
-}
-
 /* Returns the bytes of `count` numbers of the computation's type, rounded up to cache lines. */
 static inline size_t ek_attention_nbytes(const ek_attention_job *job, int64_t count)
 {

@@ -26,7 +26,7 @@ int ek_host_attention_gradient(ek_dev *dev, ek_tensor *dq, ek_tensor *dk, ek_ten
     job.lse = ek_tensor_address(lse);
     const int64_t pairs = job.batch * job.groups;
     job.parts = ek_larger(1, ek_smaller(ek_divide_up(PIECES, pairs), job.keys / PIECE_KEYS));
-    job.part_keys = ek_attention_round_up(ek_divide_up(job.keys, job.parts), job.block_keys);
+    job.part_keys = ek_multiple_up(ek_divide_up(job.keys, job.parts), job.block_keys);
     job.parts = ek_divide_up(job.keys, job.part_keys);
     const int threads = ek_parallel_threads(dev);
     const int64_t sums = job.members * job.rows * job.padded_depth; /* dq of a group's heads */
@@ -71,7 +71,7 @@ static void EK_NAME(attention_probabilities)(const ek_attention_job *job, int64_
     for (int64_t r = 0; r < rows; r++, p += job->block_keys, ds += job->block_keys) {
         const EK_REAL of_row = lse[r], sum = sums[r];
         const int64_t seen = ek_attention_seen(job, row + r, key, keys);
-        const int64_t size = ek_attention_round_up(seen, LANES);
+        const int64_t size = ek_multiple_up(seen, LANES);
         if (mask)
             for (int64_t c = 0; c < seen; c++)
                 p[c] += mask[r * mask_stride + c];

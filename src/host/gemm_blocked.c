@@ -124,12 +124,12 @@ static void gemm_choose_blocks(ek_gemm_job *j, int threads)
     j->depth = k;
     if (j->shares_a) {
         const int64_t shared = SHARED_NBYTES / size;
-        const int64_t most_shared = ek_gemm_round_up(ek_larger(1, shared / depth), j->panel_rows);
+        const int64_t most_shared = ek_multiple_up(ek_larger(1, shared / depth), j->panel_rows);
         j->rows = ek_divide_up(g->n, ek_divide_up(g->n, most_shared));
-        j->rows = ek_smaller(ek_gemm_round_up(j->rows, j->panel_rows), g->n);
-        const int64_t blocks = shared / ek_gemm_round_up(j->rows, j->panel_rows) / j->block;
+        j->rows = ek_smaller(ek_multiple_up(j->rows, j->panel_rows), g->n);
+        const int64_t blocks = shared / ek_multiple_up(j->rows, j->panel_rows) / j->block;
         const int64_t parts = ek_divide_up(k, ek_larger(1, blocks) * j->block);
-        j->depth = ek_smaller(k, ek_gemm_round_up(ek_divide_up(k, parts), j->block));
+        j->depth = ek_smaller(k, ek_multiple_up(ek_divide_up(k, parts), j->block));
     }
 }
 
@@ -138,7 +138,7 @@ static void gemm_choose_tiles(ek_gemm_job *j, int threads)
 {
     const int64_t panels = ek_divide_up(j->gemm->m, j->panel_columns);
     const int64_t products = j->shares_a ? 1 : j->gemm->batch, count = products * j->groups;
-    const int64_t equal = ek_gemm_round_up(j->groups, threads);
+    const int64_t equal = ek_multiple_up(j->groups, threads);
     const bool packs_once = j->groups == 1 && j->group_depth >= j->gemm->k;
     const int64_t many = j->rows / (j->direct_b || packs_once ? FEW_ROWS : MANY_ROWS);
     j->row_tiles = 1;
@@ -211,7 +211,7 @@ int ek_gemm_run_blocked(ek_dev *dev, const ek_gemm *gemm, bool transposed)
     j.started_rows = j.streams_b && gemm->k > depth ? tile_rows : 0;
     size_t shared = 0;
     if (j.shares_a)
-        shared = ek_round_up((size_t)(ek_gemm_round_up(j.rows, j.panel_rows) * j.depth) * size);
+        shared = ek_round_up((size_t)(ek_multiple_up(j.rows, j.panel_rows) * j.depth) * size);
     const int64_t chunk = j.packs_chunks ? j.chunk_rows * depth : 0;
     j.packed_columns = j.direct_b ? j.panel_columns : j.group_columns;
     const int64_t sums = (j.copied_rows + j.started_rows) * j.group_columns;

@@ -70,7 +70,7 @@ void EK_NAME(ek_gemm_pack_a)(void *context, int64_t begin, int64_t end)
     const ek_gemm_job *j = context;
     const ek_gemm *g = j->gemm;
     const EK_REAL *a = (const EK_REAL *)g->a.data + j->batch * g->a.batch_stride;
-    const int64_t padded = ek_gemm_round_up(j->rows, j->panel_rows);
+    const int64_t padded = ek_multiple_up(j->rows, j->panel_rows);
     const int64_t row = begin * j->panel_rows;
     const int64_t rows = ek_smaller(end * j->panel_rows, j->rows) - row;
     a += (j->row + row) * g->a.row_stride + j->first * g->a.column_stride;
@@ -226,7 +226,7 @@ static const EK_REAL *EK_NAME(gemm_begin_group)(const ek_gemm_job *j, const gemm
     const int64_t in_place = j->direct_b || j->copies_b ? t->columns - tail : 0;
     if (in_place < t->columns && !there)
         EK_NAME(gemm_pack_b)
-    (j, packed_b, j->direct_b ? nr : ek_gemm_round_up(t->columns, nr), j->copies_b ? in_place : 0,
+    (j, packed_b, j->direct_b ? nr : ek_multiple_up(t->columns, nr), j->copies_b ? in_place : 0,
      t->batch, t->column + in_place, t->columns - in_place, j->first + first, depth);
     *packed = wanted;
     return j->direct_b || (j->copies_b && !there)
@@ -313,8 +313,8 @@ static void EK_NAME(gemm_compute_tile)(const ek_gemm_job *j, int64_t tile, EK_RE
     if (t.row == t.row_end) /* the last part of a product has few rows */
         return;
     EK_NAME(gemm_work) w = {.a = j->packed_a, .packed_b = packed_b, .padded = j->copied_rows > 0};
-    w.padded_rows = ek_gemm_round_up(j->rows, j->panel_rows);
-    w.padded_columns = ek_gemm_round_up(t.columns, j->panel_columns);
+    w.padded_rows = ek_multiple_up(j->rows, j->panel_rows);
+    w.padded_columns = ek_multiple_up(t.columns, j->panel_columns);
     w.copies = packed_b + j->packed_columns * ek_smaller(j->group_depth, g->k);
     w.started = w.copies + j->copied_rows * j->group_columns;
     w.chunk = w.started + j->started_rows * j->group_columns;

@@ -47,9 +47,4 @@ void ek_gemm_pack_a_f64(void *job, int64_t begin, int64_t end);
 void ek_gemm_compute_tiles_f32(void *job, int64_t begin, int64_t end);
 void ek_gemm_compute_tiles_f64(void *job, int64_t begin, int64_t end);
 
-static inline int64_t ek_gemm_round_up(int64_t value, int64_t step)
-{
-    return ek_divide_up(value, step) * step;
-}
-
 #endif

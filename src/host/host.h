@@ -31,6 +31,12 @@ static inline int64_t ek_divide_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit;
 }
 
+/* Returns the least multiple of `unit` that is not less than n. */
+static inline int64_t ek_multiple_up(int64_t n, int64_t unit)
+{
+    return ek_divide_up(n, unit) * unit;
+}
+
 /* Returns where part i begins if `count` is cut into n parts, as equal as possible. */
 static inline int64_t ek_part_of(int64_t count, int64_t i, int64_t n)
 {

@@ -164,8 +164,8 @@ static void tile_row_store(ek_class type, const void *row, ek_dtype dtype, void 
     }
 }
 
-/* Rows are copied by cache lines, which compilers make moves of vectors of, because a call of
- * memcpy takes longer than a short row. */
+/* A short row of whole cache lines is copied line by line, which compiles to moves of vectors. A
+ * call of memcpy would take longer. */
 EK_MULTIVERSION
 void ek_rows_copy(char *to, int64_t to_stride, const char *from, int64_t from_stride, size_t nbytes,
                   int64_t rows)
